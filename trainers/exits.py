@@ -1,0 +1,91 @@
+"""How a process of this project ends: the exit codes, errors meant for people, and the pod's termination message.
+
+The codes are part of the interface. training-operator's `ExitCode` policy retries codes of 128 and above and gives up
+on lower ones, so what a retry cannot cure ends below 128.
+"""
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+from typing import NoReturn
+
+TERMINATION_LOG = "/dev/termination-log"
+
+
+class Exit(IntEnum):
+    """Exit codes; below 128 a retry does not help, from 128 on it may."""
+
+    DONE = 0
+    FAILED = 1
+    CONFIG = 2
+    NAN = 77
+    HANG = 138
+    STOPPED = 143
+
+
+class UserError(Exception):
+    """Wrong configuration or input. The message names the cause and the remedy; no traceback is shown."""
+
+
+class Ended(Exception):
+    """A run that ends early for a known reason, with the exit code that says which."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = int(code)
+
+
+def write_termination_message(message: str) -> None:
+    """Leave the message where the kubelet looks for it; the first process of a container to do so wins.
+
+    The file exists only inside a pod. It is never created here, so a run as root on a plain machine leaves no file
+    in /dev.
+    """
+    path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG))
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size == 0:
+            path.write_text(message.strip()[-4000:] + "\n")
+
+
+def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
+    """Print the message to stderr, leave it as the termination message, and end with the code."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    write_termination_message(message)
+    sys.exit(int(code))
+
+
+def guarded(main: Callable[[], int]) -> NoReturn:
+    """Run a program's main function and end the process with the exit code that its outcome asks for.
+
+    The process leaves through `os._exit` after flushing: a rank whose peers have died may otherwise hang in the
+    destructors of communication libraries, and its exit code would never be seen.
+    """
+    code = 0
+    try:
+        code = int(main())
+    except UserError as error:
+        code = _report(str(error), Exit.CONFIG)
+    except Ended as error:
+        code = _report(str(error), error.code)
+    except KeyboardInterrupt:
+        code = _report("interrupted from the keyboard", 130)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        code = _report(f"{type(error).__name__}: {error}", Exit.FAILED)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _report(message: str, code: int) -> int:
+    """Show why the program ends and keep it for the kubelet."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    write_termination_message(message)
+    return int(code)
