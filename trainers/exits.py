@@ -31,7 +31,7 @@ class UserError(Exception):
     """Wrong configuration or input. The message names the cause and the remedy; no traceback is shown."""
 
 
-class Ended(Exception):
+class ExitError(Exception):
     """A run that ends early for a known reason, with the exit code that says which."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -69,7 +69,7 @@ def guarded(main: Callable[[], int]) -> NoReturn:
         code = int(main())
     except UserError as error:
         code = _report(str(error), Exit.CONFIG)
-    except Ended as error:
+    except ExitError as error:
         code = _report(str(error), error.code)
     except KeyboardInterrupt:
         code = _report("interrupted from the keyboard", 130)
