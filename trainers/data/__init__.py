@@ -1,0 +1,1 @@
+"""What the trainers read: prepared shards, their order, transforms and batches."""
