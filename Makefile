@@ -1,0 +1,33 @@
+# Every target is one command; `make help` prints them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.PHONY: help demo demo-down train test lint format cluster cluster-down images push tools schemas clean
+
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+demo: ## cluster, images, dataset, PyTorchJob and MPIJob, ending in a table of results
+	@scripts/demo/run
+demo-down: ## uninstall the demo and delete its namespace, data and results included
+	@scripts/demo/remove
+train: ## the demo's trainer on this machine, two processes, no cluster, under a minute
+	@scripts/train
+test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
+	@scripts/test
+lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
+	@scripts/lint
+format: ## let ruff format and mend what it can
+	@scripts/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
+cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent
+	@scripts/bootstrap python cluster && scripts/cluster/up
+cluster-down: ## take that cluster down; the machine is as before
+	@scripts/cluster/down
+images: ## build both training images on the local base and load them into the cluster
+	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/load
+push: ## build both training images and push them: make push REGISTRY=registry.example.com/team
+	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
+tools: ## build the pinned tools (helm3, helm4, ct ...) and link them in build/bin
+	@scripts/bootstrap python && scripts/tools/build
+schemas: ## regenerate the charts' values.schema.json and READMEs
+	@scripts/bootstrap python && scripts/tools/build && scripts/schemas/generate
+clean: ## remove build/ and the virtual environment (caches outside the tree stay)
+	@rm -rf build .venv

@@ -1,0 +1,100 @@
+"""The one place where these scripts talk to the cluster: kubectl, with the user's own kubeconfig."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+INSTANCE = "app.kubernetes.io/instance"
+KINDS = (
+    "persistentvolumeclaims",
+    "jobs.batch",
+    "pytorchjobs.kubeflow.org",
+    "mpijobs.kubeflow.org",
+    "pods",
+    "secrets",
+    "configmaps",
+)
+OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
+
+
+class KubeError(Exception):
+    """kubectl failed; the message is its own, with what to do."""
+
+
+def program() -> str:
+    """Return the kubectl to use: the pinned one of build/bin, else the one on PATH."""
+    pinned = Path(__file__).resolve().parents[2] / "build" / "bin" / "kubectl"
+    found = str(pinned) if pinned.exists() else shutil.which("kubectl")
+    if not found:
+        raise KubeError("kubectl is not on PATH: install it, or run `make cluster`, which links one into build/bin")
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Return the environment for kubectl: the user's KUBECONFIG, else that of `make cluster` where it is."""
+    env = dict(os.environ)
+    own = Path(__file__).resolve().parents[2] / "build" / "kubeconfig"
+    if "KUBECONFIG" not in env and own.exists():
+        env["KUBECONFIG"] = str(own)
+    return env
+
+
+def kubectl(*args: str, stdin: str | None = None, timeout: float = 60) -> str:
+    """Run kubectl and return what it prints; raise KubeError with its message."""
+    try:
+        done = subprocess.run(
+            [program(), *args],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=environment(),
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise KubeError(f"kubectl {' '.join(args[:3])} gave no answer in {timeout:.0f} s: is the cluster up?") from None
+    if done.returncode:
+        # client-go repeats itself line by line on a lost connection; the last line says it for people
+        raise KubeError(done.stderr.strip().split("\n")[-1] or f"kubectl {' '.join(args)} ended {done.returncode}")
+    return done.stdout
+
+
+def items(kind: str, namespace: str, selector: str = "") -> list[dict]:
+    """List the objects of a kind in a namespace; a kind that the cluster does not know has none."""
+    args = ["get", kind, "-n", namespace, "-o", "json"] + (["-l", selector] if selector else [])
+    try:
+        return json.loads(kubectl(*args))["items"]
+    except KubeError as error:
+        if "the server doesn't have a resource type" in str(error):
+            return []
+        raise
+
+
+def known(kind: str) -> bool:
+    """Say whether the cluster knows a custom kind, by its CRD's name."""
+    try:
+        kubectl("get", "--raw", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}")
+    except KubeError as error:
+        return "not found" not in str(error).lower()
+    return True
+
+
+def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
+    """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
+    found = {
+        kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS if kind not in ("secrets", "configmaps")
+    }
+    found["events"] = items("events", namespace)
+    found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
+    return found
+
+
+def logs(pod: str, namespace: str, container: str = "", tail: int = -1) -> str:
+    """Return a pod's log, or nothing where the container has not started."""
+    args = ["logs", pod, "-n", namespace, f"--tail={tail}"] + (["-c", container] if container else [])
+    try:
+        return kubectl(*args)
+    except KubeError:
+        return ""
