@@ -1,0 +1,68 @@
+"""What the end-to-end tests do to a cluster: helm, kubectl, and waiting for what a release becomes."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
+ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/build/bin:{os.environ['PATH']}"}
+
+
+def run(*command: str | Path, check: bool = True, timeout: float = 300, stdin: str | None = None):
+    """Run a command in the project's root; with `check`, an error shows all that it printed."""
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=ROOT,
+        env=ENV,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    if check and done.returncode:
+        raise AssertionError(f"{' '.join(map(str, command))} ended {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def kubectl(*args: str, **kwargs) -> str:
+    """Run kubectl and return what it prints."""
+    return run("kubectl", *args, **kwargs).stdout
+
+
+def get(kind: str, namespace: str, *args: str) -> list[dict]:
+    """Return the objects of a kind."""
+    return json.loads(kubectl("get", kind, "-n", namespace, "-o", "json", *args))["items"]
+
+
+def helm(*args: str | Path, program: str = "helm3", **kwargs):
+    """Run one of the pinned Helms."""
+    return run(program, *args, **kwargs)
+
+
+def until(what: str | Callable[[], str], look: Callable[[], object], seconds: float = 120):
+    """Return what `look` finds once it finds something; fail with `what` after some seconds."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what() if callable(what) else what}"
+        time.sleep(0.5)
+    return found
+
+
+def why(release: str, namespace: str) -> str:
+    """Return what scripts/why says of a release."""
+    return run("scripts/why", release, "-n", namespace, check=False).stdout
+
+
+def follow(release: str, namespace: str, seconds: int) -> str:
+    """Follow a release until all of its jobs have succeeded."""
+    return run("scripts/follow", release, "-n", namespace, "--timeout", str(seconds), timeout=seconds + 60).stdout
+
+
+def lines(path: Path) -> list[dict]:
+    """Read a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]

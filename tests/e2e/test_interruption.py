@@ -1,0 +1,73 @@
+"""A run uninstalled in the middle continues from its checkpoint; environment and secrets reach every MPI rank."""
+
+import json
+
+import pytest
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+RELEASE = "stop"
+KEY = "a-key-that-is-not-one"
+SETTINGS = [
+    "--set", "pytorchjob.enabled=false",
+    "--set", "global.training.config.epochs=3",
+    "--set", "global.training.config.checkpoint.every_steps=10",
+    "--set", "global.training.config.wandb.mode=off",
+    "--set", "global.secrets.wandb.existingSecret=wandb",
+    "--set", "global.training.env[0].name=TRAINYARD_PROBE,global.training.env[0].value=from values",
+]  # fmt: skip
+
+
+def progress(namespace: str) -> str:
+    """Return the launcher's log, or nothing before it runs."""
+    pods = get("pods", namespace, "-l", "training.kubeflow.org/job-role=launcher")
+    return kubectl("logs", pods[-1]["metadata"]["name"], "-n", namespace, check=False) if pods else ""
+
+
+def ranks_environment(namespace: str, pod: str) -> list[dict]:
+    """Return the environment of each rank that runs in a pod, and the secret files that it sees."""
+    code = (
+        "import json, os, pathlib\n"
+        "for p in pathlib.Path('/proc').glob('[0-9]*'):\n"
+        "    try: argv = (p / 'cmdline').read_bytes().split(b'\\0')\n"
+        "    except OSError: continue\n"
+        "    if b'trainers.hvd' not in argv or not argv[0].endswith((b'python', b'python3', b'python3.11')): continue\n"
+        "    env = dict(e.split('=', 1) for e in (p / 'environ').read_text().split('\\0') if '=' in e)\n"
+        "    if 'OMPI_COMM_WORLD_RANK' not in env: continue\n"
+        "    key = pathlib.Path('/etc/trainyard/secrets/wandb/WANDB_API_KEY').read_text()\n"
+        "    print(json.dumps({'rank': env['OMPI_COMM_WORLD_RANK'], 'probe': env.get('TRAINYARD_PROBE'), 'key': key,"
+        " 'argv': [a.decode() for a in argv]}))\n"
+    )
+    out = kubectl("exec", pod, "-n", namespace, "--", "python", "-c", code)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def running(namespace, archive, install):
+    """An MPIJob that has saved a checkpoint and still trains."""
+    kubectl("create", "secret", "generic", "wandb", "-n", namespace, f"--from-literal=WANDB_API_KEY={KEY}")
+    install(RELEASE, namespace, *SETTINGS)
+    until("a checkpoint", lambda: "step 20/" in progress(namespace) or "step 30/" in progress(namespace), 240)
+    return namespace
+
+
+def test_environment_and_secrets_reach_every_mpi_rank(running):
+    workers = get("pods", running, "-l", "training.kubeflow.org/job-role=worker")
+    found = [rank for pod in workers for rank in ranks_environment(running, pod["metadata"]["name"])]
+    assert sorted(int(rank["rank"]) for rank in found) == [0, 1, 2, 3]
+    for rank in found:
+        assert rank["probe"] == "from values"
+        assert rank["key"] == KEY
+        assert KEY not in " ".join(rank["argv"])
+
+
+def test_a_run_uninstalled_in_the_middle_continues_from_its_checkpoint(running, install):
+    cluster.helm("uninstall", RELEASE, "-n", running, "--wait")
+    until("pods gone", lambda: not get("pods", running, "-l", f"app.kubernetes.io/instance={RELEASE}"), 90)
+    install(RELEASE, running, *SETTINGS)
+    cluster.follow(RELEASE, running, 300)
+    assert "continues from step" in progress(running)
+    logs = [kubectl("logs", p["metadata"]["name"], "-n", running, "--all-containers") for p in get("pods", running)]
+    assert KEY not in "".join(logs)

@@ -1,0 +1,90 @@
+"""A release in a cluster that lacks something: scripts/why names the cause and the remedy within a minute."""
+
+import pytest
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, until, why
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+WITHIN = 60  # seconds in which scripts/why must name the cause
+NO_DATASET = ["--set", "dataset.enabled=false"]
+ONE_JOB = ["--set", "mpijob.enabled=false"]
+
+
+def uninstall(release: str, namespace: str) -> None:
+    """Remove a release and its claims."""
+    cluster.helm("uninstall", release, "-n", namespace, "--wait", "--ignore-not-found")
+    kubectl("delete", "pvc", "-n", namespace, "-l", f"app.kubernetes.io/instance={release}", "--wait=false")
+
+
+@pytest.fixture
+def explained(namespace, install):
+    """Return a function: install, wait until scripts/why says all of some words, and return what it said."""
+    releases = []
+
+    def do(release: str, *args: str, words: list[str]) -> str:
+        releases.append(release)
+        install(release, namespace, *args)
+        seen = [""]
+
+        def look() -> str:
+            seen[0] = why(release, namespace)
+            return seen[0] if all(word in seen[0] for word in words) else ""
+
+        return until(lambda: f"scripts/why names {words}; it says:\n{seen[0]}", look, WITHIN)
+
+    yield do
+    for release in releases:
+        uninstall(release, namespace)
+
+
+def test_the_stock_init_container_in_a_restricted_namespace(explained, archive):
+    cluster.run("scripts/cluster/init-template", "stock")
+    try:
+        explained(
+            "stock", *ONE_JOB, words=["init-pytorch", "violates PodSecurity", "--pytorch-init-container-template-file"]
+        )
+    finally:
+        cluster.run("scripts/cluster/init-template", "restricted")
+
+
+def test_a_missing_image(explained):
+    said = explained(
+        "image", *ONE_JOB, "--set", "global.image.tag=never-built", words=["global.image.tag", "make push"]
+    )
+    assert "never-built" in said
+
+
+def test_a_missing_claim(explained):
+    explained(
+        "claim", *ONE_JOB, "--set", "global.storage.data.existingClaim=nowhere",
+        words=['persistentvolumeclaim "nowhere" not found', "existingClaim"],
+    )  # fmt: skip
+
+
+def test_a_missing_secret(explained):
+    explained(
+        "secret", *ONE_JOB, "--set", "dataset.source.kind=kaggle,dataset.source.competition=some,dataset.source.url=",
+        "--set", "global.secrets.kaggle.existingSecret=nowhere",
+        words=['secret "nowhere" not found', "create that Secret"],
+    )  # fmt: skip
+
+
+def test_a_missing_operator(explained):
+    kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=0")
+    try:
+        explained("operator", *NO_DATASET, "--set", "pytorchjob.enabled=false",
+                  words=["no operator has looked at it", "mpi-operator is not running"])  # fmt: skip
+    finally:
+        kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
+        kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=60s")
+
+
+def test_an_archive_that_is_cut_short(explained, namespace, archive):
+    kubectl("exec", "archive", "-n", namespace, "--", "sh", "-c", "head -c 1000000 /srv/fashion.zip > /srv/cut.zip")
+    said = explained(
+        "cut", *ONE_JOB, "--set", "dataset.source.url=http://archive/cut.zip", words=["exit 2", "cut short"]
+    )
+    assert "remedy" in said
+    claims = {c["metadata"]["name"]: c["status"]["phase"] for c in get("pvc", namespace)}
+    assert claims["cut-data"] == "Bound"

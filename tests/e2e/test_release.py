@@ -1,0 +1,88 @@
+"""The whole road: helm install, both jobs to the end, what they leave, uninstall, install again."""
+
+import time
+
+import pytest
+import torch
+import torchvision
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, lines
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+RELEASE = "demo"
+JOBS = ("pytorchjob", "mpijob")
+
+
+@pytest.fixture(scope="module")
+def results(namespace):
+    """What `make demo` leaves, run in a namespace of its own."""
+    done = cluster.run("make", "demo", f"NAMESPACE={namespace}", f"RELEASE={RELEASE}", timeout=1100)
+    print(done.stdout)
+    return {job: cluster.ROOT / "build" / "demo" / job for job in JOBS}
+
+
+def summary(folder):
+    return cluster.json.loads((folder / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_four_ranks_on_two_nodes_train_to_a_real_accuracy(results, job):
+    found = summary(results[job])
+    assert found["status"] == "finished"
+    assert found["world_size"] == 4
+    assert len({rank["host"] for rank in found["ranks"]}) == 2
+    assert sorted(rank["rank"] for rank in found["ranks"]) == [0, 1, 2, 3]
+    assert found["top1"] >= 80
+
+
+def test_both_operators_reach_the_same_accuracy(results):
+    first, second = (summary(results[job])["top1"] for job in JOBS)
+    assert abs(first - second) <= 2
+
+
+def test_the_first_losses_of_ddp_and_horovod_agree(results):
+    ddp, horovod = (
+        [m["loss"] for m in lines(results[job] / "metrics.jsonl") if m["event"] == "train"][:20] for job in JOBS
+    )
+    assert len(ddp) == 20
+    assert ddp == pytest.approx(horovod, rel=1e-3)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_published_weights_load_into_plain_torchvision(results, job):
+    model = torchvision.models.resnet18(num_classes=10)
+    model.load_state_dict(torch.load(results[job] / "published" / "model.pth", weights_only=True))
+    assert (results[job] / "published" / "model.safetensors").stat().st_size > 1e6
+    report = (results[job] / "report.html").read_text()
+    assert "<svg" in report
+    assert "http://" not in report.replace("http://www.w3.org", "")
+
+
+def test_the_namespace_refused_no_pod(results, namespace):
+    refused = [e["message"] for e in get("events", namespace) if "violates PodSecurity" in e.get("message", "")]
+    assert refused == []
+    for pod in get("pods", namespace):
+        assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
+    done = cluster.run("scripts/why", RELEASE, "-n", namespace)
+    assert "remedy" not in done.stdout
+    assert "Succeeded" in done.stdout
+
+
+def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(results, namespace, install):
+    served = kubectl("logs", "archive", "-n", namespace).count("GET /fashion.zip")
+    cluster.helm("uninstall", RELEASE, "-n", namespace, "--wait")
+    assert {c["metadata"]["name"] for c in get("pvc", namespace)} == {f"{RELEASE}-data", f"{RELEASE}-results"}
+    cluster.until("pods gone", lambda: len(get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE}")) == 0)
+
+    started = time.monotonic()
+    install(RELEASE, namespace)
+    cluster.follow(RELEASE, namespace, 120)
+    took = time.monotonic() - started
+    assert kubectl("logs", "archive", "-n", namespace).count("GET /fashion.zip") == served, "downloaded again"
+    masters = get("pods", namespace, "-l", "training.kubeflow.org/replica-type=master")
+    assert "already finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)
+    assert took < 60  # both jobs, which each end within 30 s of their start

@@ -1,0 +1,56 @@
+"""Every command block of README.md and docs/ runs, or says in a comment above it what it needs or which test runs it.
+
+A block is fenced as bash. Above it may stand one of:
+    <!-- needs: a cluster with GPUs -->       what this machine lacks
+    <!-- run by: tests/e2e/test_release.py -->   the test that runs it
+"""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = re.compile(r"(?:<!-- (?P<mark>needs|run by): (?P<what>[^>]+) -->\n)?```bash\n(?P<text>.*?)```", re.S)
+
+
+class Block(NamedTuple):
+    """A command block and the mark above it."""
+
+    where: str
+    mark: str
+    what: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    """Return the command blocks of all documents."""
+    found = []
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text = path.read_text()
+        for match in FENCE.finditer(text):
+            line = text[: match.start()].count("\n") + 1
+            found.append(Block(f"{path.name}:{line}", match["mark"] or "", match["what"] or "", match["text"]))
+    return found
+
+
+@pytest.mark.parametrize("block", [b for b in blocks() if not b.mark], ids=lambda b: b.where)
+def test_the_block_runs(block):
+    done = subprocess.run(
+        ["bash", "-euc", block.text], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("block", [b for b in blocks() if b.mark == "run by"], ids=lambda b: b.where)
+def test_the_named_test_runs_the_blocks_commands(block):
+    test = (ROOT / block.what.strip()).read_text()
+    for line in filter(None, block.text.splitlines()):
+        words = line.split("#")[0].split()[:2]
+        assert " ".join(words) in test or '"' + '", "'.join(words) + '"' in test, f"{block.what} does not run: {line}"
+
+
+def test_there_are_blocks_of_each_kind():
+    assert {b.mark for b in blocks()} >= {"", "needs", "run by"}
