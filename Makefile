@@ -1,7 +1,7 @@
 # Every target is one command; `make help` prints them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help demo demo-down train test lint format cluster cluster-down images push tools schemas clean
+.PHONY: help demo demo-down train test unit lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -13,6 +13,8 @@ train: ## the demo's trainer on this machine, two processes, no cluster, under a
 	@scripts/train
 test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
 	@scripts/test
+unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
+	@scripts/test --without-cluster
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@scripts/lint
 format: ## let ruff format and mend what it can

@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e import cluster
 
+MARK = "trainyard.test"  # label of the namespaces that tests make
+
 
 @pytest.fixture(scope="session")
 def image() -> dict[str, str]:
@@ -18,6 +20,15 @@ def image() -> dict[str, str]:
         "registry": os.environ.get("REGISTRY", "localhost"),
         "tag": cluster.run("scripts/images/tag").stdout.strip(),
     }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undisturbed(image) -> None:
+    """Undo what a test run that was killed in the middle may have left in the cluster."""
+    cluster.kubectl("delete", "namespace", "-l", f"{MARK}=e2e", "--wait=false")
+    if not os.environ.get("REGISTRY"):  # our own cluster: a test may have changed its operators
+        cluster.run("scripts/cluster/init-template", "restricted")
+        cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +59,7 @@ def namespace() -> Iterator[str]:
     """A namespace that enforces the restricted Pod Security Standard, deleted afterwards."""
     name = f"e2e-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted",
+    cluster.kubectl("label", "namespace", name, f"{MARK}=e2e", "pod-security.kubernetes.io/enforce=restricted",
                     "pod-security.kubernetes.io/warn=restricted")  # fmt: skip
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
