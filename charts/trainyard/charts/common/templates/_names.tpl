@@ -1,0 +1,70 @@
+{{/* Labels of every object. */}}
+{{- define "common.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "common.ownLabels" . }}
+{{- end -}}
+
+{{/* Labels that do not change with the chart's version. */}}
+{{- define "common.ownLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/part-of: trainyard
+{{- end -}}
+
+{{/* Labels of every pod. Istio's sidecar is declined: it would keep a finished pod alive. */}}
+{{- define "common.podLabels" -}}
+{{ include "common.ownLabels" . }}
+sidecar.istio.io/inject: "false"
+{{- end -}}
+
+{{/*
+Name of a job: release, subchart, and a hash of what it runs, so that a changed run is a new job and an unchanged one is no change.
+At most 40 characters, starting with a letter: suffixes such as -launcher-xxxxx must fit 63. The hash covers the full release name,
+so that shortened names stay apart. Call with a list: the subchart's context, and what the job runs, as text.
+*/}}
+{{- define "common.jobName" -}}
+{{- $root := index . 0 -}}
+{{- $hash := printf "%s/%s/%s" $root.Release.Name $root.Chart.Name (index . 1) | sha256sum | trunc 8 -}}
+{{- $release := regexReplaceAll "^([^a-z])" ($root.Release.Name | replace "." "-") "t${1}" -}}
+{{- $release = $release | trunc (int (sub 30 (len $root.Chart.Name))) | trimAll "-" -}}
+{{- printf "%s-%s-%s" $release $root.Chart.Name $hash -}}
+{{- end -}}
+
+{{/* Name of a claim. Call with a list: the context, and `data` or `results`. */}}
+{{- define "common.claim" -}}
+{{- $root := index . 0 -}}
+{{- $claim := index $root.Values.global.storage (index . 1) -}}
+{{- $claim.existingClaim | default (printf "%s-%s" $root.Release.Name (index . 1)) -}}
+{{- end -}}
+
+{{/* Name of a Secret. Call with a list: the context, and `kaggle` or `wandb`. */}}
+{{- define "common.secret" -}}
+{{- $root := index . 0 -}}
+{{- $secret := index $root.Values.global.secrets (index . 1) -}}
+{{- $secret.existingSecret | default (printf "%s-%s" $root.Release.Name (index . 1)) -}}
+{{- end -}}
+
+{{/* Image of a subchart; says in words what is missing. */}}
+{{- define "common.image" -}}
+{{- $shared := .Values.global.image -}}
+{{- $own := .Values.image -}}
+{{- $missing := list -}}
+{{- if not $shared.registry -}}
+{{- $missing = append $missing "global.image.registry (registry and folder that hold the images, such as registry.example.com/team)" -}}
+{{- end -}}
+{{- if not (or $own.digest $shared.tag) -}}
+{{- $missing = append $missing "global.image.tag (as `make push REGISTRY=...` prints it)" -}}
+{{- end -}}
+{{- if $missing -}}
+{{- fail (printf "\n\n%s has no image. Please set %s.\n" .Chart.Name (join " and " $missing)) -}}
+{{- end -}}
+{{- if and (eq $shared.tag "latest") (not $own.digest) -}}
+{{- fail "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
+{{- end -}}
+{{- if $own.digest -}}
+{{- printf "%s/%s@%s" $shared.registry $own.repository $own.digest -}}
+{{- else -}}
+{{- printf "%s/%s:%s" $shared.registry $own.repository $shared.tag -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,115 @@
+{{/* Security of every pod: passes the `restricted` Pod Security Standard. */}}
+{{- define "common.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 1000
+runAsGroup: 1000
+fsGroup: 1000
+fsGroupChangePolicy: {{ .Values.global.storage.fsGroupChangePolicy }}
+{{- with .Values.global.storage.supplementalGroups }}
+supplementalGroups:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Security of every container. Call with the RDMA resource, or nothing: RDMA registers memory and needs IPC_LOCK. */}}
+{{- define "common.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop:
+    - ALL
+  {{- if . }}
+  add:
+    - IPC_LOCK
+  {{- end }}
+{{- end -}}
+
+{{/* Where a pod goes. Call with a dict: scheduling, and job, whose pods a spread constraint counts unless it says otherwise. */}}
+{{- define "common.scheduling" -}}
+{{- $own := dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .job)) -}}
+{{- $spread := list -}}
+{{- range .scheduling.topologySpreadConstraints -}}
+{{- $spread = append $spread (merge (deepCopy .) $own) -}}
+{{- end -}}
+{{- with .scheduling.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .scheduling.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .scheduling.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $spread }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .scheduling.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .scheduling.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* First lines of every pod's spec. Call with a dict: root, scheduling, job. */}}
+{{- define "common.podHead" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  {{- include "common.podSecurity" .root | nindent 2 }}
+{{- with .root.Values.global.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with include "common.scheduling" (pick . "scheduling" "job") | trim }}
+{{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Volumes that every pod has: room for what programs write outside the claims. */}}
+{{- define "common.scratchVolumes" -}}
+- name: tmp
+  emptyDir: {}
+- name: home
+  emptyDir: {}
+{{- end -}}
+
+{{/* Where they are mounted. */}}
+{{- define "common.scratchMounts" -}}
+- name: tmp
+  mountPath: /tmp
+- name: home
+  mountPath: /home/trainer
+{{- end -}}
+
+{{/* A claim as a volume. Call with a list: the context, and `data` or `results`. */}}
+{{- define "common.claimVolume" -}}
+- name: {{ index . 1 }}
+  persistentVolumeClaim:
+    claimName: {{ include "common.claim" . }}
+{{- end -}}
+
+{{/*
+Keys of a Secret as files of a projected volume, under secrets/<which>/. A Secret that values do not name may be absent.
+Call with a dict: root, which (`kaggle` or `wandb`), keys, and optional, whether one that values name may lack keys or be absent too.
+*/}}
+{{- define "common.secretSource" -}}
+{{- $which := .which -}}
+{{- $named := (index .root.Values.global.secrets $which).existingSecret -}}
+- secret:
+    name: {{ include "common.secret" (list .root $which) }}
+    optional: {{ or .optional (not $named) }}
+    items:
+      {{- range .keys }}
+      - key: {{ . }}
+        path: secrets/{{ $which }}/{{ . }}
+      {{- end }}
+{{- end -}}

@@ -1,0 +1,180 @@
+{{/* Environment that the chart gives to all containers of a training pod, then the user's own. */}}
+{{- define "common.trainerEnv" -}}
+- name: HOME
+  value: /home/trainer
+- name: PYTHONUNBUFFERED
+  value: "1"
+- name: TRAINYARD_JOB
+  value: {{ .name }}
+- name: TRAINYARD_GRACE_SECONDS
+  value: {{ int .training.gracePeriodSeconds | quote }}
+- name: TRAINYARD_PREFLIGHT
+  value: /tmp/preflight-failed
+{{- with concat .training.env .training.rdma.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Resources of a training container: the user's, its GPUs and its RDMA devices, which Kubernetes wants equal in both. */}}
+{{- define "common.trainerResources" -}}
+{{- $devices := dict -}}
+{{- if .gpusPerNode -}}
+{{- $_ := set $devices "nvidia.com/gpu" (int .gpusPerNode) -}}
+{{- end -}}
+{{- if .rdma.resource -}}
+{{- $_ := set $devices .rdma.resource (int .rdma.count) -}}
+{{- end -}}
+{{- $resources := dict -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- with merge (dict) $devices (get $.resources $kind) -}}
+{{- $_ := set $resources $kind . -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Init container that waits for the dataset and checks what is local to the pod. */}}
+{{- define "common.preflight" -}}
+- name: preflight
+  image: {{ .run.image }}
+  imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
+  command:
+    - python
+    - -m
+    - trainers.preflight
+    - --data
+    - {{ .run.config.data.dir }}
+    - --results
+    - {{ .run.config.run.dir }}
+    - --shm
+    - {{ include "common.bytes" .run.training.shmSize | quote }}
+    - --timeout
+    - {{ int .root.Values.global.dataset.wait | quote }}
+  env:
+    {{- include "common.trainerEnv" .run | nindent 4 }}
+  resources:
+    requests: {cpu: 100m, memory: 128Mi}
+    limits: {memory: 1Gi}
+  terminationMessagePolicy: FallbackToLogsOnError
+  securityContext:
+    {{- include "common.containerSecurity" "" | nindent 4 }}
+  volumeMounts:
+    {{- include "common.trainerMounts" .run.training | nindent 4 }}
+{{- end -}}
+
+{{/* Mounts of a training container. The dataset is read-only: only its own Job writes it. */}}
+{{- define "common.trainerMounts" -}}
+- name: trainyard
+  mountPath: /etc/trainyard
+  readOnly: true
+- name: data
+  mountPath: /data
+  readOnly: true
+- name: results
+  mountPath: /results
+- name: shm
+  mountPath: /dev/shm
+{{ include "common.scratchMounts" . }}
+{{- end -}}
+
+{{/* The run's settings and secrets as one read-only volume, /etc/trainyard. */}}
+{{- define "common.trainerConfigVolume" -}}
+- name: trainyard
+  projected:
+    defaultMode: 288  # 0440
+    sources:
+      - configMap:
+          name: {{ .run.name }}-run
+      {{- include "common.secretSource" (dict "root" .root "which" "wandb" "keys" (list "WANDB_API_KEY") "optional" false) | nindent 6 }}
+{{- end -}}
+
+{{/*
+The pod template of a training pod, the same for every kind of job.
+Call with a dict: root, run (from common.run), container (its name), restartPolicy where the job needs one in the pod,
+and extra, further YAML of the container.
+*/}}
+{{- define "common.trainerPod" -}}
+{{- $run := .run -}}
+{{- $training := .run.training -}}
+metadata:
+  labels:
+    {{- include "common.podLabels" .root | nindent 4 }}
+    {{- with $training.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $training.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- include "common.podHead" (dict "root" .root "scheduling" .root.Values.global.scheduling "job" $run.name) | nindent 2 }}
+  terminationGracePeriodSeconds: {{ int $training.gracePeriodSeconds }}
+  initContainers:
+    {{- include "common.preflight" . | nindent 4 }}
+    {{- with $training.extraInitContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  containers:
+    - name: {{ .container }}
+      image: {{ $run.image }}
+      imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
+      command:
+        {{- toYaml .command | nindent 8 }}
+      env:
+        {{- include "common.trainerEnv" $run | nindent 8 }}
+      {{- with .extra }}
+      {{- . | nindent 6 }}
+      {{- end }}
+      resources:
+        {{- include "common.trainerResources" $training | nindent 8 }}
+      terminationMessagePolicy: FallbackToLogsOnError
+      securityContext:
+        {{- include "common.containerSecurity" $training.rdma.resource | nindent 8 }}
+      volumeMounts:
+        {{- include "common.trainerMounts" $training | nindent 8 }}
+        {{- with $training.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    {{- include "common.trainerConfigVolume" . | nindent 4 }}
+    {{- include "common.claimVolume" (list .root "data") | nindent 4 }}
+    {{- include "common.claimVolume" (list .root "results") | nindent 4 }}
+    - name: shm
+      emptyDir:
+        medium: Memory
+        sizeLimit: {{ $training.shmSize }}
+    {{- include "common.scratchVolumes" . | nindent 4 }}
+    {{- with $training.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* The run's settings as a ConfigMap. Its name has the job's hash: pods of an older job keep the settings they started with. */}}
+{{- define "common.runConfig" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .run.name }}-run
+  labels:
+    {{- include "common.labels" .root | nindent 4 }}
+data:
+  config.json: |
+    {{- mustToPrettyJson .run.config | nindent 4 }}
+{{- end -}}
+
+{{/* A job's run policy; gang scheduling waits for the training pods alone, since an MPI launcher is created after them. */}}
+{{- define "common.runPolicy" -}}
+{{- $policy := deepCopy .root.Values.runPolicy -}}
+{{- if .root.Values.global.scheduling.gang -}}
+{{- $_ := set $policy "schedulingPolicy" (dict "minAvailable" (int .run.nodes)) -}}
+{{- end -}}
+{{- toYaml $policy -}}
+{{- end -}}
+
+{{/* Labels of a training job: those of every object, and Kueue's queue. */}}
+{{- define "common.jobLabels" -}}
+{{ include "common.labels" . }}
+{{- with .Values.global.scheduling.queue }}
+kueue.x-k8s.io/queue-name: {{ . }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,82 @@
+{{/* Settings of the preparation, as JSON. */}}
+{{- define "dataset.config" -}}
+{{- $source := .Values.source -}}
+{{- $key := get (dict "kaggle" "competition" "http" "url" "path" "path") $source.kind -}}
+{{- $value := get $source $key -}}
+{{- if not $value -}}
+{{- fail (printf "\n\ndataset.source.kind is %s: set dataset.source.%s.\n" $source.kind $key) -}}
+{{- end -}}
+{{- $config := dict -}}
+{{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
+{{- $_ := set $config "source" (dict "kind" $source.kind $key $value) -}}
+{{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}
+{{- mustToPrettyJson $config -}}
+{{- end -}}
+
+{{/* Where the preparation's pod goes: as the trainers, unless dataset.scheduling says otherwise. */}}
+{{- define "dataset.scheduling" -}}
+{{- $scheduling := dict -}}
+{{- $_ := include "common.mergeInto" (list $scheduling (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
+{{- $_ := include "common.mergeInto" (list $scheduling .Values.scheduling) -}}
+{{- mustToJson $scheduling -}}
+{{- end -}}
+
+{{/* The preparation's pod template. Call with a dict: root, configMap. */}}
+{{- define "dataset.pod" -}}
+{{- $root := .root -}}
+metadata:
+  labels:
+    {{- include "common.podLabels" $root | nindent 4 }}
+spec:
+  {{- include "common.podHead" (dict "root" $root "scheduling" (include "dataset.scheduling" $root | fromJson) "job" "") | nindent 2 }}
+  restartPolicy: Never
+  containers:
+    - name: prepare
+      image: {{ include "common.image" $root }}
+      imagePullPolicy: {{ $root.Values.global.image.pullPolicy }}
+      command:
+        - python
+        - -m
+        - trainers.prepare
+        - build
+        - --config
+        - /etc/trainyard/prepare.json
+      env:
+        - name: HOME
+          value: /home/trainer
+        - name: PYTHONUNBUFFERED
+          value: "1"
+      resources:
+        {{- toYaml $root.Values.resources | nindent 8 }}
+      terminationMessagePolicy: FallbackToLogsOnError
+      securityContext:
+        {{- include "common.containerSecurity" "" | nindent 8 }}
+      volumeMounts:
+        - name: trainyard
+          mountPath: /etc/trainyard
+          readOnly: true
+        - name: data
+          mountPath: /data
+        {{- include "common.scratchMounts" $root | nindent 8 }}
+  volumes:
+    - name: trainyard
+      projected:
+        defaultMode: 288  # 0440
+        sources:
+          - configMap:
+              name: {{ .configMap }}
+          {{- if eq $root.Values.source.kind "kaggle" }}
+          {{- $keys := list "KAGGLE_API_TOKEN" "KAGGLE_USERNAME" "KAGGLE_KEY" "kaggle.json" }}
+          {{- include "common.secretSource" (dict "root" $root "which" "kaggle" "keys" $keys "optional" true) | nindent 10 }}
+          {{- end }}
+    {{- include "common.claimVolume" (list $root "data") | nindent 4 }}
+    {{- include "common.scratchVolumes" $root | nindent 4 }}
+{{- end -}}
+
+{{/*
+Name of the Job. A Job's pod template cannot be changed, so the name has a hash of all of it: any change, also a new image, is a new
+Job instead of a refused upgrade. It costs seconds: on a dataset that is complete with the same settings the preparation only verifies.
+*/}}
+{{- define "dataset.name" -}}
+{{- include "common.jobName" (list . (printf "%s%s" (include "dataset.config" .) (include "dataset.pod" (dict "root" . "configMap" "")))) -}}
+{{- end -}}
