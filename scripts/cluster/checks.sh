@@ -1,0 +1,37 @@
+# What a machine must have before a node is started on it; each check names the cause and the remedy.
+# shellcheck shell=bash
+
+# command:package pairs, and files by their path
+NEEDED=(containerd:containerd ctr:containerd runc:runc /usr/lib/cni/ptp:containernetworking-plugins etcd:etcd-server nft:nftables iptables:iptables
+  conntrack:conntrack ip:iproute2 openssl:openssl mmdebstrap:mmdebstrap nsenter:util-linux pgrep:procps python3:python3)
+
+check_root() { [ "$(id -u)" = 0 ] || die "root is needed for a node's namespaces and mounts: run as root, or set KUBECONFIG to a cluster of your own"; }
+
+check_packages() {
+  local pair missing=()
+  for pair in "${NEEDED[@]}"; do
+    if ! PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" > /dev/null; then missing+=("${pair#*:}"); fi
+  done
+  [ ${#missing[@]} = 0 ] || die "Debian packages are missing; run: apt-get install --no-install-recommends $(printf '%s\n' "${missing[@]}" | sort -u | xargs)"
+}
+
+check_kernel() {
+  [ -e /sys/fs/cgroup/memory/cgroup.procs ] ||
+    die "this machine has no cgroup v1 controllers below /sys/fs/cgroup, which the one-node cluster is made for: boot with systemd.unified_cgroup_hierarchy=0, or set KUBECONFIG to a cluster of your own"
+  unshare -m -n -p --fork true 2> /dev/null || die "no new namespaces may be made here (an unprivileged container?): run on the machine itself, or set KUBECONFIG to a cluster of your own"
+  grep -qw overlay /proc/filesystems || die "this kernel has no overlay file system, which containerd needs"
+}
+
+check_disk() {
+  local need=${TRAINYARD_MIN_DISK_GB:-8} free
+  free=$(($(df --output=avail -k "$STATE" | tail -n 1) / 1048576))
+  [ "$free" -ge "$need" ] || die "$STATE has $free GB free and the node with its images wants $need (TRAINYARD_MIN_DISK_GB): make room, or set TRAINYARD_STATE to a folder on a larger disk"
+}
+
+# check_network: nobody else uses the interface's name, the addresses, or the pods' and services' ranges
+check_network() {
+  local taken
+  [ ! -e "/sys/class/net/$LINK" ] || die "an interface $LINK is here already and is not ours: set TRAINYARD_LINK to another name"
+  taken=$(ip -4 route show table all match "$NODE_IP" | grep -v '^default' || true)
+  [ -z "$taken" ] || die "the address $NODE_IP is taken (ip route: ${taken%%$'\n'*}): set TRAINYARD_HOST_IP and TRAINYARD_NODE_IP to two free ones of one /30"
+}

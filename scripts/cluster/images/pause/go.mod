@@ -1,0 +1,3 @@
+module trainyard/pause
+
+go 1.26.0

@@ -1,0 +1,73 @@
+# The node as the machine sees it: is it well, start one of its daemons, take it away.
+# shellcheck shell=bash
+
+# in_our_cgroup PID: is this process one of the node's? (A number alone may long be another process.)
+in_our_cgroup() { grep -qs "/$CGROUP" "/proc/$1/cgroup"; }
+
+our_cgroups() { find /sys/fs/cgroup -type d -name "$CGROUP" -prune 2> /dev/null; }
+
+# daemon NAME COMMAND...: start it in the node; it keeps nothing of ours open, not even the machine's lock
+daemon() {
+  local name=$1
+  shift
+  (
+    for fd in /proc/"$BASHPID"/fd/*; do
+      fd=${fd##*/}
+      if [ "$fd" -gt 2 ]; then eval "exec $fd>&-"; fi
+    done
+    exec setsid "${CLEAN[@]}" "$@"
+  ) > "$LOG/$name.log" 2>&1 < /dev/null &
+  echo $! > "$RUN/pids/$name"
+}
+
+daemon_alive() { in_our_cgroup "$(cat "$RUN/pids/$1")"; }
+
+# wait_for SECONDS DAEMON COMMAND...: until COMMAND succeeds; ends early, with the log's tail, when DAEMON has ended
+wait_for() {
+  local end=$((SECONDS + $1)) name=$2 why=
+  shift 2
+  until "$@" > /dev/null 2>&1; do
+    if [ -e "$RUN/pids/$name" ] && [ ! -e "/proc/$(cat "$RUN/pids/$name")" ]; then why="$name has ended"; fi
+    if [ $SECONDS -ge $end ]; then why="no success in time: $*"; fi
+    if [ -n "$why" ]; then
+      echo "$why; the end of its log:"
+      tail -n 12 "$LOG/$name.log"
+      return 1
+    fi
+    sleep 0.2
+  done
+}
+
+# healthy: is there a complete cluster of this very version, and does it answer?
+healthy() {
+  local pid item
+  [ "$(cat "$RUN/ready" 2> /dev/null)" = "$VERSION" ] || return 1
+  for pid in "$RUN"/pids/*; do daemon_alive "${pid##*/}" || return 1; done
+  [ "$(kubectl get --request-timeout=5s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null)" = True ] || return 1
+  for item in "${DEPLOYMENTS[@]}"; do
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=20s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+  done
+}
+
+# cgroup_processes: all that runs in the node
+cgroup_processes() { our_cgroups | while read -r dir; do find "$dir" -name cgroup.procs -exec cat {} + 2> /dev/null; done | sort -u; }
+
+# teardown: nothing of the node is left, in whatever state it was
+teardown() {
+  local _ pids dir
+  for _ in $(seq 100); do # killing the node's pid 1 takes most with it; whoever was just being born comes next round
+    mapfile -t pids < <(cgroup_processes)
+    [ ${#pids[@]} -gt 0 ] || break
+    kill -9 "${pids[@]}" 2> /dev/null || true
+    sleep 0.1
+  done
+  ip link del "$LINK" 2> /dev/null || true
+  for _ in $(seq 100); do # the kernel needs a moment after the last process has left
+    our_cgroups | while read -r dir; do find "$dir" -depth -type d -exec rmdir {} \; 2> /dev/null; done || true
+    [ -n "$(our_cgroups)" ] || break
+    sleep 0.1
+  done
+  rm -rf "$RUN"
+  rm -f "$OWN_KUBECONFIG"
+  [ -z "$(our_cgroups)" ] || die "these cgroups cannot be removed: $(our_cgroups | tr '\n' ' '); processes in them: $(cgroup_processes | tr '\n' ' ')"
+}
