@@ -1,0 +1,183 @@
+"""What of an archive becomes samples: which members, with which labels. Held in arrays, about 50 bytes a picture.
+
+A layout says which class or key each name stands for; see `imagenet` and `imagefolder`.
+"""
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.exits import UserError
+from trainers.prepare.archive import LARGEST_HEADER, LOCAL_HEADER_SIZE, Archive, Member
+
+SPLITS = ("train", "val")
+# Bounds the memory that one member may take
+LARGEST_PICTURE = 64 << 20
+
+MEMBER_DTYPE = np.dtype(
+    [(name, "<u8") for name in ("offset", "name_hash")]
+    + [(name, "<u4") for name in ("span", "stored", "size", "crc32", "label")]
+    + [("method", "u1")]
+)
+
+
+class OutOfPlaceError(Exception):
+    """A member has a name that the layout does not know."""
+
+
+class ClassEntry(NamedTuple):
+    """One class: the name that the archive uses, and one for people."""
+
+    synset: str
+    name: str
+
+
+class Layout(Protocol):
+    """What a kind of archive says about names."""
+
+    # Names (last parts) of the members that `resolve` needs the text of
+    texts: frozenset[str]
+
+    def place(self, name: str) -> tuple[int, str] | None:
+        """Return a member's split (as a position in SPLITS) and key, or None when it is known to be no sample.
+
+        A name that is neither raises OutOfPlaceError: a picture must not get lost by a name that is slightly wrong.
+        """
+        ...
+
+    def resolve(
+        self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
+    ) -> tuple[list[ClassEntry], list[int], list[int]]:
+        """Turn the keys seen in each split into classes and a label per key.
+
+        `skipped` are keys of members left out on purpose; `label` names the archive in messages.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The samples of an archive in the order in which they lie there, and the classes."""
+
+    classes: list[ClassEntry]
+    splits: Mapping[str, NDArray[Any]]
+    fingerprint: str
+
+
+@dataclass
+class _Columns:
+    """Members collected so far, and their keys by number."""
+
+    offset: "array[int]" = field(default_factory=lambda: array("Q"))
+    stored: "array[int]" = field(default_factory=lambda: array("I"))
+    size: "array[int]" = field(default_factory=lambda: array("I"))
+    crc32: "array[int]" = field(default_factory=lambda: array("I"))
+    method: "array[int]" = field(default_factory=lambda: array("B"))
+    key: "array[int]" = field(default_factory=lambda: array("I"))
+    name_hash: "array[int]" = field(default_factory=lambda: array("Q"))
+    keys: dict[str, int] = field(default_factory=dict)
+
+    def add(self, member: Member, key: str) -> None:
+        self.offset.append(member.offset)
+        self.stored.append(member.stored)
+        self.size.append(member.size)
+        self.crc32.append(member.crc32)
+        self.method.append(member.method)
+        self.key.append(self.keys.setdefault(key, len(self.keys)))
+        self.name_hash.append(member.name_hash)
+
+
+def read_catalogue(archive: Archive, layout: Layout, skip: frozenset[str]) -> Catalogue:
+    """Go through the archive's directory once and decide what becomes a sample."""
+    columns = (_Columns(), _Columns())
+    starts = array("Q")
+    texts: dict[str, Member] = {}
+    left_out: dict[str, str] = {}
+    for member in archive.members():
+        starts.append(member.offset)
+        try:
+            placed = layout.place(member.name)
+        except OutOfPlaceError:
+            placed = None
+            if member.name not in skip:
+                raise UserError(
+                    f"{member.name} in {archive.source.label} has no place in the layout; check 'layout' and the "
+                    "archive, or name it under 'skip'"
+                ) from None
+        if member.name in skip:
+            left_out[member.name] = placed[1] if placed else ""
+        elif placed is not None:
+            _check_size(archive, member)
+            columns[placed[0]].add(member, placed[1])
+        elif (base := PurePosixPath(member.name).name) in layout.texts:
+            texts[base] = member
+    if unknown := skip - left_out.keys():
+        raise UserError(f"'skip' names {min(unknown)}, which is not in {archive.source.label}; correct the name")
+    for split, column in zip(SPLITS, columns, strict=True):
+        if not column.offset:
+            raise UserError(
+                f"{archive.source.label} holds no pictures for '{split}' in the layout that was set; check 'layout' "
+                "and the archive"
+            )
+        _refuse_duplicates(archive, column)
+    contents = {base: archive.read(member) for base, member in texts.items()}
+    train_keys, val_keys = (list(column.keys) for column in columns)
+    classes, *labels = layout.resolve(train_keys, val_keys, set(left_out.values()), contents, archive.source.label)
+    borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.directory_offset))
+    splits = {
+        split: _assemble(archive, column, np.asarray(of_key, np.uint32), borders)
+        for split, column, of_key in zip(SPLITS, columns, labels, strict=True)
+    }
+    return Catalogue(classes, splits, archive.fingerprint)
+
+
+def _check_size(archive: Archive, member: Member) -> None:
+    if member.size == 0:
+        raise UserError(
+            f"{member.name} in {archive.source.label} is empty; repair the archive, or name it under 'skip'"
+        )
+    if max(member.size, member.stored) > LARGEST_PICTURE:
+        raise UserError(
+            f"{member.name} in {archive.source.label} is larger than {LARGEST_PICTURE >> 20} MiB, which no picture is; "
+            "name it under 'skip'"
+        )
+
+
+def _refuse_duplicates(archive: Archive, column: _Columns) -> None:
+    """Stop when a name appears twice: nothing says which of the two is meant."""
+    names = np.frombuffer(column.name_hash, np.uint64)
+    unique, counts = np.unique(names, return_counts=True)
+    if len(unique) == len(names):
+        return
+    twice = int(unique[np.argmax(counts > 1)])
+    name = next(m.name for m in archive.members() if m.name_hash == twice)
+    raise UserError(f"{name} appears twice in {archive.source.label}; repair the archive, or name it under 'skip'")
+
+
+def _assemble(
+    archive: Archive, column: _Columns, labels: NDArray[np.uint32], borders: NDArray[np.uint64]
+) -> NDArray[Any]:
+    """Sort a split by place in the archive, and find how many bytes each member takes there, its own header included.
+
+    The directory does not say how long that header is; where the next member starts does.
+    """
+    table = np.empty(len(column.offset), MEMBER_DTYPE)
+    for name in ("offset", "name_hash", "stored", "size", "crc32", "method"):
+        table[name] = np.asarray(getattr(column, name))
+    table["label"] = labels[np.asarray(column.key)]
+    table.sort(order="offset", kind="stable")
+    following = borders[np.searchsorted(borders, table["offset"], side="right")]
+    distance = following - table["offset"]
+    least = table["stored"].astype(np.uint64) + np.uint64(LOCAL_HEADER_SIZE)
+    if bool((distance < least).any()):
+        at = int(table["offset"][np.argmax(distance < least)])
+        raise UserError(
+            f"{archive.source.label} is not a sound zip archive: its members overlap at byte {at:,}; get it again"
+        )
+    table["span"] = np.minimum(distance, table["stored"].astype(np.uint64) + np.uint64(LARGEST_HEADER))
+    return table

@@ -1,0 +1,102 @@
+"""Which sample goes where: a pure function of the catalogue, the shard size and the seed.
+
+The samples are shuffled once, so that even reading shards from first to last is fair. Shuffling every sample by itself
+would make each a request of its own; instead runs of neighbours are moved together, small enough that every shard is
+drawn from at least PIECES places of the archive, and the samples within a shard are shuffled one by one.
+
+As sizes are known from the archive's directory, so is each sample's position in its shard before the first byte
+arrives: samples are written in whatever order they come, and the bytes are the same whatever the parallelism.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.prepare.catalogue import SPLITS, Catalogue
+from trainers.prepare.manifest import FORMAT
+
+PIECES = 256
+BLOCK = 512
+TAR_END = 2 * BLOCK
+# A picture's header, its label's header, and the label
+OVERHEAD = 3 * BLOCK
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """One shard to be: its samples in order, and where the header of each lies in the tar."""
+
+    split: str
+    number: int
+    first_id: int
+    members: NDArray[Any]
+    positions: NDArray[np.uint64]
+    bytes: int
+
+    @property
+    def stem(self) -> str:
+        """Path below the prepared folder, without an ending."""
+        return f"{self.split}/shard-{self.number:05d}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All shards, and the key that tells this plan from any other."""
+
+    key: str
+    shards: list[ShardPlan]
+
+    def of(self, split: str) -> list[ShardPlan]:
+        """Return a split's shards in order."""
+        return [shard for shard in self.shards if shard.split == split]
+
+
+def make_plan(catalogue: Catalogue, meaning: Mapping[str, Any]) -> Plan:
+    """Plan every shard of every split; `meaning` holds the settings that decide over the result."""
+    text = json.dumps([FORMAT, PIECES, meaning, catalogue.fingerprint], sort_keys=True)
+    shards: list[ShardPlan] = []
+    for split in SPLITS:
+        shards += _plan_split(split, catalogue.splits[split], meaning["shard_mb"] * 1_000_000, meaning["seed"])
+    return Plan(hashlib.sha256(text.encode()).hexdigest(), shards)
+
+
+def _plan_split(split: str, members: NDArray[Any], shard_bytes: int, seed: int) -> list[ShardPlan]:
+    """Shuffle neighbours together, cut into shards of even size, and shuffle within each."""
+    number = SPLITS.index(split)
+    order = _shuffle_blocks(_cost(members), shard_bytes // PIECES, _generator(seed, number, 0))
+    costs = _cost(members[order])
+    before = np.cumsum(costs) - costs
+    total = int(costs.sum())
+    count = max(1, -(-total // shard_bytes))
+    # A picture larger than a shard leaves its neighbour empty: borders that fall together are one
+    borders = np.unique(np.searchsorted(before, np.arange(count + 1) * total // count))
+    plans = []
+    for shard, (start, stop) in enumerate(itertools.pairwise(borders)):
+        chosen = members[_generator(seed, number, shard + 1).permutation(order[start:stop])]
+        sizes = _cost(chosen)
+        positions = (np.cumsum(sizes) - sizes).astype(np.uint64)
+        plans.append(ShardPlan(split, shard, int(start), chosen, positions, int(sizes.sum()) + TAR_END))
+    return plans
+
+
+def _shuffle_blocks(costs: NDArray[np.int64], block_bytes: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Order the samples by shuffled blocks of neighbours."""
+    block = (np.cumsum(costs) - costs) // max(block_bytes, 1)
+    _, block = np.unique(block, return_inverse=True)
+    rank = generator.permutation(int(block[-1]) + 1)
+    return np.argsort(rank[block], kind="stable")
+
+
+def _cost(members: NDArray[Any]) -> NDArray[np.int64]:
+    """Bytes that each sample takes in a tar."""
+    return OVERHEAD + -(-members["size"].astype(np.int64) // BLOCK) * BLOCK
+
+
+def _generator(seed: int, split: int, stream: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[seed, split << 32 | stream]))

@@ -1,0 +1,19 @@
+"""Where archives come from: each source reads any range of bytes of one unchanging object."""
+
+from pathlib import Path
+
+from trainers.prepare.config import Source as SourceConfig
+from trainers.prepare.sources.base import Source, Traffic
+from trainers.prepare.sources.http import HttpSource, Patience
+from trainers.prepare.sources.path import PathSource
+
+
+def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
+    """Open the archive that the settings name."""
+    if config.kind == "http":
+        return HttpSource(config.url, traffic, patience=patience)
+    if config.kind == "kaggle":
+        from trainers.prepare.sources.kaggle import open_competition
+
+        return open_competition(config.competition, traffic, patience)
+    return PathSource(Path(config.path), traffic)

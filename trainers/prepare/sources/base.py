@@ -1,0 +1,44 @@
+"""The small interface of a source, and the counters that it keeps for the progress line."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Source(Protocol):
+    """One archive of known size that does not change while it is read."""
+
+    # How messages name it; never holds credentials or a signed query
+    label: str
+    size: int
+
+    def read_range(self, offset: int, length: int) -> memoryview:
+        """Return exactly these bytes or raise; safe to call from many threads."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...
+
+
+@dataclass
+class Traffic:
+    """What went over the wire so far."""
+
+    bytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    last_trouble: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def add(self, *, received: int = 0, requests: int = 0) -> None:
+        """Count bytes and requests."""
+        with self._lock:
+            self.bytes += received
+            self.requests += requests
+
+    def retry(self, trouble: str) -> None:
+        """Count a retry and keep its cause for the progress line."""
+        with self._lock:
+            self.retries += 1
+            self.last_trouble = trouble

@@ -1,0 +1,216 @@
+"""An archive on a server, read by ranges over as many connections as there are threads that ask.
+
+The object must not change while it is read: every answer's size, ETag and date are compared with the first one's.
+Throttling, resets, short answers and server errors are retried with growing pauses, going on where the last answer
+broke off. An address that was redirected to is used until the server refuses it, then asked for again: signed addresses
+expire. Addresses are never shown with their query, which may hold a signature.
+"""
+
+import random
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import requests
+import urllib3
+
+from trainers.exits import Exit, ExitError, UserError
+from trainers.prepare.sources.base import Traffic
+
+_CHUNK = 256 << 10
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
+_PASSING = {408, 425, 429, 500, 502, 503, 504}
+# What object stores answer when a signed address has expired
+_EXPIRED = {400, 401, 403, 410}
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How failures are borne: tries without any progress, and the pauses between them, in seconds."""
+
+    tries: int = 8
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+    timeout: tuple[float, float] = (10.0, 60.0)
+
+    def pause(self, failures: int, asked: str | None) -> float:
+        """Return how long to wait after so many failures in a row; the server's own wish counts, within bounds."""
+        # Spread out, so that many connections do not come back at the same moment
+        pause = min(self.first_pause * 2.0 ** (failures - 1), self.longest_pause) * random.uniform(0.5, 1.0)
+        wish = float(asked) if asked and asked.isdigit() else 0.0
+        return max(pause, min(wish, 2 * self.longest_pause))
+
+
+class PassingError(Exception):
+    """Something that may be gone at the next try. `wait` is what the server asked for."""
+
+    def __init__(self, cause: str, wait: str | None = None) -> None:
+        super().__init__(cause)
+        self.wait = wait
+
+
+class HttpSource:
+    """Reads ranges of one object over HTTP or HTTPS.
+
+    `locate` asks for a fresh address where addresses expire.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        traffic: Traffic,
+        *,
+        label: str = "",
+        locate: Callable[[], str] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.label = label or without_query(url)
+        self._locate = locate or (lambda: url)
+        self._traffic = traffic
+        self._patience = patience or Patience()
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._address = ""
+        self._proven = ""
+        self._identity: tuple[int, str, str] | None = None
+        self._stopped = threading.Event()
+        self.read_range(0, 1)
+        assert self._identity is not None
+        self.size = self._identity[0]
+
+    def read_range(self, offset: int, length: int) -> memoryview:
+        """Return exactly these bytes of the object."""
+        buffer = memoryview(bytearray(length))
+        done = failures = 0
+        while done < length:
+            try:
+                for chunk in self._stream(offset + done, length - done):
+                    buffer[done : done + len(chunk)] = chunk
+                    done += len(chunk)
+                    failures = 0
+                    self._traffic.add(received=len(chunk))
+            except PassingError as error:
+                failures += 1
+                self._bear(error, failures)
+        return buffer
+
+    def close(self) -> None:
+        """Stop waiting for retries; connections close with their threads."""
+        self._stopped.set()
+
+    def _bear(self, error: "PassingError", failures: int) -> None:
+        """Wait before the next try, or give up."""
+        self._traffic.retry(str(error))
+        if failures >= self._patience.tries or self._stopped.is_set():
+            raise ExitError(
+                f"{self.label} could not be read: {error}, {failures} times in a row; check the network and the "
+                "server, then run the same command again: finished shards are kept",
+                Exit.FAILED,
+            )
+        self._stopped.wait(self._patience.pause(failures, error.wait))
+
+    def _stream(self, offset: int, length: int) -> Iterator[bytes]:
+        """Ask once for a range and pass on what comes; every way in which it may break is a PassingError."""
+        address = self._where()
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
+        self._traffic.add(requests=1)
+        try:
+            with self._session().get(address, headers=headers, stream=True, timeout=self._patience.timeout) as response:
+                self._check(response, address, offset)
+                while length > 0 and (chunk := response.raw.read(min(_CHUNK, length), decode_content=False)):
+                    length -= len(chunk)
+                    yield chunk
+        except (
+            requests.exceptions.SSLError,
+            requests.exceptions.InvalidURL,
+            requests.exceptions.TooManyRedirects,
+        ) as error:
+            raise UserError(f"{self.label} cannot be asked for: {_cause(error)}; check the address") from None
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise PassingError(_cause(error)) from None
+        if length > 0:
+            raise PassingError("the answer was cut short")
+
+    def _check(self, response: requests.Response, address: str, offset: int) -> None:
+        """Accept an answer only if it is the range that was asked for, of the object that was first seen."""
+        status = response.status_code
+        if status in _PASSING:
+            raise PassingError(f"the server answered {status} {response.reason}", response.headers.get("Retry-After"))
+        if status in _EXPIRED and address == self._proven:
+            with self._lock:
+                self._address = "" if self._address == address else self._address
+            raise PassingError(f"the server answered {status}: the address has expired")
+        if status == 200:
+            raise UserError(
+                f"the server of {self.label} does not answer range requests; put the archive on one that does (nginx, "
+                "object stores), or copy it to a volume and set source.kind to 'path'"
+            )
+        if status == 416:
+            raise UserError(
+                f"{self.label} is empty or became shorter while it was read; check the archive on its server"
+            )
+        if status != 206:
+            raise UserError(
+                f"{self.label} was refused: the server answered {status} {response.reason}; {_remedy(status)}"
+            )
+        self._compare(response, offset)
+        self._proven = self._address = response.url
+
+    def _compare(self, response: requests.Response, offset: int) -> None:
+        """Hold the answer against the first one."""
+        match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
+        if not match or int(match[1]) != offset:
+            raise UserError(
+                f"the server of {self.label} answers range requests wrongly; copy the archive to a volume instead"
+            )
+        found = int(match[2]), response.headers.get("ETag", ""), response.headers.get("Last-Modified", "")
+        with self._lock:
+            self._identity = self._identity or found
+        if found != self._identity:
+            raise UserError(
+                f"{self.label} changed on its server while it was read; run the same command when it is at rest"
+            )
+
+    def _where(self) -> str:
+        """Return the address in use, after asking for one if there is none."""
+        with self._lock:
+            if not self._address:
+                self._address = self._locate()
+            return self._address
+
+    def _session(self) -> requests.Session:
+        """Return this thread's session, whose connection stays open between requests."""
+        if not hasattr(self._local, "session"):
+            self._local.session = requests.Session()
+        return self._local.session  # type: ignore[no-any-return]
+
+
+def without_query(url: str) -> str:
+    """Shorten an address to what may be shown."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _remedy(status: int) -> str:
+    if status == 404:
+        return "check the address"
+    if status in (401, 403):
+        return "check that the address may be read without a login, or that its signature has not expired"
+    return "check the address and the server's log"
+
+
+def _cause(error: BaseException) -> str:
+    """Say in a few words what broke, without the address that the libraries' own messages hold."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.strerror and not isinstance(seen, requests.RequestException):
+            return str(seen.strerror)
+        inner = [a for a in (getattr(seen, "reason", None), *seen.args) if isinstance(a, BaseException)]
+        seen = inner[0] if inner else seen.__cause__ or seen.__context__
+    return {
+        "ConnectTimeout": "no connection in time",
+        "ReadTimeout": "no answer in time",
+        "IncompleteRead": "the answer was cut short",
+    }.get(type(error).__name__, type(error).__name__)

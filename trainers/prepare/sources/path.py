@@ -1,0 +1,48 @@
+"""An archive that already lies on a volume."""
+
+import os
+from pathlib import Path
+
+from trainers.exits import Exit, ExitError, UserError
+from trainers.prepare.sources.base import Traffic
+
+
+class PathSource:
+    """Reads ranges of a local file; a file that changes meanwhile is an error."""
+
+    def __init__(self, path: Path, traffic: Traffic) -> None:
+        self.label = str(path)
+        self._traffic = traffic
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
+        self._identity = self._stat()
+        self.size = self._identity[0]
+
+    def read_range(self, offset: int, length: int) -> memoryview:
+        """Return exactly these bytes of the file."""
+        if self._stat() != self._identity:
+            raise UserError(f"{self.label} changed while it was read; run the same command again when it is at rest")
+        buffer = memoryview(bytearray(length))
+        done = 0
+        while done < length:
+            try:
+                count = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+            except OSError as error:
+                raise ExitError(
+                    f"{self.label} cannot be read: {error.strerror}; check its volume", Exit.FAILED
+                ) from None
+            if count == 0:
+                raise UserError(f"{self.label} is cut short: it ends at byte {offset + done:,}; copy it again")
+            done += count
+        self._traffic.add(received=length, requests=1)
+        return buffer
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+    def _stat(self) -> tuple[int, int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns, found.st_ino
