@@ -1,0 +1,89 @@
+"""Close and complete the JSON schemas that helm-values-schema-json makes from annotated values.
+
+An annotation says `$ref:#/$defs/NAME`; the pool of such names comes from four places: defs.yaml, the umbrella's own values
+(`training`, `scheduling`), the subcharts, the trainers' settings, and Kubernetes (`k8s.NAME`). A bundled schema carries
+those that it uses, so that a typo under a disabled subchart, in a trainer's setting or deep in an affinity is an error too.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+Schema = dict[str, Any]
+
+REF = "#/$defs/"
+KUBERNETES = "io.k8s.api.core.v1."
+# Kept beside a $ref; what else the generator adds there (type, additionalProperties) is the referred schema's business.
+BESIDE_REF = ("$ref", "description")
+
+
+def trim(node: Any) -> Any:
+    """Drop from a schema what stands beside a $ref without meaning."""
+    if isinstance(node, list):
+        return [trim(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if isinstance(node.get("$ref"), str):
+        return {key: node[key] for key in BESIDE_REF if key in node}
+    return {key: trim(value) for key, value in node.items()}
+
+
+def references(node: Any) -> Iterator[str]:
+    """Yield the names in the pool that a schema refers to."""
+    if isinstance(node, dict):
+        ref = node.get("$ref")
+        if isinstance(ref, str):
+            yield ref.removeprefix(REF)
+        for value in node.values():
+            yield from references(value)
+    elif isinstance(node, list):
+        for item in node:
+            yield from references(item)
+
+
+def without_required(node: Any) -> Any:
+    """Drop `required`: what a user leaves out comes from defaults, a recipe, or a check in words."""
+    if isinstance(node, list):
+        return [without_required(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {k: without_required(v) for k, v in node.items() if not (k == "required" and isinstance(v, list))}
+
+
+def settings(schema: Schema, *chart_sets: str) -> Schema:
+    """Turn a schema of the trainers into that of a values key; what the chart sets itself is not a user's key."""
+    closed: Schema = without_required(schema)
+    closed = {key: value for key, value in closed.items() if key not in ("$schema", "$defs", "title")}
+    properties = {key: value for key, value in closed["properties"].items() if key not in chart_sets}
+    return closed | {"properties": properties}
+
+
+def from_kubernetes(definitions: Schema) -> Schema:
+    """Name Kubernetes' definitions as `k8s.NAME`, without their long descriptions."""
+
+    def short(name: str) -> str:
+        return "k8s." + name.removeprefix(KUBERNETES).rsplit(".", 1)[-1]
+
+    def convert(node: Any, named: bool = False) -> Any:
+        if isinstance(node, list):
+            return [convert(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if "$ref" in node and not named:
+            return {"$ref": REF + short(node["$ref"].removeprefix("#/definitions/"))}
+        # Below `properties` a key is a field's name, and `description` there may be one.
+        return {k: convert(v, k == "properties") for k, v in node.items() if named or k != "description"}
+
+    return {short(name): convert(schema) for name, schema in definitions.items()}
+
+
+def bundle(schema: Schema, pool: Schema) -> Schema:
+    """Give a schema the definitions that it uses, directly or through others."""
+    used: Schema = {}
+    waiting = set(references(schema))
+    while waiting:
+        name = waiting.pop()
+        if name not in pool:
+            raise SystemExit(f"schemas: nothing defines {REF}{name}; see scripts/schemas/defs.yaml")
+        used[name] = pool[name]
+        waiting |= set(references(pool[name])) - used.keys()
+    return schema | {"$defs": dict(sorted(used.items()))}
