@@ -1,0 +1,157 @@
+"""The local half of the checks before training: what this pod can see by itself. Runs as an init container.
+
+    python -m trainers.preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
+
+It waits, bounded, for the dataset's manifest, saying what for; then checks the data's files and sizes, that results can
+be written, shared memory and, with `--gpus`, the GPUs. Peers are looked at by the main container: a pod in its init
+phase has no name yet.
+"""
+
+import argparse
+import errno
+import os
+import shutil
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from trainers.exits import Exit, UserError, guarded
+from trainers.prepare import manifest as manifests
+
+EVERY = 5.0
+_WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check what the options name, in the order in which it is cheap to know."""
+    options = _parser().parse_args(arguments)
+    if options.shm:
+        check_shared_memory(Path("/dev/shm"), options.shm)
+    if options.gpus:
+        check_gpus(options.gpus)
+    if options.results:
+        check_results(options.results, options.results_free)
+    if options.data:
+        wait_for_data(options.data, options.timeout, options.every)
+        check_data(options.data)
+    return Exit.DONE
+
+
+def check_shared_memory(mount: Path, wanted: int) -> None:
+    """See that /dev/shm, through which loader workers and NCCL pass data, has the size that was asked for."""
+    facts = os.statvfs(mount)
+    found = facts.f_blocks * facts.f_frsize
+    # tmpfs rounds to whole pages
+    if found + facts.f_frsize < wanted:
+        raise UserError(
+            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there, and "
+            "let the memory limit of the pod hold it"
+        )
+    _say(f"shared memory: {_size(found)}")
+
+
+def check_gpus(wanted: int) -> None:
+    """See that as many GPUs as there are processes can be used from here."""
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < wanted:
+        raise UserError(
+            f"{found} GPUs can be used here instead of {wanted}: check the pod's GPU limit, the device plugin and the "
+            "driver (`nvidia-smi` on the node)"
+        )
+    _say(f"GPUs: {found}")
+
+
+def check_results(folder: Path, free_wanted: int) -> None:
+    """See that the run directory can be written by this user and has space; it is not made here."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    probe = place / f".preflight-{os.uname().nodename}-{uuid.uuid4().hex[:8]}"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(_refused(place, error)) from None
+    finally:
+        if probe.exists():
+            probe.unlink()
+    free = shutil.disk_usage(place).free
+    if free < free_wanted:
+        raise UserError(
+            f"{place} has {_size(free)} free, and {_size(free_wanted)} are wanted: free space or enlarge the claim"
+        )
+    _say(f"results: {place} can be written, {_size(free)} free")
+
+
+def wait_for_data(root: Path, timeout: float, every: float = EVERY) -> None:
+    """Wait until the dataset's manifest is there, with a line every few seconds that says how far it is."""
+    started = said = time.monotonic()
+    while not manifests.exists(root):
+        now = time.monotonic()
+        if now - started >= timeout:
+            raise UserError(
+                f"{root / manifests.FILE} did not appear within {timeout:.0f} s ({progress(root)}): the dataset is not "
+                f"prepared; {_WHERE}, or raise the time to wait"
+            )
+        if now - said >= every or said == started:
+            left = timeout - (now - started)
+            _say(f"waiting for {root / manifests.FILE} ({progress(root)}), {left:.0f} s left; {_WHERE}")
+            said = now
+        time.sleep(min(1.0, every, max(timeout - (now - started), 0.01)))
+
+
+def progress(root: Path) -> str:
+    """Say in a few words how far a dataset's preparation is."""
+    if not root.is_dir():
+        return "the folder is not there yet: the preparation has not started"
+    shards = sum(1 for _ in root.glob("*/shard-*.tar"))
+    return f"{shards} shards are finished" if shards else "no shard is finished yet"
+
+
+def check_data(root: Path) -> None:
+    """Compare the files of a prepared dataset with its manifest."""
+    manifest = manifests.load(root)
+    if problems := manifests.wrong_files(root, manifest):
+        raise UserError(f"{problems[0]} ({len(problems)} wrong in all); {manifests.REMEDY}")
+    counts = ", ".join(f"{split.samples:,} {name} samples" for name, split in manifest.splits.items())
+    _say(f"data: {root} is complete: {counts}, {manifest.classes:,} classes")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainers.preflight", description="Check this pod before training.")
+    parser.add_argument("--data", type=Path, help="prepared dataset to wait for and check")
+    parser.add_argument("--results", type=Path, help="run directory, or where it will be")
+    parser.add_argument("--results-free", type=int, default=256 << 20, help="bytes that must be free there")
+    parser.add_argument("--shm", type=int, default=0, help="bytes that /dev/shm must have")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be usable")
+    parser.add_argument("--timeout", type=float, default=600, help="most seconds to wait for the dataset")
+    parser.add_argument("--every", type=float, default=EVERY, help="seconds between lines while waiting")
+    return parser
+
+
+def _refused(place: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{place} is full: free space or enlarge the claim"
+    if error.errno == errno.EROFS:
+        return f"{place} is mounted read-only: results need a claim that can be written"
+    return (
+        f"{place} cannot be written as uid {os.getuid()} and gid {os.getgid()} ({error.strerror}): set fsGroup, or the "
+        "owner on the volume, to this user"
+    )
+
+
+def _size(number: int) -> str:
+    return f"{number / (1 << 30):.2f} GiB" if number >= 1 << 28 else f"{number / (1 << 20):.1f} MiB"
+
+
+def _say(text: str) -> None:
+    print(f"preflight: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
