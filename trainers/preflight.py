@@ -16,7 +16,7 @@ import time
 import uuid
 from pathlib import Path
 
-from trainers.exits import Exit, UserError, guarded
+from trainers.exits import Exit, UserError, guarded, write_termination_message
 from trainers.prepare import manifest as manifests
 
 EVERY = 5.0
@@ -24,8 +24,30 @@ _WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check what the options name, in the order in which it is cheap to know."""
+    """Check, and end 2 on failure; or hand the failure to the main container where that is asked for.
+
+    The operators look at the main container alone: a pod whose init container fails is made anew without end. So with
+    TRAINYARD_PREFLIGHT set, the message goes to that file and this container ends well; the trainer's first act is to
+    end 2 with the message.
+    """
     options = _parser().parse_args(arguments)
+    handover = os.environ.get("TRAINYARD_PREFLIGHT")
+    if not handover:
+        check(options)
+        return Exit.DONE
+    Path(handover).unlink(missing_ok=True)
+    try:
+        check(options)
+    except Exception as error:
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        write_termination_message(message)
+        manifests.write_atomically(Path(handover), f"{message}\n".encode())
+    return Exit.DONE
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check what the options name, in the order in which it is cheap to know."""
     if options.shm:
         check_shared_memory(Path("/dev/shm"), options.shm)
     if options.gpus:
@@ -35,7 +57,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.data:
         wait_for_data(options.data, options.timeout, options.every)
         check_data(options.data)
-    return Exit.DONE
 
 
 def check_shared_memory(mount: Path, wanted: int) -> None:
@@ -45,8 +66,8 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
     # tmpfs rounds to whole pages
     if found + facts.f_frsize < wanted:
         raise UserError(
-            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there, and "
-            "let the memory limit of the pod hold it"
+            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there, "
+            "and let the memory limit of the pod hold it"
         )
     _say(f"shared memory: {_size(found)}")
 
