@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -34,9 +34,14 @@ class UserError(Exception):
 class ExitError(Exception):
     """A run that ends early for a known reason, with the exit code that says which."""
 
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, code: int, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message, code, details)
+        self.message = message
         self.code = int(code)
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def write_termination_message(message: str) -> None:

@@ -170,7 +170,9 @@ class Validate(Settings):
     every_epochs: Natural = Field(
         default=1, description="Epochs between validations; the last epoch is always one. 0: only then."
     )
-    batch: Natural = Field(default=0, description="Samples per forward and process; 0: as in training.")
+    batch: Positive = Field(
+        default=128, description="Samples per forward; the same on any number of processes, so that results are too."
+    )
 
 
 class Checkpoint(Settings):
@@ -233,7 +235,9 @@ class Debug(Settings):
 class Config(Settings):
     """All settings of a run."""
 
-    seed: Natural = Field(default=1, description="Seed of order, augmentation and initial weights.")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        default=1, description="Seed of order, augmentation and initial weights."
+    )
     run: Run = Field(default=Run(), description="Run directory and restarts.")
     resume: str = Field(
         default="auto",

@@ -1,0 +1,338 @@
+"""The training loop. It knows no strategy by name: what processes share goes through `parallel/base.py`.
+
+`run` is the whole life of a process: is the run over already? join the others, build or resume, train, finish.
+"""
+
+import contextlib
+import logging
+import math
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+from trainers import __version__, model, optim, parallel, publish
+from trainers.checkpoint import Writer
+from trainers.config import as_tree, resolve_global_batch
+from trainers.data.loader import Batch
+from trainers.data.sampler import Order
+from trainers.data.splits import Splits, open_splits
+from trainers.data.transforms import normalizer
+from trainers.evaluate import Result, evaluate
+from trainers.exits import Exit, ExitError, UserError
+from trainers.optim import Length
+from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, Strategy
+from trainers.recorder import Recorder
+from trainers.rundir import RunDirectory, identity, over_already, record_failure, refuse_other
+from trainers.settings import Config
+from trainers.telemetry.clock import Clock
+from trainers.telemetry.telemetry import log_to
+
+log = logging.getLogger("trainers")
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def run(config: Config, entry: str) -> int:
+    """Train as configured, under the launcher of an entry point (`ddp` or `horovod`); the exit code."""
+    began = time.monotonic()
+    place = parallel.locate(config, entry)
+    batch = resolve_global_batch(config, place.world)
+    if message := over_already(config, batch):
+        if place.rank == 0:
+            print(message, flush=True)
+        return Exit.DONE
+    forwards = math.ceil(math.ceil(batch / place.world) / (config.batch.micro or batch))
+    strategy = parallel.connect(config, entry, place, forwards)
+    directory = RunDirectory(config)
+    try:
+        trainer = build(config, strategy, directory, batch=batch, forwards=forwards, clock=Clock(began))
+        train(trainer)
+        finish(trainer)
+    except (UserError, ExitError) as error:
+        code = error.code if isinstance(error, ExitError) else Exit.CONFIG
+        if code in (Exit.CONFIG, Exit.NAN) and not (strategy.first and directory.lost()):
+            record_failure(config, str(error), code, getattr(error, "details", {}))
+        raise
+    except BaseException as error:
+        if strategy.is_lost_peer(error):
+            log.exception("lost contact")
+            raise ExitError(f"rank {place.rank} lost contact with another process: {error}", Exit.HANG) from error
+        log.exception("failed")
+        raise
+    return Exit.DONE
+
+
+@dataclass
+class Trainer:
+    """Everything the loop works with, and the few things that change."""
+
+    config: Config
+    strategy: Strategy
+    directory: RunDirectory
+    splits: Splits
+    order: Order
+    length: Length
+    forwards: int
+    plain: nn.Module
+    model: nn.Module
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    autocast: torch.autocast
+    prepare: Any
+    writer: Writer
+    recorder: Recorder
+    clock: Clock
+    step: int = 0
+    validated: int = 0
+    saved: int = -1
+    stop: bool = field(default=False)
+
+    def ballot(self) -> int:
+        """What this process wants to happen next; the strongest wish of all is carried out by all."""
+        if self.strategy.first and self.directory.lost(every=1.0):
+            return LEASE_LOST
+        return STOP if self.stop else CONTINUE
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Outputs of the model for uint8 pictures; in validation, without the strategy around it."""
+        module = self.model if self.plain.training else self.plain
+        with self.autocast:
+            outputs: Tensor = module(self.prepare(pictures.to(self.strategy.device, non_blocking=True)))
+        return outputs
+
+
+def build(
+    config: Config, strategy: Strategy, directory: RunDirectory, *, batch: int, forwards: int, clock: Clock
+) -> Trainer:
+    """Open the data, enter the run directory, and build the model, from a checkpoint if there is one."""
+    device = strategy.device
+    splits = open_splits(config, pin=device.type == "cuda")
+    order = Order(len(splits.train.labels), batch, config.seed)
+    length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
+    on_first(strategy, directory.enter)
+    log_to(directory.path, strategy.rank)
+    wanted = identity(config, splits.classes, batch)
+    meta, state = resume(strategy, directory, wanted)
+
+    dtype = DTYPES[config.precision]
+    master = torch.float64 if config.precision == "fp64" else torch.float32
+    plain = model.build(config, splits.classes, master, strategy.sum if strategy.world > 1 else None)
+    if state:
+        plain.load_state_dict(state["model"])
+    plain.to(device)
+    if config.model.channels_last:
+        plain.to(memory_format=torch.channels_last)
+    optimizer = optim.build(plain, config.optimizer, fused=device.type == "cuda")
+    scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+    wrapped, optimizer = strategy.prepare(torch.compile(plain) if config.model.compile else plain, optimizer)
+    if state:
+        # The settings rule over what the checkpoint says of learning rate, momentum and decay.
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state["optimizer"]["optimizer"]["state"], "param_groups": groups})
+        scaler.load_state_dict(state["optimizer"]["scaler"])
+    step = int(meta.get("step", 0))
+    if strategy.first:
+        clock.add(meta.get("seconds", {}))
+    trainer = Trainer(
+        config=config, strategy=strategy, directory=directory, splits=splits, order=order, length=length,
+        forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
+        autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
+        prepare=normalizer(config.data.mean, config.data.std, device, master),
+        writer=Writer(directory.checkpoints, config.checkpoint.keep_last),
+        recorder=Recorder(
+            config, strategy, directory, order=order, length=length, clock=clock, step=step,
+            validated=int(meta.get("validated", 0)),
+        ),
+        clock=clock, step=step, validated=int(meta.get("validated", 0)), saved=step if state else -1,
+    )  # fmt: skip
+    trainer.recorder.introduce(wanted)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "stop", True))
+    clock.begin()
+    return trainer
+
+
+def resume(
+    strategy: Strategy, directory: RunDirectory, wanted: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Facts and tensors of the checkpoint to go on from, read by the first process and given to all."""
+
+    def read() -> tuple[dict[str, Any], dict[str, Any]]:
+        found, reports = directory.find_checkpoint()
+        for text in reports:
+            print(text, flush=True)
+        if found is None:
+            return {}, {}
+        refuse_other(found.meta["identity"], wanted, directory.path)
+        return found.meta, found.load()
+
+    result: tuple[dict[str, Any], dict[str, Any]] = on_first(strategy, read)
+    return result
+
+
+def on_first(strategy: Strategy, action: Any) -> Any:
+    """Do something on the first process; its result, or the reason it failed, reaches all."""
+    value: Any = None
+    if strategy.first:
+        try:
+            value = action()
+        except (UserError, ExitError) as error:
+            value = error
+    value = strategy.broadcast_object(value)
+    if isinstance(value, UserError | ExitError):
+        raise value
+    return value
+
+
+def train(t: Trainer) -> None:
+    """Run the steps that are left, saving and validating when due."""
+    rank, world, end = t.strategy.rank, t.strategy.world, t.length.steps
+    jobs = ((t.order.epoch(step), t.order.slice(step, rank, world)) for step in range(t.step, end))
+    batches = t.splits.train.batches(jobs)
+    t.model.train()
+    while t.step < end:
+        if epoch_to_validate(t) is not None:
+            validate(t)
+        with t.clock.spent("data_wait"):
+            batch = next(batches)
+        vote = t.strategy.vote(t.ballot())  # travels while the step is computed
+        with t.clock.spent("compute"):
+            loss = train_step(t, batch)
+        t.step += 1
+        t.recorder.step_done(t.step, batch.ids, loss)
+        if t.step % t.config.log.every_steps == 0 or t.step == end or save_due(t):
+            t.recorder.flush(t.step)
+        with t.clock.spent("communication"):
+            outcome = vote()
+        if outcome != CONTINUE:
+            end_early(t, outcome)
+        if save_due(t):
+            save(t)
+
+
+def train_step(t: Trainer, batch: Batch) -> Tensor:
+    """One optimizer step; this process's share of the global batch's mean loss."""
+    total = len(t.order.global_batch(t.step))
+    weight = t.strategy.loss_weight(len(batch.ids), total)
+    optim.set_learning_rate(t.optimizer, optim.learning_rate(t.config, t.order.batch, t.length, t.step))
+    # Dropout and the like draw the same numbers after a resume as they would have without it.
+    torch.manual_seed(((t.config.seed << 32) + t.step) * t.strategy.world + t.strategy.rank)
+    losses = []
+    # All processes do the same number of forwards, also where a ragged batch leaves some of them empty-handed.
+    parts = list(zip(batch.pictures.tensor_split(t.forwards), batch.labels.tensor_split(t.forwards), strict=True))
+    for index, (pictures, labels) in enumerate(parts):
+        last = index == len(parts) - 1
+        with contextlib.nullcontext() if last else t.strategy.accumulating(t.model):
+            outputs = t.forward(pictures)
+            loss = functional.cross_entropy(
+                outputs if outputs.dtype == torch.float64 else outputs.float(),
+                labels.to(t.strategy.device, non_blocking=True),
+                reduction="sum",
+                label_smoothing=t.config.loss.label_smoothing,
+            )
+            t.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    t.strategy.step(t.optimizer, t.scaler)
+    t.optimizer.zero_grad()
+    return torch.stack(losses).sum() / total
+
+
+def epoch_to_validate(t: Trainer) -> int | None:
+    """The epoch that is complete and waits for its validation, if any."""
+    done, rest = divmod(t.step, t.order.steps_per_epoch)
+    every = t.config.validate_.every_epochs
+    return done if every and done > t.validated and not rest and done % every == 0 else None
+
+
+def validate(t: Trainer) -> Result:
+    """Measure the whole validation split."""
+    epoch = min(t.length.epochs, math.ceil(t.step / t.order.steps_per_epoch))
+    with t.clock.spent("validation"):
+        result = evaluate(t.plain, t.forward, t.splits.val, t.strategy, batch=t.config.validate_.batch, ballot=t.ballot)
+    if isinstance(result, int):
+        end_early(t, result)
+    t.validated = epoch
+    t.recorder.validated(t.step, epoch, result)
+    return result
+
+
+def save_due(t: Trainer) -> bool:
+    """Whether a checkpoint is due at this step."""
+    every = t.config.checkpoint.every_steps
+    return t.step != t.saved and (t.step == t.length.steps or (every > 0 and t.step % every == 0))
+
+
+def save(t: Trainer, wait: bool = False) -> None:
+    """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
+    with t.clock.spent("checkpoint"):
+        check_lease(t)
+        if t.strategy.first:
+            state = {
+                "model": t.plain.state_dict(),
+                "optimizer": {"optimizer": t.optimizer.state_dict(), "scaler": t.scaler.state_dict()},
+            }
+            meta = {
+                "identity": identity(t.config, t.splits.classes, t.order.batch),
+                "validated": t.validated,
+                "samples": t.order.samples_before(t.step),
+                "world_size": t.strategy.world,
+                "seconds": t.clock.read(),
+                "version": __version__,
+                "torch": torch.__version__,
+                "config": as_tree(t.config),
+            }
+            t.writer.submit(t.step, state, meta)
+            if wait:
+                t.writer.wait()
+        t.saved = t.step
+    t.recorder.saved(t.step)
+
+
+def check_lease(t: Trainer) -> None:
+    """Make sure, before writing, that the run directory is still this run's."""
+    lost = t.strategy.first and t.directory.lost()
+    if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
+        end_early(t, LEASE_LOST)
+
+
+def end_early(t: Trainer, outcome: int) -> NoReturn:
+    """Leave as all processes have agreed: saved and stopped, or at once if the directory is another's."""
+    if outcome == LEASE_LOST:
+        message = on_first(t.strategy, t.directory.taken_message)
+        t.strategy.close()
+        raise UserError(message)
+    t.recorder.flush(t.step)
+    if t.step != t.saved:
+        save(t, wait=True)
+    if t.strategy.first:
+        t.writer.wait()
+        t.recorder.summarize("stopped", t.step, t.validated)
+        t.directory.release(stopped=True)
+        t.recorder.close()
+    t.strategy.barrier()
+    t.strategy.close()
+    raise ExitError(f"stopped on SIGTERM at step {t.step}; saved, the next start continues there", Exit.STOPPED)
+
+
+def finish(t: Trainer) -> None:
+    """Validate, publish and report."""
+    if t.saved != t.step:
+        save(t)
+    result = validate(t)
+    with t.clock.spent("checkpoint"):
+        if t.strategy.first:
+            t.writer.wait()
+        check_lease(t)
+        if t.strategy.first:
+            publish.publish(t.plain, t.directory.path / "published", t.recorder.provenance(result))
+            t.recorder.summarize("finished", t.step, t.validated, result)
+            publish.report(t.directory.path)
+            t.directory.release()
+            t.recorder.close()
+        t.strategy.barrier()
+    t.strategy.close()

@@ -1,0 +1,85 @@
+"""Start one process per GPU on this node, and end with the exit code that tells why they ended.
+
+    python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
+
+It takes torchrun's options and its PET_* variables, and is torchrun but for three things: it returns the exit code of
+the process that failed first (torchrun returns 1, whatever happened), it gives the processes TRAINYARD_GRACE_SECONDS
+to save when it is stopped, and without any address it finds a free port, so that runs on one machine don't collide.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing import PContext, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import elastic_launch
+
+from trainers.exits import Exit, guarded
+
+DEFAULT_GRACE = 30
+ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Launch the processes and wait for them."""
+    options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
+        sys.argv[1:] if argv is None else argv
+    )
+    if _alone(options):
+        options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
+        options.rdzv_id = f"trainyard-{os.getpid()}"
+    if options.max_restarts:
+        # With the agent's store shared, processes restarted in place find the stale keys of those before them.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
+    give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)))
+    config, command, arguments = torchrun.config_from_args(options)
+    try:
+        elastic_launch(config, command)(*arguments)
+    except ChildFailedError as error:
+        return exit_code({rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()})
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return Exit.DONE
+
+
+def give_children(seconds: float) -> None:
+    """Let torch's agent wait so long after SIGTERM before it kills, wherever it stops its children."""
+    original = PContext.close
+
+    def close(self: PContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        original(self, death_sig, int(seconds))
+
+    PContext.close = close  # type: ignore[method-assign]
+
+
+def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
+    """The code of the failure that says most: a permanent cause, else the first; those who only lost a peer last."""
+
+    def order(failure: tuple[int, int]) -> tuple[int, int]:
+        code, when = failure
+        follows = code in (Exit.HANG, -signal.SIGTERM)
+        return (0 if code in (Exit.CONFIG, Exit.NAN) else 2 if follows else 1, when)
+
+    code = min(failures.values(), key=order, default=(1, 0))[0]
+    return 128 - code if code < 0 else code
+
+
+def _alone(options: Any) -> bool:
+    """Whether nothing says where other nodes are."""
+    named = any(argument.startswith(("--master", "--rdzv", "--standalone")) for argument in sys.argv)
+    return options.nnodes in ("1", "1:1") and not named and not any(os.environ.get(name) for name in ADDRESSES)
+
+
+def _threads(processes: str) -> int:
+    """Threads for each process's arithmetic: its share of the cores."""
+    count = int(processes) if processes.isdigit() else 1
+    return max(1, len(os.sched_getaffinity(0)) // count)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,54 @@
+"""Ways of training on several processes, behind one small interface (base.py)."""
+
+import torch
+
+from trainers.exits import UserError
+from trainers.parallel.base import Strategy
+from trainers.parallel.environment import Place, under_mpi, under_torchrun
+from trainers.settings import Config
+
+
+def locate(config: Config, entry: str) -> Place:
+    """Where this process stands, by the launcher that belongs to the entry point (`ddp` or `horovod`)."""
+    wanted = {"ddp": ("auto", "ddp", "single"), "horovod": ("auto", "horovod")}[entry]
+    if config.strategy not in wanted:
+        program = {"ddp": "trainers.ddp", "horovod": "trainers.hvd"}[entry]
+        other = {"ddp": "trainers.hvd", "horovod": "trainers.ddp"}[entry]
+        raise UserError(
+            f"strategy = {config.strategy!r}: {program} knows {', '.join(wanted)}; change it, or run {other}"
+        )
+    place = under_mpi() if entry == "horovod" else under_torchrun()
+    if config.strategy == "single" and place.world > 1:
+        raise UserError(f"strategy = 'single': this run has {place.world} processes; use strategy ddp, or one process")
+    return place
+
+
+def connect(config: Config, entry: str, place: Place, accumulation: int) -> Strategy:
+    """Join the other processes."""
+    device = choose_device(config, place)
+    if entry == "horovod":
+        from trainers.parallel.horovod import Horovod
+
+        return Horovod(place, device, config.horovod, accumulation)
+    if place.world > 1:
+        from trainers.parallel.ddp import Ddp
+
+        return Ddp(place, device, config.comm)
+    from trainers.parallel.single import Single
+
+    return Single(device, "ddp" if config.strategy == "ddp" else "single")
+
+
+def choose_device(config: Config, place: Place) -> torch.device:
+    """The device of this process: its own GPU, or the CPU."""
+    if config.device == "cpu" or (config.device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if count < place.local_world:
+        raise UserError(
+            f"device = {config.device!r}: {place.local_world} processes on this node but {count} usable GPUs; "
+            "start as many processes per node as there are GPUs, or set device to cpu"
+        )
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,57 @@
+"""Where this process stands among its peers: the one place that reads what launchers put into the environment.
+
+A half-set environment raises: it is always a mistake, and guessing would train something else than was asked for.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainers.exits import UserError
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+OPENMPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+HOROVODRUN = ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Rank and number of processes, in all and on this node."""
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+
+
+def under_torchrun(environ: Mapping[str, str] = os.environ) -> Place:
+    """Read what torchrun and `trainers.launch` set; nothing set means a single process."""
+    return _read(environ, TORCHRUN, "start it with `python -m trainers.launch -m trainers.ddp ...`") or Place()
+
+
+def under_mpi(environ: Mapping[str, str] = os.environ) -> Place:
+    """Read what mpirun or horovodrun set; nothing set means a single process."""
+    remedy = "start it with `mpirun -np N python -m trainers.hvd ...` or `horovodrun -np N ...`"
+    return _read(environ, HOROVODRUN, remedy) or _read(environ, OPENMPI, remedy) or Place()
+
+
+def restart_count(environ: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun has restarted this process in place."""
+    return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def _read(environ: Mapping[str, str], names: tuple[str, ...], remedy: str) -> Place | None:
+    missing = [name for name in names if not environ.get(name)]
+    if len(missing) == len(names):
+        return None
+    if missing:
+        present = [name for name in names if name not in missing]
+        raise UserError(f"the environment is half set: {', '.join(present)} but not {', '.join(missing)}; {remedy}")
+    try:
+        place = Place(*(int(environ[name]) for name in names[:4]))
+    except ValueError:
+        values = ", ".join(f"{name}={environ[name]!r}" for name in names[:4])
+        raise UserError(f"the environment holds no numbers: {values}; {remedy}") from None
+    if not (0 <= place.rank < place.world and 0 <= place.local_rank < place.local_world <= place.world):
+        raise UserError(f"the environment contradicts itself: {place}; {remedy}")
+    return place

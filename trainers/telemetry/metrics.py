@@ -1,0 +1,54 @@
+"""metrics.jsonl: one JSON object a line, in the order things happened, each step once even after a resume."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trainers.files import write_atomically
+
+Event = dict[str, Any]
+
+
+class MetricsFile:
+    """Appends events to a file; each line is there as soon as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", buffering=1)
+
+    def write(self, event: Event) -> None:
+        """Append an event."""
+        self._file.write(json.dumps(event) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of a file; a line that a crash has cut is left out."""
+    if not path.is_file():
+        return []
+    events = []
+    for line in path.read_text().splitlines():
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return events
+
+
+def rewind(path: Path, step: int, validated: int) -> int:
+    """Drop the events that a run going on from `step` will live through again; the number of steps dropped."""
+    events = read_events(path)
+    if not path.is_file():
+        return 0
+    kept = [event for event in events if _before(event, step, validated)]
+    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode())
+    return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0
+
+
+def _before(event: Event, step: int, validated: int) -> bool:
+    if event.get("event") == "validate":
+        return int(event.get("step", 0)) <= step and int(event.get("epoch", 0)) <= validated
+    return int(event.get("step", 0)) <= step

@@ -1,0 +1,57 @@
+"""Everything that the first process reports, in one place."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from trainers.settings import Config
+from trainers.telemetry import wandb
+from trainers.telemetry.console import Console
+from trainers.telemetry.metrics import Event, MetricsFile
+from trainers.telemetry.prometheus import Endpoint
+
+log = logging.getLogger("trainers")
+
+
+class Telemetry:
+    """Sends each event to metrics.jsonl, the console, W&B and Prometheus, as far as they are on."""
+
+    def __init__(self, config: Config, path: Path, total: int, steps_per_epoch: int) -> None:
+        self._endpoint = Endpoint(config.metrics.port) if config.metrics.port else None
+        self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name)
+        self._file = MetricsFile(path / "metrics.jsonl")
+        self._console = Console(total, steps_per_epoch, config.log.console_seconds)
+
+    def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
+        """Report that something happened."""
+        event: Event = {"event": kind, "step": step, "epoch": epoch, "time": round(time.time(), 3), **fields}
+        self._file.write(event)
+        self._console.show(event)
+        if self._endpoint is not None:
+            self._endpoint.show(event)
+        if self._wandb is not None:
+            wandb.report(self._wandb, event)
+
+    def say(self, text: str) -> None:
+        """Tell people something."""
+        log.info(text)
+        self._console.say(text)
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        self._console.close()
+        self._file.close()
+        if self._wandb is not None:
+            self._wandb.finish(quiet=True)
+
+
+def log_to(path: Path, rank: int) -> None:
+    """Write this process's log lines to logs/rank-R.log."""
+    folder = path / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(folder / f"rank-{rank}.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

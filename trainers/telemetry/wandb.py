@@ -1,0 +1,45 @@
+"""Weights & Biases, from the first process only; a restart continues the same curve."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from trainers.config import as_tree
+from trainers.settings import Config
+from trainers.telemetry.metrics import Event
+
+KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
+
+
+def find_key() -> str | None:
+    """The API key, from the environment or from the mounted secret."""
+    if key := os.environ.get("WANDB_API_KEY"):
+        return key
+    folder = Path(os.environ.get("TRAINYARD_SECRETS", "/etc/trainyard/secrets"))
+    with contextlib.suppress(OSError):
+        return (folder / "wandb" / "WANDB_API_KEY").read_text().strip() or None
+    return None
+
+
+def start(config: Config, name: str) -> Any | None:
+    """Start reporting, if it is asked for and can be."""
+    key = find_key()
+    mode: Any = {"auto": "online" if key else "off"}.get(config.wandb.mode, config.wandb.mode)
+    if mode == "off":
+        return None
+    if key:
+        os.environ["WANDB_API_KEY"] = key
+    import wandb
+
+    return wandb.init(
+        project=config.wandb.project, name=name, id=name, resume="allow", mode=mode, dir=config.run.dir,
+        config=as_tree(config), settings=wandb.Settings(silent=True),
+    )  # fmt: skip
+
+
+def report(run: Any, event: Event) -> None:
+    """Report the numbers of an event under its kind."""
+    kind = event["event"]
+    if kind in ("train", "validate"):
+        run.log({f"{kind}/{key}": event[key] for key in KEYS if key in event}, step=event["step"])
