@@ -7,6 +7,14 @@ NEEDED=(containerd:containerd ctr:containerd runc:runc /usr/lib/cni/ptp:containe
 
 check_root() { [ "$(id -u)" = 0 ] || die "root is needed for a node's namespaces and mounts: run as root, or set KUBECONFIG to a cluster of your own"; }
 
+check_state() {
+  case $STATE in
+    /run/* | /opt/* | /var/log/*) die "TRAINYARD_STATE=$STATE: the node has a /run, /opt and /var/log of its own; choose another folder" ;;
+    /*) [ ${#STATE} -le 70 ] || die "TRAINYARD_STATE=$STATE is too long for the sockets in it: choose one of at most 70 characters" ;;
+    *) die "TRAINYARD_STATE=$STATE must start with /" ;;
+  esac
+}
+
 check_packages() {
   local pair missing=()
   for pair in "${NEEDED[@]}"; do

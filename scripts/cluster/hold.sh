@@ -2,8 +2,12 @@
 # shellcheck shell=bash disable=SC2034
 HOLD_SECONDS=${TRAINYARD_WAIT:-600} # how long to wait for another one
 
-# holder: the words of whoever holds the machine, or nothing known
-holder() { cut -d' ' -f2- "$STATE/owner" 2> /dev/null || echo "another run"; }
+# holder: the words of whoever holds the machine; the lock of one that was killed lasts until its last child has ended
+holder() {
+  local pid words
+  read -r pid words 2> /dev/null < "$STATE/owner" || { echo "another run"; return 0; }
+  if [ -e "/proc/$pid" ]; then echo "$words"; else echo "what is left of $words"; fi
+}
 
 # hold_machine WORDS: hold the machine until this script ends; whoever calls us may hold it already
 hold_machine() {

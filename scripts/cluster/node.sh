@@ -15,6 +15,7 @@ daemon() {
       fd=${fd##*/}
       if [ "$fd" -gt 2 ]; then eval "exec $fd>&-"; fi
     done
+    ulimit -Sn "$(ulimit -Hn)" # pods inherit it
     exec setsid "${CLEAN[@]}" "$@"
   ) > "$LOG/$name.log" 2>&1 < /dev/null &
   echo $! > "$RUN/pids/$name"
@@ -67,6 +68,7 @@ teardown() {
     [ -n "$(our_cgroups)" ] || break
     sleep 0.1
   done
+  if [ -e "$RUN/made" ]; then xargs rmdir < "$RUN/made" 2> /dev/null || true; fi # folders that the node had to make as mount points
   rm -rf "$RUN"
   rm -f "$OWN_KUBECONFIG"
   [ -z "$(our_cgroups)" ] || die "these cgroups cannot be removed: $(our_cgroups | tr '\n' ' '); processes in them: $(cgroup_processes | tr '\n' ' ')"

@@ -2,11 +2,12 @@
 # shellcheck shell=bash disable=SC2034
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$HERE/../lib/common.sh"
-STATE=${TRAINYARD_STATE:-/var/lib/trainyard} # one for the whole machine, since there is one cluster a machine
+# One state a machine means one cluster a machine. Another state is another cluster, and then LINK, HOST_IP and NODE_IP must differ too.
+STATE=${TRAINYARD_STATE:-/var/lib/trainyard}
 RUN=$STATE/run                               # all that the running cluster writes; gone after `down`
 LOG=$RUN/log
 NODE_NAME=trainyard
-CGROUP=trainyard-node # the node's cgroup, in every controller
+CGROUP=trainyard-node-$(cksum <<< "$STATE" | cut -d' ' -f1) # the node's cgroup, in every controller
 LINK=${TRAINYARD_LINK:-trainyard0} # the host's end of the cable to the node
 HOST_IP=${TRAINYARD_HOST_IP:-10.90.0.1}
 NODE_IP=${TRAINYARD_NODE_IP:-10.90.0.2}
@@ -17,7 +18,7 @@ DNS_IP=${SERVICE_CIDR%.*/*}.10
 IMAGE=localhost/trainyard-node # the node's own images are $IMAGE/NAME:1
 DEPLOYMENTS=(kube-system/coredns local-path-storage/local-path-provisioner kubeflow/training-operator mpi-operator/mpi-operator)
 KUBECTL=$ROOT/build/bin/kubectl
-OWN_KUBECONFIG=$ROOT/build/kubeconfig
+OWN_KUBECONFIG=${TRAINYARD_KUBECONFIG:-$ROOT/build/kubeconfig}
 
 # What runs in the node gets this environment and nothing of the caller's, whose variables may hold secrets
 CLEAN=(env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TRAINYARD_STATE="$STATE" TRAINYARD_CACHE="$CACHE"

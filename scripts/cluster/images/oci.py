@@ -1,7 +1,7 @@
 """Write an OCI archive of one uncompressed layer, without any image tool.
 
-    python3 oci.py NAME OUT.tar FILE:PATH... -- COMMAND...     an image that holds only these files
-    python3 oci.py NAME OUT.tar ROOTFS.tar -- COMMAND...       an image of a root filesystem's tar
+python3 oci.py NAME OUT.tar FILE:PATH... -- COMMAND...     an image that holds only these files
+python3 oci.py NAME OUT.tar ROOTFS.tar -- COMMAND...       an image of a root filesystem's tar
 """
 
 import hashlib

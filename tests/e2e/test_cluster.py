@@ -1,0 +1,257 @@
+"""The one-node cluster's life, shown on a second one beside that of the other tests, with its own state."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).resolve().parents[2]
+STATE = Path("/var/lib/trainyard-second")
+LINK = "trainyard2"
+ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "TRAINYARD_HOLD")} | {
+    "TRAINYARD_STATE": str(STATE),
+    "TRAINYARD_LINK": LINK,
+    "TRAINYARD_HOST_IP": "10.91.0.1",
+    "TRAINYARD_NODE_IP": "10.91.0.2",
+    "TRAINYARD_KUBECONFIG": str(STATE / "kubeconfig"),
+    "TRAINYARD_WAIT": "60",
+}
+
+
+def script(name: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run one of the cluster's scripts on the second cluster; what it says is in `stderr`."""
+    command = [str(ROOT / "scripts/cluster" / name), *args]
+    return subprocess.run(command, env=ENV | env, text=True, capture_output=True, timeout=600, check=False)
+
+
+def kubectl(*args: str) -> str:
+    command = [str(ROOT / "build/bin/kubectl"), "--kubeconfig", str(STATE / "kubeconfig"), *args]
+    return subprocess.run(command, text=True, capture_output=True, timeout=60, check=True).stdout
+
+
+def printed(*command: str) -> set[str]:
+    done = subprocess.run(command, text=True, capture_output=True, timeout=30, check=True).stdout
+    return {line.rstrip() for line in done.splitlines() if not line.startswith("#")}
+
+
+def orphans() -> set[str]:
+    """Processes that no living program started and all in another network namespace, the other cluster's aside."""
+    found = set()
+    ours = Path("/proc/self/ns/net").readlink()
+    second = f". {ROOT}/scripts/cluster/settings.sh; echo $CGROUP"
+    cgroup = subprocess.run(["bash", "-c", second], env=ENV, text=True, capture_output=True, check=True).stdout.strip()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name, parent = (
+                (process / "comm").read_text().strip(),
+                (process / "stat").read_text().rsplit(")", 1)[1].split()[1],
+            )
+            other = (process / "ns/net").readlink() != ours
+            node = re.search("trainyard-node-[0-9]+", (process / "cgroup").read_text())
+        except OSError:
+            continue
+        if (parent == "1" or (other and parent != "2")) and (not node or node[0] == cgroup):
+            found.add(f"{process.name} {name}")
+    return found
+
+
+def machine() -> dict[str, set[str]]:
+    """What a cluster could leave on this machine."""
+    mounts = {" ".join(line.split()[:3]) for line in Path("/proc/self/mounts").read_text().splitlines()}
+    return {
+        "processes": orphans(),
+        "mounts": {line for line in mounts if "buildah" not in line},
+        "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
+        "addresses": {re.sub(r"^\d+: ", "", line) for line in printed("ip", "-o", "-4", "address")},
+        "routes": printed("ip", "route", "show", "table", "all"),
+        "iptables": {re.sub(r"\[\d+:\d+\]", "", line) for line in printed("iptables-save")},
+        "nftables": printed("nft", "list", "tables"),
+        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").glob("*/**/trainyard-node-*")},
+        "network namespaces": printed("ip", "netns", "list"),
+        "folders": {str(path) for parent in ("/var/lib", "/run", "/opt", "/") for path in Path(parent).glob("*")},
+    }
+
+
+@dataclass
+class Life:
+    """What was seen while the second cluster lived."""
+
+    before: dict[str, set[str]]
+    after: dict[str, set[str]] = field(default_factory=dict)
+    killed: str = ""
+    up: str = ""
+    again: str = ""
+    again_seconds: float = 0.0
+    same_node: bool = False
+    classes: str = ""
+    kinds: str = ""
+    admission: str = ""
+
+
+def kill_in_the_middle() -> str:
+    """Start `up` and kill it, as nothing can be cleaned up after, once its node has begun to live."""
+    process = subprocess.Popen(
+        [str(ROOT / "scripts/cluster/up")], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    end = time.monotonic() + 60
+    while not (STATE / "run/pids/kube-apiserver").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return (STATE / "run/node.pid").read_text().strip()
+
+
+def live(life: Life) -> None:
+    """Take the second cluster through its life."""
+    life.killed = kill_in_the_middle()
+    life.up = script("up").stderr
+    node = (STATE / "run/node.pid").read_text()
+    start = time.monotonic()
+    life.again = script("up").stderr
+    life.again_seconds = time.monotonic() - start
+    life.same_node = node == (STATE / "run/node.pid").read_text()
+    life.classes = kubectl("get", "storageclass", "-o", "jsonpath={.items[*].metadata.annotations}")
+    life.kinds = kubectl("get", "crd", "-o", "name")
+    kubectl("create", "namespace", "closed")
+    kubectl("label", "namespace", "closed", "pod-security.kubernetes.io/enforce=restricted")
+    bare = [
+        str(ROOT / "build/bin/kubectl"),
+        "--kubeconfig",
+        str(STATE / "kubeconfig"),
+        "-n",
+        "closed",
+        "run",
+        "bare",
+        "--image=localhost/x:1",
+    ]
+    life.admission = subprocess.run(bare, text=True, capture_output=True, timeout=60, check=False).stderr
+
+
+@pytest.fixture(scope="module")
+def life() -> Iterator[Life]:
+    STATE.mkdir(exist_ok=True)
+    assert script("build").returncode == 0
+    seen = Life(before=machine())
+    try:
+        live(seen)
+    finally:
+        down = script("down")
+    assert down.returncode == 0, down.stderr
+    seen.after = machine()
+    yield seen
+    for name in ("lock", "owner"):
+        (STATE / name).unlink(missing_ok=True)
+    if not any(STATE.iterdir()):
+        STATE.rmdir()
+
+
+def test_up_starts_anew_after_a_killed_one(life: Life) -> None:
+    assert life.killed.isdigit()
+    assert "removed first" in life.up
+    assert "ready after" in life.up, life.up
+
+
+def test_up_again_is_quick_and_changes_nothing(life: Life) -> None:
+    assert "it was up" in life.again, life.again
+    assert life.same_node
+    assert life.again_seconds < 5
+
+
+def test_it_has_storage_operators_and_pod_security(life: Life) -> None:
+    assert "is-default-class" in life.classes
+    assert "pytorchjobs.kubeflow.org" in life.kinds
+    assert "mpijobs.kubeflow.org" in life.kinds
+    assert 'violates PodSecurity "restricted' in life.admission
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "processes",
+        "mounts",
+        "interfaces",
+        "addresses",
+        "routes",
+        "iptables",
+        "nftables",
+        "cgroups",
+        "network namespaces",
+        "folders",
+    ],
+)
+def test_down_leaves_the_machine_as_before(life: Life, what: str) -> None:
+    left = life.after[what] - life.before[what]
+    gone = life.before[what] - life.after[what] if what != "processes" else set()
+    assert (left, gone) == (set(), set())
+
+
+def test_a_second_one_is_told_who_holds_the_machine() -> None:
+    with subprocess.Popen([str(ROOT / "scripts/cluster/hold"), "sleep", "60"], env=ENV) as holder:
+        end = time.monotonic() + 10
+        while f"{holder.pid} sleep" not in (STATE / "owner").read_text() and time.monotonic() < end:
+            time.sleep(0.05)
+        start = time.monotonic()
+        for name in ("up", "down", "hold"):
+            done = script(name, *(["true"] if name == "hold" else []), TRAINYARD_WAIT="1")
+            assert done.returncode == 1
+            assert re.search(rf"held by sleep 60 \(pid {holder.pid}, in {ROOT}, since", done.stderr), done.stderr
+        assert time.monotonic() - start < 10
+        holder.kill()  # and the lock does not outlive a killed holder
+        assert script("hold", "true", TRAINYARD_WAIT="5").returncode == 0
+
+
+def test_a_node_that_cannot_start_says_why_and_leaves_only_its_logs() -> None:
+    done = script("up", TRAINYARD_SERVICE_CIDR="10.0.0.0/8")
+    assert done.returncode == 1
+    assert "kube-apiserver has ended" in done.stderr
+    assert "service-cluster-ip-range" in done.stderr, done.stderr
+    assert str(STATE / "failed") in done.stderr
+    assert (STATE / "failed/kube-apiserver.log").exists()
+    assert not (STATE / "run").exists()
+    assert not Path("/sys/class/net", LINK).exists()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"TRAINYARD_MIN_DISK_GB": "99999"}, r"GB free and the node with its images wants 99999 .*make room"),
+        ({"TRAINYARD_LINK": "lo"}, r"an interface lo is here already .*TRAINYARD_LINK"),
+        ({"TRAINYARD_NODE_IP": "127.0.0.9"}, r"the address 127\.0\.0\.9 is taken .*TRAINYARD_NODE_IP"),
+        ({"TRAINYARD_STATE": "/run/trainyard"}, r"a /run, /opt and /var/log of its own"),
+        ({"KUBECONFIG": "/nowhere/config"}, r"KUBECONFIG=/nowhere/config cannot be read; unset it"),
+    ],
+)
+def test_what_is_in_the_way_is_named_with_its_remedy(env: dict[str, str], message: str) -> None:
+    done = script("up", **env)
+    assert done.returncode == 1
+    assert re.search(message, done.stderr), done.stderr
+    assert not (STATE / "run").exists()
+
+
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
+    for program in Path("/usr/bin").iterdir():
+        if program.name != "containerd":
+            (tmp_path / program.name).symlink_to(program)
+    done = script("up", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "apt-get install --no-install-recommends containerd" in done.stderr
+
+
+def test_a_cluster_that_does_not_answer_is_not_replaced_by_ours(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        "{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {}}],"
+        " clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}],"
+        " contexts: [{name: c, context: {cluster: c, user: u}}]}"
+    )
+    done = script("up", KUBECONFIG=str(config))
+    assert done.returncode == 1
+    assert re.search(r"does not answer .*unset KUBECONFIG", done.stderr), done.stderr
+    assert "left alone" in script("down", KUBECONFIG=str(config)).stderr
