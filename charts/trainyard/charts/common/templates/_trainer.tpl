@@ -33,6 +33,15 @@
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{/* Resources of the preflight: a little, and the GPUs it looks at, which the training container then takes over. */}}
+{{- define "common.preflightResources" -}}
+{{- $gpus := dict -}}
+{{- if .gpusPerNode -}}
+{{- $_ := set $gpus "nvidia.com/gpu" (int .gpusPerNode) -}}
+{{- end -}}
+{{- toYaml (dict "requests" (merge (dict "cpu" "100m" "memory" "128Mi") $gpus) "limits" (merge (dict "memory" "2Gi") $gpus)) -}}
+{{- end -}}
+
 {{/* Init container that waits for the dataset and checks what is local to the pod. */}}
 {{- define "common.preflight" -}}
 - name: preflight
@@ -50,11 +59,14 @@
     - {{ include "common.bytes" .run.training.shmSize | quote }}
     - --timeout
     - {{ int .root.Values.global.dataset.wait | quote }}
+    {{- if .run.training.gpusPerNode }}
+    - --gpus
+    - {{ int .run.training.gpusPerNode | quote }}
+    {{- end }}
   env:
     {{- include "common.trainerEnv" .run | nindent 4 }}
   resources:
-    requests: {cpu: 100m, memory: 128Mi}
-    limits: {memory: 1Gi}
+    {{- include "common.preflightResources" .run.training | nindent 4 }}
   terminationMessagePolicy: FallbackToLogsOnError
   securityContext:
     {{- include "common.containerSecurity" "" | nindent 4 }}

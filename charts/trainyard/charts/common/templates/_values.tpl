@@ -60,7 +60,7 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- fail (printf "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts toward that limit.\n" $.shmSize .) -}}
 {{- end -}}
 {{- end -}}
-{{- $own := list "HOME" "TMPDIR" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" -}}
 {{- range concat .env .rdma.env -}}
 {{- if has .name $own -}}
 {{- fail (printf "\n\nglobal.training.env sets %s, which the chart sets itself: take it out.\n" .name) -}}

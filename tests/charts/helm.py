@@ -1,0 +1,96 @@
+"""Render the chart with both Helms, for the tests in this folder."""
+
+import copy
+import functools
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "build" / "bin"
+CHART = ROOT / "charts" / "trainyard"
+CI = sorted((CHART / "ci").glob("*-values.yaml"))
+HELMS = ("helm3", "helm4")
+SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob")
+
+Values = dict[str, Any]
+
+
+class HelmError(Exception):
+    """Helm refused; the message is its own."""
+
+
+def run(*command: str | Path, stdin: str = "") -> str:
+    """Run a pinned tool and return what it prints; what it refuses is a HelmError."""
+    program = BIN / str(command[0])
+    assert program.exists(), f"{program} is missing: run scripts/tools/build"
+    arguments = [str(part) for part in command[1:]]
+    done = subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise HelmError(done.stdout + done.stderr)
+    return done.stdout
+
+
+@functools.cache
+def _template(helm: str, release: str, arguments: tuple[str, ...], stdin: str) -> str:
+    return run(helm, "template", release, CHART, "--namespace", "vision", *arguments, stdin=stdin)
+
+
+def template(values: Values | Path, helm: str = "helm3", release: str = "demo") -> str:
+    """Render the chart with values from a file or a dict."""
+    if isinstance(values, Path):
+        return _template(helm, release, ("-f", str(values)), "")
+    return _template(helm, release, ("-f", "-"), yaml.safe_dump(values))
+
+
+def documents(text: str) -> list[Values]:
+    """Split rendered manifests into objects."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def only(text: str, kind: str) -> Values:
+    """Return the one object of a kind."""
+    (found,) = [document for document in documents(text) if document["kind"] == kind]
+    return found
+
+
+def merged(*layers: Values) -> Values:
+    """Lay maps over each other, the last on top."""
+    result: Values = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both = isinstance(value, dict) and isinstance(result.get(key), dict)
+            result[key] = merged(result[key], value) if both else copy.deepcopy(value)
+    return result
+
+
+def at(path: str, value: Any) -> Values:
+    """Return a map that holds one value, at a dotted path."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+def defaults() -> Values:
+    """Return all default values, the subcharts' under their names."""
+    own = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
+    for values in own.values():
+        del values["global"]
+    shared: Values = yaml.safe_load((CHART / "values.yaml").read_text())
+    del shared["common"]
+    return merged(own, shared)
+
+
+def everything() -> Values:
+    """Values with every part on, training on CPUs from an archive over HTTP."""
+    return {
+        "global": {
+            "image": {"registry": "registry.example.com/team", "tag": "0.1.0-abc"},
+            "training": {"gpusPerNode": 0, "processesPerNode": 2, "recipe": "demo"},
+        },
+        "secrets": {"enabled": True, "wandb": {"apiKey": "not-a-key"}},
+        "dataset": {"source": {"kind": "http", "url": "https://data.example.com/pictures.zip"}},
+        "mpijob": {"enabled": True},
+    }

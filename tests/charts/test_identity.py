@@ -1,0 +1,104 @@
+"""A changed run is a new job, an unchanged one is no change; names fit where the operators add to them."""
+
+import re
+
+import pytest
+
+from . import helm
+
+CLAIM = helm.at("global.storage.results.existingClaim", "other")
+# Each changes what the jobs run.
+CHANGES = {
+    "image": helm.at("global.image.tag", "0.1.0-def"),
+    "config": helm.at("global.training.config.seed", 3),
+    "run name": helm.at("global.training.name", "another"),
+    "nodes": helm.at("global.training.nodes", 3),
+    "processes": helm.at("global.training.processesPerNode", 3),
+    "resources": helm.at("global.training.resources.limits.memory", "64Gi"),
+    "environment": helm.at("global.training.env", [{"name": "NCCL_DEBUG", "value": "INFO"}]),
+    "dataset": helm.at("global.dataset.name", "flowers"),
+    "claim": CLAIM,
+}
+# Each changes how the jobs are kept or placed, not what they compute.
+SAME = {
+    "labels": helm.at("global.training.podLabels", {"team": "vision"}),
+    "queue": helm.at("global.scheduling.queue", "vision"),
+    "node": helm.at("global.scheduling.nodeSelector", {"disk": "fast"}),
+    "time to live": helm.merged(
+        helm.at("pytorchjob.runPolicy.ttlSecondsAfterFinished", 60),
+        helm.at("mpijob.runPolicy.ttlSecondsAfterFinished", 60),
+    ),
+    "suspend": helm.merged(helm.at("pytorchjob.runPolicy.suspend", True), helm.at("mpijob.runPolicy.suspend", True)),
+    "secret": helm.merged(helm.at("global.secrets.wandb.existingSecret", "team"), helm.at("secrets.enabled", False)),
+}
+
+
+def names(values: helm.Values, release: str = "demo") -> dict[str, str]:
+    """Return the names of the jobs that values render."""
+    found = helm.documents(helm.template(values, release=release))
+    return {one["kind"]: one["metadata"]["name"] for one in found if one["kind"].endswith("Job")}
+
+
+def base() -> helm.Values:
+    """Values in which a run has a name of its own for each job."""
+    return helm.merged(helm.everything(), helm.at("mpijob.training.name", "second"))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_changed_run_is_a_new_job(change: helm.Values):
+    before, after = names(base()), names(helm.merged(base(), change))
+    changed = {kind for kind, name in before.items() if after[kind] != name}
+    assert "PyTorchJob" in changed
+    assert "MPIJob" in changed or change == CHANGES["run name"]  # which has a run name of its own
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME.keys())
+def test_what_does_not_change_the_run_keeps_the_job(change: helm.Values):
+    before, after = names(base()), names(helm.merged(base(), change))
+    assert (before["PyTorchJob"], before["MPIJob"]) == (after["PyTorchJob"], after["MPIJob"])
+
+
+def test_the_version_of_the_chart_is_not_part_of_a_name():
+    for path in helm.CHART.glob("charts/common/templates/*.tpl"):
+        uses = [line for line in path.read_text().splitlines() if "Chart.Version" in line or "AppVersion" in line]
+        assert all("helm.sh/chart" in line for line in uses), uses
+
+
+def test_a_preparation_with_other_settings_is_a_new_job():
+    before = names(base())["Job"]
+    assert names(helm.merged(base(), helm.at("dataset.settings.workers", 2)))["Job"] != before
+    assert names(helm.merged(base(), helm.at("dataset.source.url", "https://example.com/other.zip")))["Job"] != before
+
+
+def test_a_job_whose_pod_template_changes_has_a_new_name():
+    """A Job's template cannot be changed: with the same name the upgrade would be refused."""
+    seen: dict[str, str] = {}
+    changes = [{}, *CHANGES.values(), *SAME.values(), helm.at("dataset.resources.limits.memory", "9Gi")]
+    for change in changes:
+        job = helm.only(helm.template(helm.merged(base(), change)), "Job")
+        template = str((job["spec"]["template"], job["spec"]["podFailurePolicy"])).replace(job["metadata"]["name"], "")
+        assert seen.setdefault(job["metadata"]["name"], template) == template
+
+
+def test_settings_belong_to_the_job_that_was_started_with_them():
+    for document in helm.documents(helm.template(base())):
+        if document["kind"] in ("Job", "PyTorchJob", "MPIJob"):
+            assert f"{document['metadata']['name']}-run" in str(document["spec"])
+
+
+@pytest.mark.parametrize("release", ["demo", "a" * 53, "x" * 19 + "-" + "y" * 33, "7th.run", "r.e.l-e.a-s.e"])
+def test_names_fit_where_the_operators_add_to_them(release: str):
+    for kind, name in names(base(), release).items():
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), kind
+        assert len(name) <= 40, kind
+
+
+def test_long_releases_with_the_same_start_stay_apart():
+    one, other = names(base(), "a" * 52 + "1"), names(base(), "a" * 52 + "2")
+    assert not set(one.values()) & set(other.values())
+
+
+def test_a_run_directory_is_named_after_release_and_job_without_a_hash():
+    text = helm.template(helm.everything())
+    assert '"dir": "/results/runs/demo-pytorchjob"' in text
+    assert '"dir": "/results/runs/demo-mpijob"' in text

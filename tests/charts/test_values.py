@@ -1,0 +1,159 @@
+"""Values are closed, and each does something."""
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from . import helm
+
+SAMPLES = 50
+# Maps whose keys are the user's own.
+OPEN = re.compile(r"(annotations|nodeSelector|podLabels|podAnnotations|matchLabels|/limits|/requests)$")
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+RDMA = helm.at("global.training.rdma.resource", "rdma/ib")
+
+# Another valid value, where a changed word or a greater number is none; with it, what must hold for the value to matter.
+OTHER: dict[str, Any] = {
+    "global.image.pullPolicy": "Always",
+    "global.image.pullSecrets": ["regcred"],
+    "global.storage.data.accessModes": ["ReadWriteOnce"],
+    "global.storage.results.accessModes": ["ReadWriteOnce"],
+    "global.storage.data.annotations": {"example.com/team": "vision"},
+    "global.storage.results.annotations": {"example.com/team": "vision"},
+    "global.storage.supplementalGroups": [2000],
+    "global.storage.fsGroupChangePolicy": "Always",
+    "global.scheduling.nodeSelector": {"disk": "fast"},
+    "global.scheduling.affinity": {"nodeAffinity": {}},
+    "global.scheduling.tolerations": [{"operator": "Exists"}],
+    "global.scheduling.topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "global.training.gpusPerNode": 2,
+    "global.training.config": {"seed": 3},
+    "global.training.resources.requests": {"cpu": 3},
+    "global.training.resources.limits": {"memory": "64Gi"},
+    "global.training.env": [{"name": "NCCL_DEBUG", "value": "INFO"}],
+    "global.training.rdma.resource": "rdma/ib",
+    "global.training.rdma.env": [{"name": "NCCL_IB_HCA", "value": "ibp"}],
+    "global.training.podLabels": {"team": "vision"},
+    "global.training.podAnnotations": {"team": "vision"},
+    "global.training.extraVolumes": [{"name": "local", "emptyDir": {}}],
+    "global.training.extraVolumeMounts": [{"name": "local", "mountPath": "/local"}],
+    "global.training.extraInitContainers": [{"name": "first", "image": "busybox:1"}],
+    "dataset.source.kind": "kaggle",
+    "dataset.source.url": "http://other.example.com/pictures.zip",
+    "dataset.source.path": "/data/pictures.zip",
+    "dataset.settings": {"workers": 3},
+    "dataset.scheduling": {"nodeSelector": {"disk": "fast"}},
+    "pytorchjob.training": {"nodes": 3},
+    "mpijob.training": {"nodes": 3},
+    "pytorchjob.form": "elastic",
+    "pytorchjob.runPolicy.cleanPodPolicy": "None",
+    "mpijob.runPolicy.cleanPodPolicy": "None",
+}
+CONTEXT: dict[str, helm.Values] = {
+    "global.training.rdma.count": RDMA,
+    "global.training.rdma.env": RDMA,
+    "dataset.source.competition": helm.at("dataset.source.kind", "kaggle"),
+    "dataset.source.path": helm.at("dataset.source", {"kind": "path", "path": "/data/first.zip"}),
+    "global.secrets.kaggle.existingSecret": helm.at("dataset.source.kind", "kaggle"),
+    "global.secrets.wandb.existingSecret": helm.at("secrets.enabled", False),
+}
+
+
+def leaves(values: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted paths of values that hold no further keys."""
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from leaves(value, f"{path}.{key}" if path else key)
+    else:
+        yield path, values
+
+
+def other(path: str, value: Any) -> Any:
+    """Return another valid value for a path."""
+    last = path.rsplit(".", 1)[-1]
+    if path in OTHER:
+        return OTHER[path]
+    if path == "global.training.recipe":
+        known = json.loads((helm.CHART / "values.schema.json").read_text())["$defs"]["recipe"]["enum"]
+        return next((name for name in known if name != "demo"), None)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    return {"digest": DIGEST, "cpu": "7", "memory": "7Gi", "size": "7Gi", "shmSize": "7Gi"}.get(last, "changed")
+
+
+LEAVES = dict(leaves(helm.defaults()))
+
+
+@pytest.mark.parametrize("path", LEAVES)
+def test_every_value_does_something(path: str):
+    before = helm.merged(helm.everything(), CONTEXT.get(path, {}))
+    current = dict(leaves(helm.merged(helm.defaults(), before)))[path]
+    changed = other(path, current)
+    if changed is None:
+        pytest.skip("there is no other recipe")
+    try:
+        after = helm.template(helm.merged(before, helm.at(path, changed)))
+    except helm.HelmError as error:
+        assert "don't meet the specifications" not in str(error)  # refused in words by a template that reads it
+    else:
+        assert after != helm.template(before)
+
+
+def test_every_value_that_a_template_reads_is_declared():
+    known = helm.defaults()
+    for path in helm.CHART.rglob("templates/*"):
+        chart = path.parent.parent.name
+        for name in re.findall(r"\.Values\.([A-Za-z.]+[A-Za-z])", path.read_text()):
+            here = known if name.startswith("global") or chart in ("trainyard", "common") else known[chart]
+            for key in name.split("."):
+                # The library reads what every job has.
+                here = here[key] if chart != "common" or key in here else known["mpijob"][key]
+
+
+def places(node: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of closed maps: the map's path as Helm prints it, and the key."""
+    if isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from places(item, f"{path}/{index}")
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if not OPEN.search(path):
+                yield path, key
+            yield from places(value, f"{path}/{key}")
+
+
+def misspelt(values: Any, place: str, key: str) -> tuple[helm.Values, str]:
+    """Return values with one key misspelt, and the misspelling."""
+    changed = json.loads(json.dumps(values))
+    node = changed
+    for step in place.split("/")[1:]:
+        node = node[int(step) if isinstance(node, list) else step]
+    wrong = key[:-1] if len(key) > 4 else f"{key}x"
+    node[wrong] = node.pop(key)
+    return changed, wrong
+
+
+def sampled_places() -> list[tuple[str, str]]:
+    """Choose places over all that the examples for CI set, the same ones each time."""
+    values = helm.merged(helm.defaults(), *(helm.yaml.safe_load(path.read_text()) for path in helm.CI))
+    found = sorted(place for place in places(values) if place != ("", "global"))
+    return random.Random(1).sample(found, SAMPLES)
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_a_misspelt_key_is_an_error_that_names_it(program: str):
+    values = helm.merged(helm.defaults(), *(helm.yaml.safe_load(path.read_text()) for path in helm.CI))
+    for place, key in sampled_places():
+        changed, wrong = misspelt(values, place, key)
+        with pytest.raises(helm.HelmError) as caught:
+            helm.template(changed, program)
+        said = f"at '{place}': additional properties '{wrong}' not allowed"
+        assert said in str(caught.value), (place, key)
