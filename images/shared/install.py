@@ -1,0 +1,113 @@
+"""Install Python packages into an image without moving what its base brings.
+
+    install.py dependencies PYPROJECT PINS [MORE_PINS]   what the project and MORE_PINS ask for and the base lacks
+    install.py wheels DIR                                the wheels of DIR, then check what they require
+
+NVIDIA's image has a torch of its own, packages built for it, and a constraint file that PIP_CONSTRAINT names. So a
+version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; the rest
+is left to pip, which keeps what is there. Both commands end in an error if torch or torchvision changed.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name
+
+KEPT = ("torch", "torchvision")
+PIP = [sys.executable, "-m", "pip", "install", "-q", "--break-system-packages", "--root-user-action=ignore"]
+
+
+def kept() -> dict[str, str]:
+    """Version and place of each package that must not change."""
+    importlib.invalidate_caches()
+    facts = {}
+    for name in KEPT:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            sys.exit(f"install.py: the base image has no {name}; choose a PyTorch image as BASE_IMAGE")
+        facts[name] = f"{importlib.metadata.version(name)} in {spec.origin}"
+    return facts
+
+
+def names_in(text: str) -> set[str]:
+    """The packages that a requirements or constraint file speaks of."""
+    found = re.findall(r"(?m)^\s*([A-Za-z0-9][\w.-]*)", text)
+    return {canonicalize_name(name) for name in found}
+
+
+def constrained() -> set[str]:
+    """The packages that the base image's constraint files fix."""
+    files = [Path(name) for name in os.environ.get("PIP_CONSTRAINT", "").split()]
+    return set().union(*(names_in(file.read_text()) for file in files if file.is_file()))
+
+
+def applicable(pins: str) -> list[str]:
+    """The lines of the pins that the base leaves free."""
+    installed = {canonicalize_name(d.metadata["Name"]) for d in importlib.metadata.distributions()}
+    taken = installed | constrained()
+    lines = [line.strip() for line in pins.splitlines()]
+    return [line for line in lines if line and line[0] not in "#-" and not names_in(line) & taken]
+
+
+def dependencies(pyproject: Path, pins: list[Path]) -> None:
+    """Install what the project requires, and all that the second file of pins names."""
+    wanted = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
+    wanted += sorted(set().union(*(names_in(file.read_text()) for file in pins[1:])))
+    lines = [line for file in pins for line in applicable(file.read_text())]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        subprocess.check_call([*PIP, "-c", file.name, *wanted])
+
+
+def wheels(folder: Path) -> None:
+    """Install the wheels as they are and check that all they require is there in a version that will do."""
+    before = {d.metadata["Name"] for d in importlib.metadata.distributions()}
+    files = sorted(str(file) for file in folder.glob("*.whl"))
+    subprocess.check_call([*PIP, "--no-index", "--no-deps", *files])
+    importlib.invalidate_caches()
+    new = [d for d in importlib.metadata.distributions() if d.metadata["Name"] not in before]
+    problems = [f"{d.metadata['Name']} requires {line}" for d in new for line in unmet(d.requires or [])]
+    if problems:
+        sys.exit("install.py: the base image and what was installed do not fit: " + "; ".join(problems))
+
+
+def unmet(requires: list[str]) -> list[str]:
+    """Those requirements that no installed package meets; extras are nobody's business here."""
+    missing = []
+    for line in requires:
+        requirement = Requirement(line)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(f"{line}, which is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"{line}, but {version} is installed")
+    return missing
+
+
+def main() -> None:
+    """Run one of the two commands between two looks at torch."""
+    command, *arguments = sys.argv[1:]
+    before = kept()
+    if command == "dependencies":
+        dependencies(Path(arguments[0]), [Path(name) for name in arguments[1:]])
+    else:
+        wheels(Path(arguments[0]))
+    if kept() != before:
+        sys.exit(f"install.py: {command} changed what the base brought: {before} became {kept()}")
+
+
+if __name__ == "__main__":
+    main()

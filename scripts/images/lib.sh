@@ -1,0 +1,39 @@
+# Shared by the scripts of this folder: names, the builder's storage, and where images are kept.
+# shellcheck shell=bash disable=SC2034
+. "$(dirname "${BASH_SOURCE[0]}")/../lib/common.sh"
+IMAGES=$CACHE/images
+STORE=$CACHE/buildah/storage
+RUNROOT=$CACHE/buildah/run
+NAMES=(pytorch horovod)
+REGISTRY=${REGISTRY:-localhost}
+
+# sources: every file that goes into the images
+sources() {
+  (cd "$ROOT" && find trainers images pyproject.toml LICENSE .dockerignore -type f \
+    ! -path '*/__pycache__/*' ! -name '*.md' | LC_ALL=C sort)
+}
+
+# base_key: the content of the local base, or the name of the base that the user gave
+base_key() { (cd "$ROOT" && find images/base -type f | LC_ALL=C sort) | content_key "${BASE_IMAGE:-local}"; }
+
+image_tag() {
+  local version
+  version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/pyproject.toml" | head -n 1)
+  echo "$version-$(sources | content_key "${BASE_IMAGE:-local}" | cut -c1-12)"
+}
+
+# builder ARGS...: buildah on this project's own storage
+builder() { buildah --root "$STORE" --runroot "$RUNROOT" --storage-driver overlay "$@"; }
+
+# buildah leaves its storage mounted on itself, and then the folder cannot be removed
+unmount_store() {
+  local point=$STORE/overlay
+  while mountpoint -q "$point" 2> /dev/null && umount "$point" 2> /dev/null; do :; done
+}
+
+# image_name NAME: what it is called in a registry or on the node, without its tag
+image_name() { echo "$REGISTRY/trainyard-$1"; }
+
+# tags: what the cache holds, newest first; newest_tag: the first of them
+tags() { (cd "$IMAGES" 2> /dev/null && ls -td -- [0-9]*-*/ 2> /dev/null) | sed 's,/$,,' || true; }
+newest_tag() { tags | head -n 1; }

@@ -1,0 +1,305 @@
+"""What MPIJob pods run: workers that ranks are started in over ssh, and the launcher that starts them.
+
+    python -m trainers.mpi worker
+    python -m trainers.mpi launch --np 4 [--run-dir RUN] -- python -m trainers.hvd --config FILE
+
+ssh starts a rank with nearly no environment, so what the image and the pod set would not reach it. Each worker
+therefore writes its environment to a private file, and mpirun starts its daemon (orted) through this module, which
+takes that environment on first. Nothing secret stands in a command line, and ranks see their own pod's settings.
+
+A worker that is told to stop passes that on to its ranks and stays until they have saved and ended. A launcher that is
+told to stop lets the workers do the same.
+"""
+
+import argparse
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainers import mpi_hosts
+from trainers.exits import ExitError, Exit, UserError, guarded
+
+ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # every pod has a /tmp of its own
+SSH_FOLDER = "/etc/trainyard-ssh"
+HOSTFILE = "/etc/mpi/hostfile"
+MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also how a worker knows its own daemons and ranks
+DAEMONS = ("orted", "prted")
+NOT_TAKEN_ON = frozenset({"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND"})
+
+# Where the pod or the user has set OMPI_MCA_<name>, that holds instead.
+MCA = {
+    "pml": "ob1",  # Horovod moves tensors by NCCL or Gloo's like over TCP; MPI itself needs no InfiniBand
+    "btl": "^openib",
+    "btl_vader_single_copy_mechanism": "none",  # reading another process's memory is refused in restricted pods
+    "orte_keep_fqdn_hostnames": "true",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Files that tests put elsewhere."""
+
+    environment: Path
+    ssh: Path
+    hostfile: Path
+
+    @classmethod
+    def here(cls) -> "Places":
+        """Where they are in a pod, unless the environment says otherwise."""
+        return cls(
+            Path(os.environ.get(MARK, ENVIRONMENT_FILE)),
+            Path(os.environ.get("TRAINYARD_SSH_FOLDER", SSH_FOLDER)),
+            Path(os.environ.get("TRAINYARD_HOSTFILE", HOSTFILE)),
+        )
+
+
+# ---------------------------------------------------------------------------------------------- environment
+
+
+def write_environment(path: Path, environment: dict[str, str]) -> None:
+    """Keep the environment in a file that only this user can read; values may hold anything but a zero byte."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    with contextlib.suppress(FileNotFoundError):
+        new.unlink()
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()))
+    new.replace(path)
+
+
+def read_environment(path: Path) -> dict[str, str]:
+    """What `write_environment` kept."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"no environment of a worker in {path} ({error.strerror}): is `worker` running here?") from None
+    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def take_on_environment(path: Path) -> None:
+    """Replace this process's environment by the worker's."""
+    environment = {name: value for name, value in read_environment(path).items() if name not in NOT_TAKEN_ON}
+    os.environ.clear()
+    os.environ.update(environment | {MARK: str(path)})
+
+
+def start_daemon(path: Path, arguments: Sequence[str]) -> int:
+    """Become MPI's daemon, in the worker's environment; mpirun asks for this over ssh."""
+    take_on_environment(path)
+    program = shutil.which(DAEMONS[0])
+    if program is None:
+        raise UserError(f"{DAEMONS[0]} is not on PATH ({os.environ.get('PATH')}): the image needs OpenMPI 4")
+    os.execv(program, [program, *arguments])
+
+
+# ---------------------------------------------------------------------------------------------- worker
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Process id, parent and name of all processes that can be seen."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+                yield int(entry.name), int(rest.split()[1]), name
+
+
+def ranks(environment: Path) -> set[int]:
+    """The ranks of this worker: children of daemons that were started with its environment."""
+    everything = list(processes())
+    mark = os.fsencode(f"{MARK}={environment}")
+    daemons = set()
+    for pid, _, name in everything:
+        if name in DAEMONS:
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    daemons.add(pid)
+    return {pid for pid, parent, _ in everything if parent in daemons}
+
+
+def signal_all(pids: set[int], number: int) -> None:
+    """Signal those that still exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def reap() -> dict[int, int]:
+    """Collect children that ended, orphans too since this is the pod's first process; their exit codes by id."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = os.waitstatus_to_exitcode(status)
+    return ended
+
+
+def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
+    """A queue of the signals that arrive; waiting for it wakes up on each."""
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in numbers:
+        signal.signal(number, lambda got, _: arrived.put(got))
+    return arrived
+
+
+def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None:
+    """The next signal, or None after that time."""
+    try:
+        return arrived.get(timeout=seconds)
+    except queue.Empty:
+        return None
+
+
+def worker(places: Places) -> int:
+    """Serve ssh until told to stop; then let the ranks save and end first.
+
+    SIGTERM stops. SIGUSR1 passes the wish to stop on to the ranks alone: the launcher sends it, which was told to stop.
+    """
+    write_environment(places.environment, dict(os.environ))
+    places.environment.with_name("worker.pid").write_text(str(os.getpid()))
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if program is None:
+        raise UserError("sshd is not in this image: MPIJob pods need the image that images/horovod/Dockerfile builds")
+    sshd = subprocess.Popen([program, "-D", "-e", "-f", str(places.ssh / "sshd_config")])
+    print(f"worker: ssh is served; ranks get this pod's {len(os.environ)} environment variables", flush=True)
+    told: set[int] = set()
+    deadline = float("inf")
+    while True:
+        got = next_signal(arrived, 0.2 if told or deadline < float("inf") else 1.0)
+        ended = reap()
+        if sshd.pid in ended:
+            raise ExitError(f"sshd ended with code {ended[sshd.pid]}; its message is above", Exit.FAILED)
+        running = ranks(places.environment) if got or deadline < float("inf") else set()
+        if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
+            deadline = time.monotonic() + float(os.environ.get("TRAINYARD_GRACE_SECONDS", "25"))
+            print(f"worker: told to stop; {len(running)} ranks are told and waited for", flush=True)
+        signal_all(running - told, signal.SIGTERM)
+        told |= running
+        if deadline < float("inf") and (not running or time.monotonic() > deadline):
+            break
+    if running:
+        print(f"worker: {len(running)} ranks did not end within the grace period", flush=True)
+    signal_all({sshd.pid}, signal.SIGTERM)
+    return Exit.DONE
+
+
+def pass_on_stop(path: Path) -> int:
+    """Tell the worker of this pod that its ranks should stop; the launcher asks for this over ssh."""
+    os.kill(int(path.with_name("worker.pid").read_text()), signal.SIGUSR1)
+    return Exit.DONE
+
+
+# ---------------------------------------------------------------------------------------------- launcher
+
+
+def ssh_command(places: Places) -> list[str]:
+    """How ssh is called, with this project's settings."""
+    return ["ssh", "-F", str(places.ssh / "ssh_config")]
+
+
+def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]:
+    """The command that starts the ranks."""
+    program = shutil.which("mpirun")
+    if program is None:
+        raise UserError("mpirun is not on PATH: MPIJob pods need the image that images/horovod/Dockerfile builds")
+    settings = MCA | {
+        "plm_rsh_agent": " ".join(ssh_command(places)),
+        "orte_launch_agent": f"{sys.executable} -m trainers.mpi orted {places.environment}",
+    }
+    chosen = [part for k, v in settings.items() if f"OMPI_MCA_{k}" not in os.environ for part in ("--mca", k, v)]
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    # --noprefix: with a prefix mpirun would look for the launch agent below its own folder
+    return [program, "--noprefix", *root, "-np", str(np), "--hostfile", str(places.hostfile),
+            "--bind-to", "none", "--map-by", "slot", *chosen, *command]  # fmt: skip
+
+
+def stop_ranks(hosts: Sequence[str], places: Places) -> None:
+    """Have the workers tell their ranks to stop: mpirun itself would kill them a second after its own SIGTERM."""
+    remote = f"{sys.executable} -m trainers.mpi stop {places.environment}"
+
+    def tell(host: str) -> None:
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            subprocess.run([*ssh_command(places), host, remote], timeout=10, check=False, capture_output=True)
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(tell, hosts))
+
+
+def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> int:
+    """Run mpirun to its end; when told to stop, stop the ranks and still wait for it. Its exit code."""
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
+    mpirun = subprocess.Popen(command, start_new_session=True)  # a terminal's ^C goes to the ranks in the same way
+    deadline = float("inf")
+    while mpirun.poll() is None:
+        got = next_signal(arrived, 0.5)
+        if got and deadline == float("inf"):
+            deadline = time.monotonic() + float(os.environ.get("TRAINYARD_GRACE_SECONDS", "25"))
+            print("launch: told to stop; the ranks are told", flush=True)
+            stop_ranks(hosts, places)
+        if time.monotonic() > deadline:
+            print("launch: the ranks did not end within the grace period", flush=True)
+            mpirun.terminate()
+            deadline += 10
+    code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
+    return Exit.STOPPED if deadline < float("inf") and code else code
+
+
+def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
+    """Wait until every worker answers, start the ranks, and end as they do."""
+    if run_dir is not None:
+        mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
+    hosts = mpi_hosts.read_hostfile(places.hostfile)
+    mpi_hosts.check_slots(hosts, np, places.hostfile)
+    mpirun = mpirun_command(np, places, command)
+    port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
+    mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
+    print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
+    code = run_ranks(mpirun, list(hosts), places)
+    if code in (Exit.DONE, Exit.STOPPED):
+        return code
+    known = mpi_hosts.known_failure(run_dir) if run_dir is not None else None
+    raise ExitError(known.message if known else f"the ranks ended with code {code}; their last lines are above", code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(prog="python -m trainers.mpi", description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("worker", help="serve ssh for the launcher")
+    launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
+    launcher.add_argument("--np", type=int, required=True, help="number of processes, over all nodes")
+    launcher.add_argument("--run-dir", type=Path, help="run directory, where a failure that no retry cures is noted")
+    launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
+    for name in ("orted", "stop"):
+        internal = commands.add_parser(name)
+        internal.add_argument("environment", type=Path)
+        internal.add_argument("rest", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    if options.command == "orted":
+        return start_daemon(options.environment, options.rest)
+    if options.command == "stop":
+        return pass_on_stop(options.environment)
+    if options.command == "worker":
+        return worker(Places.here())
+    command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
+    if not command:
+        raise UserError("nothing to run: give the ranks' command after --")
+    return launch(options.np, options.run_dir, command, Places.here())
+
+
+if __name__ == "__main__":
+    guarded(main)
