@@ -1,8 +1,9 @@
 """Close and complete the JSON schemas that helm-values-schema-json makes from annotated values.
 
-An annotation says `$ref:#/$defs/NAME`; the pool of such names comes from four places: defs.yaml, the umbrella's own values
-(`training`, `scheduling`), the subcharts, the trainers' settings, and Kubernetes (`k8s.NAME`). A bundled schema carries
-those that it uses, so that a typo under a disabled subchart, in a trainer's setting or deep in an affinity is an error too.
+An annotation says `$ref:#/$defs/NAME`. The pool of such names comes from defs.yaml, the umbrella's own values
+(`training` and `scheduling`), the subcharts, the trainers' settings, and Kubernetes (`k8s.NAME`). A bundled schema
+carries those that it uses, so that a typo under a disabled subchart, in a trainer's setting or deep in an affinity is
+an error too.
 """
 
 from collections.abc import Iterator

@@ -71,7 +71,7 @@ def schemas() -> dict[Path, str]:
 
 
 def readmes() -> dict[Path, str]:
-    """Return each chart's README as helm-docs writes it, by file. It works on a copy, so that a check changes nothing."""
+    """Return each chart's README as helm-docs writes it, by file; made in a copy, so that a check changes nothing."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "trainyard"
         shutil.copytree(CHART, copy)
