@@ -66,8 +66,8 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
     # tmpfs rounds to whole pages
     if found + facts.f_frsize < wanted:
         raise UserError(
-            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there, "
-            "and let the memory limit of the pod hold it"
+            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size "
+            "there, and let the memory limit of the pod hold it"
         )
     _say(f"shared memory: {_size(found)}")
 

@@ -144,9 +144,7 @@ def _withdraw_manifest(root: Path, plan: Plan) -> None:
 def _make_shards(job: Job, plan: Plan, workers: int, options: Options, traffic: Traffic) -> None:
     """Make the shards of this part that are not finished yet, several at a time."""
     mine = plan.shards[options.part :: options.parts]
-    for shard in mine:
-        for rubbish in job.work.glob(f"{shard.split}-{shard.number:05d}.*.tmp"):
-            rubbish.unlink(missing_ok=True)
+    _remove_rubbish(job, mine, alone=options.parts == 1)
     todo = [shard for shard in mine if finished(job, shard) is None]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo)} of {len(mine)} shards are finished from before and kept")
@@ -176,6 +174,16 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, traffic: 
             wait(futures, timeout=5)
             raise
         pool.shutdown()
+
+
+def _remove_rubbish(job: Job, mine: list[ShardPlan], *, alone: bool) -> None:
+    """Remove what a killed preparation left half done; other parts' files only if there are none."""
+    stems = {f"{shard.split}-{shard.number:05d}" for shard in mine}
+    for path in job.work.glob("*.tmp"):
+        if alone or path.name.removeprefix(".").partition(".")[0] in stems:
+            path.unlink(missing_ok=True)
+    for path in job.root.glob(".*.tmp") if alone else ():
+        path.unlink(missing_ok=True)
 
 
 def _wait_for(futures: list[Future[None]]) -> None:

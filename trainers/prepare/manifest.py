@@ -7,6 +7,7 @@ the same source and settings give the same bytes.
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,7 +120,7 @@ def sha256_file(path: Path) -> str:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a small file so that after any crash it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{threading.get_native_id()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(content)

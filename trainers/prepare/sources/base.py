@@ -17,7 +17,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Stop retrying; may be called more than once, and while other threads read."""
         ...
 
 

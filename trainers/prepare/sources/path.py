@@ -14,7 +14,7 @@ class PathSource:
         self.label = str(path)
         self._traffic = traffic
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = path.open("rb", buffering=0)
         except OSError as error:
             raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
         self._identity = self._stat()
@@ -28,7 +28,7 @@ class PathSource:
         done = 0
         while done < length:
             try:
-                count = os.preadv(self._descriptor, [buffer[done:]], offset + done)
+                count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
             except OSError as error:
                 raise ExitError(
                     f"{self.label} cannot be read: {error.strerror}; check its volume", Exit.FAILED
@@ -40,9 +40,8 @@ class PathSource:
         return buffer
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Leave the file to its last reader: a thread may still be in the middle of a range."""
 
     def _stat(self) -> tuple[int, int, int]:
-        found = os.fstat(self._descriptor)
+        found = os.fstat(self._file.fileno())
         return found.st_size, found.st_mtime_ns, found.st_ino

@@ -1,0 +1,1 @@
+"""Servers on loopback that behave, and misbehave, as the real ones do."""
