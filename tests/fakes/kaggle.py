@@ -19,7 +19,7 @@ class KaggleHandler(FaultyHandler):
     issued: dict[str, int]
     logins: list[str]
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the base class chose the name
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         self.logins.append(self.headers.get("Authorization", ""))
         kind = type(self)

@@ -63,11 +63,12 @@ def test_a_flipped_byte_anywhere_is_named_or_harmless(tmp_path):
         try:
             build(config(path, out))
         except UserError as error:
+            words = str(error)
             named += 1
-            assert "a.zip" in str(error), str(error)
-            assert not (out / "manifest.json").exists()
         else:
+            words = ""
             assert contents(out, manifest=False) == sound, f"byte {at} was changed unnoticed"
+        assert not words or ("a.zip" in words and not (out / "manifest.json").exists())
     assert named > 50
 
 
@@ -159,12 +160,12 @@ def test_encrypted_and_strangely_packed_members_are_named(tmp_path):
 
 
 def test_a_bomb_stays_small(tmp_path):
-    """A member that announces 1,000 bytes and unpacks to a gigabyte is found out without unpacking it."""
+    """A member that announces 1,000 bytes and unpacks to 128 MiB is found out without unpacking it."""
     bomb = tmp_path / "bomb.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in small().items():
             archive.writestr(name, content)
-        archive.writestr(f"{DATA}/train/{SYNSETS[0]}/bomb.JPEG", bytes(1 << 28))
+        archive.writestr(f"{DATA}/train/{SYNSETS[0]}/bomb.JPEG", bytes(1 << 27))
     data = bytearray(bomb.read_bytes())
     at = data.rindex(b"PK\x01\x02")
     struct.pack_into("<L", data, at + 24, 1000)
@@ -179,7 +180,7 @@ def test_a_bomb_stays_small(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     words, peak = done.stdout.strip().rsplit("\n", 1)
     assert "bomb.JPEG" in words
-    assert int(peak) < 200
+    assert int(peak) < 180
 
 
 def test_members_that_overlap_are_refused(tmp_path):

@@ -19,7 +19,7 @@ def test_a_missing_table_is_named(tmp_path, name):
 
 
 def test_a_validation_picture_without_label_or_a_label_without_picture_is_named(tmp_path):
-    with pytest.raises(UserError, match="picture extra of .* has no label"):
+    with pytest.raises(UserError, match=r"picture extra of .* has no label"):
         attempt(tmp_path, {**imagenet(9, 6), f"{DATA}/val/extra.JPEG": picture(5)})
     members = imagenet(9, 6)
     del members[f"{DATA}/val/val_3.JPEG"]

@@ -171,7 +171,7 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, traffic: 
             job.source.close()
             pool.shutdown(wait=False, cancel_futures=True)
             # A thread ends at its next request; one that hangs in the network is left to the process's end
-            wait(futures, timeout=5)
+            wait([future for future in futures if not future.cancelled()], timeout=5)
             raise
         pool.shutdown()
 

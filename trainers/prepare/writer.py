@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from trainers.data.shards import INDEX_DTYPE
 from trainers.exits import Exit, ExitError, UserError
 from trainers.prepare import manifest as manifests
-from trainers.prepare.archive import DamagedMemberError, Member, extract, own_name
+from trainers.prepare.archive import Archive, DamagedMemberError, Member, extract, own_name
 from trainers.prepare.manifest import ShardEntry
 from trainers.prepare.plan import BLOCK, ShardPlan
 from trainers.prepare.sources.base import Source
@@ -189,15 +189,16 @@ def _checked(job: Job, row: Any, raw: memoryview) -> tuple[str, memoryview]:
     values = {name: int(row[name]) for name in Member._fields if name != "name"}
     member, span = Member(name="", **values), int(row["span"])
     for attempt in range(1, TRIES + 1):
-        raw = raw[:span]
-        name = own_name(raw).decode("utf-8", "replace")
         try:
-            return name, extract(raw, member)
+            content = extract(raw[:span], member)
+            return own_name(raw).decode("utf-8", "replace"), content
         except DamagedMemberError as error:
             if attempt == TRIES:
+                # The name in the member's own header may be what is damaged
+                name = next((m.name for m in Archive(job.source).members() if m.offset == member.offset), "a member")
                 raise UserError(
-                    f"{name or 'a member'} in {job.source.label} is damaged at byte {member.offset:,}: {error}, also "
-                    f"when read {TRIES} times; get the archive again, or name this member under 'skip'"
+                    f"{name} in {job.source.label} is damaged at byte {member.offset:,}: {error}, also when "
+                    f"read {TRIES} times; get the archive again, or name this member under 'skip'"
                 ) from None
         raw = job.source.read_range(member.offset, span)
     raise AssertionError("unreachable")

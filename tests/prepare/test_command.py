@@ -1,0 +1,109 @@
+import json
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+
+from tests.prepare.archives import config, contents
+from trainers.exits import UserError
+from trainers.prepare.__main__ import _part, _settings, main
+from trainers.prepare.build import build
+from trainers.prepare.config import parse
+from trainers.prepare.verify import repair, verify
+
+
+def test_the_schema_accepts_what_is_accepted_and_refuses_typos(capsys):
+    assert main(["--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    good = {"source": {"kind": "http", "url": "https://example.org/a.zip"}, "out": "/data/x", "shard_mb": 4}
+    jsonschema.validate(good, schema)
+    parse(good)
+    for key, value in (("shard_md", 4), ("shard_mb", 0), ("layout", "other")):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**good, key: value}, schema)
+        with pytest.raises(UserError, match=key):
+            parse({**good, key: value})
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"kind": "http"}, "needs the key 'url'"),
+        ({"kind": "ftp"}, "source.kind"),
+        ({"kind": "path", "path": "/x", "url": "http://x/y"}, "takes 'path' only"),
+        ({"kind": "http", "url": "https://user:word@host/a.zip"}, "no place for secrets"),
+        ({"kind": "http", "url": "host/a.zip"}, "http:// or https://"),
+        ({"kind": "kaggle", "competition": "a/../b"}, "source.competition"),
+    ],
+)
+def test_wrong_sources_are_named(source, words):
+    with pytest.raises(UserError, match=words):
+        parse({"source": source, "out": "/data/x"})
+
+
+def test_settings_from_a_file_and_from_the_command_line(tmp_path):
+    path = tmp_path / "prepare.yaml"
+    path.write_text("source: {kind: path, path: /a.zip}\nout: /data/x\nseed: 3\n")
+    found = _settings(path, ["seed=4", "source.path=/b.zip", 'skip=["x"]'])
+    assert (found.seed, found.source.path, found.skip) == (4, "/b.zip", ("x",))
+    with pytest.raises(UserError, match="key=value"):
+        _settings(path, ["seed"])
+    with pytest.raises(UserError, match="cannot be read"):
+        _settings(tmp_path / "none.json", [])
+
+
+def test_parts_come_from_an_indexed_job(monkeypatch):
+    assert _part("") == (0, 1)
+    assert _part("2/3") == (2, 3)
+    monkeypatch.setenv("TRAINYARD_PREPARE_PARTS", "4")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "1")
+    assert _part("") == (1, 4)
+    for wrong in ("3/3", "x/3", "1", "1/"):
+        with pytest.raises(UserError, match="I/N"):
+            _part(wrong)
+
+
+def test_the_command_ends_with_2_and_one_line_on_wrong_settings():
+    line = [sys.executable, "-m", "trainers.prepare", "build", "--set", "out=/data/x"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: wrong settings of the preparation: source: Field required\n"
+
+
+def test_verify_names_every_bad_shard_and_repair_makes_just_those(archive, prepared, tmp_path, capsys):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    verify(out)
+    assert "100 to 100 for each of 3 classes" in capsys.readouterr().err
+    for name, at in (("train/shard-00000.tar", 5000), ("val/shard-00000.index.npy", 300)):
+        data = bytearray((out / name).read_bytes())
+        data[at] ^= 1
+        (out / name).write_bytes(data)
+    with pytest.raises(UserError, match=r"2 files of .* are damaged, first train/shard-00000.tar"):
+        verify(out)
+    said = capsys.readouterr().err
+    assert "shard-00000.tar does not have its SHA-256" in said
+    assert "shard-00000.index.npy does not have" in said
+    kept = (out / "train/shard-00001.tar").stat().st_mtime_ns
+    repair(config(archive, out))
+    assert contents(out) == contents(prepared)
+    assert (out / "train/shard-00001.tar").stat().st_mtime_ns == kept
+
+
+def test_a_changed_file_of_classes_is_found_and_repaired(archive, prepared, tmp_path):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    (out / "classes.json").write_text((out / "classes.json").read_text().replace("thing 1", "thing 2"))
+    with pytest.raises(UserError, match=r"classes.json"):
+        verify(out)
+    repair(config(archive, out))
+    assert contents(out) == contents(prepared)
+
+
+def test_verify_of_no_folder(tmp_path):
+    with pytest.raises(UserError, match="not prepared"):
+        verify(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(UserError, match="is not a manifest"):
+        verify(tmp_path)
