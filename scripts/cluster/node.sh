@@ -39,14 +39,22 @@ wait_for() {
   done
 }
 
-# healthy: is there a complete cluster of this very version, and does it answer?
+node_ready() {
+  kubectl get --request-timeout=10s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null | grep -qx True
+}
+
+# healthy: is there a complete cluster of this very version, and does it answer? A busy machine may make it slow:
+# one whose programs all live is given a minute, since what replaces it would start empty.
 healthy() {
-  local pid item
+  local pid item end=$((SECONDS + 60))
   [ "$(cat "$RUN/ready" 2> /dev/null)" = "$VERSION" ] || return 1
   for pid in "$RUN"/pids/*; do daemon_alive "${pid##*/}" || return 1; done
-  [ "$(kubectl get --request-timeout=5s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null)" = True ] || return 1
+  until node_ready; do
+    [ $SECONDS -lt $end ] || return 1
+    sleep 1
+  done
   for item in "${DEPLOYMENTS[@]}"; do
-    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=20s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
 }
 

@@ -44,7 +44,7 @@ start_control_plane() {
   start_api_server
   wait_for 30 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
   for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
-  wait_for 90 kube-apiserver kubectl get --raw /readyz
+  wait_for 180 kube-apiserver kubectl get --raw /readyz
 }
 
 start_node_agents() {
@@ -61,13 +61,13 @@ start_node_agents() {
   for file in "$HERE"/addons/*.yaml.in; do fill "$file" | kubectl apply -f -; done
   # the PyTorchJob CRD is too large for a client-side apply
   for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
-  wait_for 60 kubelet kubectl get node "$NODE_NAME"
-  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=120s
+  wait_for 120 kubelet kubectl get node "$NODE_NAME"
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=180s
 }
 
 # rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come
 rolled_out() {
-  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=120s && return 0
+  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=300s && return 0
   kubectl -n "${1%/*}" get pods,events
   kubectl -n "${1%/*}" logs "deploy/${1#*/}" --tail=10
   return 1

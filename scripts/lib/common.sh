@@ -30,7 +30,7 @@ step() {
   printf 'FAILED after %s\n' "$(since "$start")" >&2
   sed 's/^/    /' "$log" | tail -n 20 >&2
   if declare -F step_failed > /dev/null; then step_failed "$label"; fi
-  say "the whole log: $log"
+  if [ -e "$log" ]; then say "the whole log: $log"; fi
   exit 1
 }
 
