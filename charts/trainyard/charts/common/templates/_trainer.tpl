@@ -174,9 +174,10 @@ data:
     {{- mustToPrettyJson .run.config | nindent 4 }}
 {{- end -}}
 
-{{/* A job's run policy; gang scheduling waits for the training pods alone, since an MPI launcher is created after them. */}}
+{{/* A job's run policy. Call with a dict: root, run, and clean, the cleanPodPolicy unless values say another. Gang scheduling waits for the training pods alone, since an MPI launcher is created after them. */}}
 {{- define "common.runPolicy" -}}
 {{- $policy := deepCopy .root.Values.runPolicy -}}
+{{- $_ := set $policy "cleanPodPolicy" ($policy.cleanPodPolicy | default .clean) -}}
 {{- if .root.Values.global.scheduling.gang -}}
 {{- $_ := set $policy "schedulingPolicy" (dict "minAvailable" (int .run.nodes)) -}}
 {{- end -}}
