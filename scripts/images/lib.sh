@@ -5,12 +5,12 @@ IMAGES=$CACHE/images
 STORE=$CACHE/buildah/storage
 RUNROOT=$CACHE/buildah/run
 NAMES=(pytorch horovod)
-REGISTRY=${REGISTRY:-localhost}
+REGISTRY=localhost # under this name they are built and loaded; push gives them their names in a registry
 
 # sources: every file that goes into the images
 sources() {
   (cd "$ROOT" && find trainers images pyproject.toml LICENSE .dockerignore -type f \
-    ! -path '*/__pycache__/*' ! -name '*.md' | LC_ALL=C sort)
+    ! -path "*/__pycache__/*" ! -path "images/*.md" | LC_ALL=C sort)
 }
 
 # base_key: the content of the local base, or the name of the base that the user gave
