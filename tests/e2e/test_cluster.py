@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -41,23 +42,21 @@ def printed(*command: str) -> set[str]:
     return {line.rstrip() for line in done.splitlines() if not line.startswith("#")}
 
 
-def orphans() -> set[str]:
-    """Processes that no living program started and all in another network namespace, the other cluster's aside."""
-    found = set()
-    ours = Path("/proc/self/ns/net").readlink()
+def processes() -> set[str]:
+    """The second cluster's processes, by environment or control group, and any in a network of their own."""
     second = f". {ROOT}/scripts/cluster/settings.sh; echo $CGROUP"
     cgroup = subprocess.run(["bash", "-c", second], env=ENV, text=True, capture_output=True, check=True).stdout.strip()
+    mark = f"TRAINYARD_STATE={STATE}".encode()
+    ours = Path("/proc/self/ns/net").readlink()
+    found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            name, parent = (
-                (process / "comm").read_text().strip(),
-                (process / "stat").read_text().rsplit(")", 1)[1].split()[1],
-            )
-            other = (process / "ns/net").readlink() != ours
-            node = re.search("trainyard-node-[0-9]+", (process / "cgroup").read_text())
+            name, groups = (process / "comm").read_text().strip(), (process / "cgroup").read_text()
+            marked = mark in (process / "environ").read_bytes().split(b"\0")
+            apart = (process / "ns/net").readlink() != ours and "/trainyard-node-" not in groups
         except OSError:
             continue
-        if (parent == "1" or (other and parent != "2")) and (not node or node[0] == cgroup):
+        if marked or apart or f"/{cgroup}" in groups:
             found.add(f"{process.name} {name}")
     return found
 
@@ -66,7 +65,7 @@ def machine() -> dict[str, set[str]]:
     """What a cluster could leave on this machine."""
     mounts = {" ".join(line.split()[:3]) for line in Path("/proc/self/mounts").read_text().splitlines()}
     return {
-        "processes": orphans(),
+        "processes": processes(),
         "mounts": {line for line in mounts if "buildah" not in line},
         "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
         "addresses": {re.sub(r"^\d+: ", "", line) for line in printed("ip", "-o", "-4", "address")},
@@ -84,6 +83,7 @@ class Life:
     """What was seen while the second cluster lived."""
 
     before: dict[str, set[str]]
+    during: dict[str, set[str]] = field(default_factory=dict)
     after: dict[str, set[str]] = field(default_factory=dict)
     killed: str = ""
     up: str = ""
@@ -117,6 +117,7 @@ def live(life: Life) -> None:
     life.again = script("up").stderr
     life.again_seconds = time.monotonic() - start
     life.same_node = node == (STATE / "run/node.pid").read_text()
+    life.during = machine()
     life.classes = kubectl("get", "storageclass", "-o", "jsonpath={.items[*].metadata.annotations}")
     life.kinds = kubectl("get", "crd", "-o", "name")
     kubectl("create", "namespace", "closed")
@@ -146,10 +147,7 @@ def life() -> Iterator[Life]:
     assert down.returncode == 0, down.stderr
     seen.after = machine()
     yield seen
-    for name in ("lock", "owner"):
-        (STATE / name).unlink(missing_ok=True)
-    if not any(STATE.iterdir()):
-        STATE.rmdir()
+    shutil.rmtree(STATE)
 
 
 def test_up_starts_anew_after_a_killed_one(life: Life) -> None:
@@ -187,8 +185,10 @@ def test_it_has_storage_operators_and_pod_security(life: Life) -> None:
     ],
 )
 def test_down_leaves_the_machine_as_before(life: Life, what: str) -> None:
+    if what in ("processes", "interfaces", "addresses", "cgroups"):
+        assert life.during[what] > life.before[what]  # it would be seen if it were left
     left = life.after[what] - life.before[what]
-    gone = life.before[what] - life.after[what] if what != "processes" else set()
+    gone = life.before[what] - life.after[what]
     assert (left, gone) == (set(), set())
 
 
