@@ -10,11 +10,12 @@ import argparse
 import warnings
 
 from trainers import config
-from trainers.exits import guarded
+from trainers.exits import end_on_failed_preflight, guarded
 
 
 def main() -> int:
     """Read the settings and train."""
+    end_on_failed_preflight()
     parser = argparse.ArgumentParser(prog="python -m trainers.ddp", description=__doc__.split("\n")[0])
     config.add_options(parser)
     settings = config.load(parser.parse_args())

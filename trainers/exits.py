@@ -63,6 +63,16 @@ def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
     sys.exit(int(code))
 
 
+def end_on_failed_preflight() -> None:
+    """End 2 with the preflight's message, where the init container of this pod left one.
+
+    Operators look at a pod's main container alone: they would make a pod whose init container failed anew for ever.
+    """
+    handover = os.environ.get("TRAINYARD_PREFLIGHT")
+    if handover and Path(handover).exists():
+        fail(Path(handover).read_text().strip(), Exit.CONFIG)
+
+
 def guarded(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function and end the process with the exit code that its outcome asks for.
 

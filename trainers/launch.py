@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing import PContext, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
 
-from trainers.exits import Exit, guarded
+from trainers.exits import Exit, end_on_failed_preflight, guarded
 
 DEFAULT_GRACE = 30
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
@@ -26,6 +26,7 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
+    end_on_failed_preflight()
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
         sys.argv[1:] if argv is None else argv
     )
