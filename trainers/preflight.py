@@ -11,6 +11,7 @@ import argparse
 import errno
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     end 2 with the message.
     """
     options = _parser().parse_args(arguments)
+    # As a container's first process, SIGTERM would otherwise be ignored, and an uninstall take the whole grace period
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
     handover = os.environ.get("TRAINYARD_PREFLIGHT")
     if not handover:
         check(options)

@@ -98,3 +98,14 @@ def test_missing_gpus_are_counted(monkeypatch):
     preflight.check_gpus(2)
     with pytest.raises(UserError, match="2 GPUs can be used here instead of 99"):
         preflight.check_gpus(99)
+
+
+def test_sigterm_ends_the_wait_at_once(tmp_path):
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "trainers.preflight", "--data", str(tmp_path), "--timeout", "60", "--every", "0.1"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert waiting.stdout is not None
+    waiting.stdout.readline()  # it waits now
+    waiting.terminate()
+    assert waiting.wait(timeout=10) == 143
