@@ -130,7 +130,8 @@ def build(
         plain.to(memory_format=torch.channels_last)
     optimizer = optim.build(plain, config.optimizer, fused=device.type == "cuda")
     scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-    wrapped, optimizer = strategy.prepare(torch.compile(plain) if config.model.compile else plain, optimizer)
+    compiled: Any = torch.compile(plain) if config.model.compile else plain
+    wrapped, optimizer = strategy.prepare(compiled, optimizer)
     if state:
         # The settings rule over what the checkpoint says of learning rate, momentum and decay.
         groups = optimizer.state_dict()["param_groups"]

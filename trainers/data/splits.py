@@ -1,6 +1,5 @@
 """The two splits of a run, as loaders: prepared shards, the sample set, or generated pictures."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,10 +57,9 @@ def open_splits(config: Config, pin: bool) -> Splits:
 
 def sample_set() -> Path:
     """The folder of the sample set, prepared on first use."""
-    from trainers.prepare import sample
+    from trainers.prepare.sample import ensure_sample
 
-    ensure: Callable[[], Path] = sample.ensure_sample
-    return ensure()
+    return ensure_sample()
 
 
 def _check_classes(config: Config, classes: int) -> None:

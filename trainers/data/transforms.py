@@ -4,33 +4,49 @@ Augmentation is keyed by (seed, epoch, sample): it does not matter which process
 Numbers stay uint8 here; normalisation happens on the device, on whole batches.
 """
 
+import contextlib
 import io
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional
-from torchvision.io import ImageReadMode, decode_image
 
+from trainers.exits import UserError
 from trainers.settings import Augment
 
 Area = tuple[int, int, int, int]  # top, left, height, width
 
 
-def decode(data: bytes | memoryview) -> Tensor:
+# torchvision's decoders release Python's lock for all of their work; a release to come will drop them.
+decode_image: Any = None
+with contextlib.suppress(ImportError):
+    from torchvision.io import ImageReadMode, decode_image
+warnings.filterwarnings("ignore", message="The image decoding and encoding capabilities of TorchVision are deprecated")
+
+
+def decode(data: bytes) -> Tensor:
     """Decode a picture to RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        raw = torch.frombuffer(data, dtype=torch.uint8)
+    if decode_image is None:
+        return _decode_with_pillow(data)
     try:
-        return decode_image(raw, mode=ImageReadMode.RGB)
+        picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError:
+        return _decode_with_pillow(data)
+    return picture
+
+
+def _decode_with_pillow(data: bytes) -> Tensor:
+    try:
         with Image.open(io.BytesIO(data)) as picture:
             return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
+    except (OSError, ValueError) as error:
+        raise UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample") from error
 
 
 def random_numbers(seed: int, epoch: int, sample: int) -> np.random.Generator:

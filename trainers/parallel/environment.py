@@ -4,6 +4,7 @@ A half-set environment raises: it is always a mistake, and guessing would train 
 """
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,11 @@ def under_mpi(environ: Mapping[str, str] = os.environ) -> Place:
 def restart_count(environ: Mapping[str, str] = os.environ) -> int:
     """How often torchrun has restarted this process in place."""
     return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def on_terminal(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a person watches the output live; mpirun gives its ranks a pseudo-terminal even where nobody does."""
+    return sys.stdout.isatty() and OPENMPI[0] not in environ
 
 
 def _read(environ: Mapping[str, str], names: tuple[str, ...], remedy: str) -> Place | None:

@@ -79,10 +79,11 @@ class Horovod(Strategy):
         return result
 
     def broadcast_object(self, value: Any) -> Any:  # noqa: D102
-        return self._hvd.broadcast_object(value, root_rank=0)
+        # Horovod matches calls by name, which it would take from the type of each rank's object.
+        return self._hvd.broadcast_object(value, root_rank=0, name="object")
 
     def gather_objects(self, value: Any) -> list[Any]:  # noqa: D102
-        return list(self._hvd.allgather_object(value))
+        return list(self._hvd.allgather_object(value, name="objects"))
 
     def is_lost_peer(self, error: BaseException) -> bool:  # noqa: D102
         return type(error).__name__ == "HorovodInternalError"

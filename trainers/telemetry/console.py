@@ -1,6 +1,5 @@
 """Progress for people: a live bar on a terminal, a plain line every few seconds anywhere else."""
 
-import sys
 import time
 from datetime import timedelta
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from trainers.parallel.environment import on_terminal
 from trainers.telemetry.metrics import Event
 
 
@@ -23,7 +23,7 @@ class Console:
         self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
         self._task: Any = None
-        if sys.stdout.isatty():
+        if on_terminal():
             self._bar, self._task = _start_bar(total)
 
     def say(self, text: str) -> None:

@@ -1,0 +1,70 @@
+"""Models small enough to train in a test, some of them ill."""
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """Two convolutions with BatchNorm."""
+
+    def __init__(self, num_classes: int, norm: bool = True) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8) if norm else nn.GroupNorm(2, 8), nn.ReLU(),
+            nn.Conv2d(8, 16, 3, stride=2, bias=False), nn.BatchNorm2d(16) if norm else nn.GroupNorm(2, 16), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        )  # fmt: skip
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+        out: Tensor = self.fc(self.body(x))
+        return out
+
+
+class NanNet(Net):
+    """Its loss is no number from the fourth step on."""
+
+    steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += self.training
+        out = super().forward(x)
+        return out * float("nan") if self.steps > 3 else out
+
+
+class CrashNet(Net):
+    """A fault in the user's own code, on one rank."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and os.environ.get("RANK", "0") == os.environ.get("CRASH_RANK", "0"):
+            raise ValueError("the model has a fault")
+        return super().forward(x)
+
+
+def net(num_classes: int) -> nn.Module:
+    return Net(num_classes)
+
+
+def groups(num_classes: int) -> nn.Module:
+    return Net(num_classes, norm=False)
+
+
+def dropout(num_classes: int) -> nn.Module:
+    return nn.Sequential(Net(32, norm=False), nn.Dropout(0.5), nn.Linear(32, num_classes))
+
+
+def nan(num_classes: int) -> nn.Module:
+    return NanNet(num_classes)
+
+
+def crash(num_classes: int) -> nn.Module:
+    return CrashNet(num_classes)
+
+
+def not_a_model(num_classes: int) -> Tensor:
+    return torch.zeros(num_classes)
