@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainers import mpi_hosts
-from trainers.exits import ExitError, Exit, UserError, guarded
+from trainers.exits import Exit, ExitError, UserError, guarded
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # every pod has a /tmp of its own
 SSH_FOLDER = "/etc/trainyard-ssh"

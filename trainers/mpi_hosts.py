@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainers.exits import ExitError, Exit, UserError
+from trainers.exits import Exit, ExitError, UserError
 
 CURED_BY_RETRY = 128  # exit codes from here on; lower ones are permanent
 PROBE_SECONDS = 2.0

@@ -1,7 +1,7 @@
 """Install Python packages into an image without moving what its base brings.
 
-    install.py dependencies PYPROJECT PINS [MORE_PINS]   what the project and MORE_PINS ask for and the base lacks
-    install.py wheels DIR                                the wheels of DIR, then check what they require
+    install.py dependencies WANTED PINS [MORE_PINS]   what WANTED and MORE_PINS ask for and the base lacks
+    install.py wheels DIR                             the wheels of DIR, then check what they require
 
 NVIDIA's image has a torch of its own, packages built for it, and a constraint file that PIP_CONSTRAINT names. So a
 version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; the rest
@@ -15,14 +15,22 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 KEPT = ("torch", "torchvision")
-PIP = [sys.executable, "-m", "pip", "install", "-q", "--break-system-packages", "--root-user-action=ignore"]
+PIP = [
+    sys.executable,
+    "-m",
+    "pip",
+    "install",
+    "-q",
+    "--no-cache-dir",
+    "--break-system-packages",
+    "--root-user-action=ignore",
+]
 
 
 def kept() -> dict[str, str]:
@@ -57,9 +65,9 @@ def applicable(pins: str) -> list[str]:
     return [line for line in lines if line and line[0] not in "#-" and not names_in(line) & taken]
 
 
-def dependencies(pyproject: Path, pins: list[Path]) -> None:
-    """Install what the project requires, and all that the second file of pins names."""
-    wanted = tomllib.loads(pyproject.read_text())["project"]["dependencies"]
+def dependencies(wanted_file: Path, pins: list[Path]) -> None:
+    """Install what the file asks for, and all that the second file of pins names."""
+    wanted = [line.strip() for line in wanted_file.read_text().splitlines() if line.strip() and line[0] != "#"]
     wanted += sorted(set().union(*(names_in(file.read_text()) for file in pins[1:])))
     lines = [line for file in pins for line in applicable(file.read_text())]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:

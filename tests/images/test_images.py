@@ -1,0 +1,99 @@
+"""The built images as pods meet them: user, labels, what they hold, and ranks started over ssh."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.images import inside
+
+pytestmark = pytest.mark.images
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
+
+
+@pytest.fixture(scope="session")
+def layout() -> Path:
+    """The OCI layout with both images, built if need be."""
+    out = subprocess.check_output([str(ROOT / "scripts/images/build")], text=True)
+    return CACHE / "images" / out.splitlines()[0].removeprefix("TAG=")
+
+
+def run(image: str, command: str) -> str:
+    """Run this folder's inside.py in an image."""
+    arguments = ["-v", f"{HERE}:/tests:ro", "--", "python", "/tests/inside.py", command]
+    done = subprocess.run(
+        [str(ROOT / "scripts/images/run"), image, *arguments], capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def facts(image: str) -> dict[str, Any]:
+    line = next(line for line in run(image, "facts").splitlines() if line.startswith("FACTS "))
+    return json.loads(line.removeprefix("FACTS "))
+
+
+@pytest.fixture(scope="session")
+def base(layout: Path) -> dict[str, Any]:
+    return facts("base")
+
+
+@pytest.mark.parametrize("name", ["pytorch", "horovod"])
+def test_user_packages_and_compilers(layout: Path, base: dict[str, Any], name: str) -> None:
+    found = facts(name)
+    assert (found["uid"], found["gid"]) == (1000, 1000)
+    assert found["home"] == found["cwd"] == "/home/trainer"
+    assert found["torch"] == base["torch"], "the base's torch must stay"
+    assert found["numpy"] == base["numpy"]
+    assert found["trainyard"]
+    assert bool(found["horovod"]) == (name == "horovod")
+    assert set(found["compilers"]) <= set(base["compilers"]), "compilers stay in builder stages"
+
+
+def test_base_is_as_awkward_as_the_real_one(base: dict[str, Any]) -> None:
+    assert "a0+" in base["torch"][0], "a pre-release with a local part, which `torch>=...` would replace"
+    assert base["mpi_in_usr"] == []
+    assert base["compilers"] == []
+
+
+def test_labels_user_and_no_secret_in_the_image(layout: Path) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    names = set()
+    for entry in index["manifests"]:
+        manifest = json.loads(blob(layout, entry["digest"]))
+        config = json.loads(blob(layout, manifest["config"]["digest"]))["config"]
+        labels = config["Labels"]
+        names.add(entry["annotations"]["org.opencontainers.image.ref.name"])
+        assert config["User"] == "1000:1000"
+        assert config["WorkingDir"] == "/home/trainer"
+        assert labels["org.opencontainers.image.version"] == layout.name
+        assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+        assert labels["org.opencontainers.image.base.name"]
+        assert not any("CERT" in line or "PROXY" in line.upper() for line in config["Env"]), "nothing of the builder's"
+    assert names == {f"localhost/trainyard-{name}:{layout.name}" for name in ("pytorch", "horovod")}
+
+
+def blob(layout: Path, digest: str) -> str:
+    return (layout / "blobs" / digest.replace(":", "/")).read_text()
+
+
+def test_environment_and_secrets_reach_ranks_that_ssh_starts(layout: Path) -> None:
+    out = run("horovod", "ranks")
+    ranks = sorted(
+        (json.loads(line[5:]) for line in out.splitlines() if line.startswith("RANK ")), key=lambda r: r["rank"]
+    )
+    assert [rank["rank"] for rank in ranks] == [0, 1], out
+    for rank in ranks:
+        assert rank["size"] == 2
+        assert rank["sum"] == [3.0, 3.0, 3.0]
+        assert rank["secret"] == inside.SECRET
+        assert rank["prefix"] == "/opt/hpcx/ompi"
+        assert rank["uid"] == 1000
+        assert not rank["ssh"]
+    assert "CODE 0 " in out
+    assert "WORKER 0" in out
