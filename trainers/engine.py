@@ -128,7 +128,7 @@ def build(
     plain.to(device)
     if config.model.channels_last:
         plain.to(memory_format=torch.channels_last)
-    optimizer = optim.build(plain, config.optimizer, fused=device.type == "cuda")
+    optimizer = optim.build(plain, config.optimizer)
     scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
     compiled: Any = torch.compile(plain) if config.model.compile else plain
     wrapped, optimizer = strategy.prepare(compiled, optimizer)

@@ -28,7 +28,7 @@ def test_of_alternatives_the_later_one_counts() -> None:
     built = config.build(DEMO, {"batch": {"per_process": 32}}, {"max_steps": 7})
     assert (built.batch.global_, built.batch.per_process) == (None, 32)
     assert (built.epochs, built.max_steps) == (None, 7)
-    with pytest.raises(UserError, match="exactly one of batch.global"):
+    with pytest.raises(UserError, match=r"exactly one of batch\.global"):
         config.build(DEMO, {"batch": {"per_process": 32, "global": 64}})
 
 

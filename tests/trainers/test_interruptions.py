@@ -153,7 +153,7 @@ def test_fault_on_one_rank_is_the_exit_code_and_restarts_are_bounded(trainer: Tr
 
 def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    old = trainer.start(run, 2, {**SLOW, "TRAINYARD_JOB": "job-a"})
+    old = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a"}, epochs=40)
     wait_for_step(run, 2, old)
     new = trainer.start(run, 1, {"STEP_SECONDS": "0.02", "TRAINYARD_JOB": "job-b"}, epochs=3)
     output, _ = old.communicate(timeout=90)

@@ -126,7 +126,7 @@ def test_weight_decay_groups() -> None:
         for kinds in ([], ["norm"], ["bias"], ["norm", "bias"])
     }
     assert sizes == {(): [6, 0], ("norm",): [4, 2], ("bias",): [4, 2], ("norm", "bias"): [2, 4]}
-    optimizer = optim.build(net, build(optimizer={"weight_decay": 0.5}).optimizer, fused=False)
+    optimizer = optim.build(net, build(optimizer={"weight_decay": 0.5}).optimizer)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
     model.replace_batch_norm(net, None)
     assert [len(group) for group in optim.split(net, build().optimizer)] == [2, 4]
