@@ -7,7 +7,7 @@ import difflib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -
     """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm."""
     torch.manual_seed(config.seed)
     model = create(config.model.name, classes)
+    if config.model.conv_init != "default":
+        init_convolutions(model, config.model.conv_init)
     if config.model.zero_init_last_bn:
         zero_init_last_bn(model)
     if config.model.head_init_std:
@@ -76,6 +78,13 @@ def zero_init_last_bn(model: nn.Module) -> None:
     for block in blocks:
         last: Any = block.bn3 if isinstance(block, Bottleneck) else block.bn2
         nn.init.zeros_(last.weight)
+
+
+def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    """Start every convolution from He's normal distribution."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
 
 
 def init_head(model: nn.Module, std: float) -> None:

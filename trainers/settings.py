@@ -51,6 +51,11 @@ class Model(Settings):
     zero_init_last_bn: bool = Field(
         default=False, description="Start the last BatchNorm of each residual block of a torchvision ResNet at 0."
     )
+    conv_init: Literal["default", "fan_in", "fan_out"] = Field(
+        default="default",
+        description="`fan_in`, `fan_out`: start convolutions from He's normal distribution over these; default: the "
+        "model's own start (fan_out for torchvision's ResNets).",
+    )
     head_init_std: Annotated[float, Field(ge=0.0)] = Field(
         default=0.0,
         description="Standard deviation of the normal distribution the last linear layer starts from; 0: default.",

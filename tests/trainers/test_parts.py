@@ -147,6 +147,25 @@ def test_models_by_name() -> None:
             model.create(name, 3)
 
 
+def test_convolutions_start_from_hes_distribution() -> None:
+    net = nn.Sequential(nn.Conv2d(64, 16, 3), nn.Conv2d(16, 64, 3))
+    for mode, fans in (("fan_in", (64, 16)), ("fan_out", (16, 64))):
+        model.init_convolutions(net, mode)  # type: ignore[arg-type]
+        for layer, fan in zip(net, fans, strict=True):
+            assert float(layer.weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * fan)), rel=0.05)
+
+
+def test_nvidia_schedule_epoch_by_epoch() -> None:
+    settings = config.build({"recipe": "resnet50-nvidia-90"}, {"data": {"dir": "/data"}})
+    assert settings.optimizer.weight_decay == 1 / 32768
+    length = Length(steps=90 * 4, steps_per_epoch=4)
+    rates = [optim.learning_rate(settings, 2048, length, 4 * epoch + 3) for epoch in range(90)]
+    assert rates[:8] == pytest.approx([2.048 * (epoch + 1) / 8 for epoch in range(8)])
+    assert rates[8] == pytest.approx(2.048)
+    assert rates[49] == pytest.approx(1.024)  # half of the 82 epochs after the warmup
+    assert rates[89] == pytest.approx(2.048 * 0.5 * (1 + math.cos(math.pi * 81 / 82)))
+
+
 @pytest.mark.parametrize("total", [None, lambda tensor: tensor.clone()])
 def test_batch_norm_is_torchs(total: Any) -> None:
     torch.manual_seed(0)
