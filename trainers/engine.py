@@ -28,7 +28,7 @@ from trainers.exits import Exit, ExitError, UserError
 from trainers.optim import Length
 from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, Strategy
 from trainers.recorder import Recorder
-from trainers.rundir import RunDirectory, identity, over_already, record_failure, refuse_other
+from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure, refuse_other
 from trainers.settings import Config
 from trainers.telemetry.clock import Clock
 from trainers.telemetry.telemetry import log_to
@@ -56,7 +56,7 @@ def run(config: Config, entry: str) -> int:
         finish(trainer)
     except (UserError, ExitError) as error:
         code = error.code if isinstance(error, ExitError) else Exit.CONFIG
-        if code in (Exit.CONFIG, Exit.NAN) and not (strategy.first and directory.lost()):
+        if code in (Exit.CONFIG, Exit.NAN) and not isinstance(error, TakenOverError):
             record_failure(config, str(error), code, getattr(error, "details", {}))
         raise
     except BaseException as error:
@@ -306,7 +306,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
     if outcome == LEASE_LOST:
         message = on_first(t.strategy, t.directory.taken_message)
         t.strategy.close()
-        raise UserError(message)
+        raise TakenOverError(message)
     t.recorder.flush(t.step)
     if t.step != t.saved:
         save(t, wait=True)

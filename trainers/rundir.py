@@ -78,6 +78,10 @@ def length_asked(config: Config) -> dict[str, int | None]:
     return {"epochs": config.epochs, "max_steps": config.max_steps}
 
 
+class TakenOverError(UserError):
+    """Another job has the run directory: this one ends, and leaves no word in what is not its own any more."""
+
+
 class RunDirectory:
     """The run directory in the hands of the process that writes it (rank 0)."""
 
@@ -149,7 +153,7 @@ class RunDirectory:
         lease, job = self.path / "lease.json", job_name()
         old = read_json(lease)
         if job and job in old.get("superseded", []) and not self._abandoned(lease):
-            raise UserError(self.taken_message())
+            raise TakenOverError(self.taken_message())
         superseded = [name for name in [*old.get("superseded", []), old.get("job")] if name and name != job]
         write_json(
             lease,

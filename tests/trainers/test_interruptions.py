@@ -138,15 +138,15 @@ def sample_ids(run: Path, rank: int, step: int) -> list[int]:
 
 
 def test_fault_on_one_rank_is_the_exit_code_and_restarts_are_bounded(trainer: Trainer, tmp_path: Path) -> None:
-    run, ill = tmp_path / "run", {"model.name": "little_models:crash", "run.max_restarts": 1}
-    for _ in range(2):
-        code, output = trainer.run(run, 2, {"CRASH_RANK": "1"}, **ill)
-        assert code == 1, output
-        assert "ValueError: the model has a fault" in output
+    run, ill = tmp_path / "run", {"model.name": "little_models:crash", "run.max_restarts": 0}
+    code, output = trainer.run(run, 2, {"CRASH_RANK": "1"}, **ill)
+    assert code == 1, output
+    assert "error: ValueError: the model has a fault" in output
+    assert "lost contact with another process" in output
     assert "the model has a fault" in (run / "logs" / "rank-1.log").read_text()
     code, output = trainer.run(run, 1, **ill)
     assert code == 1, output
-    assert "1 restarts of" in output
+    assert "0 restarts of" in output
     assert "without a new checkpoint" in output
     assert "the model has a fault" not in output
 
@@ -166,7 +166,7 @@ def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) ->
     assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
 
 
-def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: Path) -> None:
     code, output = trainer.run(undisturbed, 1, **kind(), **{"batch.global": 16})
     assert code == 2
     assert "batch.global = 16, but" in output
@@ -174,10 +174,7 @@ def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: 
     code, output = trainer.run(undisturbed, 1, **{**kind(), "model.name": "little_models:net"}, **{"epochs": 3})
     assert code == 2
     assert "model.name = 'little_models:net', but" in output
-    code, output = trainer.run(undisturbed, 1, **kind(), **{"model.num_classes": 5, "epochs": 3})
-    assert code == 2
-    assert "model.num_classes = 5" in output
-    assert not (undisturbed / "failed.json").exists()  # a person may correct and try again
+    assert not (undisturbed / "failed.json").exists()  # a person may correct it and try again
 
 
 def test_never_starts_afresh_once_per_job(trainer: Trainer, tmp_path: Path) -> None:
