@@ -7,7 +7,6 @@ import contextlib
 import logging
 import math
 import signal
-import time
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -30,7 +29,7 @@ from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, Strategy
 from trainers.recorder import Recorder
 from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure, refuse_other
 from trainers.settings import Config
-from trainers.telemetry.clock import Clock
+from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.telemetry import log_to
 
 log = logging.getLogger("trainers")
@@ -40,7 +39,6 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, 
 
 def run(config: Config, entry: str) -> int:
     """Train as configured, under the launcher of an entry point (`ddp` or `horovod`); the exit code."""
-    began = time.monotonic()
     place = parallel.locate(config, entry)
     batch = resolve_global_batch(config, place.world)
     if message := over_already(config, batch):
@@ -51,7 +49,7 @@ def run(config: Config, entry: str) -> int:
     strategy = parallel.connect(config, entry, place, forwards)
     directory = RunDirectory(config)
     try:
-        trainer = build(config, strategy, directory, batch=batch, forwards=forwards, clock=Clock(began))
+        trainer = build(config, strategy, directory, batch=batch, forwards=forwards, clock=Clock(process_start()))
         train(trainer)
         finish(trainer)
     except (UserError, ExitError) as error:

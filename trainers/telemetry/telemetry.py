@@ -43,7 +43,7 @@ class Telemetry:
         self._console.close()
         self._file.close()
         if self._wandb is not None:
-            self._wandb.finish(quiet=True)
+            self._wandb.finish()
 
 
 def log_to(path: Path, rank: int) -> None:
