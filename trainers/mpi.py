@@ -19,21 +19,20 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from trainers import mpi_hosts
+from trainers import mpi_hosts, mpi_ranks
 from trainers.exits import Exit, ExitError, UserError, guarded
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # every pod has a /tmp of its own
 SSH_FOLDER = "/etc/trainyard-ssh"
 HOSTFILE = "/etc/mpi/hostfile"
-MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also how a worker knows its own daemons and ranks
-DAEMONS = ("orted", "prted")
-NOT_TAKEN_ON = frozenset({"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND"})
 
 # Where the pod or the user has set OMPI_MCA_<name>, that holds instead.
 MCA = {
@@ -56,95 +55,22 @@ class Places:
     def here(cls) -> "Places":
         """Where they are in a pod, unless the environment says otherwise."""
         return cls(
-            Path(os.environ.get(MARK, ENVIRONMENT_FILE)),
+            Path(os.environ.get(mpi_ranks.MARK, ENVIRONMENT_FILE)),
             Path(os.environ.get("TRAINYARD_SSH_FOLDER", SSH_FOLDER)),
             Path(os.environ.get("TRAINYARD_HOSTFILE", HOSTFILE)),
         )
 
 
-# ---------------------------------------------------------------------------------------------- environment
-
-
-def write_environment(path: Path, environment: dict[str, str]) -> None:
-    """Keep the environment in a file that only this user can read; values may hold anything but a zero byte."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    with contextlib.suppress(FileNotFoundError):
-        new.unlink()
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()))
-    new.replace(path)
-
-
-def read_environment(path: Path) -> dict[str, str]:
-    """What `write_environment` kept."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"no environment of a worker in {path} ({error.strerror}): is `worker` running here?") from None
-    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs}
-
-
-def take_on_environment(path: Path) -> None:
-    """Replace this process's environment by the worker's."""
-    environment = {name: value for name, value in read_environment(path).items() if name not in NOT_TAKEN_ON}
-    os.environ.clear()
-    os.environ.update(environment | {MARK: str(path)})
+# ---------------------------------------------------------------------------------------------- worker
 
 
 def start_daemon(path: Path, arguments: Sequence[str]) -> int:
     """Become MPI's daemon, in the worker's environment; mpirun asks for this over ssh."""
-    take_on_environment(path)
-    program = shutil.which(DAEMONS[0])
+    mpi_ranks.take_on_environment(path)
+    program = shutil.which(mpi_ranks.DAEMONS[0])
     if program is None:
-        raise UserError(f"{DAEMONS[0]} is not on PATH ({os.environ.get('PATH')}): the image needs OpenMPI 4")
+        raise UserError(f"{mpi_ranks.DAEMONS[0]} is not on PATH ({os.environ.get('PATH')}): the image needs OpenMPI 4")
     os.execv(program, [program, *arguments])
-
-
-# ---------------------------------------------------------------------------------------------- worker
-
-
-def processes() -> Iterator[tuple[int, int, str]]:
-    """Process id, parent and name of all processes that can be seen."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
-                yield int(entry.name), int(rest.split()[1]), name
-
-
-def ranks(environment: Path) -> set[int]:
-    """The ranks of this worker: children of daemons that were started with its environment."""
-    everything = list(processes())
-    mark = os.fsencode(f"{MARK}={environment}")
-    daemons = set()
-    for pid, _, name in everything:
-        if name in DAEMONS:
-            with contextlib.suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    daemons.add(pid)
-    return {pid for pid, parent, _ in everything if parent in daemons}
-
-
-def signal_all(pids: set[int], number: int) -> None:
-    """Signal those that still exist."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def reap() -> dict[int, int]:
-    """Collect children that ended, orphans too since this is the pod's first process; their exit codes by id."""
-    ended = {}
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            ended[pid] = os.waitstatus_to_exitcode(status)
-    return ended
 
 
 def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
@@ -163,12 +89,17 @@ def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None
         return None
 
 
+def grace_seconds() -> float:
+    """How long ranks may take to save: the pod's grace period less what it takes to say so before the kubelet kills."""
+    return max(1.0, float(os.environ.get("TRAINYARD_GRACE_SECONDS", "30")) - 3)
+
+
 def worker(places: Places) -> int:
     """Serve ssh until told to stop; then let the ranks save and end first.
 
     SIGTERM stops. SIGUSR1 passes the wish to stop on to the ranks alone: the launcher sends it, which was told to stop.
     """
-    write_environment(places.environment, dict(os.environ))
+    mpi_ranks.write_environment(places.environment, dict(os.environ))
     places.environment.with_name("worker.pid").write_text(str(os.getpid()))
     arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
@@ -180,20 +111,20 @@ def worker(places: Places) -> int:
     deadline = float("inf")
     while True:
         got = next_signal(arrived, 0.2 if told or deadline < float("inf") else 1.0)
-        ended = reap()
+        ended = mpi_ranks.reap()
         if sshd.pid in ended:
             raise ExitError(f"sshd ended with code {ended[sshd.pid]}; its message is above", Exit.FAILED)
-        running = ranks(places.environment) if got or deadline < float("inf") else set()
+        running = mpi_ranks.find(places.environment) if got or deadline < float("inf") else set()
         if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
-            deadline = time.monotonic() + float(os.environ.get("TRAINYARD_GRACE_SECONDS", "25"))
+            deadline = time.monotonic() + grace_seconds()
             print(f"worker: told to stop; {len(running)} ranks are told and waited for", flush=True)
-        signal_all(running - told, signal.SIGTERM)
+        mpi_ranks.signal_all(running - told, signal.SIGTERM)
         told |= running
         if deadline < float("inf") and (not running or time.monotonic() > deadline):
             break
     if running:
         print(f"worker: {len(running)} ranks did not end within the grace period", flush=True)
-    signal_all({sshd.pid}, signal.SIGTERM)
+    mpi_ranks.signal_all({sshd.pid}, signal.SIGTERM)
     return Exit.DONE
 
 
@@ -239,23 +170,39 @@ def stop_ranks(hosts: Sequence[str], places: Places) -> None:
         list(pool.map(tell, hosts))
 
 
-def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> int:
-    """Run mpirun to its end; when told to stop, stop the ranks and still wait for it. Its exit code."""
+def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
+    """Print what the ranks print, and remember their errors."""
+    for line in stream:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        start = line.find(b"error: ")
+        if start >= 0:
+            errors.append(line[start + 7 :].decode(errors="replace").strip())
+
+
+def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
+    """Run mpirun to its end, and stop the ranks when told to stop. Its exit code and the first error of a rank."""
     arrived = listen_for(signal.SIGTERM, signal.SIGINT)
-    mpirun = subprocess.Popen(command, start_new_session=True)  # a terminal's ^C goes to the ranks in the same way
+    # In a session of its own: a terminal's ^C reaches the ranks as a stop, too
+    mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert mpirun.stdout is not None
+    errors: list[str] = []
+    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, errors), daemon=True)
+    reader.start()
     deadline = float("inf")
     while mpirun.poll() is None:
         got = next_signal(arrived, 0.5)
         if got and deadline == float("inf"):
-            deadline = time.monotonic() + float(os.environ.get("TRAINYARD_GRACE_SECONDS", "25"))
+            deadline = time.monotonic() + grace_seconds()
             print("launch: told to stop; the ranks are told", flush=True)
             stop_ranks(hosts, places)
         if time.monotonic() > deadline:
             print("launch: the ranks did not end within the grace period", flush=True)
             mpirun.terminate()
             deadline += 10
+    reader.join(5)
     code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-    return Exit.STOPPED if deadline < float("inf") and code else code
+    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
 
 
 def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
@@ -268,11 +215,10 @@ def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
     mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
     print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
-    code = run_ranks(mpirun, list(hosts), places)
+    code, error = run_ranks(mpirun, list(hosts), places)
     if code in (Exit.DONE, Exit.STOPPED):
         return code
-    known = mpi_hosts.known_failure(run_dir) if run_dir is not None else None
-    raise ExitError(known.message if known else f"the ranks ended with code {code}; their last lines are above", code)
+    raise ExitError(error or f"the ranks ended with code {code}; their last lines are above", code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

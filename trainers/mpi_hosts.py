@@ -64,7 +64,7 @@ def probe(host: str, port: int) -> str:
             connection.settimeout(PROBE_SECONDS)
             return "" if connection.recv(4) == b"SSH-" else "something else than ssh answers"
     except socket.gaierror:
-        return "its name does not resolve"
+        return "its name does not resolve (the pod is not ready)"
     except (TimeoutError, OSError) as error:
         return (error.strerror or "no answer").lower()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainers import mpi, mpi_hosts
+from trainers import mpi, mpi_hosts, mpi_ranks
 from trainers.exits import Exit, ExitError, UserError
 
 
@@ -96,16 +96,16 @@ def test_known_failure_ends_a_retry_of_the_same_job(tmp_path: Path, code: Exit) 
 def test_environment_survives_as_it_is_and_stays_private(tmp_path: Path) -> None:
     path = tmp_path / "private" / "environment"
     odd = {"LINES": "one\ntwo\n", "QUOTES": "'a' \"b\" $HOME `c` \\", "EMPTY": "", "EQUALS": "a=b=c", "BYTES": "\udcff"}
-    mpi.write_environment(path, {"OLD": "1"})
-    mpi.write_environment(path, odd)
-    assert mpi.read_environment(path) == odd
+    mpi_ranks.write_environment(path, {"OLD": "1"})
+    mpi_ranks.write_environment(path, odd)
+    assert mpi_ranks.read_environment(path) == odd
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_no_worker_here(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is `worker` running here"):
-        mpi.read_environment(tmp_path / "environment")
+        mpi_ranks.read_environment(tmp_path / "environment")
 
 
 # ---------------------------------------------------------------------------------------------- mpirun
@@ -143,7 +143,13 @@ def test_mpirun_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 77", 77), ("exit 138", 138), ("kill -9 $$", 137)])
 def test_exit_codes_reach_the_caller(tmp_path: Path, script: str, code: int) -> None:
-    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == code
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (code, "")
+
+
+def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "echo step 1; echo 'half a lineerror: recipe is unknown' >&2; echo 'error: another'; exit 2"
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "recipe is unknown")
+    assert "step 1" in capfd.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------- for real
@@ -189,7 +195,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "PYTHONPATH": str(Path(mpi.__file__).parents[1]),
-        mpi.MARK: str(tmp_path / "private" / "environment"),
+        mpi_ranks.MARK: str(tmp_path / "private" / "environment"),
         "TRAINYARD_SSH_FOLDER": str(tmp_path),
         "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
         "TRAINYARD_WAIT_SECONDS": "30",
@@ -250,7 +256,7 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         launcher.kill()
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0
-    assert mpi.ranks(Path(pod[mpi.MARK])) == set()
+    assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
 
 
 @pytest.mark.timeout(60)
