@@ -53,12 +53,12 @@ def jobs_of(objects: dict[str, list[dict]]) -> list[dict]:
     return plain + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]
 
 
-def follow(release: str, namespace: str, timeout: float) -> int:
+def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int:
     """Print a line whenever a job's stage changes; return 0 when all succeeded, 1 when one failed or time is up."""
     start, shown = time.monotonic(), {}
     while True:
         objects = kube.read_release(release, namespace)
-        jobs = jobs_of(objects)
+        jobs = [job for job in jobs_of(objects) if not kinds or job["kind"].lower() in kinds]
         if not jobs:
             raise kube.KubeError(f"release {release} has no job in namespace {namespace}")
         for job in jobs:
@@ -83,10 +83,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/follow", description=__doc__.splitlines()[0])
     parser.add_argument("release")
     parser.add_argument("-n", "--namespace", default="default")
+    parser.add_argument("--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob (default: all)")
     parser.add_argument("--timeout", type=float, default=7 * 86400, help="seconds to follow at most (default: a week)")
     args = parser.parse_args()
     try:
-        return follow(args.release, args.namespace, args.timeout)
+        return follow(args.release, args.namespace, {kind.lower() for kind in args.only}, args.timeout)
     except kube.KubeError as error:
         print(f"follow: {error}", file=sys.stderr)
         return 2

@@ -29,7 +29,7 @@ def connect(config: Config, entry: str, place: Place, accumulation: int) -> Stra
     if entry == "horovod":
         from trainers.parallel.horovod import Horovod
 
-        return Horovod(place, device, config.horovod, accumulation)
+        return Horovod(place, device, config.horovod, config.comm, accumulation)
     if place.world > 1:
         from trainers.parallel.ddp import Ddp
 

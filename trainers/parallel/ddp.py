@@ -32,6 +32,7 @@ class Ddp(Strategy):
         dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
         # Small things travel over gloo on the side: they neither wait for the GPU nor make it wait.
         self._side: Any = dist.new_group(backend="gloo", timeout=timeout)
+        self._exact_sums = comm.gradients == "fp64"
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:  # noqa: D102
         # Buffers (BatchNorm's statistics) are sent before a validation, not before every forward.
@@ -45,6 +46,8 @@ class Ddp(Strategy):
                 broadcast_buffers=False,
                 gradient_as_bucket_view=True,
             )
+        if self._exact_sums:
+            wrapped.register_comm_hook(None, sum_in_fp64)
         return wrapped, optimizer
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:  # noqa: D102
@@ -94,3 +97,15 @@ class Ddp(Strategy):
     def _group(self, tensor: Tensor) -> Any:
         """Tensors on the CPU go over the side group; the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None
+
+
+def sum_in_fp64(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
+    """Average a bucket of gradients in fp64: rounding back hides in which order the processes were added."""
+    buffer: Tensor = bucket.buffer()
+    work: Any = dist.all_reduce(buffer.double(), async_op=True)
+
+    def rounded(future: Any) -> Tensor:
+        return buffer.copy_(future.value()[0] / dist.get_world_size())
+
+    averaged: torch.futures.Future[Tensor] = work.get_future().then(rounded)
+    return averaged

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place
+from trainers.settings import Comm
 from trainers.settings import Horovod as Settings
 
 
@@ -22,8 +23,11 @@ class Horovod(Strategy):
 
     name = "horovod"
 
-    def __init__(self, place: Place, device: torch.device, settings: Settings, accumulation: int) -> None:
+    def __init__(self, place: Place, device: torch.device, settings: Settings, comm: Comm, accumulation: int) -> None:
         super().__init__(place, device)
+        if settings.compression == "fp16" and comm.gradients == "fp64":
+            raise UserError("horovod.compression = 'fp16' and comm.gradients = 'fp64': set one of the two")
+        self._exact_sums = comm.gradients == "fp64"
         self._hvd = _import()
         self._settings = settings
         self._accumulation = accumulation
@@ -44,11 +48,17 @@ class Horovod(Strategy):
         wrapped = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=list(model.named_parameters()),
-            compression=hvd.Compression.fp16 if self._settings.compression == "fp16" else hvd.Compression.none,
+            compression=self._compression(),
             backward_passes_per_step=self._accumulation,
             op=hvd.Adasum if self._settings.op == "adasum" else hvd.Average,
         )
         return model, wrapped
+
+    def _compression(self) -> Any:
+        """How Horovod changes gradients on their way."""
+        if self._exact_sums:
+            return SumInFp64
+        return self._hvd.Compression.fp16 if self._settings.compression == "fp16" else self._hvd.Compression.none
 
     def loss_weight(self, samples: int, total: int) -> float:  # noqa: D102
         if self._settings.op == "adasum":  # combines directions, so each process brings its own mean gradient
@@ -90,6 +100,20 @@ class Horovod(Strategy):
 
     def close(self) -> None:  # noqa: D102
         self._hvd.shutdown()
+
+
+class SumInFp64:
+    """A "compression" of Horovod's that sums gradients in fp64, so that the order of the processes does not show."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """What travels, and what `decompress` needs to know."""
+        return tensor.double(), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The sum, rounded back."""
+        return tensor.to(dtype)
 
 
 def _import() -> Any:
