@@ -66,13 +66,12 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
             if shown.get(why.name(job)) != text:
                 shown[why.name(job)] = text
                 print(f"{time.monotonic() - start:5.0f} s  {why.name(job)}  {text}", flush=True)
-        states = [ENDED & set(why.conditions(job)) for job in jobs]
-        if all(states):
-            return 1 if {"Failed"} in states else 0
-        if {"Failed"} in states or time.monotonic() - start > timeout:
-            now = datetime.now(UTC)
-            print(why.show(why.explain(release, namespace, objects, now)), file=sys.stderr)
-            if {"Failed"} not in states:
+        failed = any("Failed" in why.conditions(job) for job in jobs)
+        if not failed and all(ENDED & set(why.conditions(job)) for job in jobs):
+            return 0
+        if failed or time.monotonic() - start > timeout:
+            print(why.show(why.explain(release, namespace, objects, datetime.now(UTC))), file=sys.stderr)
+            if not failed:
                 print(f"follow: not ended after {timeout:.0f} s", file=sys.stderr)
             return 1
         time.sleep(EVERY)
