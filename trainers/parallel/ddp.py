@@ -99,7 +99,7 @@ class Ddp(Strategy):
         return self._side if tensor.device.type == "cpu" else None
 
 
-def sum_in_fp64(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def sum_in_fp64(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Average a bucket of gradients in fp64: rounding back hides in which order the processes were added."""
     buffer: Tensor = bucket.buffer()
     work: Any = dist.all_reduce(buffer.double(), async_op=True)
