@@ -64,16 +64,23 @@ def test_a_missing_claim(explained):
 
 def test_a_missing_secret(explained):
     explained(
-        "secret", *ONE_JOB, "--set", "dataset.source.kind=kaggle,dataset.source.competition=some,dataset.source.url=",
-        "--set", "global.secrets.kaggle.existingSecret=nowhere",
+        "secret", *ONE_JOB, *NO_DATASET, "--set", "global.secrets.wandb.existingSecret=nowhere",
         words=['secret "nowhere" not found', "create that Secret"],
+    )  # fmt: skip
+
+
+def test_missing_kaggle_credentials(explained):
+    explained(
+        "kaggle", *ONE_JOB, "--set", "dataset.source.kind=kaggle,dataset.source.competition=some,dataset.source.url=",
+        words=["exit 2", "no Kaggle credentials"],
     )  # fmt: skip
 
 
 def test_a_missing_operator(explained):
     kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=0")
     try:
-        explained("operator", *NO_DATASET, "--set", "pytorchjob.enabled=false",
+        settings = ["--set", "pytorchjob.enabled=false", "--set", "mpijob.runPolicy.suspend=false"]
+        explained("operator", *NO_DATASET, *settings,
                   words=["no operator has looked at it", "mpi-operator is not running"])  # fmt: skip
     finally:
         kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")

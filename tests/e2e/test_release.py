@@ -79,10 +79,10 @@ def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(r
     cluster.until("pods gone", lambda: len(get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE}")) == 0)
 
     started = time.monotonic()
-    install(RELEASE, namespace)
+    install(RELEASE, namespace, "--set", "mpijob.runPolicy.suspend=false")
     cluster.follow(RELEASE, namespace, 120)
     took = time.monotonic() - started
     assert kubectl("logs", "archive", "-n", namespace).count("GET /fashion.zip") == served, "downloaded again"
     masters = get("pods", namespace, "-l", "training.kubeflow.org/replica-type=master")
-    assert "already finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)
+    assert "is finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)
     assert took < 60  # both jobs, which each end within 30 s of their start
