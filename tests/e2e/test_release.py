@@ -46,7 +46,7 @@ def test_the_first_losses_of_ddp_and_horovod_agree(results):
         [m["loss"] for m in lines(results[job] / "metrics.jsonl") if m["event"] == "train"][:20] for job in JOBS
     )
     assert len(ddp) == 20
-    assert ddp == pytest.approx(horovod, rel=1e-3)
+    assert ddp == pytest.approx(horovod, rel=1e-6)  # equal but for a rare last bit: gradients are summed in fp64
 
 
 @pytest.mark.parametrize("job", JOBS)
