@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
+OWN = Path(KUBECONFIG) == ROOT / "build" / "kubeconfig"  # the cluster of `make cluster`, not one of the user's
 ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/build/bin:{os.environ['PATH']}"}
 
 

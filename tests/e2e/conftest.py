@@ -26,7 +26,7 @@ def image() -> dict[str, str]:
 def undisturbed(image) -> None:
     """Undo what a test run that was killed in the middle may have left in the cluster."""
     cluster.kubectl("delete", "namespace", "-l", f"{MARK}=e2e", "--wait=false")
-    if not os.environ.get("REGISTRY"):  # our own cluster: a test may have changed its operators
+    if cluster.OWN:
         cluster.run("scripts/cluster/init-template", "restricted")
         cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
 

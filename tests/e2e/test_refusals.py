@@ -8,6 +8,9 @@ from tests.e2e.cluster import get, kubectl, until, why
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 WITHIN = 60  # seconds in which scripts/why must name the cause
 NO_DATASET = ["--set", "dataset.enabled=false"]
+CHANGES_OPERATORS = pytest.mark.skipif(
+    not cluster.OWN, reason="it takes operators away, which only the cluster of `make cluster` may suffer"
+)
 ONE_JOB = ["--set", "mpijob.enabled=false"]
 
 
@@ -38,6 +41,7 @@ def explained(namespace, install):
         uninstall(release, namespace)
 
 
+@CHANGES_OPERATORS
 def test_the_stock_init_container_in_a_restricted_namespace(explained, archive):
     cluster.run("scripts/cluster/init-template", "stock")
     try:
@@ -76,6 +80,7 @@ def test_missing_kaggle_credentials(explained):
     )  # fmt: skip
 
 
+@CHANGES_OPERATORS
 def test_a_missing_operator(explained):
     kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=0")
     try:
@@ -85,6 +90,25 @@ def test_a_missing_operator(explained):
     finally:
         kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
         kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=60s")
+
+
+@CHANGES_OPERATORS
+def test_a_missing_kind(namespace, install):
+    programs = cluster.run("scripts/cluster/build", "--where").stdout.strip()
+    kubectl("delete", "crd", "mpijobs.kubeflow.org")
+    try:
+        done = install("kind", namespace, *NO_DATASET, check=False)
+        assert done.returncode != 0
+        assert "ensure CRDs are installed first" in done.stderr
+        said = why("kind", namespace)
+        assert "this cluster does not know mpijobs.kubeflow.org" in said
+        assert "install mpi-operator" in said
+        assert get("pvc", namespace, "-l", "app.kubernetes.io/instance=kind") == []
+    finally:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", f"{programs}/manifests/mpi-operator.yaml")
+        kubectl("-n", "mpi-operator", "rollout", "restart", "deployment/mpi-operator")
+        kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=60s")
+        uninstall("kind", namespace)
 
 
 def test_an_archive_that_is_cut_short(explained, namespace, archive):
