@@ -13,8 +13,6 @@ KINDS = (
     "pytorchjobs.kubeflow.org",
     "mpijobs.kubeflow.org",
     "pods",
-    "secrets",
-    "configmaps",
 )
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
 
@@ -83,9 +81,7 @@ def known(kind: str) -> bool:
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
-    found = {
-        kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS if kind not in ("secrets", "configmaps")
-    }
+    found = {kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS}
     found["events"] = items("events", namespace)
     found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
     return found
