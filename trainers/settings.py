@@ -210,6 +210,12 @@ class Comm(Settings):
     timeout_seconds: Positive = Field(
         default=600, description="A collective that takes longer ends the run with exit code 138."
     )
+    hang_seconds: Annotated[float, Field(ge=0.0)] = Field(
+        default=300.0,
+        description="A process that does not get on for so long ends the run with exit code 138, naming the ranks that "
+        "did not arrive; the start, checkpoints and whatever is done for the first time may take six times as long. "
+        "0: never.",
+    )
 
 
 class Horovod(Settings):
