@@ -6,35 +6,24 @@
 import contextlib
 import logging
 import math
-import signal
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torch.optim import Optimizer
 
-from trainers import __version__, model, optim, parallel, publish
-from trainers.checkpoint import Writer
+from trainers import __version__, optim, parallel, publish
 from trainers.config import as_tree, resolve_global_batch
 from trainers.data.loader import Batch
-from trainers.data.sampler import Order
-from trainers.data.splits import Splits, open_splits
-from trainers.data.transforms import normalizer
 from trainers.evaluate import Result, evaluate
 from trainers.exits import Exit, ExitError, UserError
-from trainers.optim import Length
-from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, Strategy
-from trainers.recorder import Recorder
-from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure, refuse_other
+from trainers.parallel.base import CONTINUE, LEASE_LOST
+from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure
 from trainers.settings import Config
 from trainers.telemetry.clock import Clock, process_start
-from trainers.telemetry.telemetry import log_to
+from trainers.trainer import Trainer, build
 
 log = logging.getLogger("trainers")
-
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def run(config: Config, entry: str) -> int:
@@ -64,128 +53,6 @@ def run(config: Config, entry: str) -> int:
         log.exception("failed")
         raise
     return Exit.DONE
-
-
-@dataclass
-class Trainer:
-    """Everything the loop works with, and the few things that change."""
-
-    config: Config
-    strategy: Strategy
-    directory: RunDirectory
-    splits: Splits
-    order: Order
-    length: Length
-    forwards: int
-    plain: nn.Module
-    model: nn.Module
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler
-    autocast: torch.autocast
-    prepare: Any
-    writer: Writer
-    recorder: Recorder
-    clock: Clock
-    step: int = 0
-    validated: int = 0
-    saved: int = -1
-    stop: bool = field(default=False)
-
-    def ballot(self) -> int:
-        """What this process wants to happen next; the strongest wish of all is carried out by all."""
-        if self.strategy.first and self.directory.lost(every=1.0):
-            return LEASE_LOST
-        return STOP if self.stop else CONTINUE
-
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Outputs of the model for uint8 pictures; in validation, without the strategy around it."""
-        module = self.model if self.plain.training else self.plain
-        with self.autocast:
-            outputs: Tensor = module(self.prepare(pictures.to(self.strategy.device, non_blocking=True)))
-        return outputs
-
-
-def build(
-    config: Config, strategy: Strategy, directory: RunDirectory, *, batch: int, forwards: int, clock: Clock
-) -> Trainer:
-    """Open the data, enter the run directory, and build the model, from a checkpoint if there is one."""
-    device = strategy.device
-    splits = open_splits(config, pin=device.type == "cuda")
-    order = Order(len(splits.train.labels), batch, config.seed)
-    length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
-    on_first(strategy, directory.enter)
-    log_to(directory.path, strategy.rank)
-    wanted = identity(config, splits.classes, batch)
-    meta, state = resume(strategy, directory, wanted)
-
-    dtype = DTYPES[config.precision]
-    master = torch.float64 if config.precision == "fp64" else torch.float32
-    plain = model.build(config, splits.classes, master, strategy.sum if strategy.world > 1 else None)
-    if state:
-        plain.load_state_dict(state["model"])
-    plain.to(device)
-    if config.model.channels_last:
-        plain.to(memory_format=torch.channels_last)
-    optimizer = optim.build(plain, config.optimizer)
-    scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-    compiled: Any = torch.compile(plain) if config.model.compile else plain
-    wrapped, optimizer = strategy.prepare(compiled, optimizer)
-    if state:
-        # The settings rule over what the checkpoint says of learning rate, momentum and decay.
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state["optimizer"]["optimizer"]["state"], "param_groups": groups})
-        scaler.load_state_dict(state["optimizer"]["scaler"])
-    step = int(meta.get("step", 0))
-    if strategy.first:
-        clock.add(meta.get("seconds", {}))
-    trainer = Trainer(
-        config=config, strategy=strategy, directory=directory, splits=splits, order=order, length=length,
-        forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
-        autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
-        prepare=normalizer(config.data.mean, config.data.std, device, master),
-        writer=Writer(directory.checkpoints, config.checkpoint.keep_last),
-        recorder=Recorder(
-            config, strategy, directory, order=order, length=length, clock=clock, step=step,
-            validated=int(meta.get("validated", 0)),
-        ),
-        clock=clock, step=step, validated=int(meta.get("validated", 0)), saved=step if state else -1,
-    )  # fmt: skip
-    trainer.recorder.introduce(wanted)
-    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "stop", True))
-    clock.begin()
-    return trainer
-
-
-def resume(
-    strategy: Strategy, directory: RunDirectory, wanted: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Facts and tensors of the checkpoint to go on from, read by the first process and given to all."""
-
-    def read() -> tuple[dict[str, Any], dict[str, Any]]:
-        found, reports = directory.find_checkpoint()
-        for text in reports:
-            print(text, flush=True)
-        if found is None:
-            return {}, {}
-        refuse_other(found.meta["identity"], wanted, directory.path)
-        return found.meta, found.load()
-
-    result: tuple[dict[str, Any], dict[str, Any]] = on_first(strategy, read)
-    return result
-
-
-def on_first(strategy: Strategy, action: Any) -> Any:
-    """Do something on the first process; its result, or the reason it failed, reaches all."""
-    value: Any = None
-    if strategy.first:
-        try:
-            value = action()
-        except (UserError, ExitError) as error:
-            value = error
-    value = strategy.broadcast_object(value)
-    if isinstance(value, UserError | ExitError):
-        raise value
-    return value
 
 
 def train(t: Trainer) -> None:
@@ -270,12 +137,10 @@ def save(t: Trainer, wait: bool = False) -> None:
     """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
     with t.clock.spent("checkpoint"):
         check_lease(t)
+        state = t.strategy.full_state(t.plain, t.optimizer)
         if t.strategy.first:
-            state = {
-                "model": t.plain.state_dict(),
-                "optimizer": {"optimizer": t.optimizer.state_dict(), "scaler": t.scaler.state_dict()},
-            }
             meta = {
+                "scaler": t.scaler.state_dict(),
                 "identity": identity(t.config, t.splits.classes, t.order.batch),
                 "validated": t.validated,
                 "samples": t.order.samples_before(t.step),
@@ -302,7 +167,7 @@ def check_lease(t: Trainer) -> None:
 def end_early(t: Trainer, outcome: int) -> NoReturn:
     """Leave as all processes have agreed: saved and stopped, or at once if the directory is another's."""
     if outcome == LEASE_LOST:
-        message = on_first(t.strategy, t.directory.taken_message)
+        message = t.strategy.on_first(t.directory.taken_message)
         t.strategy.close()
         raise TakenOverError(message)
     t.recorder.flush(t.step)
@@ -327,8 +192,9 @@ def finish(t: Trainer) -> None:
         if t.strategy.first:
             t.writer.wait()
         check_lease(t)
+        weights = t.strategy.full_tensors(t.plain.state_dict())
         if t.strategy.first:
-            publish.publish(t.plain, t.directory.path / "published", t.recorder.provenance(result))
+            publish.publish(weights, t.directory.path / "published", t.recorder.provenance(result))
             t.recorder.summarize("finished", t.step, t.validated, result)
             publish.report(t.directory.path)
             t.directory.release()

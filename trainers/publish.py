@@ -1,20 +1,21 @@
 """What a run leaves behind for others: weights that plain torchvision loads, and the report."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import save as to_safetensors
-from torch import nn
+from torch import Tensor
 
 from trainers import report as reports
 from trainers.files import write_atomically
 
 
-def publish(model: nn.Module, folder: Path, provenance: str) -> None:
+def publish(weights: Mapping[str, Tensor], folder: Path, provenance: str) -> None:
     """Write the weights as model.pth and model.safetensors, under the plain model's own names."""
     folder.mkdir(exist_ok=True)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     buffer = io.BytesIO()
     torch.save(state, buffer)
     write_atomically(folder / "model.pth", buffer.getvalue())

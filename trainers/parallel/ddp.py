@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy
@@ -34,7 +33,7 @@ class Ddp(Strategy):
         self._side: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._exact_sums = comm.gradients == "fp64"
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:  # noqa: D102
+    def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         # Buffers (BatchNorm's statistics) are sent before a validation, not before every forward.
         with warnings.catch_warnings():
             warnings.filterwarnings(
@@ -48,7 +47,7 @@ class Ddp(Strategy):
             )
         if self._exact_sums:
             wrapped.register_comm_hook(None, sum_in_fp64)
-        return wrapped, optimizer
+        return wrapped
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:  # noqa: D102
         assert isinstance(model, DistributedDataParallel)

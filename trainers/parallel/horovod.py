@@ -12,7 +12,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from trainers.exits import UserError
-from trainers.parallel.base import Strategy
+from trainers.parallel.base import Strategy, clip
 from trainers.parallel.environment import Place
 from trainers.settings import Comm
 from trainers.settings import Horovod as Settings
@@ -40,19 +40,22 @@ class Horovod(Strategy):
         if settings.op == "adasum" and place.world & (place.world - 1):
             raise UserError(f"horovod.op = 'adasum': needs a power-of-two number of processes, not {place.world}")
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:  # noqa: D102
-        hvd = self._hvd
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
+        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        return model
+
+    def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
         # The optimizer's state is not broadcast: on a fresh one Horovod takes a real step to make it appear. Every
         # process loads the same checkpoint instead.
-        wrapped = hvd.DistributedOptimizer(
+        hvd = self._hvd
+        wrapped: Optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=list(model.named_parameters()),
             compression=self._compression(),
             backward_passes_per_step=self._accumulation,
             op=hvd.Adasum if self._settings.op == "adasum" else hvd.Average,
         )
-        return model, wrapped
+        return wrapped
 
     def _compression(self) -> Any:
         """How Horovod changes gradients on their way."""
@@ -65,13 +68,15 @@ class Horovod(Strategy):
             return 1 / max(samples, 1)
         return self.world / total
 
-    def step(self, optimizer: Optimizer, scaler: GradScaler) -> None:  # noqa: D102
-        if not scaler.is_enabled():
+    def step(self, optimizer: Optimizer, scaler: GradScaler, clip_norm: float = 0.0) -> None:  # noqa: D102
+        if not scaler.is_enabled() and not clip_norm:
             optimizer.step()
             return
         distributed: Any = optimizer
         distributed.synchronize()
         scaler.unscale_(optimizer)
+        if clip_norm:
+            clip(optimizer, clip_norm)
         with distributed.skip_synchronize():
             scaler.step(optimizer)
         scaler.update()

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place
@@ -18,8 +17,8 @@ class Single(Strategy):
         super().__init__(Place(), device)
         self.name = name
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:  # noqa: D102
-        return model, optimizer
+    def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
+        return model
 
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
         return tensor.clone()

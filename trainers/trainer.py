@@ -1,0 +1,130 @@
+"""What a run is made of, and how it is put together: data, model, strategy, run directory; from a checkpoint if any."""
+
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainers import model, optim
+from trainers.checkpoint import Writer
+from trainers.data.sampler import Order
+from trainers.data.splits import Splits, open_splits
+from trainers.data.transforms import normalizer
+from trainers.optim import Length
+from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, State, Strategy
+from trainers.recorder import Recorder
+from trainers.rundir import RunDirectory, identity, refuse_other
+from trainers.settings import Config
+from trainers.telemetry.clock import Clock
+from trainers.telemetry.telemetry import log_to
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Trainer:
+    """Everything the loop works with, and the few things that change."""
+
+    config: Config
+    strategy: Strategy
+    directory: RunDirectory
+    splits: Splits
+    order: Order
+    length: Length
+    forwards: int
+    plain: nn.Module
+    model: nn.Module
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    autocast: torch.autocast
+    prepare: Any
+    writer: Writer
+    recorder: Recorder
+    clock: Clock
+    step: int = 0
+    validated: int = 0
+    saved: int = -1
+    stop: bool = False
+
+    def ballot(self) -> int:
+        """What this process wants to happen next; the strongest wish of all is carried out by all."""
+        if self.strategy.first and self.directory.lost(every=1.0):
+            return LEASE_LOST
+        return STOP if self.stop else CONTINUE
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """Outputs of the model for uint8 pictures; in validation, without the strategy around it."""
+        module = self.model if self.plain.training else self.plain
+        with self.autocast:
+            outputs: Tensor = module(self.prepare(pictures.to(self.strategy.device, non_blocking=True)))
+        return outputs
+
+
+def build(
+    config: Config, strategy: Strategy, directory: RunDirectory, *, batch: int, forwards: int, clock: Clock
+) -> Trainer:
+    """Open the data, enter the run directory, and build the model, from a checkpoint if there is one."""
+    device = strategy.device
+    splits = open_splits(config, pin=device.type == "cuda")
+    order = Order(len(splits.train.labels), batch, config.seed)
+    length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
+    strategy.on_first(directory.enter)
+    log_to(directory.path, strategy.rank)
+    wanted = identity(config, splits.classes, batch)
+    meta, state = read_checkpoint(strategy, directory, wanted)
+
+    dtype = DTYPES[config.precision]
+    master = torch.float64 if config.precision == "fp64" else torch.float32
+    plain = model.build(config, splits.classes, master, strategy.sum if strategy.world > 1 else None)
+    plain.to(device)
+    if config.model.channels_last:
+        plain.to(memory_format=torch.channels_last)
+    compiled: Any = torch.compile(plain) if config.model.compile else plain
+    wrapped = strategy.wrap(compiled)
+    optimizer = strategy.distribute(optim.build(plain, config.optimizer), plain)
+    scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+    if meta:
+        strategy.load(plain, optimizer, {key: state[key] for key in ("model", "optimizer") if key in state})
+        scaler.load_state_dict(meta["scaler"])
+    step = int(meta.get("step", 0))
+    if strategy.first:
+        clock.add(meta.get("seconds", {}))
+    trainer = Trainer(
+        config=config, strategy=strategy, directory=directory, splits=splits, order=order, length=length,
+        forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
+        autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
+        prepare=normalizer(config.data.mean, config.data.std, device, master),
+        writer=Writer(directory.checkpoints, config.checkpoint.keep_last),
+        recorder=Recorder(
+            config, strategy, directory, order=order, length=length, clock=clock, step=step,
+            validated=int(meta.get("validated", 0)),
+        ),
+        clock=clock, step=step, validated=int(meta.get("validated", 0)), saved=step if meta else -1,
+    )  # fmt: skip
+    trainer.recorder.introduce(wanted)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "stop", True))
+    clock.begin()
+    return trainer
+
+
+def read_checkpoint(
+    strategy: Strategy, directory: RunDirectory, wanted: dict[str, Any]
+) -> tuple[dict[str, Any], State]:
+    """The checkpoint to go on from: its facts on all processes, its tensors on the first one only."""
+    tensors: State = {}
+
+    def read() -> dict[str, Any]:
+        found, reports = directory.find_checkpoint()
+        for text in reports:
+            print(text, flush=True)
+        if found is None:
+            return {}
+        refuse_other(found.meta["identity"], wanted, directory.path)
+        tensors.update(found.load())
+        return found.meta
+
+    meta: dict[str, Any] = strategy.on_first(read)
+    return meta, tensors
