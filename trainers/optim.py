@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
+from trainers.lamb import Lamb
 from trainers.settings import Config
 from trainers.settings import Optimizer as Settings
 
@@ -15,19 +16,30 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 
 def build(model: nn.Module, settings: Settings) -> Optimizer:
-    """SGD over the model's parameters, some of them without weight decay.
+    """The optimizer over the model's parameters, plain or distributed, some of them without weight decay.
 
-    The fused form updates all of them in one pass over memory, on processors (3 times as fast) as on GPUs.
+    The fused forms update all of them in one pass over memory, on processors (3 times as fast) as on GPUs.
     """
     decayed, plain = split(model, settings)
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.SGD(
-        [group for group in groups if group["params"]],
-        lr=settings.lr,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        fused=True,
-    )
+    both = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    groups = [group for group in both if group["params"]]
+    betas = (settings.betas[0], settings.betas[1])
+    if settings.name == "lamb":
+        return Lamb(groups, settings.lr, betas, settings.eps)
+    if settings.name == "adamw":
+        return torch.optim.AdamW(groups, settings.lr, betas, settings.eps, fused=True)
+    return torch.optim.SGD(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True)
+
+
+def clip(optimizer: Optimizer, settings: Settings) -> None:
+    """Scale the combined gradients down so that their norm, over all parameters, is `clip_norm` at most.
+
+    To be called when gradients are those of the whole global batch, unscaled, before the optimizer's step. A
+    distributed parameter's norm is taken over all its shards; nothing waits for the device.
+    """
+    if settings.clip_norm:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True)
 
 
 def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

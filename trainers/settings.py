@@ -108,6 +108,32 @@ class Augment(Settings):
     ratio: Range = Field(default=[3 / 4, 4 / 3], description="Aspect ratio of a random_resized crop, least and most.")
     pad: Natural = Field(default=4, description="Pixels of padding on each side for `pad`.")
     flip: Fraction = Field(default=0.5, description="Probability of a horizontal flip.")
+    interpolation: Literal["bilinear", "bicubic"] = Field(
+        default="bilinear", description="How pictures are resized, in training and in validation; always antialiased."
+    )
+    policy: Literal["none", "trivial", "rand", "rand_increasing"] = Field(
+        default="none",
+        description="Changes of shape and colour, after the flip. `trivial`: TrivialAugment Wide. `rand`: RandAugment, "
+        "both as torchvision has them. `rand_increasing`: timm's RandAugment whose ops all grow with the magnitude "
+        "(its rand-mM-mstd0.5-inc1).",
+    )
+    policy_ops: Positive = Field(default=2, description="Operations per picture of `rand` and `rand_increasing`.")
+    policy_magnitude: Annotated[int, Field(ge=0, le=30)] = Field(
+        default=9, description="Strength of `rand` (0 to 30) and `rand_increasing` (0 to 10)."
+    )
+    erase: Fraction = Field(default=0.0, description="Probability that a random rectangle is erased (set to the mean).")
+    repeats: Positive = Field(
+        default=1,
+        description="Repeated augmentation: an epoch takes this many copies of each of its samples, augmented "
+        "differently, and only 1/repeats of the samples; its number of steps stays.",
+    )
+    mixup: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Alpha of mixup, a blend of neighbours in the global batch; 0: none."
+    )
+    cutmix: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0,
+        description="Alpha of CutMix, a patch of the neighbour; 0: none. With both, each step does one or the other.",
+    )
 
 
 class Batch(Settings):
@@ -128,16 +154,27 @@ class Batch(Settings):
 
 
 class Optimizer(Settings):
-    """SGD with momentum and the linear scaling rule."""
+    """The optimizer, and the linear scaling rule."""
 
-    name: Literal["sgd"] = Field(default="sgd", description="The optimizer.")
+    name: Literal["sgd", "lamb", "adamw"] = Field(default="sgd", description="The optimizer.")
     lr: Annotated[float, Field(gt=0.0)] = Field(
         default=0.1, description="Learning rate per `lr_batch` samples of global batch."
     )
     lr_batch: Positive = Field(default=256, description="Global batch for which `lr` holds; others scale it linearly.")
-    momentum: Fraction = Field(default=0.9, description="Momentum.")
-    nesterov: bool = Field(default=False, description="Nesterov momentum.")
-    weight_decay: Annotated[float, Field(ge=0.0)] = Field(default=1e-4, description="Weight decay (L2).")
+    momentum: Fraction = Field(default=0.9, description="Momentum of sgd.")
+    nesterov: bool = Field(default=False, description="Nesterov momentum of sgd.")
+    betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = Field(
+        default=[0.9, 0.999], description="Decay of the first and second moment, of lamb and adamw."
+    )
+    eps: Annotated[float, Field(gt=0.0)] = Field(
+        default=1e-6, description="Added to the root of the second moment, of lamb and adamw."
+    )
+    clip_norm: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Largest norm of the global batch's gradient over all parameters; 0: no limit."
+    )
+    weight_decay: Annotated[float, Field(ge=0.0)] = Field(
+        default=1e-4, description="Weight decay: L2 with sgd, decoupled with adamw, within the trust ratio with lamb."
+    )
     no_decay: list[Literal["norm", "bias"]] = Field(
         default=["norm", "bias"],
         description="Parameters without weight decay: "
@@ -164,9 +201,26 @@ class Schedule(Settings):
 
 
 class Loss(Settings):
-    """Cross-entropy."""
+    """The training loss."""
 
+    name: Literal["cross_entropy", "bce"] = Field(
+        default="cross_entropy", description="`bce`: binary cross-entropy of each class, averaged over classes."
+    )
+    bce_threshold: Fraction = Field(
+        default=0.0, description="With bce, targets above this count as 1, others as 0; 0: as they are."
+    )
     label_smoothing: Fraction = Field(default=0.0, description="Label smoothing of the training loss.")
+
+
+class Ema(Settings):
+    """Exponential moving average of the weights; what is validated and published, if kept."""
+
+    decay: Fraction = Field(default=0.0, description="Share that the average keeps at an update; 0: no average.")
+    every_steps: Positive = Field(default=1, description="Steps between updates, counted within an epoch.")
+    adjust: Literal["none", "torchvision"] = Field(
+        default="none",
+        description="`torchvision`: 1 - decay is multiplied by global batch * every_steps / epochs (at most 1).",
+    )
 
 
 class Validate(Settings):
@@ -279,6 +333,7 @@ class Config(Settings):
     optimizer: Optimizer = Field(default=Optimizer(), description="Optimizer.")
     schedule: Schedule = Field(default=Schedule(), description="Learning-rate schedule.")
     loss: Loss = Field(default=Loss(), description="Loss.")
+    ema: Ema = Field(default=Ema(), description="Moving average of the weights.")
     validate_: Validate = Field(default=Validate(), alias="validate", description="Validation.")
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="Checkpoints.")
     log: Log = Field(default=Log(), description="Logging.")

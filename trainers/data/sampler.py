@@ -4,7 +4,10 @@ The whole split is permuted anew each epoch and cut into global batches; the las
 kept. Each process takes its slice of the global batch. Because nothing is remembered, resuming needs the step alone.
 """
 
+import builtins
 import functools
+import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +25,20 @@ def permutation(samples: int, seed: int, epoch: int) -> Ids:
 
 @dataclass(frozen=True)
 class Order:
-    """The global batches of a run, by step (counted from 0)."""
+    """The global batches of a run, by step (counted from 0).
+
+    With `unit` 2, processes' slices and forwards begin at even positions of the global batch, so that neighbours stay
+    together. With `repeats` R, the epoch's order is a permutation with each sample R times in a row, of which the first
+    `samples` are taken: as many steps as without, on 1/R of the samples, the copies of one sample in one global batch
+    (at most two), each augmented differently. Within a global batch all first copies come first, then all second ones:
+    neighbours, and mostly the samples of one process, are different pictures.
+    """
 
     samples: int
     batch: int
     seed: int
+    unit: int = 1
+    repeats: int = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -39,18 +51,46 @@ class Order:
 
     def global_batch(self, step: int) -> Ids:
         """Sample ids of a step, over all processes."""
-        position = step % self.steps_per_epoch
-        order = permutation(self.samples, self.seed, self.epoch(step))
-        return order[position * self.batch : (position + 1) * self.batch]
+        places = self._places(step)
+        return permutation(self.samples, self.seed, self.epoch(step))[places // self.repeats]
 
     def slice(self, step: int, rank: int, world: int) -> Ids:
         """Sample ids of a step that one process takes; may be empty on a ragged batch."""
-        return np.array_split(self.global_batch(step), world)[rank]
+        return self._share(self.global_batch(step), rank, world)
+
+    def draws(self, step: int, rank: int, world: int) -> Ids:
+        """For each sample of the slice, what keys its augmentation beside seed and sample: epoch * repeats + copy."""
+        return self._share(self.epoch(step) * self.repeats + self._places(step) % self.repeats, rank, world)
+
+    def parts(self, count: int, forwards: int) -> list[builtins.slice]:
+        """Cut a process's `count` samples into forwards, some of them empty, at multiples of `unit`."""
+        units = np.array_split(np.arange(-(-count // self.unit)), forwards)
+        ends = np.cumsum([0] + [len(part) for part in units]) * self.unit
+        return [builtins.slice(min(count, a), min(count, b)) for a, b in itertools.pairwise(ends.tolist())]
 
     def samples_before(self, step: int) -> int:
         """Samples seen when `step` steps are done."""
         epochs, position = divmod(step, self.steps_per_epoch)
         return epochs * self.samples + position * self.batch
+
+    def _places(self, step: int) -> Ids:
+        """Places of a step's samples in the epoch's order of all copies."""
+        start = step % self.steps_per_epoch * self.batch
+        places = np.arange(start, min(start + self.batch, self.samples), dtype=np.int64)
+        return places[np.argsort(places % self.repeats, kind="stable")]
+
+    def _share(self, values: Ids, rank: int, world: int) -> Ids:
+        """One process's part of a value per sample of the global batch."""
+        units = np.array_split(np.arange(-(-len(values) // self.unit)), world)[rank]
+        return values[units[0] * self.unit : (units[-1] + 1) * self.unit] if len(units) else values[:0]
+
+
+def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
+    """Forwards per step so that none takes more than `micro` samples (0: no limit) on the busiest process."""
+    if not micro:
+        return 1
+    units = math.ceil(math.ceil(batch / unit) / world)
+    return math.ceil(units / max(1, micro // unit))
 
 
 def validation_batches(samples: int, batch: int, rank: int, world: int) -> list[Ids]:
