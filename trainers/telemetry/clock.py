@@ -1,4 +1,4 @@
-"""Where the wall-clock seconds of a process go."""
+"""Where the wall-clock seconds of a run go: every one of them to exactly one cause, over all starts of the run."""
 
 import contextlib
 import os
@@ -6,7 +6,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-CAUSES = ("init", "data_wait", "compute", "communication", "checkpoint", "validation", "other")
+CAUSES = (
+    "init",  # from the start of the process to the first step: imports, joining, reading the checkpoint, building
+    "data_wait",  # the loader had no batch ready
+    "compute",  # forward, backward and optimizer, with the communication that they hide
+    "communication",  # waiting for other processes, gradients included where backward does not hide them
+    "checkpoint",  # training waited for a checkpoint, or for the weights to be published
+    "validation",
+    "lost",  # work that a restart did again, since it came after the last checkpoint
+    "restart_wait",  # no process of the run was alive
+    "other",
+)
 
 
 def process_start() -> float:
@@ -20,6 +30,8 @@ class Clock:
 
     def __init__(self, began: float, before: dict[str, float] | None = None) -> None:
         self.seconds = dict.fromkeys(CAUSES, 0.0) | (before or {})
+        self.earlier = sum((before or {}).values())
+        self.started = time.time() - (time.monotonic() - began)
         self._stack = ["init"]
         self._last = began
 
@@ -34,6 +46,13 @@ class Clock:
             self._tick()
             self._stack.pop()
 
+    def move(self, cause_from: str, cause_to: str, seconds: float) -> None:
+        """Give seconds that were added to one cause to another; at most as many as the first one has."""
+        self._tick()
+        moved = min(max(seconds, 0.0), self.seconds[cause_from])
+        self.seconds[cause_from] -= moved
+        self.seconds[cause_to] += moved
+
     def begin(self) -> None:
         """Init is over."""
         self._tick()
@@ -43,6 +62,7 @@ class Clock:
         """Count what earlier starts of the run have spent."""
         for cause, seconds in before.items():
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
+            self.earlier += seconds
 
     def read(self) -> dict[str, float]:
         """Seconds by cause so far."""
@@ -53,3 +73,8 @@ class Clock:
         now = time.monotonic()
         self.seconds[self._stack[-1]] += now - self._last
         self._last = now
+
+
+def goodput(seconds: dict[str, float]) -> float:
+    """Share of all seconds that was spent on computing, 0 to 1."""
+    return seconds.get("compute", 0.0) / max(sum(seconds.values()), 1e-9)
