@@ -10,7 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from trainers.exits import UserError
 
 # Where each kind of source keeps its address
-ADDRESS_KEYS = {"http": "url", "kaggle": "competition", "path": "path"}
+ADDRESS_KEYS = {
+    "http": "url",
+    "kaggle": "competition",
+    "kaggle-dataset": "dataset",
+    "objectstore": "url",
+    "path": "path",
+}
+OBJECT_STORES = ("s3", "gs")
 
 
 class Source(BaseModel):
@@ -18,16 +25,33 @@ class Source(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    kind: Literal["http", "kaggle", "path"] = Field(
-        description="http: a zip at a URL. kaggle: a competition's zip. path: a zip that is already on a volume."
+    kind: Literal["http", "kaggle", "kaggle-dataset", "objectstore", "path"] = Field(
+        description="http: an archive at a URL. kaggle: a competition's zip. kaggle-dataset: a dataset's zip. "
+        "objectstore: an archive at s3:// or gs://. path: an archive, or a folder of pictures, on a volume. "
+        "An archive is a zip, a tar or a gzipped tar."
     )
-    url: str = Field(default="", description="For http: address of a zip on a server that answers range requests.")
+    url: str = Field(
+        default="",
+        description="For http: address on a server that answers range requests. For objectstore: s3://BUCKET/KEY or "
+        "gs://BUCKET/KEY.",
+    )
     competition: str = Field(
         default="",
         description="For kaggle: the competition's short name as in its address.",
         pattern=r"^[A-Za-z0-9-]*$",
     )
-    path: str = Field(default="", description="For path: the zip file.")
+    dataset: str = Field(
+        default="",
+        description="For kaggle-dataset: OWNER/NAME as in its address, or OWNER/NAME/versions/N for one version.",
+        pattern=r"^$|^[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/versions/[1-9][0-9]*)?$",
+    )
+    path: str = Field(default="", description="For path: the archive, or the folder that holds the layout.")
+    endpoint: str = Field(
+        default="",
+        description="For objectstore: address of a store other than Amazon's or Google's, such as MinIO.",
+        pattern="^$|^https?://",
+    )
+    anonymous: bool = Field(default=False, description="For objectstore: read a public bucket, without credentials.")
 
     @model_validator(mode="after")
     def _one_address(self) -> "Source":
@@ -38,6 +62,12 @@ class Source(BaseModel):
             raise ValueError(f"kind '{self.kind}' takes '{key}' only, not '{extra[0]}'")
         if self.kind == "http":
             _check_url(self.url)
+        if self.kind == "objectstore":
+            _check_object(self.url)
+            if self.endpoint:
+                _check_url(self.endpoint, "endpoint")
+        elif self.endpoint or self.anonymous:
+            raise ValueError(f"'endpoint' and 'anonymous' belong to kind 'objectstore', not '{self.kind}'")
         return self
 
     def describe(self) -> dict[str, str]:
@@ -46,7 +76,42 @@ class Source(BaseModel):
         address = str(getattr(self, key))
         if self.kind == "http":
             address = urlsplit(address)._replace(query="", fragment="").geturl()
-        return {"kind": self.kind, key: address}
+        return {"kind": self.kind, key: address, **({"endpoint": self.endpoint} if self.endpoint else {})}
+
+
+class Reencode(BaseModel):
+    """How pictures are made smaller on their way into the shards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    resize: Annotated[int, Field(ge=32, le=8192)] = Field(
+        description="Pixels of the shorter side; pictures that are no larger keep their bytes."
+    )
+    quality: Annotated[int, Field(ge=1, le=95)] = Field(default=90, description="JPEG quality of what is encoded.")
+
+
+class Table(BaseModel):
+    """Where labels stand in a CSV file, for layout 'csv'."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str = Field(
+        default="labels.csv", min_length=1, description="The CSV file in the archive; the end of its path is enough."
+    )
+    folder: str = Field(default="", description="Where the pictures lie, seen from the CSV file, such as 'images/'.")
+    suffix: str = Field(default="", description="What names in the CSV file lack, such as '.jpg'.")
+    path_column: str = Field(default="file", min_length=1, description="Column with each picture's path.")
+    label_column: str = Field(default="label", min_length=1, description="Column with its class.")
+    split_column: str = Field(
+        default="", description="Column with its split: train, or val (also valid, validation). Empty: drawn by seed."
+    )
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.1, description="Without a split column: part of each class that becomes val."
+    )
+    ignored_splits: tuple[str, ...] = Field(default=(), description="Values of the split column to leave out: 'test'.")
+    unlisted: Literal["fail", "leave_out"] = Field(
+        default="fail", description="What to do about pictures in the folder that the CSV file does not list."
+    )
 
 
 class Settings(BaseModel):
@@ -54,11 +119,17 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal["imagenet", "imagefolder"] = Field(
+    layout: Literal["imagenet", "imagefolder", "csv"] = Field(
         default="imagenet",
         description="imagenet: Kaggle's CLS-LOC layout with its CSV of validation labels. "
-        "imagefolder: train/CLASS/* and val/CLASS/*.",
+        "imagefolder: train/CLASS/* and val/CLASS/*. csv: a CSV file names each picture's class; see the key 'csv'.",
     )
+    csv: Table = Field(default=Table(), description="Where labels stand, for layout 'csv'.")
+    class_file: str = Field(
+        default="",
+        description="A text in the archive that names classes for people: lines of 'CLASS NAME', or CSV 'CLASS,NAME'.",
+    )
+    class_names: dict[str, str] = Field(default={}, description="Names of classes for people; these win.")
     shard_mb: Annotated[int, Field(ge=1, le=4096)] = Field(
         default=256, description="Size of a shard in megabytes (10^6 bytes), about."
     )
@@ -69,6 +140,14 @@ class Settings(BaseModel):
         default="sampled",
         description="Which pictures are decoded as a check: about one of 100, all, or none. "
         "Checksums are always checked.",
+    )
+    undecodable: Literal["fail", "leave_out"] = Field(
+        default="fail",
+        description="What to do about pictures that cannot be decoded: fail and name them, or leave them out and list "
+        "them in the manifest, which needs 'decode: all' or a re-encoding.",
+    )
+    reencode: Reencode | None = Field(
+        default=None, description="Make large pictures smaller, and JPEGs of the rest. Off by default."
     )
     skip: tuple[str, ...] = Field(
         default=(), description="Names of members of the archive to leave out, such as broken pictures."
@@ -84,9 +163,21 @@ class Config(Settings):
     source: Source
     out: Path = Field(description="The folder to prepare; its last part is the dataset's name.")
 
+    @model_validator(mode="after")
+    def _whole(self) -> "Config":
+        if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
+            raise ValueError("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
+        return self
+
     def meaning(self) -> dict[str, Any]:
         """Return what decides over the bytes of the result: not the number of workers or how much is decoded."""
         chosen = self.model_dump(mode="json", include={"layout", "shard_mb", "seed", "skip"})
+        # Only where they are set: folders that were prepared before these keys existed stay as they are
+        if self.layout == "csv":
+            chosen["csv"] = self.csv.model_dump(mode="json")
+        chosen |= {key: getattr(self, key) for key in ("class_file", "class_names") if getattr(self, key)}
+        if self.reencode:
+            chosen["reencode"] = self.reencode.model_dump(mode="json")
         return {**chosen, "source": self.source.describe()}
 
 
@@ -116,15 +207,40 @@ def read(path: Path) -> object:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON schema of all settings."""
-    return Config.model_json_schema()
+    """Return the JSON schema of all settings, without references."""
+    raw = Config.model_json_schema()
+    result: dict[str, Any] = _inline(raw, raw.get("$defs", {}))
+    return result
 
 
-def _check_url(url: str) -> None:
+def _inline(node: Any, definitions: dict[str, Any]) -> Any:
+    """Replace references by what they name, and 'this or null' by this."""
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        node = {**definitions[node["$ref"].rsplit("/", 1)[-1]], **{k: v for k, v in node.items() if k != "$ref"}}
+    alternatives = [item for item in node.get("anyOf", []) if item != {"type": "null"}]
+    if len(alternatives) == 1:
+        rest = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
+        return _inline({**alternatives[0], **rest}, definitions)
+    return {key: _inline(value, definitions) for key, value in node.items() if key != "$defs"}
+
+
+def _check_object(url: str) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in OBJECT_STORES or not parts.hostname or not parts.path.strip("/"):
+        raise ValueError("'url' must be s3://BUCKET/KEY or gs://BUCKET/KEY")
+    if parts.username or parts.password:
+        raise ValueError("'url' must not hold credentials: they belong in a Secret")
+
+
+def _check_url(url: str, key: str = "url") -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("'url' must start with http:// or https:// and name a host")
+        raise ValueError(f"'{key}' must start with http:// or https:// and name a host")
     if parts.username or parts.password:
         raise ValueError(
-            "'url' must not hold a user name or password: it is kept in a ConfigMap, which is no place for secrets"
+            f"'{key}' must not hold a user name or password: it is kept in a ConfigMap, which is no place for secrets"
         )
