@@ -112,6 +112,12 @@ def at(path: Path) -> Found:
     return Found(path, read_json(path / "manifest.json"))
 
 
+def score(folder: Path, step: int, top1: float) -> None:
+    """Note what a checkpoint was measured at, so that the best ones are kept."""
+    path = folder / "scores.json"
+    write_json(path, {**read_json(path), str(step): top1})
+
+
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest checkpoints, and what an interrupted write has left."""
     for path in steps(folder)[:-keep]:

@@ -10,18 +10,19 @@ from typing import NoReturn
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from trainers import __version__, optim, parallel, publish
+from trainers import __version__, checkpoint, optim, parallel, publish
 from trainers.config import as_tree, resolve_global_batch
+from trainers.data.device import prefetched
 from trainers.data.loader import Batch
+from trainers.data.sampler import forwards_needed
 from trainers.evaluate import Result, evaluate
 from trainers.exits import Exit, ExitError, UserError
 from trainers.parallel.base import CONTINUE, LEASE_LOST
 from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure
 from trainers.settings import Config
 from trainers.telemetry.clock import Clock, process_start
-from trainers.trainer import Trainer, build
+from trainers.trainer import Trainer, build, unit
 
 log = logging.getLogger("trainers")
 
@@ -34,7 +35,7 @@ def run(config: Config, entry: str) -> int:
         if place.rank == 0:
             print(message, flush=True)
         return Exit.DONE
-    forwards = math.ceil(math.ceil(batch / place.world) / (config.batch.micro or batch))
+    forwards = forwards_needed(batch, place.world, config.batch.micro, unit(config))
     strategy = parallel.connect(config, entry, place, forwards)
     directory = RunDirectory(config)
     try:
@@ -58,17 +59,19 @@ def run(config: Config, entry: str) -> int:
 def train(t: Trainer) -> None:
     """Run the steps that are left, saving and validating when due."""
     rank, world, end = t.strategy.rank, t.strategy.world, t.length.steps
-    jobs = ((t.order.epoch(step), t.order.slice(step, rank, world)) for step in range(t.step, end))
-    batches = t.splits.train.batches(jobs)
+    jobs = ((t.order.draws(step, rank, world), t.order.slice(step, rank, world)) for step in range(t.step, end))
+    batches = prefetched(t.splits.train.batches(jobs), t.strategy.device)
     t.model.train()
     while t.step < end:
         if epoch_to_validate(t) is not None:
             validate(t)
+        t.watchdog.beat("step", t.step)
         with t.clock.spent("data_wait"):
             batch = next(batches)
         vote = t.strategy.vote(t.ballot())  # travels while the step is computed
         with t.clock.spent("compute"):
             loss = train_step(t, batch)
+        t.clock.move("compute", "communication", t.strategy.exposed_seconds())
         t.step += 1
         t.recorder.step_done(t.step, batch.ids, loss)
         if t.step % t.config.log.every_steps == 0 or t.step == end or save_due(t):
@@ -90,21 +93,17 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
     torch.manual_seed(((t.config.seed << 32) + t.step) * t.strategy.world + t.strategy.rank)
     losses = []
     # All processes do the same number of forwards, also where a ragged batch leaves some of them empty-handed.
-    parts = list(zip(batch.pictures.tensor_split(t.forwards), batch.labels.tensor_split(t.forwards), strict=True))
-    for index, (pictures, labels) in enumerate(parts):
+    parts = t.order.parts(len(batch.ids), t.forwards)
+    for index, part in enumerate(parts):
         last = index == len(parts) - 1
         with contextlib.nullcontext() if last else t.strategy.accumulating(t.model):
-            outputs = t.forward(pictures)
-            loss = functional.cross_entropy(
-                outputs if outputs.dtype == torch.float64 else outputs.float(),
-                labels.to(t.strategy.device, non_blocking=True),
-                reduction="sum",
-                label_smoothing=t.config.loss.label_smoothing,
-            )
+            loss = t.loss(batch.pictures[part], batch.labels[part])
             t.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    t.strategy.step(t.optimizer, t.scaler)
+    t.strategy.step(t.optimizer, t.scaler, t.config.optimizer.clip_norm)
     t.optimizer.zero_grad()
+    if t.ema:
+        t.ema.update(t.step)
     return torch.stack(losses).sum() / total
 
 
@@ -118,11 +117,18 @@ def epoch_to_validate(t: Trainer) -> int | None:
 def validate(t: Trainer) -> Result:
     """Measure the whole validation split."""
     epoch = min(t.length.epochs, math.ceil(t.step / t.order.steps_per_epoch))
-    with t.clock.spent("validation"):
-        result = evaluate(t.plain, t.forward, t.splits.val, t.strategy, batch=t.config.validate_.batch, ballot=t.ballot)
+
+    def ballot() -> int:
+        t.watchdog.beat("validation", t.step)
+        return t.ballot()
+
+    with t.clock.spent("validation"), t.averaged():
+        result = evaluate(t.plain, t.predict, t.splits.val, t.strategy, batch=t.config.validate_.batch, ballot=ballot)
     if isinstance(result, int):
         end_early(t, result)
     t.validated = epoch
+    if t.strategy.first and t.config.checkpoint.keep_best:
+        checkpoint.score(t.directory.checkpoints, t.step, result.top1)
     t.recorder.validated(t.step, epoch, result)
     return result
 
@@ -130,14 +136,20 @@ def validate(t: Trainer) -> Result:
 def save_due(t: Trainer) -> bool:
     """Whether a checkpoint is due at this step."""
     every = t.config.checkpoint.every_steps
-    return t.step != t.saved and (t.step == t.length.steps or (every > 0 and t.step % every == 0))
+    due = t.step == t.length.steps or (every > 0 and t.step % every == 0)
+    # What may turn out to be among the best is saved before it is measured.
+    due = due or (t.config.checkpoint.keep_best > 0 and epoch_to_validate(t) is not None)
+    return due and t.step != t.saved
 
 
 def save(t: Trainer, wait: bool = False) -> None:
     """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
     with t.clock.spent("checkpoint"):
+        t.watchdog.beat("checkpoint", t.step)
         check_lease(t)
         state = t.strategy.full_state(t.plain, t.optimizer)
+        if t.ema:
+            state |= {"ema": t.strategy.full_tensors(t.ema.state_dict())}
         if t.strategy.first:
             meta = {
                 "scaler": t.scaler.state_dict(),
@@ -168,6 +180,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
     """Leave as all processes have agreed: saved and stopped, or at once if the directory is another's."""
     if outcome == LEASE_LOST:
         message = t.strategy.on_first(t.directory.taken_message)
+        t.watchdog.close()
         t.strategy.close()
         raise TakenOverError(message)
     t.recorder.flush(t.step)
@@ -178,8 +191,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
         t.recorder.summarize("stopped", t.step, t.validated)
         t.directory.release(stopped=True)
         t.recorder.close()
-    t.strategy.barrier()
-    t.strategy.close()
+    leave(t)
     raise ExitError(f"stopped on SIGTERM at step {t.step}; saved, the next start continues there", Exit.STOPPED)
 
 
@@ -188,16 +200,25 @@ def finish(t: Trainer) -> None:
     if t.saved != t.step:
         save(t)
     result = validate(t)
+    t.watchdog.beat("finish", t.step)
     with t.clock.spent("checkpoint"):
         if t.strategy.first:
             t.writer.wait()
         check_lease(t)
-        weights = t.strategy.full_tensors(t.plain.state_dict())
+        with t.averaged():
+            weights = t.strategy.full_tensors(t.plain.state_dict())
+            if t.strategy.first:
+                publish.publish(weights, t.directory.path / "published", t.recorder.provenance(result))
         if t.strategy.first:
-            publish.publish(weights, t.directory.path / "published", t.recorder.provenance(result))
             t.recorder.summarize("finished", t.step, t.validated, result)
             publish.report(t.directory.path)
             t.directory.release()
             t.recorder.close()
-        t.strategy.barrier()
+    leave(t)
+
+
+def leave(t: Trainer) -> None:
+    """Part from the other processes when all are done."""
+    t.strategy.barrier()
+    t.watchdog.close()
     t.strategy.close()

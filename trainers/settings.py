@@ -241,6 +241,9 @@ class Checkpoint(Settings):
         default=500, description="Steps between checkpoints; the end of the run is one too. 0: only then."
     )
     keep_last: Positive = Field(default=3, description="Newest checkpoints kept.")
+    keep_best: Natural = Field(
+        default=0, description="Checkpoints kept beside them, by top-1; each validation then has one of its own."
+    )
 
 
 class Log(Settings):

@@ -1,5 +1,6 @@
 """What a run is made of, and how it is put together: data, model, strategy, run directory; from a checkpoint if any."""
 
+import contextlib
 import signal
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from trainers.checkpoint import Writer
 from trainers.data.sampler import Order
 from trainers.data.splits import Splits, open_splits
 from trainers.data.transforms import normalizer
+from trainers.ema import Ema
+from trainers.loss import loss_sum
+from trainers.mix import mix, mixes
 from trainers.optim import Length
 from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, State, Strategy
 from trainers.recorder import Recorder
@@ -20,6 +24,7 @@ from trainers.rundir import RunDirectory, identity, refuse_other
 from trainers.settings import Config
 from trainers.telemetry.clock import Clock
 from trainers.telemetry.telemetry import log_to
+from trainers.watchdog import Watchdog
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -41,9 +46,11 @@ class Trainer:
     scaler: torch.amp.GradScaler
     autocast: torch.autocast
     prepare: Any
+    ema: Ema | None
     writer: Writer
     recorder: Recorder
     clock: Clock
+    watchdog: Watchdog
     step: int = 0
     validated: int = 0
     saved: int = -1
@@ -55,12 +62,24 @@ class Trainer:
             return LEASE_LOST
         return STOP if self.stop else CONTINUE
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Outputs of the model for uint8 pictures; in validation, without the strategy around it."""
-        module = self.model if self.plain.training else self.plain
+    def loss(self, pictures: Tensor, labels: Tensor) -> Tensor:
+        """Summed training loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
+        inputs, targets = self.prepare(pictures), labels
+        if mixes(self.config.augment):
+            inputs, targets = mix(inputs, labels, self.splits.classes, self.config.augment, self.config.seed, self.step)
         with self.autocast:
-            outputs: Tensor = module(self.prepare(pictures.to(self.strategy.device, non_blocking=True)))
+            outputs = self.model(inputs)
+        return loss_sum(outputs, targets, self.config.loss)
+
+    def predict(self, pictures: Tensor) -> Tensor:
+        """Outputs for uint8 pictures, without the strategy around the model."""
+        with self.autocast:
+            outputs: Tensor = self.plain(self.prepare(pictures.to(self.strategy.device, non_blocking=True)))
         return outputs
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """While this holds, the model has the weights that are validated and published."""
+        return self.ema.applied() if self.ema else contextlib.nullcontext()
 
 
 def build(
@@ -69,7 +88,7 @@ def build(
     """Open the data, enter the run directory, and build the model, from a checkpoint if there is one."""
     device = strategy.device
     splits = open_splits(config, pin=device.type == "cuda")
-    order = Order(len(splits.train.labels), batch, config.seed)
+    order = Order(len(splits.train.labels), batch, config.seed, unit(config), config.augment.repeats)
     length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
     strategy.on_first(directory.enter)
     log_to(directory.path, strategy.rank)
@@ -86,9 +105,12 @@ def build(
     wrapped = strategy.wrap(compiled)
     optimizer = strategy.distribute(optim.build(plain, config.optimizer), plain)
     scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+    ema = average(config, plain, order, length)
     if meta:
         strategy.load(plain, optimizer, {key: state[key] for key in ("model", "optimizer") if key in state})
         scaler.load_state_dict(meta["scaler"])
+        if ema:
+            strategy.load_tensors(ema.state_dict(), state.get("ema", {}))
     step = int(meta.get("step", 0))
     if strategy.first:
         clock.add(meta.get("seconds", {}))
@@ -96,18 +118,31 @@ def build(
         config=config, strategy=strategy, directory=directory, splits=splits, order=order, length=length,
         forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
         autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
-        prepare=normalizer(config.data.mean, config.data.std, device, master),
+        prepare=normalizer(config.data.mean, config.data.std, device, master), ema=ema,
         writer=Writer(directory.checkpoints, config.checkpoint.keep_last),
         recorder=Recorder(
             config, strategy, directory, order=order, length=length, clock=clock, step=step,
             validated=int(meta.get("validated", 0)),
         ),
-        clock=clock, step=step, validated=int(meta.get("validated", 0)), saved=step if meta else -1,
+        clock=clock, watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds),
+        step=step, validated=int(meta.get("validated", 0)), saved=step if meta else -1,
     )  # fmt: skip
     trainer.recorder.introduce(wanted)
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "stop", True))
     clock.begin()
     return trainer
+
+
+def unit(config: Config) -> int:
+    """Samples that must stay together: pairs, where pictures are mixed with their neighbours."""
+    return 2 if mixes(config.augment) else 1
+
+
+def average(config: Config, plain: nn.Module, order: Order, length: Length) -> Ema | None:
+    """The moving average of the weights, if one is kept."""
+    if not config.ema.decay:
+        return None
+    return Ema(plain, config.ema, batch=order.batch, length=length, warmup_epochs=config.schedule.warmup_epochs)
 
 
 def read_checkpoint(

@@ -39,13 +39,16 @@ class Loader:
     prefetch: int
     pin: bool
 
-    def batches(self, jobs: Iterable[tuple[int, Ids]]) -> Iterator[Batch]:
-        """Yield a batch for each (epoch, ids), in order, keeping `prefetch` of them in the making."""
+    def batches(self, jobs: Iterable[tuple[Ids | int, Ids]]) -> Iterator[Batch]:
+        """Yield a batch for each (draws, ids), in order, keeping `prefetch` of them in the making.
+
+        A draw keys a sample's augmentation beside seed and sample (`Order.draws`): one per sample, or one for all.
+        """
         queue: deque[tuple[Batch, list[Future[None]]]] = deque()
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="loader")
         try:
-            for epoch, ids in jobs:
-                queue.append(self._start(pool, epoch, ids))
+            for draws, ids in jobs:
+                queue.append(self._start(pool, np.broadcast_to(draws, len(ids)), ids))
                 if len(queue) > self.prefetch:
                     yield _finish(*queue.popleft())
             while queue:
@@ -53,15 +56,15 @@ class Loader:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _start(self, pool: ThreadPoolExecutor, epoch: int, ids: Ids) -> tuple[Batch, list[Future[None]]]:
+    def _start(self, pool: ThreadPoolExecutor, draws: Ids, ids: Ids) -> tuple[Batch, list[Future[None]]]:
         pictures = torch.empty((len(ids), 3, self.size, self.size), dtype=torch.uint8, pin_memory=self.pin)
         batch = Batch(ids, pictures, torch.from_numpy(self.labels[ids]))
         parts = np.array_split(np.arange(len(ids)), min(self.workers, max(1, len(ids))))
-        return batch, [pool.submit(self._fill, batch, epoch, part) for part in parts]
+        return batch, [pool.submit(self._fill, batch, draws, part) for part in parts]
 
-    def _fill(self, batch: Batch, epoch: int, places: NDArray[np.int64]) -> None:
+    def _fill(self, batch: Batch, draws: Ids, places: NDArray[np.int64]) -> None:
         for place in places:
-            batch.pictures[place] = self.fetch(int(batch.ids[place]), epoch)
+            batch.pictures[place] = self.fetch(int(batch.ids[place]), int(draws[place]))
 
 
 def _finish(batch: Batch, parts: list[Future[None]]) -> Batch:
