@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from trainers.prepare.config import Config, parse
-from trainers.prepare.sources.http import Patience
+from trainers.prepare.sources.retry import Patience
 
 HASTE = Patience(tries=4, first_pause=0.01, longest_pause=0.05, timeout=(5, 10))
 SYNSETS = ("n03000000", "n01000000", "n02000000")

@@ -10,7 +10,8 @@ from trainers.exits import ExitError, UserError
 from trainers.prepare import manifest as manifests
 from trainers.prepare.build import Options, build
 from trainers.prepare.sources.base import Traffic
-from trainers.prepare.sources.http import HttpSource, Patience
+from trainers.prepare.sources.http import HttpSource
+from trainers.prepare.sources.retry import Patience
 
 SECRET = "X-Signature=very-secret"
 

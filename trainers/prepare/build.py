@@ -27,7 +27,7 @@ from trainers.prepare.plan import Plan, ShardPlan, make_plan
 from trainers.prepare.progress import Progress
 from trainers.prepare.sources import open_source
 from trainers.prepare.sources.base import Source, Traffic
-from trainers.prepare.sources.http import Patience
+from trainers.prepare.sources.retry import Patience
 from trainers.prepare.writer import WORK, Job, finished, storage_error, write_shard
 
 LAYOUTS: dict[str, type[Layout]] = {"imagenet": ImageNet, "imagefolder": ImageFolder}

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from trainers.prepare.config import Source as SourceConfig
 from trainers.prepare.sources.base import Source, Traffic
-from trainers.prepare.sources.http import HttpSource, Patience
+from trainers.prepare.sources.http import HttpSource
 from trainers.prepare.sources.path import PathSource
+from trainers.prepare.sources.retry import Patience
 
 
 def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:

@@ -6,15 +6,24 @@ from typing import Protocol
 
 
 class Source(Protocol):
-    """One archive of known size that does not change while it is read."""
+    """One object of known size that does not change while it is read."""
 
     # How messages name it; never holds credentials or a signed query
     label: str
+    # In bytes
     size: int
+    # Tells this state of the object from any other, as well as its server or file system can
+    identity: str
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from `offset` on, or raise; safe to call from many threads."""
+        ...
 
     def read_range(self, offset: int, length: int) -> memoryview:
-        """Return exactly these bytes or raise; safe to call from many threads."""
-        ...
+        """Return exactly these bytes or raise."""
+        buffer = memoryview(bytearray(length))
+        self.read_into(offset, buffer)
+        return buffer
 
     def close(self) -> None:
         """Stop retrying; may be called more than once, and while other threads read."""

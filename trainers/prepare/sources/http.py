@@ -6,18 +6,17 @@ broke off. An address that was redirected to is used until the server refuses it
 expire. Addresses are never shown with their query, which may hold a signature.
 """
 
-import random
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
 import urllib3
 
-from trainers.exits import Exit, ExitError, UserError
-from trainers.prepare.sources.base import Traffic
+from trainers.exits import UserError
+from trainers.prepare.sources.base import Source, Traffic
+from trainers.prepare.sources.retry import PassingError, Patience, Retries
 
 _CHUNK = 256 << 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
@@ -26,32 +25,7 @@ _PASSING = {408, 425, 429, 500, 502, 503, 504}
 _EXPIRED = {400, 401, 403, 410}
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How failures are borne: tries without any progress, and the pauses between them, in seconds."""
-
-    tries: int = 8
-    first_pause: float = 0.5
-    longest_pause: float = 30.0
-    timeout: tuple[float, float] = (10.0, 60.0)
-
-    def pause(self, failures: int, asked: str | None) -> float:
-        """Return how long to wait after so many failures in a row; the server's own wish counts, within bounds."""
-        # Spread out, so that many connections do not come back at the same moment
-        pause = min(self.first_pause * 2.0 ** (failures - 1), self.longest_pause) * random.uniform(0.5, 1.0)
-        wish = float(asked) if asked and asked.isdigit() else 0.0
-        return max(pause, min(wish, 2 * self.longest_pause))
-
-
-class PassingError(Exception):
-    """Something that may be gone at the next try. `wait` is what the server asked for."""
-
-    def __init__(self, cause: str, wait: str | None = None) -> None:
-        super().__init__(cause)
-        self.wait = wait
-
-
-class HttpSource:
+class HttpSource(Source):
     """Reads ranges of one object over HTTP or HTTPS.
 
     `locate` asks for a fresh address where addresses expire.
@@ -70,46 +44,24 @@ class HttpSource:
         self._locate = locate or (lambda: url)
         self._traffic = traffic
         self._patience = patience or Patience()
+        self._retries = Retries(self.label, traffic, self._patience)
         self._local = threading.local()
         self._lock = threading.Lock()
         self._address = ""
         self._proven = ""
         self._identity: tuple[int, str, str] | None = None
-        self._stopped = threading.Event()
         self.read_range(0, 1)
         assert self._identity is not None
         self.size = self._identity[0]
+        self.identity = " ".join(map(str, self._identity))
 
-    def read_range(self, offset: int, length: int) -> memoryview:
-        """Return exactly these bytes of the object."""
-        buffer = memoryview(bytearray(length))
-        done = failures = 0
-        while done < length:
-            try:
-                for chunk in self._stream(offset + done, length - done):
-                    buffer[done : done + len(chunk)] = chunk
-                    done += len(chunk)
-                    failures = 0
-                    self._traffic.add(received=len(chunk))
-            except PassingError as error:
-                failures += 1
-                self._bear(error, failures)
-        return buffer
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer with the bytes from `offset` on."""
+        self._retries.fill(offset, buffer, self._stream)
 
     def close(self) -> None:
         """Stop waiting for retries; connections close with their threads."""
-        self._stopped.set()
-
-    def _bear(self, error: "PassingError", failures: int) -> None:
-        """Wait before the next try, or give up."""
-        self._traffic.retry(str(error))
-        if failures >= self._patience.tries or self._stopped.is_set():
-            raise ExitError(
-                f"{self.label} could not be read: {error}, {failures} times in a row; check the network and the "
-                "server, then run the same command again: finished shards are kept",
-                Exit.FAILED,
-            )
-        self._stopped.wait(self._patience.pause(failures, error.wait))
+        self._retries.stop()
 
     def _stream(self, offset: int, length: int) -> Iterator[bytes]:
         """Ask once for a range and pass on what comes; every way in which it may break is a PassingError."""

@@ -13,7 +13,8 @@ import requests
 
 from trainers.exits import UserError
 from trainers.prepare.sources.base import Traffic
-from trainers.prepare.sources.http import HttpSource, PassingError, Patience
+from trainers.prepare.sources.http import HttpSource
+from trainers.prepare.sources.retry import PassingError, Patience
 
 _HOW = (
     "make a token on Kaggle's settings page and keep it in a Secret with the keys KAGGLE_USERNAME and KAGGLE_KEY, or "

@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
-from trainers.prepare.sources.base import Traffic
+from trainers.prepare.sources.base import Source, Traffic
 
 
-class PathSource:
+class PathSource(Source):
     """Reads ranges of a local file; a file that changes meanwhile is an error."""
 
     def __init__(self, path: Path, traffic: Traffic) -> None:
@@ -19,14 +19,14 @@ class PathSource:
             raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
         self._identity = self._stat()
         self.size = self._identity[0]
+        self.identity = " ".join(map(str, self._identity[:2]))
 
-    def read_range(self, offset: int, length: int) -> memoryview:
-        """Return exactly these bytes of the file."""
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill the buffer with the file's bytes from `offset` on."""
         if self._stat() != self._identity:
             raise UserError(f"{self.label} changed while it was read; run the same command again when it is at rest")
-        buffer = memoryview(bytearray(length))
         done = 0
-        while done < length:
+        while done < len(buffer):
             try:
                 count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
             except OSError as error:
@@ -36,8 +36,7 @@ class PathSource:
             if count == 0:
                 raise UserError(f"{self.label} is cut short: it ends at byte {offset + done:,}; copy it again")
             done += count
-        self._traffic.add(received=length, requests=1)
-        return buffer
+        self._traffic.add(received=done, requests=1)
 
     def close(self) -> None:
         """Leave the file to its last reader: a thread may still be in the middle of a range."""
