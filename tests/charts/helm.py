@@ -12,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "bin"
 CHART = ROOT / "charts" / "trainyard"
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+# Examples that leave the images to the command line are complete with these.
+IMAGES = ("--set", "global.image.registry=registry.example.com/team", "--set", "global.image.tag=0.1.0")
 HELMS = ("helm3", "helm4")
 SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob")
 
@@ -38,11 +41,12 @@ def _template(helm: str, release: str, arguments: tuple[str, ...], stdin: str) -
     return run(helm, "template", release, CHART, "--namespace", "vision", *arguments, stdin=stdin)
 
 
-def template(values: Values | Path, helm: str = "helm3", release: str = "demo") -> str:
-    """Render the chart with values from a file or a dict."""
+def template(values: Values | Path, helm: str = "helm3", release: str = "demo", anew: bool = False) -> str:
+    """Render the chart with values from a file or a dict; what was rendered before is remembered, unless `anew`."""
+    render = _template.__wrapped__ if anew else _template
     if isinstance(values, Path):
-        return _template(helm, release, ("-f", str(values)), "")
-    return _template(helm, release, ("-f", "-"), yaml.safe_dump(values))
+        return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
+    return render(helm, release, ("-f", "-"), yaml.safe_dump(values))
 
 
 def documents(text: str) -> list[Values]:

@@ -18,6 +18,8 @@ CHANGES = {
     "environment": helm.at("global.training.env", [{"name": "NCCL_DEBUG", "value": "INFO"}]),
     "dataset": helm.at("global.dataset.name", "flowers"),
     "claim": CLAIM,
+    "folder of the claim": helm.at("global.storage.data.subPath", "team-a"),
+    "user": helm.at("global.storage.uid", 2001),
 }
 # Each changes how the jobs are kept or placed, not what they compute.
 SAME = {
@@ -29,6 +31,7 @@ SAME = {
         helm.at("mpijob.runPolicy.ttlSecondsAfterFinished", 60),
     ),
     "suspend": helm.merged(helm.at("pytorchjob.runPolicy.suspend", True), helm.at("mpijob.runPolicy.suspend", True)),
+    "rotated secret": helm.at("secrets.wandb.apiKey", "another-key"),
     "secret": helm.merged(helm.at("global.secrets.wandb.existingSecret", "team"), helm.at("secrets.enabled", False)),
 }
 

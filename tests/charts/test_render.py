@@ -15,7 +15,7 @@ VARYING = (
     r"\b(lookup|rand\w+|uuidv4|now|date\w*|ago|genCA|genSelfSignedCert|genPrivateKey|IsUpgrade|IsInstall|Revision)\b"
 )
 
-each_ci = pytest.mark.parametrize("values", helm.CI, ids=lambda path: path.stem)
+each_ci = pytest.mark.parametrize("values", [*helm.CI, *helm.EXAMPLES], ids=lambda path: path.stem)
 
 
 def compact(text: str) -> str:
@@ -27,7 +27,7 @@ def compact(text: str) -> str:
 def test_two_renders_are_the_same_bytes(values: Path):
     for program in helm.HELMS:
         first = helm.template(values, program)
-        assert helm.run(program, "template", "demo", helm.CHART, "--namespace", "vision", "-f", values) == first
+        assert helm.template(values, program, anew=True) == first
 
 
 @each_ci

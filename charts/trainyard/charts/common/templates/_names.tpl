@@ -10,6 +10,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/part-of: trainyard
+{{- with .Values.global.labels }}
+{{- include "common.refuseOwnLabels" (list "global.labels" .) }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Refuse labels that the chart sets itself. Call with a list: the key in values, and its labels. */}}
+{{- define "common.refuseOwnLabels" -}}
+{{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of" "sidecar.istio.io/inject" "kueue.x-k8s.io/queue-name" -}}
+{{- range $key, $_ := index . 1 -}}
+{{- if has $key $own -}}
+{{- fail (printf "\n\n%s sets %s, which the chart sets itself: take it out.\n" (index $ 0) $key) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Labels of every pod. Istio's sidecar is declined: it would keep a finished pod alive. */}}

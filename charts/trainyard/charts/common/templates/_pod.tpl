@@ -1,9 +1,9 @@
 {{/* Security of every pod: passes the `restricted` Pod Security Standard. */}}
 {{- define "common.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: 1000
-runAsGroup: 1000
-fsGroup: 1000
+runAsUser: {{ int64 .Values.global.storage.uid }}
+runAsGroup: {{ int64 .Values.global.storage.gid }}
+fsGroup: {{ int64 .Values.global.storage.gid }}
 fsGroupChangePolicy: {{ .Values.global.storage.fsGroupChangePolicy }}
 {{- with .Values.global.storage.supplementalGroups }}
 supplementalGroups:
@@ -61,6 +61,9 @@ schedulerName: {{ . }}
 {{- define "common.podHead" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
+{{- with .root.Values.global.serviceAccountName }}
+serviceAccountName: {{ . }}
+{{- end }}
 securityContext:
   {{- include "common.podSecurity" .root | nindent 2 }}
 {{- with .root.Values.global.image.pullSecrets }}
@@ -95,6 +98,41 @@ imagePullSecrets:
 - name: {{ index . 1 }}
   persistentVolumeClaim:
     claimName: {{ include "common.claim" . }}
+{{- end -}}
+
+{{/*
+Where a claim is mounted. Call with a list: the context, `data` or `results`, and whether read-only.
+*/}}
+{{- define "common.claimMount" -}}
+- name: {{ index . 1 }}
+  mountPath: /{{ index . 1 }}
+  {{- with (index (index . 0).Values.global.storage (index . 1)).subPath }}
+  subPath: {{ . }}
+  {{- end }}
+  {{- if index . 2 }}
+  readOnly: true
+  {{- end }}
+{{- end -}}
+
+{{/* The image knows uid 1000; ssh and torch look others up by name, so another uid gets a line of its own in /etc/passwd. */}}
+{{- define "common.passwd" -}}
+{{- with .Values.global.storage -}}
+{{- if ne (int64 .uid) 1000 -}}
+root:x:0:0:root:/root:/usr/sbin/nologin
+trainer:x:{{ int64 .uid }}:{{ int64 .gid }}::/home/trainer:/bin/sh
+nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where that file is mounted, when there is one. */}}
+{{- define "common.passwdMount" -}}
+{{- if include "common.passwd" . -}}
+- name: trainyard
+  mountPath: /etc/passwd
+  subPath: passwd
+  readOnly: true
+{{- end -}}
 {{- end -}}
 
 {{/*

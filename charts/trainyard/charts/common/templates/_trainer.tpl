@@ -71,22 +71,22 @@
   securityContext:
     {{- include "common.containerSecurity" "" | nindent 4 }}
   volumeMounts:
-    {{- include "common.trainerMounts" .run.training | nindent 4 }}
+    {{- include "common.trainerMounts" .root | nindent 4 }}
 {{- end -}}
 
-{{/* Mounts of a training container. The dataset is read-only: only its own Job writes it. */}}
+{{/* Mounts of a training container. */}}
 {{- define "common.trainerMounts" -}}
 - name: trainyard
   mountPath: /etc/trainyard
   readOnly: true
-- name: data
-  mountPath: /data
-  readOnly: true
-- name: results
-  mountPath: /results
+{{ include "common.claimMount" (list . "data" .Values.global.storage.data.readOnly) }}
+{{ include "common.claimMount" (list . "results" false) }}
 - name: shm
   mountPath: /dev/shm
 {{ include "common.scratchMounts" . }}
+{{- with include "common.passwdMount" . }}
+{{ . }}
+{{- end }}
 {{- end -}}
 
 {{/* The run's settings and secrets as one read-only volume, /etc/trainyard. */}}
@@ -143,7 +143,7 @@ spec:
       securityContext:
         {{- include "common.containerSecurity" $training.rdma.resource | nindent 8 }}
       volumeMounts:
-        {{- include "common.trainerMounts" $training | nindent 8 }}
+        {{- include "common.trainerMounts" .root | nindent 8 }}
         {{- with $training.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -172,6 +172,10 @@ metadata:
 data:
   config.json: |
     {{- mustToPrettyJson .run.config | nindent 4 }}
+  {{- with include "common.passwd" .root }}
+  passwd: |
+    {{- . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{/* A job's run policy. Call with a dict: root, run, and clean, the cleanPodPolicy unless values say another. Gang scheduling waits for the training pods alone, since an MPI launcher is created after them. */}}

@@ -60,12 +60,23 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- fail (printf "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts toward that limit.\n" $.shmSize .) -}}
 {{- end -}}
 {{- end -}}
+{{- include "common.refuseOwnLabels" (list "global.training.podLabels" .podLabels) -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" -}}
 {{- range concat .env .rdma.env -}}
 {{- if has .name $own -}}
 {{- fail (printf "\n\nglobal.training.env sets %s, which the chart sets itself: take it out.\n" .name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Where a run reads and writes, and as whom: pods that are there never change, so what mends their access is a new job. */}}
+{{- define "common.place" -}}
+{{- $storage := .Values.global.storage -}}
+{{- $place := pick $storage "uid" "gid" "supplementalGroups" -}}
+{{- range $which := list "data" "results" -}}
+{{- $_ := set $place $which (list (include "common.claim" (list $ $which)) (index $storage $which).subPath) -}}
+{{- end -}}
+{{- mustToJson $place -}}
 {{- end -}}
 
 {{/*
@@ -90,7 +101,7 @@ The hash leaves out what changes how the job is kept, not what it computes: labe
   "data" (dict "dir" (printf "/data/%s" $root.Values.global.dataset.name)))) -}}
 {{- $run := dict "runName" $runName "image" (include "common.image" $root) "command" $command "config" $config "nodes" $nodes "processes" $processes -}}
 {{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
-{{- $what = merge $what $run (dict "identity" .identity "claims" (list (include "common.claim" (list $root "data")) (include "common.claim" (list $root "results")))) -}}
+{{- $what = merge $what $run (dict "identity" .identity "storage" (include "common.place" $root)) -}}
 {{- $_ := set $run "name" (include "common.jobName" (list $root (mustToJson $what))) -}}
 {{- $_ := set $run "training" $training -}}
 {{- mustToJson $run -}}

@@ -55,8 +55,7 @@ spec:
         - name: trainyard
           mountPath: /etc/trainyard
           readOnly: true
-        - name: data
-          mountPath: /data
+        {{- include "common.claimMount" (list $root "data" false) | nindent 8 }}
         {{- include "common.scratchMounts" $root | nindent 8 }}
   volumes:
     - name: trainyard

@@ -51,9 +51,11 @@ spec:
         - name: trainyard
           mountPath: /etc/trainyard
           readOnly: true
-        - name: results
-          mountPath: /results
+        {{- include "common.claimMount" (list $root "results" false) | nindent 8 }}
         {{- include "common.scratchMounts" $root | nindent 8 }}
+        {{- with include "common.passwdMount" $root }}
+        {{- . | nindent 8 }}
+        {{- end }}
   volumes:
     {{- include "common.trainerConfigVolume" . | nindent 4 }}
     {{- include "common.claimVolume" (list $root "results") | nindent 4 }}

@@ -1,0 +1,38 @@
+{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `wandb` or `registry`. */}}
+{{- define "secrets.name" -}}
+{{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
+{{- end -}}
+
+{{/* Refuse what makes the same Secret twice, or one that nothing reads. Call with a list: the context, which, and from where. */}}
+{{- define "secrets.check" -}}
+{{- $root := index . 0 -}}
+{{- $which := index . 1 -}}
+{{- $name := include "secrets.name" (list $root $which) -}}
+{{- if eq $which "registry" -}}
+{{- if not (has $name $root.Values.global.image.pullSecrets) -}}
+{{- fail (printf "\n\n%s makes the pull secret %s: add it to global.image.pullSecrets.\n" (index . 2) $name) -}}
+{{- end -}}
+{{- else if (index $root.Values.global.secrets $which).existingSecret -}}
+{{- fail (printf "\n\n%s makes a Secret, and global.secrets.%s.existingSecret names another: keep one of them.\n" (index . 2) $which) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Keys and values of each Secret that values make, as JSON; refuses halves. */}}
+{{- define "secrets.fromValues" -}}
+{{- $kaggle := dict "KAGGLE_USERNAME" .Values.kaggle.username "KAGGLE_KEY" .Values.kaggle.key "KAGGLE_API_TOKEN" .Values.kaggle.token "kaggle.json" .Values.kaggle.json -}}
+{{- if ne (empty .Values.kaggle.username) (empty .Values.kaggle.key) -}}
+{{- fail "\n\nsecrets.kaggle.username and secrets.kaggle.key belong together: set both, or secrets.kaggle.token instead.\n" -}}
+{{- end -}}
+{{- $registry := dict -}}
+{{- with .Values.registry -}}
+{{- if ne (empty .username) (empty .password) -}}
+{{- fail "\n\nsecrets.registry.username and secrets.registry.password belong together: set both.\n" -}}
+{{- end -}}
+{{- if .username -}}
+{{- $server := .server | default (first (splitList "/" $.Values.global.image.registry)) -}}
+{{- $auth := printf "%s:%s" .username .password | b64enc -}}
+{{- $_ := set $registry ".dockerconfigjson" (mustToJson (dict "auths" (dict $server (dict "username" .username "password" .password "auth" $auth)))) -}}
+{{- end -}}
+{{- end -}}
+{{- mustToJson (dict "kaggle" $kaggle "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- end -}}
