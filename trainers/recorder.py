@@ -1,17 +1,23 @@
 """Keeps the record of a run: losses of each step, sample ids, events, and the summary at its end.
 
 Losses stay on the device until a line is due; then those of all steps since the last line are fetched and summed over
-processes at once. A loss that is no number ends the run there, before anything of it is saved.
+processes at once, together with where each process spent its time. A loss that is no number, or has exploded, ends the
+run there, before anything of it is saved.
 """
 
+import io
 import json
 import logging
+import math
 import os
 import platform
 import socket
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +26,14 @@ from trainers.config import as_tree
 from trainers.data.sampler import Ids, Order
 from trainers.evaluate import Result
 from trainers.exits import Exit, ExitError
-from trainers.files import write_json
+from trainers.files import write_atomically, write_json
 from trainers.optim import Length, learning_rate
 from trainers.parallel.base import Strategy
 from trainers.rundir import RunDirectory, length_asked
 from trainers.settings import Config
-from trainers.telemetry.clock import Clock
+from trainers.telemetry import slowest
+from trainers.telemetry.clock import Clock, goodput
+from trainers.telemetry.goodput import Past, settle
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.telemetry import Telemetry
 
@@ -37,7 +45,7 @@ class Recorder:
 
     def __init__(
         self, config: Config, strategy: Strategy, directory: RunDirectory, *, order: Order, length: Length,
-        clock: Clock, step: int, validated: int,
+        clock: Clock, step: int, validated: int, class_names: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._config = config
         self._strategy = strategy
@@ -48,7 +56,13 @@ class Recorder:
         self._pending: list[Tensor] = []
         self._flushed = step
         self._identity: dict[str, Any] = {}
-        self._lost = rewind_all(directory, step, validated) if strategy.first else 0
+        self._class_names = class_names
+        self._times = [[0.0] * len(slowest.PARTS) for _ in range(strategy.world)]
+        self._wall = 0.0
+        self._past, self._lost = Past(), 0
+        if strategy.first:
+            self._past = settle(clock, directory.path, step)
+            self._lost = rewind_all(directory, step, validated)
         strategy.barrier()
         self._telemetry = (
             Telemetry(config, directory.path, length.steps, length.steps_per_epoch) if strategy.first else None
@@ -68,7 +82,14 @@ class Recorder:
         self._identity = identity
         if self._telemetry is None:
             return
-        strategy, order = self._strategy, self._order
+        strategy, order, past = self._strategy, self._order, self._past
+        earlier = self._clock.before
+        self._telemetry.event(
+            "start", self._resumed_at, self._epoch(self._resumed_at), started=round(self._clock.started, 3),
+            restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
+            steps=self._length.steps, model=self._config.model.name,
+            seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
+        )  # fmt: skip
         self._telemetry.say(
             f"{self._config.model.name} on {order.samples} samples of {identity['model.num_classes']} classes: "
             f"{self._length.steps} steps of {order.batch}, {strategy.name} on {strategy.world} processes "
@@ -76,7 +97,10 @@ class Recorder:
         )
         step = self._resumed_at
         if step:
-            self._telemetry.event("resume", step, self._epoch(step), lost_steps=self._lost)
+            self._telemetry.event(
+                "resume", step, self._epoch(step), lost_steps=self._lost, lost_seconds=round(past.lost, 3),
+                restart_wait_seconds=round(past.waited, 3),
+            )  # fmt: skip
             self._telemetry.say(f"resumed at step {step}; {self._lost} steps are done again")
 
     def step_done(self, step: int, ids: Ids, loss: Tensor) -> None:
@@ -89,22 +113,28 @@ class Recorder:
         """Write the line of metrics for the steps since the last one."""
         if not self._pending:
             return
-        with self._clock.spent("communication"):
+        with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
             mine = torch.stack(self._pending).double().cpu()
-            losses = self._strategy.sum(mine)
-        self._pending = []
-        self._refuse_nan(mine, losses, step)
         seconds = self._clock.read()
         spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        self._seconds = seconds
+        with self._clock.spent("communication"):
+            packed = slowest.pack(mine, spent, self._strategy.rank, self._strategy.world)
+            losses, times = slowest.unpack(self._strategy.sum(packed), self._strategy.world)
+        self._pending = []
+        self._refuse_ill(mine, losses, step)
         wall = sum(spent.values()) - spent["validation"]
+        self._wall += wall
+        self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
+        last = slowest.find(times, wall)
         samples = self._order.samples_before(step)
         rate = (samples - self._order.samples_before(self._flushed)) / max(wall, 1e-9)
-        self._flushed, self._seconds = step, seconds
+        self._flushed = step
         if self._telemetry is not None and not self._directory.lost():
             self._telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
                 lr=learning_rate(self._config, self._order.batch, self._length, step - 1),
-                images_per_second=round(rate, 2), seconds=spent,
+                images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
             )  # fmt: skip
 
     def validated(self, step: int, epoch: int, result: Result) -> None:
@@ -112,6 +142,8 @@ class Recorder:
         fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
         if self._telemetry is not None:
             self._telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
+            if result.confusion is not None and not self._directory.lost():
+                write_confusion(self._directory.path, result.confusion, self._class_names)
 
     def saved(self, step: int) -> None:
         """Report a checkpoint."""
@@ -131,6 +163,7 @@ class Recorder:
         seconds = self._clock.read()
         training = sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
         samples = self._order.samples_before(step)
+        overall = slowest.find(self._times, self._wall)
         summary = {
             "status": status,
             "steps": step,
@@ -142,7 +175,13 @@ class Recorder:
             "world_size": self._strategy.world,
             "strategy": self._strategy.name,
             "seconds": seconds,
-            "ranks": self._ranks,
+            "goodput": round(goodput(seconds), 4),
+            "restarts": self._past.restarts,
+            "slowest_rank": overall.as_dict() if overall else None,
+            "ranks": [
+                {**who, "seconds": {part: round(value, 3) for part, value in zip(slowest.PARTS, times, strict=True)}}
+                for who, times in zip(self._ranks, self._times, strict=True)
+            ],
             "samples": samples,
             "identity": self._identity,
             "length": length_asked(self._config),
@@ -153,7 +192,10 @@ class Recorder:
             "config": as_tree(self._config),
         }
         write_json(self._directory.path / "summary.json", summary)
-        if self._telemetry is not None and result is not None:
+        if self._telemetry is None:
+            return
+        self._telemetry.event("end", step, self._epoch(step), status=status, seconds_total=seconds)
+        if result is not None:
             self._telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
                 f"{summary['images_per_second']:,.0f} img/s over {training:,.0f} s of training; "
@@ -169,23 +211,41 @@ class Recorder:
         """The epoch of the last of `step` steps, counted from 1."""
         return self._order.epoch(max(step, 1) - 1) + 1
 
-    def _refuse_nan(self, mine: Tensor, losses: Tensor, step: int) -> None:
-        """End the run if a loss is no number; every process sees the same sum, so all end at the same step."""
-        if bool(torch.isfinite(losses).all()):
+    def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
+        """End the run if a loss is no number, or above log.max_loss; all processes see the same sums, so all end."""
+        most = self._config.log.max_loss or math.inf
+        ill = ~torch.isfinite(losses) | (losses > most)
+        if not bool(ill.any()):
             return
-        index = int((~torch.isfinite(losses)).nonzero()[0])
+        index = int(ill.nonzero()[0])
         bad = step - len(losses) + index + 1
-        ranks = [rank for rank, wrong in enumerate(self._strategy.gather_objects(not mine[index].isfinite())) if wrong]
+        batch = self._order.global_batch(bad - 1)
+        own = len(self._order.slice(bad - 1, self._strategy.rank, self._strategy.world))
+        wrong = not mine[index].isfinite() or float(mine[index]) * len(batch) > most * own
+        ranks = [rank for rank, is_wrong in enumerate(self._strategy.gather_objects(wrong)) if is_wrong]
+        limit = f", above log.max_loss = {most:g}," if losses[index].isfinite() else ""
         error = ExitError(
-            f"the loss of step {bad} is {float(losses[index])} on ranks {ranks}; nothing after the last checkpoint is "
-            "kept. Lower optimizer.lr, lengthen schedule.warmup_epochs or use another precision; the sample ids of the "
-            f"step are in {self._directory.path / 'failed.json'}",
+            f"the loss of step {bad} is {float(losses[index]):g}{limit} on ranks {ranks}; nothing after the last "
+            "checkpoint is kept. Lower optimizer.lr, lengthen schedule.warmup_epochs or use another precision; the "
+            f"sample ids of the step are in {self._directory.path / 'failed.json'}",
             Exit.NAN,
-            {"step": bad, "ranks": ranks, "sample_ids": self._order.global_batch(bad - 1).tolist()},
+            {"step": bad, "ranks": ranks, "sample_ids": batch.tolist()},
         )
         if self._strategy.first and not self._directory.lost():
             self.summarize("failed", step, self._order.epoch(step))
         raise error
+
+
+def write_confusion(directory: Path, confusion: Tensor, class_names: Sequence[str]) -> None:
+    """Write validation/confusion.npz: `confusion` (classes, classes) counts [truth, guess], `classes` their names."""
+    folder = directory / "validation"
+    folder.mkdir(exist_ok=True)
+    counts = confusion.numpy()
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer, confusion=counts.astype(np.min_scalar_type(counts.max())), classes=np.array(class_names, dtype=str)
+    )
+    write_atomically(folder / "confusion.npz", buffer.getvalue())
 
 
 def rewind_all(directory: RunDirectory, step: int, validated: int) -> int:

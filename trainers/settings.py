@@ -251,6 +251,10 @@ class Log(Settings):
 
     every_steps: Positive = Field(default=10, description="Steps between lines of metrics.jsonl.")
     console_seconds: Annotated[float, Field(gt=0.0)] = Field(default=3.0, description="Seconds between progress lines.")
+    max_loss: Annotated[float, Field(ge=0.0)] = Field(
+        default=1e6,
+        description="A training loss above this has exploded: the run ends with exit code 77, as on NaN. 0: no limit.",
+    )
 
 
 class Comm(Settings):

@@ -70,6 +70,7 @@ class Watchdog:
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
         self._first_looks: dict[int, Heartbeat] = {}
+        self._previous = float(read_json(self._path(self._rank)).get("time", 0))  # of the start before this one
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.beat("start", 0)
         self._thread.start()
@@ -139,6 +140,7 @@ class Watchdog:
         beat: Heartbeat = {
             "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": what, "step": step,
             "beats": number, "waited_seconds": round(waited, 1), "time": round(time.time(), 3),
+            "previous": self._previous,
         }  # fmt: skip
         if done:
             beat["done"] = True
@@ -187,10 +189,11 @@ def stack_of(thread: int | None) -> list[str]:
     return [f"{call.filename}:{call.lineno} {call.name}" for call in traceback.extract_stack(frame)] if frame else []
 
 
-def last_alive(directory: Path) -> float | None:
-    """When a process of the run directory last gave a sign of life, in Unix seconds; None if never."""
-    times = [float(read_json(path).get("time", 0)) for path in (directory / "heartbeats").glob("rank-*.json")]
-    return max(times, default=None)
+def last_alive(directory: Path, before: float) -> float:
+    """When a process of the run last gave a sign of life before a moment, in Unix seconds; 0 if never."""
+    beats = [read_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
+    times = [float(beat.get(key, 0)) for beat in beats for key in ("time", "previous")]
+    return max((moment for moment in times if moment < before), default=0.0)
 
 
 def _place(beat: Heartbeat) -> str:

@@ -30,7 +30,7 @@ class Clock:
 
     def __init__(self, began: float, before: dict[str, float] | None = None) -> None:
         self.seconds = dict.fromkeys(CAUSES, 0.0) | (before or {})
-        self.earlier = sum((before or {}).values())
+        self.before = dict(before or {})
         self.started = time.time() - (time.monotonic() - began)
         self._stack = ["init"]
         self._last = began
@@ -60,9 +60,14 @@ class Clock:
 
     def add(self, before: dict[str, float]) -> None:
         """Count what earlier starts of the run have spent."""
+        self.spend(before)
         for cause, seconds in before.items():
+            self.before[cause] = self.before.get(cause, 0.0) + seconds
+
+    def spend(self, more: dict[str, float]) -> None:
+        """Count seconds that passed before this process, and belong to no earlier start."""
+        for cause, seconds in more.items():
             self.seconds[cause] = self.seconds.get(cause, 0.0) + seconds
-            self.earlier += seconds
 
     def read(self) -> dict[str, float]:
         """Seconds by cause so far."""

@@ -49,6 +49,8 @@ def rewind(path: Path, step: int, validated: int) -> int:
 
 
 def _before(event: Event, step: int, validated: int) -> bool:
+    if event.get("event") == "start":  # what the seconds of a whole run are reckoned from
+        return True
     if event.get("event") == "validate":
         return int(event.get("step", 0)) <= step and int(event.get("epoch", 0)) <= validated
     return int(event.get("step", 0)) <= step

@@ -1,0 +1,60 @@
+"""The slowest rank and what keeps it: found from each rank's seconds, which travel with the losses in one sum."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PARTS = ("data_wait", "compute", "communication")
+NOTABLE = 0.2  # of the time: worth a word on the console
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The slowest rank, what keeps it (data, compute, communication), and the share of the time it holds others up."""
+
+    rank: int
+    cause: str
+    behind: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the records."""
+        return asdict(self)
+
+
+def pack(losses: Tensor, spent: dict[str, float], rank: int, world: int) -> Tensor:
+    """Losses (steps,) and this rank's seconds, in its own place among zeros: (steps + 3 * world,), to be summed."""
+    times = torch.zeros(world, len(PARTS), dtype=torch.float64)
+    times[rank] = torch.tensor([spent[part] for part in PARTS], dtype=torch.float64)
+    return torch.cat([losses, times.flatten()])
+
+
+def unpack(total: Tensor, world: int) -> tuple[Tensor, list[list[float]]]:
+    """The sum of what all ranks packed: losses (steps,), and seconds by rank and part."""
+    steps = len(total) - world * len(PARTS)
+    times: list[list[float]] = total[steps:].view(world, len(PARTS)).tolist()
+    return total[:steps], times
+
+
+def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:
+    """The rank that works longest before it can meet the others; None for a single one.
+
+    `times` are seconds by rank and part, `wall` the seconds that they were measured over. Waiting for others is no
+    work, so communication does not count; it is the cause only where no rank stands out and it takes most of the time.
+    """
+    if len(times) < 2:
+        return None
+    work = [data + compute for data, compute, _ in times]
+    rank = max(range(len(work)), key=work.__getitem__)
+    others = [row for index, row in enumerate(times) if index != rank]
+    excess = [times[rank][part] - median(row[part] for row in others) for part in range(2)]
+    behind = max(0.0, work[rank] - median(row[0] + row[1] for row in others)) / max(wall, 1e-9)
+    if behind >= 0.05:
+        cause = excess.index(max(excess))
+    else:  # nobody stands out: what takes all of them most time
+        totals = [sum(row[part] for row in times) for part in range(3)]
+        cause = totals.index(max(totals))
+    return Slowest(rank, PARTS[cause].removesuffix("_wait"), round(behind, 4))
