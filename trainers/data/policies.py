@@ -1,0 +1,197 @@
+"""Random changes of a training picture's shape and colour: TrivialAugment, RandAugment (two kinds) and random erasing.
+
+What is done is drawn from the sample's own random numbers, so it does not depend on which process prepares the picture;
+the pixels are computed by torchvision's functions. The tables of operations and strengths are those of the sources:
+
+`trivial`  TrivialAugment Wide, arXiv:2103.10158, as torchvision's v2.TrivialAugmentWide: one of 14 operations, one of
+           31 strengths, a random sign.
+`rand`     RandAugment, arXiv:1909.13719, as torchvision's v2.RandAugment: `policy_ops` of the 14 operations, each at
+           strength `policy_magnitude` of 31 (0 to 30), a random sign.
+`rand_increasing`  timm's rand-mM-mstd0.5-inc1: `policy_ops` of 15 operations, each done with probability 1/2, at a
+           strength from a normal distribution around `policy_magnitude` (0 to 10, standard deviation 0.5); areas that
+           become empty get the mean colour. timm turns and shears with bilinear or bicubic interpolation at random,
+           and this always with bilinear.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainers.settings import Augment
+
+BINS = 31
+ERASE_SCALE, ERASE_RATIO = (0.02, 0.33), (0.3, 3.3)
+INCREASING = (
+    "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", "Color", "Contrast",
+    "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY",
+)  # fmt: skip
+SIGNED = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness"}
+
+
+class Change(NamedTuple):
+    """One operation and how strongly it is done; the strength means what torchvision's policies mean by it."""
+
+    name: str
+    strength: float
+
+
+def strengths(height: int, width: int, wide: bool) -> dict[str, tuple[float, float]]:
+    """For each operation of torchvision's policies, its strength in the first and in the last of 31 bins.
+
+    `wide`: TrivialAugment Wide, else RandAugment. Operations without a strength have (0, 0).
+    """
+    colour = 0.99 if wide else 0.9
+    return {
+        "Identity": (0.0, 0.0),
+        "ShearX": (0.0, 0.99 if wide else 0.3),
+        "ShearY": (0.0, 0.99 if wide else 0.3),
+        "TranslateX": (0.0, 32.0 if wide else 150.0 / 331.0 * width),
+        "TranslateY": (0.0, 32.0 if wide else 150.0 / 331.0 * height),
+        "Rotate": (0.0, 135.0 if wide else 30.0),
+        "Brightness": (0.0, colour),
+        "Color": (0.0, colour),
+        "Contrast": (0.0, colour),
+        "Sharpness": (0.0, colour),
+        "Posterize": (8.0, 2.0 if wide else 4.0),
+        "Solarize": (1.0, 0.0),
+        "AutoContrast": (0.0, 0.0),
+        "Equalize": (0.0, 0.0),
+    }
+
+
+def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> float:
+    """The strength of an operation in a bin, without its sign; bits and pixels are whole numbers."""
+    value = float(torch.linspace(*table[name], BINS)[bin_])  # in fp32, as there: a threshold may lie on a pixel's value
+    whole = round if name == "Posterize" else int if name.startswith("Translate") else float
+    return float(whole(value))
+
+
+def draw(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
+    """What happens to a picture, in order."""
+    if augment.policy == "none":
+        return []
+    if augment.policy == "rand_increasing":
+        return _draw_increasing(augment, generator, height, width)
+    trivial = augment.policy == "trivial"
+    table = strengths(height, width, wide=trivial)
+    names = list(table)
+    changes = []
+    for _ in range(1 if trivial else augment.policy_ops):
+        name = names[int(generator.integers(len(names)))]
+        bin_ = int(generator.integers(BINS)) if trivial else augment.policy_magnitude
+        changes.append(Change(name, _signed(name, strength(name, bin_, table), generator)))
+    return changes
+
+
+def _draw_increasing(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
+    changes = []
+    for index in generator.integers(len(INCREASING), size=augment.policy_ops):
+        level = min(10.0, max(0.0, generator.normal(augment.policy_magnitude, 0.5)))
+        wanted = generator.uniform() < 0.5
+        change = Change(INCREASING[index], _signed(INCREASING[index], 1.0, generator))
+        if wanted:
+            changes.append(increasing(change.name, level, change.strength, height, width))
+    return changes
+
+
+def increasing(name: str, level: float, sign: float, height: int, width: int) -> Change:
+    """An operation of `rand_increasing` at a level between 0 and 10."""
+    share = level / 10
+    value = {
+        "Rotate": 30.0 * share * sign,
+        "ShearX": 0.3 * share * sign,
+        "ShearY": 0.3 * share * sign,
+        "TranslateX": 0.45 * share * width * sign,
+        "TranslateY": 0.45 * share * height * sign,
+        "Posterize": float(4 - int(share * 4)),
+        "Solarize": (256 - int(share * 256)) / 255,
+        "SolarizeAdd": float(int(share * 110)),
+    }.get(name, max(-0.9, 0.9 * share * sign) if name in SIGNED else 0.0)
+    return Change(name, value)
+
+
+def _signed(name: str, value: float, generator: np.random.Generator) -> float:
+    return -value if name in SIGNED and generator.uniform() < 0.5 else value
+
+
+def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
+    """Do one operation on a uint8 picture (3, H, W); what comes in from outside is black, or `fill`."""
+    functional = _functional()
+    name, value = change
+    if name in ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"):
+        return _moved(picture, change, fill)
+    result: Tensor
+    if name in ("Brightness", "Color", "Contrast", "Sharpness"):
+        adjust = functional.adjust_saturation if name == "Color" else getattr(functional, f"adjust_{name.lower()}")
+        result = adjust(picture, 1.0 + value)
+    elif name == "Posterize":
+        result = functional.posterize(picture, int(value))
+    elif name == "Solarize":
+        result = functional.solarize(picture, 255.0 * value)
+    elif name == "SolarizeAdd":
+        result = torch.where(picture < 128, (picture.int() + int(value)).clamp(max=255).byte(), picture)
+    else:
+        plain = {"AutoContrast": functional.autocontrast, "Equalize": functional.equalize, "Invert": functional.invert}
+        result = plain[name](picture) if name != "Identity" else picture
+    return result
+
+
+def _moved(picture: Tensor, change: Change, fill: Sequence[float] | None) -> Tensor:
+    functional = _functional()
+    name, value = change
+    common: dict[str, Any] = {"interpolation": "bilinear", "fill": None if fill is None else list(fill)}
+    if name == "Rotate":
+        turned: Tensor = functional.rotate(picture, value, **common)
+        return turned
+    degrees = math.degrees(math.atan(value))
+    shear = {"ShearX": [degrees, 0.0], "ShearY": [0.0, degrees]}.get(name, [0.0, 0.0])
+    move = {"TranslateX": [value, 0.0], "TranslateY": [0.0, value]}.get(name, [0.0, 0.0])
+    centre = [0.0, 0.0] if name.startswith("Shear") else None
+    moved: Tensor = functional.affine(picture, 0.0, move, 1.0, shear, center=centre, **common)
+    return moved
+
+
+def _functional() -> Any:
+    from torchvision.transforms import v2
+
+    return v2.functional
+
+
+def changed(picture: Tensor, augment: Augment, generator: np.random.Generator, mean: Sequence[float]) -> Tensor:
+    """The picture after the policy's changes and random erasing; `mean` is the data's, of numbers from 0 to 1."""
+    height, width = picture.shape[-2:]
+    colour = [float(round(255 * channel)) for channel in mean]
+    for change in draw(augment, generator, height, width):
+        picture = apply(picture, change, colour if augment.policy == "rand_increasing" else None)
+    if augment.erase and generator.uniform() < augment.erase:
+        picture = erased(picture, area_to_erase(height, width, generator), colour)
+    return picture
+
+
+def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int] | None:
+    """Top, left, height and width of a random rectangle of 2 to 33 % of the picture, aspect ratio 0.3 to 3.3.
+
+    arXiv:1708.04896, as torchvision's RandomErasing: ten tries to find one smaller than the picture, else none.
+    """
+    low, high = (math.log(bound) for bound in ERASE_RATIO)
+    for _ in range(10):
+        area = height * width * generator.uniform(*ERASE_SCALE)
+        aspect = math.exp(generator.uniform(low, high))
+        tall, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if tall < height and wide < width:
+            return int(generator.integers(height - tall + 1)), int(generator.integers(width - wide + 1)), tall, wide
+    return None
+
+
+def erased(picture: Tensor, area: tuple[int, int, int, int] | None, colour: Sequence[float]) -> Tensor:
+    """Set a rectangle to a colour: the mean, which is 0 once the picture is normalised (to half a step of uint8)."""
+    if area is None:
+        return picture
+    top, left, tall, wide = area
+    result = picture.clone()
+    result[:, top : top + tall, left : left + wide] = torch.tensor(colour, dtype=picture.dtype).view(3, 1, 1)
+    return result
