@@ -59,17 +59,18 @@ def evaluate(
     model.eval()
     batches = loader.batches((0, ids) for ids in mine)
     # Tensors made in inference mode must not be kept by a strategy that gathers parameters for a forward.
-    with torch.no_grad() if strategy.lockstep else torch.inference_mode():
-        for index in range(rounds):
-            outcome = strategy.vote(ballot())
-            if index < len(mine):
-                item = next(batches)
+    without_gradients = torch.no_grad if strategy.lockstep else torch.inference_mode
+    for index in range(rounds):
+        outcome = strategy.vote(ballot())
+        item = next(batches) if index < len(mine) else None
+        with without_gradients():
+            if item:
                 tally.add(forward(item.pictures), item.labels)
             elif strategy.lockstep:
                 forward(blank(loader))
-            if (vote := outcome()) != CONTINUE:
-                model.train()
-                return vote
+        if (vote := outcome()) != CONTINUE:
+            model.train()
+            return vote
     model.train()
     return tally.result(samples, strategy)
 
