@@ -88,6 +88,7 @@ class Recorder:
             "start", self._resumed_at, self._epoch(self._resumed_at), started=round(self._clock.started, 3),
             restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
             steps=self._length.steps, model=self._config.model.name,
+            run=self._config.run.name or self._directory.path.resolve().name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
         )  # fmt: skip
         self._telemetry.say(

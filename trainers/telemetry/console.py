@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainers.parallel.environment import on_terminal
 from trainers.telemetry.metrics import Event
+from trainers.telemetry.slowest import NOTABLE
 
 
 class Console:
@@ -52,8 +53,9 @@ class Console:
         now, step = time.monotonic(), int(event["step"])
         first = self._first = self._first or (now, step)
         rate = f"{event['images_per_second']:,.0f} img/s"
+        slow = _slowest(event)
         if self._bar is not None:
-            text = f"epoch {event['epoch']}/{self._epochs}  loss {event['loss']:.4f}  {rate}"
+            text = f"epoch {event['epoch']}/{self._epochs}  loss {event['loss']:.4f}  {rate}{slow}"
             self._bar.update(self._task, completed=step, description=text)
             return
         if now - self._shown < self._seconds and step not in (1, self._total):
@@ -64,8 +66,16 @@ class Console:
         width = len(str(self._total))
         self.say(
             f"step {step:>{width}}/{self._total}  epoch {event['epoch']}/{self._epochs}  loss {event['loss']:.4f}  "
-            f"lr {event['lr']:.4g}  {rate}{eta}"
+            f"lr {event['lr']:.4g}  {rate}{eta}{slow}"
         )
+
+
+def _slowest(event: Event) -> str:
+    """A word on the slowest rank, where it holds the others up for long."""
+    slow = event.get("slowest")
+    if not slow or slow["behind"] <= NOTABLE:
+        return ""
+    return f"  slowest rank {slow['rank']}: {100 * slow['behind']:.0f} % of the time, by {slow['cause']}"
 
 
 def _start_bar(total: int) -> tuple[Progress, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from trainers.settings import Config
 from trainers.telemetry import wandb
 from trainers.telemetry.console import Console
-from trainers.telemetry.metrics import Event, MetricsFile
+from trainers.telemetry.metrics import Event, MetricsFile, read_events
 from trainers.telemetry.prometheus import Endpoint
 
 log = logging.getLogger("trainers")
@@ -20,6 +20,9 @@ class Telemetry:
     def __init__(self, config: Config, path: Path, total: int, steps_per_epoch: int) -> None:
         self._endpoint = Endpoint(config.metrics.port) if config.metrics.port else None
         self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name)
+        if self._endpoint is not None:
+            for event in read_events(path / "metrics.jsonl"):
+                self._endpoint.recall(event)
         self._file = MetricsFile(path / "metrics.jsonl")
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
 

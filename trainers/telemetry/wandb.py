@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from trainers.config import as_tree
 from trainers.settings import Config
 from trainers.telemetry.metrics import Event
 
+# W&B refuses run ids with these characters, and longer ones.
+REFUSED, LONGEST = re.compile(r"[/\\#?%:\s]"), 64
 KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
@@ -22,6 +25,11 @@ def find_key() -> str | None:
     return None
 
 
+def run_id(name: str) -> str:
+    """The id of a run: its name, as far as W&B takes it, so that a restart continues the same curve."""
+    return REFUSED.sub("-", name)[-LONGEST:]
+
+
 def start(config: Config, name: str) -> Any | None:
     """Start reporting, if it is asked for and can be."""
     key = find_key()
@@ -33,7 +41,7 @@ def start(config: Config, name: str) -> Any | None:
     import wandb
 
     return wandb.init(
-        project=config.wandb.project, name=name, id=name, resume="allow", mode=mode, dir=config.run.dir,
+        project=config.wandb.project, name=name, id=run_id(name), resume="allow", mode=mode, dir=config.run.dir,
         config=as_tree(config), settings=wandb.Settings(silent=True),
     )  # fmt: skip
 
