@@ -43,13 +43,17 @@ def clip(optimizer: Optimizer, settings: Settings) -> None:
 
 
 def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters with and without weight decay."""
+    """Parameters with and without weight decay; what several modules share is there once."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
+    seen: set[int] = set()
     for module in model.modules():
+        norm = isinstance(module, NORMS) or "Norm" in type(module).__name__
         for name, parameter in module.named_parameters(recurse=False):
-            kind = "norm" if isinstance(module, NORMS) else "bias" if name.endswith("bias") else "weight"
-            (plain if kind in settings.no_decay else decayed).append(parameter)
+            kind = "norm" if norm else "bias" if name.endswith("bias") else "weight"
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                (plain if kind in settings.no_decay else decayed).append(parameter)
     return decayed, plain
 
 

@@ -40,7 +40,8 @@ class Model(Settings):
     name: str = Field(
         default="torchvision:resnet50",
         min_length=1,
-        description="`torchvision:NAME` (or just NAME), or `package.module:function`, called with num_classes=N.",
+        description="`torchvision:NAME` (or just NAME), `timm:NAME` where timm is installed, or "
+        "`package.module:function`, called with num_classes=N, and image_size=S if it takes that.",
     )
     num_classes: Natural = Field(default=0, description="Number of classes; 0: as many as the data has.")
     batch_norm: Literal["local", "global"] = Field(
@@ -62,6 +63,10 @@ class Model(Settings):
     )
     pretrained: str = Field(
         default="", description="Path of a .pth or .safetensors state dict to start from; empty: none."
+    )
+    pretrained_head: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="`drop`: the last linear layer starts afresh, as it must where the number of classes differs.",
     )
     channels_last: bool = Field(default=False, description="Use the channels_last memory format.")
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")

@@ -1,0 +1,115 @@
+"""BatchNorm over this process's samples or over those of all processes, in the place of PyTorch's and timm's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from trainers.exits import UserError
+
+Sum = Callable[[Tensor], Tensor]
+PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
+    """Put our BatchNorm in the place of PyTorch's, keeping names, weights and statistics."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if not isinstance(child, PLAIN):
+                continue
+            if type(child) in PLAIN or hasattr(child, "act"):
+                setattr(module, name, BatchNorm.like(child, total))
+            elif total is not None:
+                raise UserError(
+                    f"model.batch_norm = 'global': this model's {name} is a {type(child).__name__}, whose statistics "
+                    "cannot be taken over all processes; set it to local"
+                )
+
+
+class BatchNorm(_BatchNorm):
+    """BatchNorm over this process's samples or over those of all processes, also where a process has none.
+
+    PyTorch's own refuses a single value per channel, which a ragged batch can bring; its SyncBatchNorm needs GPUs.
+    timm's goes on with dropout and an activation (`drop`, `act`), and so does this where it stands for one.
+    """
+
+    total: Sum | None
+
+    @classmethod
+    def like(cls, other: _BatchNorm, total: Sum | None) -> "BatchNorm":
+        """One that shares the parameters, buffers and parts of another."""
+        result = cls(other.num_features, other.eps, other.momentum, other.affine, other.track_running_stats)
+        result.weight, result.bias = other.weight, other.bias
+        result.running_mean, result.running_var = other.running_mean, other.running_var
+        result.num_batches_tracked = other.num_batches_tracked
+        for name, part in other.named_children():
+            result.add_module(name, part)
+        result.total = total
+        return result.train(other.training)
+
+    def _check_input_dim(self, x: Tensor) -> None:
+        """Any number of dimensions will do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise; in training, update the running statistics too."""
+        x = self._normalised(x)
+        for part in self.children():
+            x = part(x)
+        return x
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        if self.training and self.total is not None:
+            return self._global(x, self.total)
+        if self.training and x.numel() < 2 * x.size(1):
+            # Fewer than two values per channel have no variance: each is its own mean, and the shift remains. The
+            # running statistics learn nothing from them.
+            shifted = (x - x) * self.weight.view(_shape(x)) + self.bias.view(_shape(x))
+            return shifted.to(x.dtype)
+        result: Tensor = super().forward(x)
+        return result
+
+    def _global(self, x: Tensor, total: Sum) -> Tensor:
+        values = x if x.dtype == torch.float64 else x.float()
+        dims = [0, *range(2, x.dim())]
+        count = x.new_full((1,), x.numel() / x.size(1), dtype=values.dtype)
+        sums = _TotalOverProcesses.apply(torch.cat([values.sum(dims), count]), total)
+        count, mean = sums[-1].detach(), sums[:-1] / sums[-1]
+        centred = values - mean.view(_shape(x))
+        variance = _TotalOverProcesses.apply(centred.square().sum(dims), total) / count
+        self._track(mean.detach(), variance.detach(), count)
+        result = centred * (variance + self.eps).rsqrt().view(_shape(x))
+        result = result * self.weight.view(_shape(x)) + self.bias.view(_shape(x))
+        normalised: Tensor = result.to(x.dtype)
+        return normalised
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        unbiased = variance * count / (count - 1).clamp(min=1)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
+
+
+class _TotalOverProcesses(torch.autograd.Function):
+    """Sum over processes whose gradient is summed over them too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, total: Sum) -> Tensor:
+        ctx.total = total
+        result: Tensor = total(tensor)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        result: Tensor = ctx.total(grads[0].contiguous())
+        return result, None
+
+
+def _shape(x: Tensor) -> list[int]:
+    """The shape that lines a per-channel vector up with the x."""
+    return [1, -1] + [1] * (x.dim() - 2)
