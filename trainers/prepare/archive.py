@@ -9,12 +9,14 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from trainers.exits import UserError
 from trainers.prepare.sources.base import Source
 
 STORED, DEFLATED = 0, 8
+# Beside zip's own: bare bytes of a tar, whose CRC-32 a first pass found, and of a file in a folder, where none is known
+CHECKED, BARE = 254, 255
 # No picture of a data set is larger; a bound on what one damaged or hostile member may take of memory
 LARGEST_MEMBER = 256 << 20
 _PIECE = 4 << 20
@@ -45,14 +47,31 @@ class DamagedMemberError(Exception):
     """A member whose bytes are not what the directory says. The message says how."""
 
 
-class Archive:
+class Container(Protocol):
+    """What holds the members of a dataset: a zip, a tar, or a folder."""
+
+    source: Source
+    # Where the last member ends at the latest
+    members_end: int
+    # Known after a whole pass over members(): it stands for every member's name, size and, where known, CRC-32
+    fingerprint: str
+
+    def members(self) -> Iterator[Member]:
+        """Go through the members, holding only a piece of the directory in memory; folders are left out."""
+        ...
+
+    def read(self, member: Member) -> bytes:
+        """Read one small member, such as a table of labels, whole and checked."""
+        ...
+
+
+class Archive(Container):
     """A zip archive whose directory has been found and looks sound."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.directory_offset, self.directory_size, self.count = _find_directory(source)
-        # Of the directory's bytes, known after a whole pass over members(): it stands for every member's name, size
-        # and CRC-32, and so for the archive's content.
+        self.members_end, self.directory_size, self.count = _find_directory(source)
+        # Of the directory's bytes
         self.fingerprint = ""
 
     def members(self) -> Iterator[Member]:
@@ -62,7 +81,7 @@ class Archive:
         position = seen = 0
         while position < self.directory_size:
             length = min(_PIECE, self.directory_size - position)
-            piece = self.source.read_range(self.directory_offset + position, length)
+            piece = self.source.read_range(self.members_end + position, length)
             digest.update(piece)
             position += length
             buffer += piece
@@ -82,17 +101,8 @@ class Archive:
 
     def read(self, member: Member) -> bytes:
         """Read one small member, such as a table of labels, whole and checked."""
-        if max(member.stored, member.size) > LARGEST_MEMBER:
-            raise UserError(f"{member.name} in {self.source.label} is larger than {LARGEST_MEMBER >> 20} MiB")
-        length = min(LARGEST_HEADER + member.stored, self.directory_offset - member.offset)
-        raw = self.source.read_range(member.offset, length)
-        try:
-            content = extract(raw, member)
-        except DamagedMemberError as error:
-            raise UserError(
-                f"{member.name} in {self.source.label} is damaged: {error}; get the archive again"
-            ) from None
-        return bytes(content)
+        length = min(LARGEST_HEADER + member.stored, self.members_end - member.offset)
+        return read_whole(self.source, member, length)
 
     def _parse_entry(self, buffer: bytes, at: int) -> tuple[int, Member | None]:
         """Parse the entry at `at`; its end may lie beyond the buffer, and then the rest is not looked at."""
@@ -114,15 +124,14 @@ class Archive:
             size, stored, offset = _zip64(buffer[name_end : name_end + extra_size], size, stored, offset)
         if name.endswith("/") and not size:
             return end, None
-        if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
-            raise UserError(f"{self.source.label} holds the unsafe name {name!r}; get it from a source that you trust")
+        refuse_unsafe(name, self.source.label)
         if flags & 1:
             raise UserError(f"{name} in {self.source.label} is encrypted; give an archive without a password")
         if method not in (STORED, DEFLATED):
             raise UserError(
                 f"{name} in {self.source.label} is packed by method {method}; only stored and deflated are read"
             )
-        if offset + _LOCAL.size + stored > self.directory_offset:
+        if offset + _LOCAL.size + stored > self.members_end:
             raise self._unsound(f"{name} would lie beyond its end")
         return end, Member(name, name_hash(raw_name), offset, stored, size, crc, method)
 
@@ -130,8 +139,26 @@ class Archive:
         return UserError(f"{self.source.label} is not a sound zip archive: {why}; get it again")
 
 
+def refuse_unsafe(name: str, label: str) -> None:
+    """Stop at a name that would lie outside of where an archive is unpacked."""
+    if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
+        raise UserError(f"{label} holds the unsafe name {name!r}; get it from a source that you trust")
+
+
+def read_whole(source: Source, member: Member, length: int) -> bytes:
+    """Read one small member out of `length` bytes at its offset."""
+    if max(member.stored, member.size) > LARGEST_MEMBER:
+        raise UserError(f"{member.name} in {source.label} is larger than {LARGEST_MEMBER >> 20} MiB")
+    try:
+        return bytes(extract(source.read_range(member.offset, length), member))
+    except DamagedMemberError as error:
+        raise UserError(f"{member.name} in {source.label} is damaged: {error}; get the archive again") from None
+
+
 def extract(raw: memoryview, member: Member) -> memoryview:
-    """Take a member's content out of the bytes that start at its own header, checked against the directory."""
+    """Take a member's content out of the bytes at its offset, checked as far as the container's directory allows."""
+    if member.method in (CHECKED, BARE):
+        return _verified(raw[: member.stored], member)
     if len(raw) < _LOCAL.size:
         raise DamagedMemberError("it is cut short")
     signature, _, _, method, _, _, _, _, _, name_size, extra_size = _LOCAL.unpack_from(raw)
@@ -141,16 +168,24 @@ def extract(raw: memoryview, member: Member) -> memoryview:
     packed = raw[start : start + member.stored]
     if len(packed) != member.stored:
         raise DamagedMemberError("it is cut short")
-    content = packed if member.method == STORED else _inflate(packed, member.size)
+    return _verified(packed if member.method == STORED else _inflate(packed, member.size), member)
+
+
+def _verified(content: memoryview, member: Member) -> memoryview:
     if len(content) != member.size:
         raise DamagedMemberError(f"it has {len(content):,} bytes instead of {member.size:,}")
-    if zlib.crc32(content) != member.crc32:
+    if member.method != BARE and zlib.crc32(content) != member.crc32:
         raise DamagedMemberError("its CRC-32 is wrong")
     return content
 
 
+def name_of(container: Container, offset: int) -> str:
+    """Look up the name of the member at an offset."""
+    return next((m.name for m in container.members() if m.offset == offset), "a member")
+
+
 def own_name(raw: memoryview) -> bytes:
-    """Return the name in a member's own header."""
+    """Return the name in the own header of a member of a zip."""
     size = int.from_bytes(raw[26:28], "little")
     return bytes(raw[_LOCAL.size : _LOCAL.size + size])
 

@@ -1,19 +1,19 @@
 """What of an archive becomes samples: which members, with which labels. Held in arrays, about 50 bytes a picture.
 
-A layout says which class or key each name stands for; see `imagenet` and `imagefolder`.
+A layout says which class or key each name stands for; see `imagenet`, `imagefolder` and `table`.
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.prepare.archive import LARGEST_HEADER, LOCAL_HEADER_SIZE, Archive, Member
+from trainers.prepare.archive import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
+from trainers.prepare.names import ClassEntry, Naming, name_classes
 
 SPLITS = ("train", "val")
 # Bounds the memory that one member may take
@@ -30,18 +30,17 @@ class OutOfPlaceError(Exception):
     """A member has a name that the layout does not know."""
 
 
-class ClassEntry(NamedTuple):
-    """One class: the name that the archive uses, and one for people."""
-
-    synset: str
-    name: str
-
-
 class Layout(Protocol):
     """What a kind of archive says about names."""
 
-    # Names (last parts) of the members that `resolve` needs the text of
+    # The members that the layout needs the text of, by the last part of the name or by more of its end
     texts: frozenset[str]
+    # Whether it needs them before it can place anything; their names are then read in a pass of their own
+    learns_first: bool
+
+    def learn(self, name: str, text: bytes, label: str) -> None:
+        """Take a text before anything is placed."""
+        ...
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Return a member's split (as a position in SPLITS) and key, or None when it is known to be no sample.
@@ -92,14 +91,23 @@ class _Columns:
         self.name_hash.append(member.name_hash)
 
 
-def read_catalogue(archive: Archive, layout: Layout, skip: frozenset[str]) -> Catalogue:
+def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], names: Naming | None = None) -> Catalogue:
     """Go through the archive's directory once and decide what becomes a sample."""
+    names = names or Naming("", {})
     columns = (_Columns(), _Columns())
     starts = array("Q")
     texts: dict[str, Member] = {}
+    wanted = layout.texts | ({names.file} if names.file else set())
+    if layout.learns_first:
+        for key, member in _find_texts(archive, layout.texts).items():
+            layout.learn(member.name, archive.read(member), archive.source.label)
+            texts[key] = member
     left_out: dict[str, str] = {}
     for member in archive.members():
         starts.append(member.offset)
+        if key := _text_key(member.name, wanted):
+            _note_text(texts, key, member, archive)
+            continue
         try:
             placed = layout.place(member.name)
         except OutOfPlaceError:
@@ -114,21 +122,21 @@ def read_catalogue(archive: Archive, layout: Layout, skip: frozenset[str]) -> Ca
         elif placed is not None:
             _check_size(archive, member)
             columns[placed[0]].add(member, placed[1])
-        elif (base := PurePosixPath(member.name).name) in layout.texts:
-            texts[base] = member
     if unknown := skip - left_out.keys():
         raise UserError(f"'skip' names {min(unknown)}, which is not in {archive.source.label}; correct the name")
+    for column in columns:
+        _refuse_duplicates(archive, column)
+    contents = {key: archive.read(member) for key, member in texts.items()}
+    train_keys, val_keys = (list(column.keys) for column in columns)
+    classes, *labels = layout.resolve(train_keys, val_keys, set(left_out.values()), contents, archive.source.label)
     for split, column in zip(SPLITS, columns, strict=True):
         if not column.offset:
             raise UserError(
                 f"{archive.source.label} holds no pictures for '{split}' in the layout that was set; check 'layout' "
                 "and the archive"
             )
-        _refuse_duplicates(archive, column)
-    contents = {base: archive.read(member) for base, member in texts.items()}
-    train_keys, val_keys = (list(column.keys) for column in columns)
-    classes, *labels = layout.resolve(train_keys, val_keys, set(left_out.values()), contents, archive.source.label)
-    borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.directory_offset))
+    classes = name_classes(classes, names, contents.get(names.file), archive.source.label)
+    borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.members_end))
     splits = {
         split: _assemble(archive, column, np.asarray(of_key, np.uint32), borders)
         for split, column, of_key in zip(SPLITS, columns, labels, strict=True)
@@ -136,7 +144,33 @@ def read_catalogue(archive: Archive, layout: Layout, skip: frozenset[str]) -> Ca
     return Catalogue(classes, splits, archive.fingerprint)
 
 
-def _check_size(archive: Archive, member: Member) -> None:
+def _text_key(name: str, wanted: Set[str]) -> str:
+    """Return which of the wanted texts this member is, or nothing."""
+    # Most names are cut here, by a look at their last part
+    return next((key for key in wanted if name.endswith(key) and (name == key or name[-len(key) - 1] == "/")), "")
+
+
+def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Container) -> None:
+    """Keep a text's member; two of one name would leave open which is meant."""
+    if texts.setdefault(key, member).offset != member.offset:
+        raise UserError(
+            f"{archive.source.label} holds both {texts[key].name} and {member.name}; name one of them by more of its "
+            "path, or repair the archive"
+        )
+
+
+def _find_texts(archive: Container, wanted: Set[str]) -> dict[str, Member]:
+    """Look for texts in a pass of their own."""
+    found: dict[str, Member] = {}
+    for member in archive.members():
+        if key := _text_key(member.name, wanted):
+            _note_text(found, key, member, archive)
+    if lacking := wanted - found.keys():
+        raise UserError(f"{archive.source.label} has no {min(lacking)}, which the layout needs; check its settings")
+    return found
+
+
+def _check_size(archive: Container, member: Member) -> None:
     if member.size == 0:
         raise UserError(
             f"{member.name} in {archive.source.label} is empty; repair the archive, or name it under 'skip'"
@@ -148,7 +182,7 @@ def _check_size(archive: Archive, member: Member) -> None:
         )
 
 
-def _refuse_duplicates(archive: Archive, column: _Columns) -> None:
+def _refuse_duplicates(archive: Container, column: _Columns) -> None:
     """Stop when a name appears twice: nothing says which of the two is meant."""
     names = np.frombuffer(column.name_hash, np.uint64)
     unique, counts = np.unique(names, return_counts=True)
@@ -160,7 +194,7 @@ def _refuse_duplicates(archive: Archive, column: _Columns) -> None:
 
 
 def _assemble(
-    archive: Archive, column: _Columns, labels: NDArray[np.uint32], borders: NDArray[np.uint64]
+    archive: Container, column: _Columns, labels: NDArray[np.uint32], borders: NDArray[np.uint64]
 ) -> NDArray[Any]:
     """Sort a split by place in the archive, and find how many bytes each member takes there, its own header included.
 
@@ -173,11 +207,13 @@ def _assemble(
     table.sort(order="offset", kind="stable")
     following = borders[np.searchsorted(borders, table["offset"], side="right")]
     distance = following - table["offset"]
-    least = table["stored"].astype(np.uint64) + np.uint64(LOCAL_HEADER_SIZE)
+    bare = np.isin(table["method"], (BARE, CHECKED))
+    least = table["stored"].astype(np.uint64) + np.where(bare, 0, LOCAL_HEADER_SIZE).astype(np.uint64)
     if bool((distance < least).any()):
         at = int(table["offset"][np.argmax(distance < least)])
         raise UserError(
-            f"{archive.source.label} is not a sound zip archive: its members overlap at byte {at:,}; get it again"
+            f"{archive.source.label} is not a sound archive: its members overlap at byte {at:,}; get it again"
         )
-    table["span"] = np.minimum(distance, table["stored"].astype(np.uint64) + np.uint64(LARGEST_HEADER))
+    most = table["stored"].astype(np.uint64) + np.where(bare, 0, LARGEST_HEADER).astype(np.uint64)
+    table["span"] = np.minimum(distance, most)
     return table

@@ -177,7 +177,9 @@ class Config(Settings):
             chosen["csv"] = self.csv.model_dump(mode="json")
         chosen |= {key: getattr(self, key) for key in ("class_file", "class_names") if getattr(self, key)}
         if self.reencode:
-            chosen["reencode"] = self.reencode.model_dump(mode="json")
+            from trainers.prepare.pictures import encoder
+
+            chosen |= {"reencode": self.reencode.model_dump(mode="json"), "encoder": encoder()}
         return {**chosen, "source": self.source.describe()}
 
 

@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 
 from trainers.exits import UserError
-from trainers.prepare.catalogue import ClassEntry, OutOfPlaceError
+from trainers.prepare.catalogue import OutOfPlaceError
+from trainers.prepare.names import ClassEntry
 
 _PICTURE = re.compile(r"(?:^|/)(train|val)/([^/]+)/(?:[^/]+/)*[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
 _IN_SPLIT = re.compile(r"(?:^|/)(?:train|val)/[^/]+/", re.IGNORECASE)
@@ -16,6 +17,10 @@ class ImageFolder:
     """A folder per class, the same in both splits; a class's index is its position in sorted order."""
 
     texts: frozenset[str] = frozenset()
+    learns_first = False
+
+    def learn(self, name: str, text: bytes, label: str) -> None:
+        """There is nothing to know beforehand."""
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Key each picture by its class folder."""

@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 
 from trainers.exits import UserError
-from trainers.prepare.catalogue import ClassEntry, OutOfPlaceError
+from trainers.prepare.catalogue import OutOfPlaceError
+from trainers.prepare.names import ClassEntry
 
 VAL_LABELS = "LOC_val_solution.csv"
 NAMES = "LOC_synset_mapping.txt"
@@ -25,6 +26,10 @@ class ImageNet:
     """The layout of ImageNet's localization challenge."""
 
     texts = frozenset({VAL_LABELS, NAMES})
+    learns_first = False
+
+    def learn(self, name: str, text: bytes, label: str) -> None:
+        """The tables are needed at the end only."""
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Key a training picture by its synset, a validation picture by its name."""

@@ -24,14 +24,6 @@ class UndecodableError(Exception):
     """A member that cannot be decoded as a picture. The message says why."""
 
 
-class UndecodableShardError(Exception):
-    """A shard that was not published because some of its pictures cannot be decoded. Holds a phrase for each."""
-
-    def __init__(self, pictures: list[str]) -> None:
-        super().__init__(f"{len(pictures)} pictures cannot be decoded")
-        self.pictures = pictures
-
-
 def wants_check(decode: str, crc32: int) -> bool:
     """Tell whether a picture with this CRC-32 is decoded: the choice is the same at every run."""
     return decode == "all" or (decode == "sampled" and crc32 % CHECK_ONE_OF == 0)
