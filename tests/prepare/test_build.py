@@ -186,17 +186,17 @@ def test_dead_at_each_step_of_publishing_the_same_command_ends_with_the_same_byt
 
 def test_an_unfinished_folder_is_never_mixed_with_other_settings(archive, tmp_path, monkeypatch):
     out = tmp_path / "mixed" / "little"
-    real = building.write_shard
+    real = writer.OpenShard.close
 
-    def fail_late(job, plan):
-        if plan.split == "val":
+    def fail_late(shard):
+        if shard.plan.split == "val":
             raise ExitError("enough", 1)
-        return real(job, plan)
+        return real(shard)
 
-    monkeypatch.setattr(building, "write_shard", fail_late)
+    monkeypatch.setattr(writer.OpenShard, "close", fail_late)
     with pytest.raises(ExitError):
         build(config(archive, out, seed=1, workers=1))
-    monkeypatch.setattr(building, "write_shard", real)
+    monkeypatch.setattr(writer.OpenShard, "close", real)
     assert list(out.rglob("*.tar"))
     build(config(archive, out, seed=2))
     build(config(archive, tmp_path / "fresh" / "little", seed=2))
@@ -242,7 +242,7 @@ def test_waiting_for_another_preparation_is_bounded(archive, tmp_path):
     (tmp_path / "little" / writer.WORK).mkdir(parents=True)
 
     def hold():
-        with building.exclusive(tmp_path / "little" / writer.WORK / "lock-0", 0, print):
+        with building.exclusive(tmp_path / "little" / writer.WORK / "lock", 0, print):
             held.set()
             release.wait(10)
 

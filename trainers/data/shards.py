@@ -9,6 +9,7 @@ page, and a file that vanishes is an error with a name instead of a SIGBUS.
 """
 
 import bisect
+import hashlib
 import io
 import json
 import os
@@ -51,7 +52,7 @@ class Shards:
         for entry in entries:
             self._starts.append(self._starts[-1] + entry.samples)
         empty = np.empty(0, INDEX_DTYPE)
-        index = np.concatenate([empty, *(_load_index(root / e.index, e.samples, manifest.classes) for e in entries)])
+        index = np.concatenate([empty, *(_load_index(root, entry, manifest.classes) for entry in entries)])
         self.labels: NDArray[np.int64] = index["label"].astype(np.int64)
         self._offsets = index["offset"].copy()
         self._sizes = index["size"].copy()
@@ -126,14 +127,18 @@ def _read_exactly(descriptor: int, size: int, offset: int) -> bytes:
     return data
 
 
-def _load_index(path: Path, samples: int, classes: int) -> NDArray[Any]:
-    """Read one index and check its shape and labels."""
+def _load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArray[Any]:
+    """Read one index and check it against the manifest: a changed label would be trained on without a word."""
+    path = root / entry.index
     try:
-        index = np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+        data = path.read_bytes()
+        index = np.load(io.BytesIO(data), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not an index ({error}); {manifests.REMEDY}") from None
-    if index.dtype != INDEX_DTYPE or index.shape != (samples,) or (samples and int(index["label"].max()) >= classes):
-        raise UserError(f"{path} does not fit the manifest; {manifests.REMEDY}")
+    good = index.dtype == INDEX_DTYPE and index.shape == (entry.samples,)
+    sound = good and hashlib.sha256(data).hexdigest() == entry.index_sha256
+    if not sound or (entry.samples and int(index["label"].max()) >= classes):
+        raise UserError(f"{path} does not fit the manifest; {manifests.REPAIR.format(root)}")
     return index  # type: ignore[no-any-return]
 
 

@@ -4,33 +4,34 @@ Any kill at any point leaves finished shards and rubbish that is recognised; the
 ends with the same bytes. A complete folder is only looked at.
 """
 
+import errno
 import itertools
 import json
+import os
 import shutil
 import sys
-import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
 from trainers.prepare import manifest as manifests
-from trainers.prepare.archive import Archive
-from trainers.prepare.catalogue import SPLITS, Catalogue, Layout, read_catalogue
+from trainers.prepare.catalogue import SPLITS, Catalogue, read_catalogue
 from trainers.prepare.config import Config
-from trainers.prepare.imagefolder import ImageFolder
-from trainers.prepare.imagenet import ImageNet
+from trainers.prepare.containers import open_container, open_object
+from trainers.prepare.crew import Crew
+from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
-from trainers.prepare.manifest import Manifest, ShardEntry, SplitEntry
+from trainers.prepare.manifest import Manifest, SplitEntry
+from trainers.prepare.names import Naming
 from trainers.prepare.plan import Plan, ShardPlan, make_plan
 from trainers.prepare.progress import Progress
-from trainers.prepare.sources import open_source
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
-from trainers.prepare.writer import WORK, Job, finished, storage_error, write_shard
-
-LAYOUTS: dict[str, type[Layout]] = {"imagenet": ImageNet, "imagefolder": ImageFolder}
+from trainers.prepare.spent import Spent
+from trainers.prepare.writer import WORK, Finished, Job, finished
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,12 @@ class Options:
     patience: Patience | None = None
 
 
-class _StoppedError(Exception):
-    """Another thread failed; this one ends too."""
+@dataclass(frozen=True)
+class Meters:
+    """What a preparation counts while it works."""
+
+    traffic: Traffic = field(default_factory=Traffic)
+    spent: Spent = field(default_factory=Spent)
 
 
 def build(config: Config, options: Options | None = None) -> Manifest | None:
@@ -58,10 +63,37 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
             return manifest
         for folder in (work, *(config.out / split for split in SPLITS)):
             folder.mkdir(parents=True, exist_ok=True)
-        with exclusive(work / f"lock-{options.part}", options.wait_seconds, say, options.progress_seconds):
+        with _locked(work, options):
             return _complete(config) or _prepare(config, options)
     except OSError as error:
-        raise storage_error(config.out, error) from None
+        raise _storage_error(config.out, error) from None
+
+
+def _storage_error(root: Path, error: OSError) -> Exception:
+    """Explain a failed write: a full disk is the user's to solve, anything else may pass."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return UserError(
+            f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
+            "command again; finished shards are kept"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return UserError(
+            f"{root} cannot be written: {error.strerror} as uid {os.getuid()}; check the claim's permissions"
+        )
+    return ExitError(
+        f"writing to {root} failed: {error}; run the same command again, finished shards are kept", Exit.FAILED
+    )
+
+
+@contextmanager
+def _locked(work: Path, options: Options) -> Iterator[None]:
+    """Keep others out: all of them, or, where parts share the work, those that would make it alone or make our part."""
+    how = options.wait_seconds, say, options.progress_seconds
+    with ExitStack() as locks:
+        locks.enter_context(exclusive(work / "lock", *how, shared=options.parts > 1))
+        if options.parts > 1:
+            locks.enter_context(exclusive(work / f"lock-{options.part}", *how))
+        yield
 
 
 def say(text: str) -> None:
@@ -96,30 +128,33 @@ _OTHER_FOLDER = "give the dataset another name, or delete that folder"
 def _prepare(config: Config, options: Options) -> Manifest | None:
     """Do the work, with the folder locked."""
     started = time.monotonic()
-    traffic = Traffic()
-    source = open_source(config.source, traffic, options.patience)
+    meters = Meters()
+    source = open_object(config.source, meters.traffic, options.patience)
     try:
         say(f"reading the directory of {source.label} ({source.size / 1e6:,.1f} MB)")
-        catalogue = read_catalogue(Archive(source), LAYOUTS[config.layout](), frozenset(config.skip))
+        archive = open_container(source, config.out / WORK, meters.traffic)
+        names = Naming(config.class_file, config.class_names)
+        catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
         plan = make_plan(catalogue, config.meaning())
-        _withdraw_manifest(config.out, plan)
-        job = Job(config.out, source, plan.key, config.decode, lambda samples, payload: None)
+        _refuse_other_archive(config.out, plan)
+        job = Job(config.out, archive, plan.key, config.decode, config.reencode, config.undecodable == "leave_out")
         directory_done = time.monotonic()
-        _make_shards(job, plan, config.workers, options, traffic)
+        _make_shards(job, plan, config.workers, options, meters)
         shards_done = time.monotonic()
-        entries = _gather(job, plan, options)
-        if entries is None:
+        found = _gather(job, plan, options)
+        if found is None:
             say(f"part {options.part} of {options.parts} is done; the others still have shards to make")
             return None
-        manifest = _publish(config, catalogue, plan, source, entries)
+        manifest = _publish(config, catalogue, plan, source, found)
     finally:
         source.close()
-    _summarise(config, manifest, traffic, (started, directory_done, shards_done, time.monotonic()))
+    _summarise(config, manifest, meters, (started, directory_done, shards_done, time.monotonic()))
     return manifest
 
 
-def _summarise(config: Config, manifest: Manifest, traffic: Traffic, times: tuple[float, float, float, float]) -> None:
+def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[float, float, float, float]) -> None:
     """Say what was made and where the time went."""
+    traffic, seconds_of = meters.traffic, meters.spent.seconds
     counts = " and ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
     size = sum(split.bytes for split in manifest.splits.values())
     shards = sum(len(split.shards) for split in manifest.splits.values())
@@ -129,51 +164,43 @@ def _summarise(config: Config, manifest: Manifest, traffic: Traffic, times: tupl
         f"in {times[-1] - times[0]:.1f} s (directory {directory:.1f}, shards {making:.1f}, manifest {ending:.1f}); "
         f"read {traffic.bytes / 1e6:,.1f} MB in {traffic.requests:,} requests, {traffic.retries} retries"
     )
+    if total := sum(seconds_of.values()):
+        parts = ", ".join(f"{kind} {seconds:.1f} s ({seconds / total:.0%})" for kind, seconds in seconds_of.items())
+        say(f"the {config.workers} workers' time went into: {parts}")
+    if manifest.left_out:
+        say(f"{len(manifest.left_out)} pictures that cannot be decoded were left out; {manifests.FILE} names them")
 
 
-def _withdraw_manifest(root: Path, plan: Plan) -> None:
-    """Take away the manifest of a damaged folder before its shards are touched."""
-    if not manifests.exists(root):
-        return
-    if manifests.load(root).plan != plan.key:
+def _refuse_other_archive(root: Path, plan: Plan) -> None:
+    """Refuse to mend a folder from an archive that it was not made from."""
+    if manifests.exists(root) and manifests.load(root).plan != plan.key:
         raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
-    (root / manifests.FILE).unlink()
-    manifests.sync_folder(root)
 
 
-def _make_shards(job: Job, plan: Plan, workers: int, options: Options, traffic: Traffic) -> None:
-    """Make the shards of this part that are not finished yet, several at a time."""
+def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: Meters) -> None:
+    """Make the shards of this part that are not finished yet, several requests at a time."""
     mine = plan.shards[options.part :: options.parts]
     _remove_rubbish(job, mine, alone=options.parts == 1)
     todo = [shard for shard in mine if finished(job, shard) is None]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo)} of {len(mine)} shards are finished from before and kept")
+    if not todo:
+        return
     _check_space(job.root, todo)
-    stop = threading.Event()
+    # A damaged folder must not look complete while its shards are made again
+    if manifests.exists(job.root):
+        (job.root / manifests.FILE).unlink(missing_ok=True)
+        manifests.sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)
-    with Progress(traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
-
-        def on_samples(count: int, payload: int) -> None:
-            if stop.is_set():
-                raise _StoppedError
-            progress.add(samples=count, payload=payload)
-
-        def make(shard: ShardPlan) -> None:
-            write_shard(replace(job, on_samples=on_samples), shard)
-            progress.add(shards=1)
-
-        pool = ThreadPoolExecutor(workers, thread_name_prefix="shard")
-        futures = [pool.submit(make, shard) for shard in todo]
-        try:
-            _wait_for(futures)
-        except BaseException:
-            stop.set()
-            job.source.close()
-            pool.shutdown(wait=False, cancel_futures=True)
-            # A thread ends at its next request; one that hangs in the network is left to the process's end
-            wait([future for future in futures if not future.cancelled()], timeout=5)
-            raise
-        pool.shutdown()
+    with Progress(meters.traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
+        crew = Crew(job, todo, progress, meters.spent)
+        crew.work(workers)
+    if crew.undecodable:
+        raise UserError(
+            f"{len(crew.undecodable)} pictures of {job.container.source.label} cannot be decoded: "
+            f"{'; '.join(sorted(crew.undecodable))}; name them under 'skip', or set decode: 'all' and undecodable: "
+            "'leave_out' (finished shards are kept)"
+        )
 
 
 def _remove_rubbish(job: Job, mine: list[ShardPlan], *, alone: bool) -> None:
@@ -184,15 +211,6 @@ def _remove_rubbish(job: Job, mine: list[ShardPlan], *, alone: bool) -> None:
             path.unlink(missing_ok=True)
     for path in job.root.glob(".*.tmp") if alone else ():
         path.unlink(missing_ok=True)
-
-
-def _wait_for(futures: list[Future[None]]) -> None:
-    """Wait until all are done or one has failed, and raise its error; signals get through meanwhile."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-        for future in done:
-            future.result()
 
 
 def _check_space(root: Path, todo: list[ShardPlan]) -> None:
@@ -206,21 +224,25 @@ def _check_space(root: Path, todo: list[ShardPlan]) -> None:
         )
 
 
-def _gather(job: Job, plan: Plan, options: Options) -> list[ShardEntry] | None:
-    """Collect the entries of all shards; part 0 waits for the other parts, as long as they get on."""
+def _gather(job: Job, plan: Plan, options: Options) -> list[Finished] | None:
+    """Collect the records of all shards.
+
+    Any part that finds all of them publishes, and all would publish the same bytes. Part 0 waits for the others, as
+    long as they get on: it alone decides where folders are seen late, as on some network storage.
+    """
     best, since = -1, time.monotonic()
     while True:
-        entries = [entry for shard in plan.shards if (entry := finished(job, shard))]
-        if len(entries) == len(plan.shards):
-            return entries
+        found = [record for shard in plan.shards if (record := finished(job, shard))]
+        if len(found) == len(plan.shards):
+            return found
         if options.parts == 1:
             raise ExitError(
                 f"files of {job.root} vanished while it was prepared; run the same command again", Exit.FAILED
             )
         if options.part != 0:
             return None
-        if len(entries) > best:
-            best, since = len(entries), time.monotonic()
+        if len(found) > best:
+            best, since = len(found), time.monotonic()
         if time.monotonic() - since > options.wait_seconds:
             raise ExitError(
                 f"the other parts made no shard for {options.wait_seconds:.0f} s ({best} of {len(plan.shards)} are "
@@ -231,21 +253,21 @@ def _gather(job: Job, plan: Plan, options: Options) -> list[ShardEntry] | None:
         time.sleep(options.progress_seconds)
 
 
-def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, entries: list[ShardEntry]) -> Manifest:
+def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, found: list[Finished]) -> Manifest:
     """Write the classes, remove what does not belong to the plan, and write the manifest."""
     root = config.out
     classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]
     text = (json.dumps(classes, indent=1) + "\n").encode()
     manifests.write_atomically(root / manifests.CLASSES_FILE, text)
-    known = {name for entry in entries for name in (entry.file, entry.index)}
+    known = {name for record in found for name in (record.entry.file, record.entry.index)}
     for split in SPLITS:
         for path in (root / split).iterdir():
             if f"{split}/{path.name}" not in known:
-                path.unlink()
+                path.unlink(missing_ok=True)
     meaning = config.meaning()
     splits = {}
     for split in SPLITS:
-        shards = tuple(entry for entry, shard in zip(entries, plan.shards, strict=True) if shard.split == split)
+        shards = tuple(record.entry for record, shard in zip(found, plan.shards, strict=True) if shard.split == split)
         splits[split] = SplitEntry(sum(s.samples for s in shards), sum(s.bytes for s in shards), shards)
     manifest = Manifest(
         name=root.name,
@@ -255,6 +277,7 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, e
         plan=plan.key,
         splits=splits,
         classes_sha256=manifests.sha256_file(root / manifests.CLASSES_FILE),
+        left_out=tuple(sorted(name for record in found for name in record.left_out)),
     )
     manifests.write_atomically(root / manifests.FILE, manifest.to_json().encode())
     return manifest

@@ -12,15 +12,20 @@ from trainers.exits import Exit, ExitError
 
 
 @contextmanager
-def exclusive(path: Path, wait_seconds: float, say: Callable[[str], None], every: float = 5.0) -> Iterator[None]:
+def exclusive(
+    path: Path, wait_seconds: float, say: Callable[[str], None], every: float = 5.0, *, shared: bool = False
+) -> Iterator[None]:
     """Hold the lock file while the block runs; wait for another holder, with a line every few seconds.
+
+    A shared lock is held beside other shared ones, and keeps only exclusive ones out.
 
     The lock is the kernel's and ends with its process, however that ends. A file system without locks is worked on
     without: shards are published whole and by rename, and two preparations of one plan write the same bytes.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        if _acquire(descriptor, path, wait_seconds, say, every):
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        if _acquire((descriptor, kind), path, wait_seconds, say, every):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
         yield
@@ -28,12 +33,13 @@ def exclusive(path: Path, wait_seconds: float, say: Callable[[str], None], every
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, wait_seconds: float, say: Callable[[str], None], every: float) -> bool:
+def _acquire(lock: tuple[int, int], path: Path, wait_seconds: float, say: Callable[[str], None], every: float) -> bool:
     """Try for the lock until it is ours (True) or there are no locks here (False)."""
+    descriptor, kind = lock
     started = said = time.monotonic()
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             return True
         except OSError as error:
             if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL):

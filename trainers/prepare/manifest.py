@@ -19,6 +19,7 @@ FORMAT = 1
 FILE = "manifest.json"
 CLASSES_FILE = "classes.json"
 REMEDY = "run the dataset's preparation again (`python -m trainers.prepare build`); it redoes only what is missing"
+REPAIR = "run `python -m trainers.prepare repair` on {} with its settings; it redoes only what is damaged"
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,15 @@ class Manifest:
     plan: str
     splits: Mapping[str, SplitEntry]
     classes_sha256: str
+    # Names of pictures that cannot be decoded and were left out on request
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Render the manifest's file."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+        """Render the manifest's file, with a checksum of what it says."""
+        data = {"format": FORMAT, **asdict(self)}
+        if not self.left_out:
+            del data["left_out"]
+        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
@@ -65,13 +71,21 @@ class Manifest:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
+        # Manifests of earlier versions have none
+        if (checksum := data.pop("checksum", None)) is not None and checksum != _checksum(data):
+            raise ValueError("it does not have its checksum")
         if (found := data.pop("format", None)) != FORMAT:
             raise ValueError(f"format {found}, this version reads format {FORMAT}")
         splits = {
             name: SplitEntry(split["samples"], split["bytes"], tuple(ShardEntry(**shard) for shard in split["shards"]))
             for name, split in data.pop("splits").items()
         }
-        return cls(splits=splits, **data)
+        return cls(splits=splits, left_out=tuple(data.pop("left_out", ())), **data)
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Hash what a manifest says, however it is spaced."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def exists(root: Path) -> bool:
@@ -93,7 +107,7 @@ def load(root: Path) -> Manifest:
 
 
 def wrong_files(root: Path, manifest: Manifest) -> list[str]:
-    """Compare the files present and their sizes with the manifest; each problem is one phrase that names the file."""
+    """Compare the files and their sizes with the manifest, and the classes' content; each problem names its file."""
     expected: list[tuple[str, int]] = []
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -107,8 +121,11 @@ def wrong_files(root: Path, manifest: Manifest) -> list[str]:
         else:
             if found != size:
                 problems.append(f"{root / file} has {found:,} bytes instead of {size:,}")
-    if not (root / CLASSES_FILE).is_file():
-        problems.append(f"{root / CLASSES_FILE} is missing")
+    classes = root / CLASSES_FILE
+    if not classes.is_file():
+        problems.append(f"{classes} is missing")
+    elif sha256_file(classes) != manifest.classes_sha256:
+        problems.append(f"{classes} does not have its SHA-256")
     return problems
 
 

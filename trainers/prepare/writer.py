@@ -4,27 +4,29 @@ Files are made under temporary names in the work folder, synced, and renamed; th
 written the same way. A shard without a record is redone, whatever was left of it.
 """
 
-import errno
-import io
 import json
 import os
-import struct
-from collections.abc import Callable, Iterator
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.data.shards import INDEX_DTYPE
-from trainers.exits import Exit, ExitError, UserError
+from trainers.exits import UserError
 from trainers.prepare import manifest as manifests
-from trainers.prepare.archive import Archive, DamagedMemberError, Member, extract, own_name
+from trainers.prepare import pictures
+from trainers.prepare.archive import Container, DamagedMemberError, Member, extract, name_of
+from trainers.prepare.config import Reencode
+from trainers.prepare.frame import frame
 from trainers.prepare.manifest import ShardEntry
-from trainers.prepare.plan import BLOCK, ShardPlan
-from trainers.prepare.sources.base import Source
+from trainers.prepare.plan import BLOCK, OVERHEAD, TAR_END, ShardPlan
+from trainers.prepare.spent import Spent
 
 WORK = ".prepare"
 # One request fetches neighbours up to this size, and reads over gaps up to that one rather than ask again
@@ -32,7 +34,7 @@ LARGEST_REQUEST = 4 << 20
 LARGEST_GAP = 64 << 10
 # A damaged picture is fetched again before it is blamed on the archive
 TRIES = 3
-DECODE_ONE_OF = 100
+_MEMBER_FIELDS = Member._fields[1:]
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,12 @@ class Job:
     """What every shard of a preparation shares."""
 
     root: Path
-    source: Source
+    container: Container
     plan_key: str
-    decode: Literal["sampled", "all", "none"]
-    # Told how many samples and bytes of pictures were just written; raises to stop the work
-    on_samples: Callable[[int, int], None]
+    decode: Literal["sampled", "all", "none"] = "sampled"
+    reencode: Reencode | None = None
+    # Pictures that cannot be decoded: leave them out, or fail
+    leave_out: bool = False
 
     @property
     def work(self) -> Path:
@@ -56,173 +59,220 @@ class Job:
         return self.work / f"{plan.split}-{plan.number:05d}.json"
 
 
-def finished(job: Job, plan: ShardPlan) -> ShardEntry | None:
-    """Return a shard's entry if it was finished under the same plan and its files still have their sizes."""
+class Request(NamedTuple):
+    """Bytes to fetch at once, and the positions in the shard of the samples that lie there."""
+
+    start: int
+    stop: int
+    samples: list[int]
+    # One of its samples is larger than requests otherwise are; such requests are made one at a time
+    large: bool
+
+
+class Finished(NamedTuple):
+    """What the record of a finished shard says."""
+
+    entry: ShardEntry
+    left_out: tuple[str, ...]
+
+
+def finished(job: Job, plan: ShardPlan) -> Finished | None:
+    """Return a shard's record if it was finished under the same plan and its files still have their sizes."""
     try:
         record = json.loads(job.record_path(plan).read_text())
-        entry = ShardEntry(**record["shard"])
+        entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
         sizes = [(job.root / name).stat().st_size for name in (entry.file, entry.index)]
+        good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
-    return entry if good and entry.bytes == plan.bytes and entry.samples == len(plan.members) else None
+    as_planned = entry.bytes == plan.bytes or job.reencode is not None or bool(left_out)
+    whole = entry.samples + len(left_out) == len(plan.members)
+    return Finished(entry, left_out) if good and as_planned and whole else None
 
 
-def write_shard(job: Job, plan: ShardPlan) -> ShardEntry:
-    """Make one shard from its source, publish it and its record."""
-    stem = f"{plan.split}-{plan.number:05d}.{os.uname().nodename}-{os.getpid()}"
-    tar, index = job.work / f"{stem}.tar.tmp", job.work / f"{stem}.npy.tmp"
-    try:
-        with tar.open("xb") as file:
-            rows = _fill(job, plan, file.fileno())
-            os.fsync(file.fileno())
-        with index.open("xb") as file:
-            np.save(file, rows)
+class OpenShard:
+    """A shard in the making. Requests may be fetched by any threads at once; then it is closed by one.
+
+    Pictures whose size is known lie at their planned place at once. Re-encoded ones lie in the order of their coming,
+    and are laid out when all are there.
+    """
+
+    def __init__(self, job: Job, plan: ShardPlan, spent: Spent) -> None:
+        self.job, self.plan, self._spent = job, plan, spent
+        stem = job.work / f"{plan.split}-{plan.number:05d}.{os.uname().nodename}-{os.getpid()}"
+        self._tar, self._index, self._second = (Path(f"{stem}.{end}.tmp") for end in ("tar", "npy", "two"))
+        self._lock = threading.Lock()
+        # Name and cause of each picture that cannot be decoded
+        self.undecodable: dict[int, tuple[str, str]] = {}
+        self._rows = np.empty(len(plan.members), INDEX_DTYPE)
+        self._rows["label"] = plan.members["label"]
+        self._rows["offset"] = plan.positions + np.uint64(BLOCK)
+        self._end = 0
+        self.requests = list(requests(plan.members))
+        self._left = len(self.requests)
+        self._descriptor = os.open(self._tar, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        if job.reencode is None:
+            os.ftruncate(self._descriptor, plan.bytes)
+
+    def fetch(self, request: Request, buffer: memoryview) -> tuple[int, bool]:
+        """Write a request's samples; return the bytes of their pictures, and whether the shard can be closed now."""
+        clock = self._spent.clock()
+        source, length = self.job.container.source, request.stop - request.start
+        raw = buffer[:length] if length <= len(buffer) else memoryview(bytearray(length))
+        source.read_into(request.start, raw)
+        clock.lap("fetch")
+        rows = self.plan.members[request.samples]
+        columns = (rows[name].tolist() for name in ("span", *_MEMBER_FIELDS))
+        written = 0
+        for at, span, *values in zip(request.samples, *columns, strict=True):
+            member = Member("", *values)
+            content = self._checked(member, span, raw[member.offset - request.start :][:span])
+            clock.lap("check")
+            try:
+                picture, crc32 = self._decoded(member, content)
+            except pictures.UndecodableError as error:
+                name = name_of(self.job.container, member.offset)
+                with self._lock:
+                    self.undecodable[at] = name, str(error)
+                continue
+            finally:
+                clock.lap("decode")
+            self._write(at, picture, crc32)
+            written += len(picture)
+            clock.lap("write")
+        clock.end()
+        with self._lock:
+            self._left -= 1
+            return written, self._left == 0
+
+    def close(self) -> bool:
+        """Publish the shard, unless pictures were found that cannot be decoded and are not to be left out."""
+        if self.undecodable and not self.job.leave_out:
+            return False
+        clock = self._spent.clock()
+        if self.undecodable or self.job.reencode:
+            self._lay_out()
+            clock.lap("write")
+        os.fsync(self._descriptor)
+        with self._index.open("xb") as file:
+            np.save(file, self._rows)
             file.flush()
             os.fsync(file.fileno())
-        return _publish(job, plan, tar, index)
-    except OSError as error:
-        raise storage_error(job.root, error) from None
-    finally:
-        for path in (tar, index):
+        clock.lap("sync")
+        digests = manifests.sha256_file(self._tar), manifests.sha256_file(self._index)
+        clock.lap("hash")
+        self._publish(*digests)
+        clock.lap("sync")
+        clock.end()
+        return True
+
+    def discard(self) -> None:
+        """Remove what is left of temporary files and close them; no thread may be at work on them any more."""
+        self.remove()
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        """Remove what is left of temporary files."""
+        for path in (self._tar, self._index, self._second):
             path.unlink(missing_ok=True)
 
+    def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
+        """Decode a picture if that is wanted, re-encode it if that is; return it with its CRC-32."""
+        # Some containers know no CRC-32
+        crc32 = member.crc32 or zlib.crc32(content)
+        if self.job.reencode is not None:
+            picture = pictures.reencode(content, self.job.reencode)
+            return picture, zlib.crc32(picture)
+        if pictures.wants_check(self.job.decode, crc32):
+            pictures.check(content)
+        return content, crc32
 
-def storage_error(root: Path, error: OSError) -> Exception:
-    """Explain a failed write: a full disk is the user's to solve, anything else may pass."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
-            f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
-            "command again; finished shards are kept"
+    def _write(self, at: int, content: memoryview | bytes, crc32: int) -> None:
+        """Write a sample where it belongs, or behind those before it if its place is not known yet."""
+        row = self._rows[at]
+        row["size"], row["crc32"] = len(content), crc32
+        if self.job.reencode is None:
+            parts = frame(self.plan.first_id + at, int(row["label"]), content)
+            _write_all(self._descriptor, parts, int(self.plan.positions[at]))
+            return
+        with self._lock:
+            row["offset"], self._end = self._end, self._end + len(content)
+        _write_all(self._descriptor, (content,), int(row["offset"]))
+
+    def _lay_out(self) -> None:
+        """Write the tar anew with each picture that is kept at its final place."""
+        kept = np.array([at for at in range(len(self._rows)) if at not in self.undecodable], np.int64)
+        second = os.open(self._second, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        position = 0
+        for at in kept.tolist():
+            row = self._rows[at]
+            content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
+            parts = frame(self.plan.first_id + at, int(row["label"]), content)
+            _write_all(second, parts, position)
+            row["offset"] = position + BLOCK
+            position += OVERHEAD + -(-len(content) // BLOCK) * BLOCK
+        os.ftruncate(second, position + TAR_END)
+        self._rows = self._rows[kept]
+        os.dup2(second, self._descriptor, inheritable=False)
+        os.close(second)
+        self._second.replace(self._tar)
+
+    def _publish(self, sha256: str, index_sha256: str) -> None:
+        """Give the files their names, then write the record that vouches for them."""
+        job, plan = self.job, self.plan
+        entry = ShardEntry(
+            file=f"{plan.stem}.tar",
+            samples=len(self._rows),
+            bytes=self._tar.stat().st_size,
+            sha256=sha256,
+            index=f"{plan.stem}.index.npy",
+            index_bytes=self._index.stat().st_size,
+            index_sha256=index_sha256,
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(
-            f"{root} cannot be written: {error.strerror} as uid {os.getuid()}; check the claim's permissions"
-        )
-    return ExitError(
-        f"writing to {root} failed: {error}; run the same command again, finished shards are kept", Exit.FAILED
-    )
+        # An older record must not vouch for the new files, nor the other way round
+        record = job.record_path(plan)
+        with suppress(FileNotFoundError):
+            record.unlink()
+            manifests.sync_folder(job.work)
+        self._index.replace(job.root / entry.index)
+        self._tar.replace(job.root / entry.file)
+        manifests.sync_folder(job.root / plan.split)
+        left_out = {"left_out": sorted(name for name, _ in self.undecodable.values())} if self.undecodable else {}
+        found = {"plan": job.plan_key, "shard": asdict(entry), **left_out}
+        manifests.write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+
+    def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:
+        """Take a picture out of what was fetched; fetch it again by itself if it is damaged."""
+        for attempt in range(1, TRIES + 1):
+            try:
+                return extract(raw, member)
+            except DamagedMemberError as error:
+                if attempt == TRIES:
+                    raise UserError(
+                        f"{name_of(self.job.container, member.offset)} in {self.job.container.source.label} is damaged "
+                        f"at byte {member.offset:,}: {error}, also when read {TRIES} times; get the archive again, or "
+                        "name this member under 'skip'"
+                    ) from None
+            raw = self.job.container.source.read_range(member.offset, span)
+        raise AssertionError("unreachable")
 
 
-def _publish(job: Job, plan: ShardPlan, tar: Path, index: Path) -> ShardEntry:
-    """Give the files their names, then write the record that vouches for them."""
-    entry = ShardEntry(
-        file=f"{plan.stem}.tar",
-        samples=len(plan.members),
-        bytes=tar.stat().st_size,
-        sha256=manifests.sha256_file(tar),
-        index=f"{plan.stem}.index.npy",
-        index_bytes=index.stat().st_size,
-        index_sha256=manifests.sha256_file(index),
-    )
-    # An older record must not vouch for the new files, nor the other way round
-    record = job.record_path(plan)
-    with suppress(FileNotFoundError):
-        record.unlink()
-        manifests.sync_folder(job.work)
-    index.replace(job.root / entry.index)
-    tar.replace(job.root / entry.file)
-    manifests.sync_folder(job.root / plan.split)
-    text = json.dumps({"plan": job.plan_key, "shard": asdict(entry)}, indent=1, sort_keys=True) + "\n"
-    manifests.write_atomically(record, text.encode())
-    return entry
-
-
-def _fill(job: Job, plan: ShardPlan, descriptor: int) -> NDArray[Any]:
-    """Write every sample to its planned place and return the rows of the index."""
-    rows = np.empty(len(plan.members), INDEX_DTYPE)
-    rows["offset"] = plan.positions + np.uint64(BLOCK)
-    for name in ("size", "label", "crc32"):
-        rows[name] = plan.members[name]
-    os.ftruncate(descriptor, plan.bytes)
-    for start, stop, positions in requests(plan.members):
-        buffer = job.source.read_range(start, stop - start)
-        written = 0
-        for at in positions:
-            member = plan.members[at]
-            name, content = _checked(job, member, buffer[int(member["offset"]) - start :])
-            if _wants_decode(job.decode, int(member["crc32"])):
-                _decode(name, content, job.source.label)
-            parts = frame(plan.first_id + at, int(member["label"]), content)
-            _write_all(descriptor, parts, int(plan.positions[at]))
-            written += len(content)
-        job.on_samples(len(positions), written)
-    return rows
-
-
-def requests(members: NDArray[Any]) -> Iterator[tuple[int, int, list[int]]]:
-    """Gather samples that lie close together in the archive: start, stop, and which samples, of each request."""
+def requests(members: NDArray[Any]) -> Iterator[Request]:
+    """Gather samples that lie close together in the archive."""
     order = np.argsort(members["offset"], kind="stable")
     starts = members["offset"][order].tolist()
     stops = (members["offset"] + members["span"])[order].tolist()
+    sizes = members["size"][order]
     first = 0
     for i in range(1, len(starts) + 1):
         if i < len(starts) and starts[i] - stops[i - 1] <= LARGEST_GAP and stops[i] - starts[first] <= LARGEST_REQUEST:
             continue
-        yield starts[first], stops[i - 1], order[first:i].tolist()
+        large = max(stops[i - 1] - starts[first], int(sizes[first:i].max())) > LARGEST_REQUEST
+        yield Request(starts[first], stops[i - 1], order[first:i].tolist(), large)
         first = i
 
 
-def frame(sample_id: int, label: int, content: memoryview) -> tuple[bytes, memoryview, bytes]:
-    """Return what a sample's place in the tar holds: header, picture, and padding with the label's member."""
-    stem = f"{sample_id:09d}"
-    ending = "png" if bytes(content[:8]) == b"\x89PNG\r\n\x1a\n" else "jpg"
-    text = str(label).encode()
-    tail = bytes(-len(content) % BLOCK) + _tar_header(f"{stem}.cls", len(text)) + text.ljust(BLOCK, b"\0")
-    return _tar_header(f"{stem}.{ending}", len(content)), content, tail
-
-
-_HEADER = struct.Struct("100s8s8s8s12s12s8s1s100s6s2s32s32s8s8s155s12x")
-
-
-def _tar_header(name: str, size: int) -> bytes:
-    """Make a ustar header without anything that depends on the clock or the user."""
-    zero = b"0000000\0"
-    head = name.encode(), b"0000644\0", zero, zero, f"{size:011o}\0".encode(), b"00000000000\0"
-    rest = b"0", b"", b"ustar\0", b"00", b"", b"", zero, zero, b""
-    blank = _HEADER.pack(*head, b" " * 8, *rest)
-    return _HEADER.pack(*head, f"{sum(blank):06o}\0 ".encode(), *rest)
-
-
-def _checked(job: Job, row: Any, raw: memoryview) -> tuple[str, memoryview]:
-    """Take a picture out of what was fetched; fetch it again by itself if it is damaged."""
-    values = {name: int(row[name]) for name in Member._fields if name != "name"}
-    member, span = Member(name="", **values), int(row["span"])
-    for attempt in range(1, TRIES + 1):
-        try:
-            content = extract(raw[:span], member)
-            return own_name(raw).decode("utf-8", "replace"), content
-        except DamagedMemberError as error:
-            if attempt == TRIES:
-                # The name in the member's own header may be what is damaged
-                name = next((m.name for m in Archive(job.source).members() if m.offset == member.offset), "a member")
-                raise UserError(
-                    f"{name} in {job.source.label} is damaged at byte {member.offset:,}: {error}, also when "
-                    f"read {TRIES} times; get the archive again, or name this member under 'skip'"
-                ) from None
-        raw = job.source.read_range(member.offset, span)
-    raise AssertionError("unreachable")
-
-
-def _wants_decode(decode: str, crc32: int) -> bool:
-    return decode == "all" or (decode == "sampled" and crc32 % DECODE_ONE_OF == 0)
-
-
-def _decode(name: str, content: memoryview, label: str) -> None:
-    """Decode a picture to its end, as training will have to."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(content)) as picture:
-            picture.load()
-    except Exception as error:
-        raise UserError(
-            f"{name} in {label} cannot be decoded as a picture ({type(error).__name__}: {str(error)[:200]}); "
-            "name it under 'skip'"
-        ) from None
-
-
-def _write_all(descriptor: int, parts: tuple[bytes, memoryview, bytes], offset: int) -> None:
+def _write_all(descriptor: int, parts: Sequence[memoryview | bytes], offset: int) -> None:
     """Write the parts one after the other at an offset, in one call as a rule."""
     total = sum(map(len, parts))
     done = os.pwritev(descriptor, parts, offset)
@@ -231,3 +281,11 @@ def _write_all(descriptor: int, parts: tuple[bytes, memoryview, bytes], offset: 
         while rest:
             count = os.pwrite(descriptor, rest, offset + done)
             done, rest = done + count, rest[count:]
+
+
+def _read_all(descriptor: int, size: int, offset: int) -> bytes:
+    """Read back what was written before."""
+    data = os.pread(descriptor, size, offset)
+    while len(data) < size:
+        data += os.pread(descriptor, size - len(data), offset + len(data)) or bytes(size - len(data))
+    return data
