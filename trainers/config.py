@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from trainers import combinations
 from trainers.exits import UserError, guarded
 from trainers.settings import Config
 
@@ -97,6 +98,7 @@ def check(config: Config) -> None:
     for key, pair in (("augment.scale", config.augment.scale), ("augment.ratio", config.augment.ratio)):
         if pair[0] > pair[1]:
             raise UserError(f"{key} = {pair}: the first number must not be larger than the second; swap them")
+    combinations.check(config)
     if config.precision == "fp64" and config.model.compile:
         raise UserError("model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false")
     if config.precision == "fp16" and config.device == "cpu":

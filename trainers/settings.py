@@ -273,6 +273,10 @@ class Comm(Settings):
         description="Type in which gradients are summed over processes. `fp64` takes twice the traffic, and the order "
         "of summing no longer shows: DDP and Horovod give the same fp32 losses.",
     )
+    compression: Literal["none", "bf16", "fp16"] = Field(
+        default="none",
+        description="Type in which DDP sends gradients and FSDP sums them, rounded; Horovod has its own key.",
+    )
     timeout_seconds: Positive = Field(
         default=600, description="A collective that takes longer ends the run with exit code 138."
     )
@@ -284,13 +288,47 @@ class Comm(Settings):
     )
 
 
+class Ddp(Settings):
+    """What only DDP knows; other strategies do not look at it."""
+
+    bucket_mb: Positive = Field(
+        default=25, description="Gradients that are sent at once, in MiB: smaller parts start earlier, and cost more."
+    )
+    static_graph: bool = Field(
+        default=False,
+        description="Every step uses the same parameters, though perhaps not all of them; not with accumulation.",
+    )
+
+
 class Horovod(Settings):
-    """What only Horovod knows."""
+    """What only Horovod knows; other strategies do not look at it."""
 
     op: Literal["average", "adasum"] = Field(
         default="average", description="How gradients are combined; Adasum needs a power-of-two number of processes."
     )
     compression: Literal["none", "fp16"] = Field(default="none", description="Compression of gradients on the wire.")
+    predivide: Annotated[float, Field(gt=0.0)] = Field(
+        default=1.0,
+        description="Gradients are divided by this before they are summed, and by the rest of the number of processes "
+        "after: for fp16's range. Not with Adasum.",
+    )
+    cycle_ms: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="Milliseconds between looks for gradients to send (HOROVOD_CYCLE_TIME); unset: 1."
+    )
+    fusion_mb: Natural | None = Field(
+        default=None,
+        description="Gradients sent at once, in MiB (HOROVOD_FUSION_THRESHOLD); 0: each by itself, unset: 128.",
+    )
+
+
+class Fsdp(Settings):
+    """What only FSDP knows; other strategies do not look at it."""
+
+    reshard_after_forward: bool = Field(
+        default=True,
+        description="Drop the other processes' parts of a block's weights after its forward and fetch them again for "
+        "backward; false: keep them until then, for more memory and less traffic.",
+    )
 
 
 class Wandb(Settings):
@@ -331,8 +369,10 @@ class Config(Settings):
     precision: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
         default="fp32", description="bf16 and fp16 are autocast with fp32 weights."
     )
-    strategy: Literal["auto", "ddp", "single", "horovod"] = Field(
-        default="auto", description="auto: ddp under trainers.ddp, horovod under trainers.hvd."
+    strategy: Literal["auto", "ddp", "fsdp", "single", "horovod"] = Field(
+        default="auto",
+        description="auto: ddp under trainers.ddp, horovod under trainers.hvd. fsdp: every process keeps a part of the "
+        "weights and of the optimizer's state."
     )
     epochs: Positive | None = Field(
         default=None, description="Length of the run in epochs. Set exactly one of epochs, max_steps."
@@ -350,7 +390,9 @@ class Config(Settings):
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="Checkpoints.")
     log: Log = Field(default=Log(), description="Logging.")
     comm: Comm = Field(default=Comm(), description="Communication.")
+    ddp: Ddp = Field(default=Ddp(), description="DDP.")
     horovod: Horovod = Field(default=Horovod(), description="Horovod.")
+    fsdp: Fsdp = Field(default=Fsdp(), description="FSDP.")
     wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
     metrics: Metrics = Field(default=Metrics(), description="Prometheus.")
     debug: Debug = Field(default=Debug(), description="Debugging.")
