@@ -21,6 +21,8 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 KEPT = ("torch", "torchvision")
+# Each s3fs needs the fsspec of the same version. The base's fsspec stays; if it is not ours, what hangs on it is free
+TIED = {"fsspec": {"s3fs", "aiobotocore", "botocore", "wrapt"}}
 PIP = [
     sys.executable,
     "-m",
@@ -62,7 +64,18 @@ def applicable(pins: str) -> list[str]:
     installed = {canonicalize_name(d.metadata["Name"]) for d in importlib.metadata.distributions()}
     taken = installed | constrained()
     lines = [line.strip() for line in pins.splitlines()]
+    for name, followers in TIED.items():
+        if version(name) and f"{name}=={version(name)}" not in lines:
+            taken |= followers
     return [line for line in lines if line and line[0] not in "#-" and not names_in(line) & taken]
+
+
+def version(name: str) -> str:
+    """The version that is installed, or nothing."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def dependencies(wanted_file: Path, pins: list[Path]) -> None:
@@ -70,6 +83,7 @@ def dependencies(wanted_file: Path, pins: list[Path]) -> None:
     wanted = [line.strip() for line in wanted_file.read_text().splitlines() if line.strip() and line[0] != "#"]
     wanted += sorted(set().union(*(names_in(file.read_text()) for file in pins[1:])))
     lines = [line for file in pins for line in applicable(file.read_text())]
+    lines += [f"{name}=={version(name)}" for name in TIED if version(name)]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(lines) + "\n")
         file.flush()

@@ -10,11 +10,21 @@ from trainers.prepare.sources.retry import Patience
 
 
 def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
-    """Open the archive that the settings name."""
+    """Open the object that the settings name."""
     if config.kind == "http":
         return HttpSource(config.url, traffic, patience=patience)
     if config.kind == "kaggle":
         from trainers.prepare.sources.kaggle import open_competition
 
         return open_competition(config.competition, traffic, patience)
+    if config.kind == "kaggle-dataset":
+        from trainers.prepare.sources.kaggle import open_dataset
+
+        return open_dataset(config.dataset, traffic, patience)
+    if config.kind == "objectstore":
+        from trainers.prepare.sources.objectstore import ObjectSource
+
+        return ObjectSource(
+            config.url, traffic, endpoint=config.endpoint, anonymous=config.anonymous, patience=patience
+        )
     return PathSource(Path(config.path), traffic)

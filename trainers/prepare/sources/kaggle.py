@@ -1,4 +1,4 @@
-"""A competition's archive at Kaggle: the official client's login, then ranged reads of the signed object behind it.
+"""An archive at Kaggle, a competition's or a dataset's: the official client's login, then ranges of the signed object.
 
 Nothing is kept on disk. Signed addresses expire and are asked for again. Credentials are looked for where Kaggle's own
 client looks, and in the folder of mounted secrets.
@@ -6,12 +6,14 @@ client looks, and in the folder of mounted secrets.
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import requests
 
 from trainers.exits import UserError
+from trainers.prepare.sources import secrets
 from trainers.prepare.sources.base import Traffic
 from trainers.prepare.sources.http import HttpSource
 from trainers.prepare.sources.retry import PassingError, Patience
@@ -36,18 +38,18 @@ class Credentials(NamedTuple):
 
 def find_credentials() -> Credentials:
     """Look in the environment, in the mounted secret, and where Kaggle's client keeps its files."""
-    folder = Path(os.environ.get("TRAINYARD_SECRETS", "/etc/trainyard/secrets")) / "kaggle"
+    folder = secrets.folder("kaggle")
     config = Path(os.environ.get("KAGGLE_CONFIG_DIR") or Path.home() / ".kaggle")
-    for lookup in (os.environ.get, lambda name: _read(folder / name)):
+    for lookup in (os.environ.get, lambda name: secrets.read(folder / name)):
         token, username, key = (lookup(name) for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY"))
         if token:
             return Credentials(None, None, token)
         if username and key:
             return Credentials(username, key, None)
-    if token := _read(config / "access_token"):
+    if token := secrets.read(config / "access_token"):
         return Credentials(None, None, token)
     for path in (folder / "kaggle.json", config / "kaggle.json"):
-        if text := _read(path):
+        if text := secrets.read(path):
             try:
                 data = json.loads(text)
                 return Credentials(str(data["username"]), str(data["key"]), None)
@@ -58,25 +60,63 @@ def find_credentials() -> Credentials:
 
 def open_competition(competition: str, traffic: Traffic, patience: Patience | None = None) -> HttpSource:
     """Open the archive of all files of a competition."""
-    credentials = find_credentials()
-    label = f"Kaggle competition {competition}"
-    return HttpSource(
-        "", traffic, label=label, locate=lambda: _signed_address(competition, credentials), patience=patience
-    )
-
-
-def _signed_address(competition: str, credentials: Credentials) -> str:
-    """Ask Kaggle for the archive; its client follows the redirect, whose address is what we want."""
-    from kagglesdk import KaggleClient  # type: ignore[import-untyped]
     from kagglesdk.competitions.types import competition_api_service as types  # type: ignore[import-untyped]
 
     request = types.ApiDownloadDataFilesRequest()
     request.competition_name = competition
+
+    def ask(client: Any) -> Any:
+        return client.competitions.competition_api_client.download_data_files(request)
+
+    page = f"https://www.kaggle.com/competitions/{competition}"
+    thing = _Thing(f"competition {competition}", page, f"{page}/rules", "source.competition")
+    return _open(thing, ask, traffic, patience)
+
+
+def open_dataset(dataset: str, traffic: Traffic, patience: Patience | None = None) -> HttpSource:
+    """Open the archive of all files of a dataset, OWNER/NAME or OWNER/NAME/versions/N."""
+    from kagglesdk.datasets.types import dataset_api_service as types  # type: ignore[import-untyped]
+
+    owner, name, *version = dataset.split("/")
+    request = types.ApiDownloadDatasetRequest()
+    request.owner_slug, request.dataset_slug = owner, name
+    if version:
+        request.dataset_version_number = int(version[1])
+
+    def ask(client: Any) -> Any:
+        return client.datasets.dataset_api_client.download_dataset(request)
+
+    page = f"https://www.kaggle.com/datasets/{owner}/{name}"
+    return _open(_Thing(f"dataset {dataset}", page, "", "source.dataset"), ask, traffic, patience)
+
+
+class _Thing(NamedTuple):
+    """What is asked of Kaggle, in words for messages."""
+
+    name: str
+    page: str
+    # Where its rules are accepted, if it has any
+    rules: str
+    setting: str
+
+
+def _open(thing: _Thing, ask: Callable[[Any], Any], traffic: Traffic, patience: Patience | None) -> HttpSource:
+    credentials = find_credentials()
+    label = f"Kaggle {thing.name}"
+    return HttpSource(
+        "", traffic, label=label, locate=lambda: _signed_address(thing, ask, credentials), patience=patience
+    )
+
+
+def _signed_address(thing: _Thing, ask: Callable[[Any], Any], credentials: Credentials) -> str:
+    """Ask Kaggle for the archive; its client follows the redirect, whose address is what we want."""
+    from kagglesdk import KaggleClient  # type: ignore[import-untyped]
+
     try:
         with KaggleClient(
             username=credentials.username, password=credentials.key, api_token=credentials.token
         ) as client:
-            response = client.competitions.competition_api_client.download_data_files(request)
+            response = ask(client)
             # The answer is the archive itself, streamed; only its address is of use
             response.close()
             return str(response.url)
@@ -85,25 +125,20 @@ def _signed_address(competition: str, credentials: Credentials) -> str:
         if status == 429 or status >= 500:
             wait = error.response.headers.get("Retry-After") if error.response is not None else None
             raise PassingError(f"Kaggle answered {status}", wait) from None
-        raise UserError(_explain(status, competition)) from None
+        raise UserError(_explain(status, thing)) from None
     except requests.RequestException as error:
         raise PassingError(f"Kaggle was not reached ({type(error).__name__})") from None
 
 
-def _explain(status: int, competition: str) -> str:
+def _explain(status: int, thing: _Thing) -> str:
     """Say what a refusal by Kaggle means."""
-    page = f"https://www.kaggle.com/competitions/{competition}"
     if status == 401:
         return f"Kaggle answered 401: it does not know the user name and key, or the token has expired; {_HOW}"
+    if status == 403 and thing.rules:
+        return f"Kaggle answered 403: accept the rules at {thing.rules} as the key's owner, then try again"
     if status == 403:
-        return f"Kaggle answered 403: accept the competition's rules at {page}/rules as the key's owner, then try again"
+        return f"Kaggle answered 403: {thing.name} is private, or the key's owner may not read it; see {thing.page}"
     if status == 404:
-        return f"Kaggle answered 404: there is no competition '{competition}'; see source.competition"
-    return f"Kaggle answered {status} for competition '{competition}'; see {page}"
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
+        kind, _, name = thing.name.partition(" ")
+        return f"Kaggle answered 404: there is no {kind} '{name}'; see {thing.setting}"
+    return f"Kaggle answered {status} for {thing.name}; see {thing.page}"
