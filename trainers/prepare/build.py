@@ -18,6 +18,7 @@ from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
 from trainers.prepare import manifest as manifests
+from trainers.prepare import pictures
 from trainers.prepare.catalogue import SPLITS, Catalogue, read_catalogue
 from trainers.prepare.config import Config
 from trainers.prepare.containers import open_container, open_object
@@ -31,6 +32,7 @@ from trainers.prepare.progress import Progress
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
 from trainers.prepare.spent import Spent
+from trainers.prepare.tar import remove_leftovers
 from trainers.prepare.writer import WORK, Finished, Job, finished
 
 
@@ -107,12 +109,19 @@ def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
         return None
     manifest = manifests.load(config.out)
     wanted = config.meaning()
-    source = wanted.pop("source")
-    found = {**manifest.settings, **{f"source.{key}": manifest.source.get(key) for key in source}}
-    wanted |= {f"source.{key}": value for key, value in source.items()}
-    if differing := [key for key in wanted if found.get(key) != wanted[key]]:
-        changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted[key]!r}" for key in differing)
+    found = dict(manifest.settings)
+    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - {"bytes", "directory_sha256"}):
+        wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
+    # What is complete stays so with another image's encoder; only mending it would mix the two
+    keys = [key for key in {**wanted, **found} if key != "encoder"]
+    if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
+        changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
         raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")
+    if manifest.left_out and config.undecodable == "fail":
+        raise UserError(
+            f"{config.out} was prepared without {len(manifest.left_out)} pictures that cannot be decoded, first "
+            f"{manifest.left_out[0]}, and undecodable is 'fail': set 'leave_out', or {_OTHER_FOLDER}"
+        )
     if problems := manifests.wrong_files(config.out, manifest):
         if not look_only:
             say(f"{problems[0]} ({len(problems)} wrong in all): preparing again what is missing")
@@ -172,9 +181,15 @@ def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[
 
 
 def _refuse_other_archive(root: Path, plan: Plan) -> None:
-    """Refuse to mend a folder from an archive that it was not made from."""
-    if manifests.exists(root) and manifests.load(root).plan != plan.key:
-        raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
+    """Refuse to mend a folder from an archive, or by an encoder, that it was not made with."""
+    if not manifests.exists(root) or (manifest := manifests.load(root)).plan == plan.key:
+        return
+    if (before := manifest.settings.get("encoder")) and before != pictures.encoder():
+        raise UserError(
+            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: mend it with "
+            f"the image that prepared it, or {_OTHER_FOLDER}"
+        )
+    raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
 
 
 def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: Meters) -> None:
@@ -280,4 +295,5 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
     )
     manifests.write_atomically(root / manifests.FILE, manifest.to_json().encode())
+    remove_leftovers(root / WORK)
     return manifest

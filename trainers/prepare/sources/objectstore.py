@@ -135,7 +135,7 @@ def _s3(endpoint: str, anonymous: bool, patience: Patience) -> Any:
             "max_pool_connections": 64,
             "connect_timeout": connect,
             "read_timeout": read,
-            "retries": {"max_attempts": 1},
+            "retries": {"total_max_attempts": 1},
         },
         **found,
     )
