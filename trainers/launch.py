@@ -7,18 +7,15 @@ the process that failed first (torchrun returns 1, whatever happened), it gives 
 to save when it is stopped, and without any address it finds a free port, so that runs on one machine don't collide.
 """
 
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from torch.distributed import run as torchrun
-from torch.distributed.elastic.multiprocessing import PContext, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import elastic_launch
-
-from trainers.exits import Exit, end_on_failed_preflight, guarded
+from trainers import podlog, preflight_peers, preflight_transport
+from trainers.exits import Exit, ExitError, end_on_failed_preflight, guarded
 
 DEFAULT_GRACE = 30
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
@@ -27,6 +24,14 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
     end_on_failed_preflight()
+    listening = preflight()
+    # Imported late: peers that have started already ask this pod, and torch takes seconds
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
+
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
         sys.argv[1:] if argv is None else argv
     )
@@ -37,25 +42,61 @@ def main(argv: list[str] | None = None) -> int:
         # With the agent's store shared, processes restarted in place find the stale keys of those before them.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
-    give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)))
+    told_to_end: set[int] = set()
+    give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)), told_to_end)
     config, command, arguments = torchrun.config_from_args(options)
     try:
         elastic_launch(config, command)(*arguments)
     except ChildFailedError as error:
-        return exit_code({rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()})
+        return exit_code({
+            rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
+            if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
+        })  # fmt: skip
     except SignalException as error:
         return 128 + int(error.sigval)
+    except RendezvousError as error:
+        # The first pod went, and with it the place to meet: made anew, they meet again
+        raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
+    finally:
+        if listening is not None:
+            listening.close()
     return Exit.DONE
 
 
-def give_children(seconds: float) -> None:
-    """Let torch's agent wait so long after SIGTERM before it kills, wherever it stops its children."""
+def preflight() -> preflight_peers.Listener | None:
+    """Look whether this pod can do what was asked for, and whether it reaches its peers."""
+    preflight_transport.check()
+    # As a container's first process, SIGTERM would otherwise be ignored, and an uninstall take the whole grace period
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
+    try:
+        listening = preflight_peers.check()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    preflight_transport.watch()
+    return listening
+
+
+def give_children(seconds: float, told_to_end: set[int]) -> None:
+    """Let torch's agent wait so long after SIGTERM before it kills, wherever it stops its children.
+
+    Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
+    """
+    from torch.distributed.elastic.multiprocessing import PContext
+
     original = PContext.close
 
-    def close(self: PContext, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+    def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
         original(self, death_sig, int(seconds))
 
     PContext.close = close  # type: ignore[method-assign]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child still runs; it is not reaped by this."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
 
 
 def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
@@ -83,4 +124,4 @@ def _threads(processes: str) -> int:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    guarded(lambda: podlog.kept(main))

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainers import mpi_hosts, mpi_ranks
+from trainers import mpi_hosts, mpi_ranks, podlog, preflight_transport
 from trainers.exits import Exit, ExitError, UserError, guarded
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # every pod has a /tmp of its own
@@ -240,11 +240,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "stop":
         return pass_on_stop(options.environment)
     if options.command == "worker":
-        return worker(Places.here())
+        preflight_transport.check()
+        return podlog.kept(lambda: worker(Places.here()))
     command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
     if not command:
         raise UserError("nothing to run: give the ranks' command after --")
-    return launch(options.np, options.run_dir, command, Places.here())
+    return podlog.kept(lambda: launch(options.np, options.run_dir, command, Places.here()))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def pool(umbrella: Schema, subcharts: dict[str, Schema]) -> Schema:
     shared = umbrella["properties"]["global"]["properties"]
     trainer = json.loads(run(ROOT / ".venv/bin/python", "-m", "trainers.config", "--schema"))
     prepare = json.loads(run(ROOT / ".venv/bin/python", "-m", "trainers.prepare", "--schema"))
-    definitions = json.loads((ROOT / "build/schemas/pod-v1.json").read_text())["definitions"]
+    definitions = {}
+    for kind in ("pod-v1", "networkpolicy-networking-v1"):
+        definitions |= json.loads((ROOT / f"build/schemas/{kind}.json").read_text())["definitions"]
     own: Schema = yaml.safe_load((Path(__file__).parent / "defs.yaml").read_text())
     return (
         own

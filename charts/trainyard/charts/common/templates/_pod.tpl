@@ -26,6 +26,12 @@ capabilities:
   {{- end }}
 {{- end -}}
 
+{{/* Where a container leaves its last word for the operators and scripts/why: its own message, else the end of its log. */}}
+{{- define "common.lastWord" -}}
+terminationMessagePath: /dev/termination-log
+terminationMessagePolicy: FallbackToLogsOnError
+{{- end -}}
+
 {{/* Where a pod goes. Call with a dict: scheduling, and job, whose pods a spread constraint counts unless it says otherwise. */}}
 {{- define "common.scheduling" -}}
 {{- $own := dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .job)) -}}

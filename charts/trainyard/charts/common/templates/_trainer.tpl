@@ -10,13 +10,41 @@
   value: {{ int .training.gracePeriodSeconds | quote }}
 - name: TRAINYARD_PREFLIGHT
   value: /tmp/preflight-failed
+{{- if .training.logs.keep }}
+- name: TRAINYARD_LOGS
+  value: {{ .config.run.dir }}/logs
+- name: TRAINYARD_LOG_BYTES
+  value: {{ include "common.bytes" .training.logs.size | quote }}
+{{- end }}
+{{- if .training.peers.check }}
+- name: TRAINYARD_PEERS_PORT
+  value: {{ int .training.peers.port | quote }}
+- name: TRAINYARD_PEERS_WAIT
+  value: {{ int .training.peers.wait | quote }}
+{{- end }}
+{{- if .training.rdma.resource }}
+- name: TRAINYARD_TRANSPORT
+  value: rdma
+{{- end }}
 {{- with concat .training.env .training.rdma.env }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* Resources of a training container: the user's, its GPUs and its RDMA devices, which Kubernetes wants equal in both. */}}
+{{/*
+Resources of a training container: the user's, its GPUs and its RDMA devices, which Kubernetes wants equal in both. Where the user
+names no CPU or memory at all, requests that grow with the processes.
+*/}}
 {{- define "common.trainerResources" -}}
+{{- $processes := int (.gpusPerNode | default .processesPerNode) -}}
+{{- $shm := include "common.bytes" .shmSize | int64 -}}
+{{- $gibibytes := add (div (add $shm 1073741823) 1073741824) (mul 4 $processes) -}}
+{{- $least := dict -}}
+{{- range $name, $amount := dict "cpu" (toString $processes) "memory" (printf "%dGi" $gibibytes) -}}
+{{- if not (or (hasKey $.resources.requests $name) (hasKey $.resources.limits $name)) -}}
+{{- $_ := set $least $name $amount -}}
+{{- end -}}
+{{- end -}}
 {{- $devices := dict -}}
 {{- if .gpusPerNode -}}
 {{- $_ := set $devices "nvidia.com/gpu" (int .gpusPerNode) -}}
@@ -26,7 +54,7 @@
 {{- end -}}
 {{- $resources := dict -}}
 {{- range $kind := list "requests" "limits" -}}
-{{- with merge (dict) $devices (get $.resources $kind) -}}
+{{- with merge (dict) $devices (get $.resources $kind) (ternary $least (dict) (eq $kind "requests")) -}}
 {{- $_ := set $resources $kind . -}}
 {{- end -}}
 {{- end -}}
@@ -39,7 +67,7 @@
 {{- if .gpusPerNode -}}
 {{- $_ := set $gpus "nvidia.com/gpu" (int .gpusPerNode) -}}
 {{- end -}}
-{{- toYaml (dict "requests" (merge (dict "cpu" "100m" "memory" "128Mi") $gpus) "limits" (merge (dict "memory" "2Gi") $gpus)) -}}
+{{- toYaml (dict "requests" (merge (dict "cpu" "100m" "memory" "128Mi") $gpus) "limits" (merge (dict "cpu" "1" "memory" "2Gi") $gpus)) -}}
 {{- end -}}
 
 {{/* Init container that waits for the dataset and checks what is local to the pod. */}}
@@ -67,7 +95,7 @@
     {{- include "common.trainerEnv" .run | nindent 4 }}
   resources:
     {{- include "common.preflightResources" .run.training | nindent 4 }}
-  terminationMessagePolicy: FallbackToLogsOnError
+  {{- include "common.lastWord" . | nindent 2 }}
   securityContext:
     {{- include "common.containerSecurity" "" | nindent 4 }}
   volumeMounts:
@@ -139,7 +167,7 @@ spec:
       {{- end }}
       resources:
         {{- include "common.trainerResources" $training | nindent 8 }}
-      terminationMessagePolicy: FallbackToLogsOnError
+      {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
         {{- include "common.containerSecurity" $training.rdma.resource | nindent 8 }}
       volumeMounts:
@@ -178,12 +206,24 @@ data:
   {{- end }}
 {{- end -}}
 
-{{/* A job's run policy. Call with a dict: root, run, and clean, the cleanPodPolicy unless values say another. Gang scheduling waits for the training pods alone, since an MPI launcher is created after them. */}}
+{{/*
+A job's run policy. Call with a dict: root; operator, which runs it; clean, the cleanPodPolicy unless values say another; and least, the
+pods without which none may start: the training pods alone, since an MPI launcher is created once they are ready.
+*/}}
 {{- define "common.runPolicy" -}}
 {{- $policy := deepCopy .root.Values.runPolicy -}}
 {{- $_ := set $policy "cleanPodPolicy" ($policy.cleanPodPolicy | default .clean) -}}
-{{- if .root.Values.global.scheduling.gang -}}
-{{- $_ := set $policy "schedulingPolicy" (dict "minAvailable" (int .run.nodes)) -}}
+{{- if and (hasPrefix "kubeflow.org/" (toString $policy.managedBy)) (ne $policy.managedBy .operator) -}}
+{{- fail (printf "\n\n%s.runPolicy.managedBy is %s, which leaves the job to nobody: it is run by %s.\n" .root.Chart.Name $policy.managedBy .operator) -}}
+{{- end -}}
+{{- with .root.Values.global.scheduling.gang -}}
+{{- if .enabled -}}
+{{- $group := dict "minAvailable" (int $.least) -}}
+{{- with .queue }}{{ $_ := set $group "queue" . }}{{ end -}}
+{{- with .priorityClass }}{{ $_ := set $group "priorityClass" . }}{{ end -}}
+{{- with .timeoutSeconds }}{{ $_ := set $group "scheduleTimeoutSeconds" (int .) }}{{ end -}}
+{{- $_ := set $policy "schedulingPolicy" $group -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $policy -}}
 {{- end -}}

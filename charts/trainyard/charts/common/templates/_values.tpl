@@ -52,19 +52,36 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- fail (printf "\n\nglobal.training.resources.%s holds nvidia.com/gpu: set global.training.gpusPerNode instead.\n" .) -}}
 {{- end -}}
 {{- end -}}
+{{- $network := dict -}}
+{{- range concat .env .rdma.env -}}
+{{- if regexMatch "^(NCCL_IB_|NCCL_NET_GDR_|UCX_NET_DEVICES$|FI_)" .name -}}
+{{- $_ := set $network .name (toString .value) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .rdma.resource (eq (get $network "NCCL_IB_DISABLE") "1") -}}
+{{- fail "\n\nglobal.training.env sets NCCL_IB_DISABLE=1 beside global.training.rdma.resource: leave one of them out.\n" -}}
+{{- end -}}
+{{- if and (omit $network "NCCL_IB_DISABLE") (not .rdma.resource) (not .rdma.env) -}}
+{{- fail (printf "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" (keys $network | sortAlpha | join ", ")) -}}
+{{- end -}}
 {{- if and .rdma.env (not .rdma.resource) -}}
 {{- fail "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" -}}
 {{- end -}}
 {{- with .resources.limits.memory -}}
+{{- with $.resources.requests.memory -}}
+{{- if gt (int64 (include "common.bytes" .)) (int64 (include "common.bytes" $.resources.limits.memory)) -}}
+{{- fail (printf "\n\nglobal.training.resources.requests.memory (%s) is more than limits.memory (%s).\n" . $.resources.limits.memory) -}}
+{{- end -}}
+{{- end -}}
 {{- if ge (int64 (include "common.bytes" $.shmSize)) (int64 (include "common.bytes" .)) -}}
 {{- fail (printf "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts toward that limit.\n" $.shmSize .) -}}
 {{- end -}}
 {{- end -}}
 {{- include "common.refuseOwnLabels" (list "global.training.podLabels" .podLabels) -}}
-{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
 {{- range concat .env .rdma.env -}}
 {{- if has .name $own -}}
-{{- fail (printf "\n\nglobal.training.env sets %s, which the chart sets itself: take it out.\n" .name) -}}
+{{- fail (printf "\n\nglobal.training.env sets %s, which the chart or the operator sets: take it out.\n" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

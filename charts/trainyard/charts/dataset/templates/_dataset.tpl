@@ -48,7 +48,7 @@ spec:
           value: "1"
       resources:
         {{- toYaml $root.Values.resources | nindent 8 }}
-      terminationMessagePolicy: FallbackToLogsOnError
+      {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
         {{- include "common.containerSecurity" "" | nindent 8 }}
       volumeMounts:

@@ -44,7 +44,7 @@ spec:
           value: {{ int $root.Values.launcher.wait | quote }}
       resources:
         {{- toYaml $root.Values.launcher.resources | nindent 8 }}
-      terminationMessagePolicy: FallbackToLogsOnError
+      {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
         {{- include "common.containerSecurity" "" | nindent 8 }}
       volumeMounts:

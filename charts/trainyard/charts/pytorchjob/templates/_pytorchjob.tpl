@@ -1,7 +1,7 @@
 {{/* All that this PyTorchJob runs with, as JSON. */}}
 {{- define "pytorchjob.run" -}}
 {{- $command := list "python" "-m" "trainers.launch" "-m" "trainers.ddp" "--config" "/etc/trainyard/config.json" -}}
-{{- include "common.run" (dict "root" . "command" $command "identity" .Values.form) -}}
+{{- include "common.run" (dict "root" . "command" $command "identity" (ternary (list .Values.form .Values.elastic) (list .Values.form) (eq .Values.form "elastic") | mustToJson)) -}}
 {{- end -}}
 
 {{/*
