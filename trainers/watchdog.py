@@ -45,6 +45,16 @@ class Ranked(Protocol):
 
 
 @dataclass(frozen=True)
+class Beat:
+    """The last sign of progress of the main thread: its number, the phase begun, and whether that may take longer."""
+
+    number: int
+    what: str
+    step: int
+    patient: bool
+
+
+@dataclass(frozen=True)
 class Missing:
     """A rank that did not arrive, and how we know."""
 
@@ -65,8 +75,8 @@ class Watchdog:
         self._rank, self._world = strategy.rank, strategy.world
         self._seconds = seconds
         self._interval = min(LONGEST_INTERVAL, seconds / 8) if seconds else LONGEST_INTERVAL
-        self._now: tuple[int, str, int] = (0, "start", 0)  # number of the beat, phase, step; replaced as a whole
-        self._counts: dict[str, int] = {}
+        self._now = Beat(0, "start", 0, True)
+        self._known: set[str] = set()
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
         self._first_looks: dict[int, Heartbeat] = {}
@@ -77,8 +87,8 @@ class Watchdog:
 
     def beat(self, what: str, step: int) -> None:
         """Say that this process got on: it begins `what` (start, step, validation, checkpoint) at a step."""
-        self._counts[what] = self._counts.get(what, 0) + 1
-        self._now = (self._now[0] + 1, what, step)
+        self._now = Beat(self._now.number + 1, what, step, what in PATIENT or what not in self._known)
+        self._known.add(what)
 
     def close(self) -> None:
         """Stop watching: this process is done with the others."""
@@ -92,8 +102,8 @@ class Watchdog:
         number, waited, last = 0, 0.0, time.monotonic()
         while True:
             now = self._now
-            waited = waited + min(time.monotonic() - last, 2 * self._interval) if now[0] == number else 0.0
-            number, last = now[0], time.monotonic()
+            waited = waited + min(time.monotonic() - last, 2 * self._interval) if now.number == number else 0.0
+            number, last = now.number, time.monotonic()
             self._write(now, waited)
             if not self._seconds or waited < self._seconds / 2:
                 self._first_looks = {}
@@ -102,7 +112,7 @@ class Watchdog:
             if self._ended.wait(self._interval):
                 return
 
-    def _look(self, now: tuple[int, str, int], waited: float) -> dict[str, Any] | None:
+    def _look(self, now: Beat, waited: float) -> dict[str, Any] | None:
         """Compare the others' heartbeats with those of the first look; what to report if this is a hang."""
         beats = {rank: read_json(self._path(rank)) for rank in range(self._world)}
         if not self._first_looks:
@@ -111,21 +121,20 @@ class Watchdog:
             return None
         silent = [rank for rank, beat in beats.items() if beat == self._first_looks[rank] and rank != self._rank]
         silent = [rank for rank in silent if not beats[rank].get("done")]
-        patient = now[1] in PATIENT or self._counts.get(now[1], 0) <= 1
-        if not silent and waited < self._seconds * (PATIENCE if patient else 1):
+        if not silent and waited < self._seconds * (PATIENCE if now.patient else 1):
             return None
         return {"missing": not_arrived(beats, silent), "beats": beats}
 
-    def _end(self, now: tuple[int, str, int], waited: float, hang: dict[str, Any]) -> None:
+    def _end(self, now: Beat, waited: float, hang: dict[str, Any]) -> None:
         """Report on stderr, in the log and in hang.json, and end the process."""
-        message = hang_message(self._rank, now[1], now[2], waited, hang["missing"])
+        message = hang_message(self._rank, now.what, now.step, waited, hang["missing"])
         stack = stack_of(self._main)
         log.error("%s\n%s", message, "\n".join(stack))
         print(f"error: {message}\nrank {self._rank} is here:\n" + "\n".join(stack), file=sys.stderr, flush=True)
         write_termination_message(message)
         note = {
-            "code": int(Exit.HANG), "message": message, "time": round(time.time(), 3), "what": now[1], "step": now[2],
-            "waited_seconds": round(waited, 1), "reported_by": self._rank,
+            "code": int(Exit.HANG), "message": message, "time": round(time.time(), 3),
+            "what": now.what, "step": now.step, "waited_seconds": round(waited, 1), "reported_by": self._rank,
             "missing": [{"rank": m.rank, "reason": m.reason, "host": m.beat.get("host")} for m in hang["missing"]],
             "stacks": {str(rank): beat.get("stack", []) for rank, beat in hang["beats"].items()} | {
                 str(self._rank): stack
@@ -134,12 +143,11 @@ class Watchdog:
         _quietly(lambda: _replace(self._directory / "hang.json", note))
         os._exit(int(Exit.HANG))
 
-    def _write(self, now: tuple[int, str, int], waited: float, done: bool = False) -> None:
+    def _write(self, now: Beat, waited: float, done: bool = False) -> None:
         """Write this process's heartbeat; without fsync, since only the living read it."""
-        number, what, step = now
         beat: Heartbeat = {
-            "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": what, "step": step,
-            "beats": number, "waited_seconds": round(waited, 1), "time": round(time.time(), 3),
+            "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": now.what, "step": now.step,
+            "beats": now.number, "waited_seconds": round(waited, 1), "time": round(time.time(), 3),
             "previous": self._previous,
         }  # fmt: skip
         if done:

@@ -11,7 +11,7 @@ from trainers.settings import Config
 from trainers.telemetry.metrics import Event
 
 # W&B refuses run ids with these characters, and longer ones.
-REFUSED, LONGEST = re.compile(r"[/\\#?%:\s]"), 64
+REFUSED, LONGEST = re.compile(r"[:;,#?/%'\\\s]"), 64
 KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
