@@ -36,13 +36,13 @@ def kept(main: Callable[[], int]) -> int:
     path = Path(folder) / f"{part(socket.gethostname(), os.environ.get('TRAINYARD_JOB', ''))}.log"
     streams = os.dup(1), os.dup(2)
     tee = _start_tee(path, *streams)
+    last_word = ""
     try:
         print(f"log: {socket.gethostname()} starts, {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}", flush=True)
         return main()
     except BaseException:
-        # the program's own last word goes to the pod's log when this is over; the file gets it here
-        with contextlib.suppress(OSError), path.open("a") as file:
-            file.write(traceback.format_exc())
+        # whoever ends the program prints it to the pod's log once this is over; the file must get it here
+        last_word = traceback.format_exc()
         raise
     finally:
         for stream in (sys.stdout, sys.stderr):
@@ -53,6 +53,9 @@ def kept(main: Callable[[], int]) -> int:
             tee.wait(LAST_SECONDS)
         except subprocess.TimeoutExpired:
             tee.kill()  # a process left behind still holds the pipe
+        if last_word:
+            with contextlib.suppress(OSError), path.open("a") as file:
+                file.write(last_word)
 
 
 def _start_tee(path: Path, out: int, err: int) -> "subprocess.Popen[bytes]":

@@ -9,6 +9,7 @@ that has not started is waited for, in words; one that runs and cannot be reache
     TRAINYARD_PEERS_WAIT   most seconds to wait for pods that have not started
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -83,7 +84,7 @@ class Listener:
             self._socket = _listen(port, host)
         except OSError as error:
             raise UserError(
-                f"port {port} cannot be listened on here ({error.strerror}): set another global.training.peers.port"
+                f"port {port} cannot be listened on here ({_why(error)}): set another global.training.peers.port"
             ) from None
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True, name="preflight").start()
@@ -101,7 +102,9 @@ class Listener:
                     continue
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Listen no longer; the thread that waits in accept() would else keep the port."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
@@ -129,7 +132,7 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
     except TimeoutError:
         return Peer("no answer", False, address, since)
     except OSError as error:
-        return Peer((error.strerror or "no answer").lower(), False, address, since)
+        return Peer(_why(error), False, address, since)
     if said not in (_greeting(job, True), _greeting(job, False)):
         return Peer("something else answers", False, address, since)
     return Peer("", said == _greeting(job, True), address, since)
@@ -184,7 +187,7 @@ def meet(what: Plan) -> None:
             _listen(what.rendezvous).close()
         except OSError as error:
             raise UserError(
-                f"the rendezvous port {what.rendezvous} cannot be listened on here ({error.strerror})"
+                f"the rendezvous port {what.rendezvous} cannot be listened on here ({_why(error)})"
             ) from None
         return
     end, why = time.monotonic() + what.bound, ""
@@ -193,7 +196,7 @@ def meet(what: Plan) -> None:
             socket.create_connection((what.names[0], what.rendezvous), PROBE_SECONDS).close()
             return
         except OSError as error:
-            why = (error.strerror or "no answer").lower()
+            why = _why(error)
         time.sleep(0.2)
     raise ExitError(
         f"{what.names[0]} answers, but not on the rendezvous port {what.rendezvous} ({why} for {what.bound:.0f} s): "
@@ -213,6 +216,7 @@ def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listen
         reach(what, listener)
         meet(what)
     except ExitError as error:
+        listener.close()
         tries = _count(note, what.job)
         print(f"preflight: {error}", file=sys.stderr, flush=True)
         if tries >= TRIES:
@@ -232,6 +236,10 @@ def _listen(port: int, host: str = "") -> socket.socket:
     except (OSError, ValueError):
         # no IPv6 here
         return socket.create_server(("", port), backlog=1024)
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else "no answer"
 
 
 def _greeting(job: str, ready: bool) -> bytes:
