@@ -1,6 +1,7 @@
 """Small archives of real JPEG pictures in the layouts that are prepared, and ways to look at the result."""
 
 import io
+import tarfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from trainers.data.shards import open_split
 from trainers.prepare.config import Config, parse
 from trainers.prepare.sources.retry import Patience
 
@@ -51,6 +53,31 @@ def write_zip(path: Path, members: dict[str, bytes], packed: str = "/val/") -> P
             info = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
             archive.writestr(info, content, zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED)
     return path
+
+
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w", kind: int = tarfile.PAX_FORMAT) -> Path:
+    """Write a tar, gzipped with mode `w:gz`."""
+    with tarfile.open(path, mode, format=kind) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def write_folder(root: Path, members: dict[str, bytes]) -> Path:
+    """Write the members as files."""
+    for name, content in members.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return root
+
+
+def pictures(root: Path, split: str) -> dict[bytes, str]:
+    """Return each picture of a prepared split with the name of its class."""
+    shards = open_split(root, split)
+    return {shards.read(i): shards.class_names[shards.labels[i]] for i in range(len(shards))}
 
 
 def config(source: Path | str, out: Path, **settings: object) -> Config:

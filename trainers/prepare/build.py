@@ -186,8 +186,8 @@ def _refuse_other_archive(root: Path, plan: Plan) -> None:
         return
     if (before := manifest.settings.get("encoder")) and before != pictures.encoder():
         raise UserError(
-            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: mend it with "
-            f"the image that prepared it, or {_OTHER_FOLDER}"
+            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: mend it "
+            f"with the image that prepared it, or {_OTHER_FOLDER}"
         )
     raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
 

@@ -1,0 +1,162 @@
+import gzip
+import io
+import subprocess
+import tarfile
+
+import pytest
+
+from tests.fakes import files
+from tests.prepare.archives import HASTE, SYNSETS, config, imagenet, picture, pictures, write_tar, write_zip
+from trainers.exits import ExitError, UserError
+from trainers.prepare import build as building
+from trainers.prepare.build import Options, build
+from trainers.prepare.verify import repair, verify
+
+MEMBERS = imagenet(90, 30)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    root = tmp_path_factory.mktemp("expected")
+    build(config(write_zip(root / "a.zip", MEMBERS), root / "out"))
+    return pictures(root / "out", "train") | pictures(root / "out", "val")
+
+
+def found(root):
+    return pictures(root, "train") | pictures(root, "val")
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_a_tar_gives_what_a_zip_gives(tmp_path, expected, kind):
+    # Longer than the 100 bytes that a tar's header has for a name
+    deep = {f"{'x' * 60}/{'y' * 60}/{name}": content for name, content in MEMBERS.items()}
+    path = write_tar(tmp_path / "a.tar", deep, kind=kind)
+    build(config(path, tmp_path / "out", decode="all"))
+    assert found(tmp_path / "out") == expected
+    verify(tmp_path / "out")
+
+
+def test_a_tar_of_gnu_tar_itself(tmp_path):
+    for i in range(3):
+        for split in ("train", "val"):
+            path = tmp_path / "data" / split / f"c{i}" / f"{i}.jpg"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(picture(i + 10 * (split == "val")))
+    subprocess.run(["tar", "-C", tmp_path / "data", "-cf", tmp_path / "a.tar", "."], check=True)
+    build(config(tmp_path / "a.tar", tmp_path / "out", layout="imagefolder"))
+    assert found(tmp_path / "out") == {picture(i + 10 * v): f"c{i}" for i in range(3) for v in (0, 1)}
+
+
+def test_a_gzipped_tar_is_unpacked_once_and_leaves_nothing(tmp_path, expected, monkeypatch):
+    path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
+    out, real = tmp_path / "out", building.Crew
+
+    def fail(*arguments):
+        raise ExitError("enough", 1)
+
+    monkeypatch.setattr(building, "Crew", fail)
+    with pytest.raises(ExitError):
+        build(config(path, out))
+    unpacked = list((out / ".prepare").glob("unpacked-*.tar"))
+    assert len(unpacked) == 1
+    before = unpacked[0].stat().st_mtime_ns
+    monkeypatch.setattr(building, "Crew", lambda *a: (seen.append(unpacked[0].stat().st_mtime_ns), real(*a))[1])
+    seen = []
+    build(config(path, out))
+    assert seen == [before]
+    assert found(out) == expected
+    assert [p.name for p in (out / ".prepare").glob("*") if p.name.startswith(("unpacked", "listing-"))] == []
+    # A damaged shard needs the archive again
+    (out / "val/shard-00000.tar").write_bytes(b"")
+    repair(config(path, out))
+    assert found(out) == expected
+
+
+def test_a_tar_over_http_is_read_by_several_connections_and_listed_once(tmp_path, expected):
+    write_tar(tmp_path / "a.tar", MEMBERS)
+    with files.running(tmp_path) as server:
+        server.fault = lambda number, handler: number % 5 == 0 and handler.reset()
+        build(config(f"{server.url}/a.tar", tmp_path / "out"), Options(patience=HASTE))
+    assert found(tmp_path / "out") == expected
+
+
+def test_parts_share_a_gzipped_tar(tmp_path, expected):
+    path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
+    settings = config(path, tmp_path / "out")
+    assert build(settings, Options(1, 2, wait_seconds=20, progress_seconds=0.05)) is None
+    assert build(settings, Options(0, 2, wait_seconds=20, progress_seconds=0.05)) is not None
+    assert found(tmp_path / "out") == expected
+
+
+def refused(path, tmp_path, match):
+    with pytest.raises(UserError, match=match):
+        build(config(path, tmp_path / "out"))
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert [p for p in tmp_path.rglob("*") if p.suffix == ".tmp" or "evil" in p.name] == []
+
+
+@pytest.mark.parametrize("part", [0.05, 0.5, 0.97])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_cut_short_is_named(tmp_path, part, mode):
+    whole = write_tar(tmp_path / "whole", MEMBERS, mode).read_bytes()
+    (tmp_path / "a.tar").write_bytes(whole[: int(len(whole) * part)])
+    refused(tmp_path / "a.tar", tmp_path, r"a\.tar.*cut short")
+
+
+def test_damage_in_a_gzipped_tar_is_named(tmp_path):
+    whole = bytearray(write_tar(tmp_path / "whole", MEMBERS, "w:gz").read_bytes())
+    for at in (len(whole) // 2, len(whole) - 6):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        (tmp_path / "a.tgz").write_bytes(damaged)
+        refused(tmp_path / "a.tgz", tmp_path, r"a\.tgz.*(damaged|cut short|sound)")
+
+
+def test_damage_in_a_tars_header_is_named(tmp_path):
+    whole = bytearray(write_tar(tmp_path / "a.tar", MEMBERS, kind=tarfile.USTAR_FORMAT).read_bytes())
+    second = 512 + -(-len(next(iter(MEMBERS.values()))) // 512) * 512
+    whole[second + 3] ^= 1
+    (tmp_path / "a.tar").write_bytes(whole)
+    refused(tmp_path / "a.tar", tmp_path, rf"header at byte {second:,} is damaged")
+
+
+@pytest.mark.parametrize("name", ["../evil.JPEG", "/etc/evil.JPEG", "a/../../evil.JPEG"])
+def test_unsafe_names_are_refused(tmp_path, name):
+    refused(write_tar(tmp_path / "a.tar", {**MEMBERS, name: b"x"}), tmp_path, "unsafe name")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_links_are_refused_with_the_remedy(tmp_path, kind):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        link = tarfile.TarInfo("train/a/1.jpg")
+        link.type, link.linkname = kind, "/etc/passwd"
+        archive.addfile(link)
+    refused(tmp_path / "a.tar", tmp_path, r"1\.jpg.*is a link.*--dereference --hard-dereference")
+
+
+def test_a_name_that_appears_twice_is_refused(tmp_path):
+    name = f"ILSVRC/Data/CLS-LOC/train/{SYNSETS[0]}/{SYNSETS[0]}_0.JPEG"
+    write_tar(tmp_path / "a.tar", MEMBERS)
+    with tarfile.open(tmp_path / "a.tar", "a") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = 4
+        archive.addfile(info, io.BytesIO(b"data"))
+    refused(tmp_path / "a.tar", tmp_path, r"appears twice")
+
+
+def test_a_bomb_is_bounded(tmp_path):
+    info = tarfile.TarInfo("train/a/1.jpg")
+    info.size = 1 << 40
+    with gzip.open(tmp_path / "a.tgz", "wb", compresslevel=1) as file:
+        file.write(info.tobuf())
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+    refused(tmp_path / "a.tgz", tmp_path, r"unpacks to more than 100 times its")
+    assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) < 1 << 20
+
+
+def test_odd_names_in_a_tar(tmp_path):
+    names = ['train/ä ö/\'quoted "x".jpg', "train/日本/line\nbreak.jpg", "val/ä ö/1.jpg", "val/日本/1.jpg"]
+    write_tar(tmp_path / "a.tar", {name: picture(i) for i, name in enumerate(names)})
+    build(config(tmp_path / "a.tar", tmp_path / "out", layout="imagefolder"))
+    assert pictures(tmp_path / "out", "train") == {picture(0): "ä ö", picture(1): "日本"}
