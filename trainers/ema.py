@@ -1,7 +1,6 @@
 """An exponential moving average of the model's parameters and floating buffers, which is validated and published.
 
-Values are updated by torch._foreach operations that also take the shards of a distributed tensor, so no process needs
-more than its own part.
+Each process averages its own parts of distributed parameters.
 """
 
 import contextlib
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from trainers.optim import Length
 from trainers.settings import Ema as Settings
+from trainers.sharding import laid_out_as, local_parts
 
 
 def decay_of(settings: Settings, global_batch: int, epochs: float) -> float:
@@ -49,7 +49,7 @@ class Ema:
         position = step % self.per_epoch
         if position % self.every:
             return
-        old, new = list(self.values.values()), list(self.live.values())
+        old, new = local_parts(list(self.values.values())), local_parts(list(self.live.values()))
         if self._first_after_warmup(step):
             torch._foreach_copy_(old, new)
         else:
@@ -70,12 +70,12 @@ class Ema:
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take averaged values in: full tensors on every process, or shards laid out as the model's."""
         for name, value in self.values.items():
-            value.copy_(_laid_out_as(value, state[name]))
+            value.copy_(laid_out_as(value, state[name]))
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """While this holds, the model has the averaged values; then its own again."""
-        live, averaged = list(self.live.values()), list(self.values.values())
+        live, averaged = local_parts(list(self.live.values())), local_parts(list(self.values.values()))
         with torch.no_grad():
             own = [value.clone() for value in live]
             torch._foreach_copy_(live, averaged)
@@ -89,12 +89,3 @@ class Ema:
 def _averaged(value: Tensor) -> bool:
     """Parameters and floating buffers; a count of batches has no average."""
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _laid_out_as(target: Tensor, value: Tensor) -> Tensor:
-    """A full tensor as shards, where the target is made of shards."""
-    from torch.distributed.tensor import DTensor, distribute_tensor
-
-    if isinstance(target, DTensor) and not isinstance(value, DTensor):
-        return distribute_tensor(value.to(target.device), target.device_mesh, target.placements)
-    return value

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
 from torch.optim import Optimizer
+
+from trainers.sharding import local_parts, sum_over_parts
 
 
 class Lamb(Optimizer):
@@ -44,9 +45,9 @@ class Lamb(Optimizer):
 
     def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self._state(parameter) for parameter in parameters]
-        weights, grads = _local(parameters), _local([_grad(parameter) for parameter in parameters])
-        first = _local([state["exp_avg"] for state in states])
-        second = _local([state["exp_avg_sq"] for state in states])
+        weights, grads = local_parts(parameters), local_parts([_grad(parameter) for parameter in parameters])
+        first = local_parts([state["exp_avg"] for state in states])
+        second = local_parts([state["exp_avg_sq"] for state in states])
         beta1, beta2 = group["betas"]
         torch._foreach_add_([state["step"] for state in states], 1)
         torch._foreach_lerp_(first, grads, 1 - beta1)
@@ -76,27 +77,11 @@ class Lamb(Optimizer):
 def trust_ratios(parameters: list[Tensor], weights: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
     """|weights| / |update| of each parameter, over all its shards; 1 where either norm is 0."""
     squares = [torch.stack(torch._foreach_norm(tensors)).square() for tensors in (weights, updates)]
-    total = _sum_over_shards(torch.stack(squares), parameters)
+    total = sum_over_parts(torch.stack(squares), parameters[0])
     ratios = (total[0] / total[1]).sqrt()
     return list(torch.where((total[0] > 0) & (total[1] > 0), ratios, 1.0).unbind())
-
-
-def _sum_over_shards(squares: Tensor, parameters: list[Tensor]) -> Tensor:
-    """Sum what each process knows of its own shards (2, parameters); one collective for all parameters."""
-    example = parameters[0]
-    if not isinstance(example, DTensor):
-        return squares
-    for dimension, placement in enumerate(example.placements):
-        if isinstance(placement, Shard):
-            torch.distributed.all_reduce(squares, group=example.device_mesh.get_group(dimension))
-    return squares
 
 
 def _grad(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad
-
-
-def _local(tensors: list[Tensor]) -> list[Tensor]:
-    """The part of each tensor that this process has."""
-    return [tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors]

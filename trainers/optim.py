@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
@@ -18,7 +19,8 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 def build(model: nn.Module, settings: Settings) -> Optimizer:
     """The optimizer over the model's parameters, plain or distributed, some of them without weight decay.
 
-    The fused forms update all of them in one pass over memory, on processors (3 times as fast) as on GPUs.
+    The fused forms update all of them in one pass over memory, on processors (3 times as fast) as on GPUs; PyTorch has
+    none for distributed parameters' SGD.
     """
     decayed, plain = split(model, settings)
     both = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -28,18 +30,9 @@ def build(model: nn.Module, settings: Settings) -> Optimizer:
         return Lamb(groups, settings.lr, betas, settings.eps)
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, settings.lr, betas, settings.eps, fused=True)
-    return torch.optim.SGD(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True)
-
-
-def clip(optimizer: Optimizer, settings: Settings) -> None:
-    """Scale the combined gradients down so that their norm, over all parameters, is `clip_norm` at most.
-
-    To be called when gradients are those of the whole global batch, unscaled, before the optimizer's step. A
-    distributed parameter's norm is taken over all its shards; nothing waits for the device.
-    """
-    if settings.clip_norm:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm, foreach=True)
+    fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    how = {"fused": True} if fused else {"foreach": True}
+    return torch.optim.SGD(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
 
 
 def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

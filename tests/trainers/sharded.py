@@ -1,0 +1,66 @@
+"""Run by test_optim on two processes: optimizers, clipping and the average on shards do as on whole tensors.
+
+python sharded.py RANK WORLD FILE       each rank of WORLD; they meet over FILE
+"""
+
+import copy
+import sys
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from trainers import optim
+from trainers.ema import Ema
+from trainers.optim import Length
+from trainers.parallel.base import clip
+from trainers.settings import Ema as EmaSettings
+from trainers.settings import Optimizer
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def compare(name: str, world: int) -> None:
+    settings = Optimizer(name=name, lr=0.05, weight_decay=0.1, no_decay=["bias"])  # type: ignore[arg-type]
+    torch.manual_seed(5)
+    plain = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()  # 5 x 7 does not split evenly
+    sharded = copy.deepcopy(plain)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
+    assert any(full(p).shape != p.to_local().shape for p in sharded.parameters() if isinstance(p, DTensor))
+    optimizers = [optim.build(model, settings) for model in (plain, sharded)]
+    averages = [
+        Ema(model, EmaSettings(decay=0.9), batch=4, length=Length(6, 3), warmup_epochs=0) for model in (plain, sharded)
+    ]
+    for step in range(6):
+        pictures = torch.randn(8, 5, dtype=torch.float64)
+        for model, optimizer, average in zip((plain, sharded), optimizers, averages, strict=True):
+            model(pictures).pow(4).mean().backward()
+            clip(optimizer, 0.5)
+            gradients = torch.cat([full(p.grad).flatten() for p in model.parameters() if p.grad is not None])
+            assert float(gradients.norm()) <= 0.5 + 1e-9
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update(step)
+    for (key, a), b in zip(plain.named_parameters(), sharded.parameters(), strict=True):
+        torch.testing.assert_close(full(b.detach()), a.detach(), rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(full(averages[1].state_dict()[key]), averages[0].state_dict()[key])
+    averages[1].load_state_dict({key: value + 1 for key, value in averages[0].state_dict().items()})
+    with averages[1].applied():
+        for (key, _), b in zip(plain.named_parameters(), sharded.parameters(), strict=True):
+            torch.testing.assert_close(full(b.detach()), averages[0].state_dict()[key] + 1)
+
+
+def main() -> None:
+    rank, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    for name in ("sgd", "adamw", "lamb"):
+        compare(name, world)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
