@@ -32,7 +32,7 @@ from trainers.parallel.base import Strategy
 from trainers.rundir import RunDirectory, length_asked
 from trainers.settings import Config
 from trainers.telemetry import slowest
-from trainers.telemetry.clock import Clock, goodput
+from trainers.telemetry.clock import PARTS, Clock, goodput
 from trainers.telemetry.goodput import Past, settle
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.telemetry import Telemetry
@@ -57,7 +57,7 @@ class Recorder:
         self._flushed = step
         self._identity: dict[str, Any] = {}
         self._class_names = class_names
-        self._times = [[0.0] * len(slowest.PARTS) for _ in range(strategy.world)]
+        self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
         self._wall = 0.0
         self._past, self._lost = Past(), 0
         if strategy.first:
@@ -74,7 +74,11 @@ class Recorder:
             self._samples = path.open("a", buffering=1)
         self._seconds = clock.read()
         self._resumed_at = step
-        here = {"rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device)}
+        gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
+        here = {
+            "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),
+            **({"gpu": gpu} if gpu else {}),
+        }  # fmt: skip
         self._ranks: list[dict[str, Any]] = strategy.gather_objects(here)
 
     def introduce(self, identity: dict[str, Any]) -> None:
@@ -180,7 +184,7 @@ class Recorder:
             "restarts": self._past.restarts,
             "slowest_rank": overall.as_dict() if overall else None,
             "ranks": [
-                {**who, "seconds": {part: round(value, 3) for part, value in zip(slowest.PARTS, times, strict=True)}}
+                {**who, "seconds": {part: round(value, 3) for part, value in zip(PARTS, times, strict=True)}}
                 for who, times in zip(self._ranks, self._times, strict=True)
             ],
             "samples": samples,

@@ -18,6 +18,9 @@ CAUSES = (
     "other",
 )
 
+# What steps consist of, on every process.
+PARTS = ("data_wait", "compute", "communication")
+
 
 def process_start() -> float:
     """When this process was started, on the monotonic clock: imports are a part of what a start costs."""

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PARTS = ("data_wait", "compute", "communication")
+from trainers.telemetry.clock import PARTS
+
 NOTABLE = 0.2  # of the time: worth a word on the console
 
 

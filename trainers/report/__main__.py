@@ -1,0 +1,22 @@
+"""python -m trainers.report RUN        write RUN/report.html again, also for a run that is still going on."""
+
+import argparse
+from pathlib import Path
+
+from trainers.exits import guarded
+from trainers.files import write_atomically
+from trainers.report import render
+
+
+def main() -> int:
+    """Write the report of a run."""
+    parser = argparse.ArgumentParser(prog="python -m trainers.report", description="Write report.html of a run.")
+    parser.add_argument("run", type=Path, help="run directory")
+    path: Path = parser.parse_args().run
+    write_atomically(path / "report.html", render(path).encode())
+    print(path / "report.html")
+    return 0
+
+
+if __name__ == "__main__":
+    guarded(main)
