@@ -131,7 +131,7 @@ def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) 
     elif name == "Posterize":
         result = functional.posterize(picture, int(value))
     elif name == "Solarize":
-        result = functional.solarize(picture, 255.0 * value)
+        result = functional.solarize(picture, 255.0 * value) if value <= 1 else picture
     elif name == "SolarizeAdd":
         result = torch.where(picture < 128, (picture.int() + int(value)).clamp(max=255).byte(), picture)
     else:
