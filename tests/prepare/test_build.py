@@ -134,26 +134,6 @@ def test_nothing_looks_done_after_a_failure_and_the_next_run_goes_on(server, pre
     assert {p: p.stat().st_mtime_ns for p in kept} == kept
 
 
-def test_killed_at_random_moments_the_same_command_ends_with_the_same_bytes(server, prepared, tmp_path):
-    server.delay = 0.05
-    chance = np.random.Generator(np.random.Philox(key=7))
-    out = tmp_path / "little"
-    stages = set()
-    for until in (4, 7, 6, 8):
-        server.requests.clear()
-        process = subprocess.Popen(command(out, f"{server.url}/archive.zip", "--set", "workers=1"))
-        while len(server.requests) < until and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(float(chance.random()) * 0.08)
-        process.kill()
-        process.wait()
-        stages.add(len(list(out.rglob("*.tar"))))
-    assert len(stages) > 1
-    subprocess.run(command(out, f"{server.url}/archive.zip"), check=True)
-    assert contents(out, manifest=False) == contents(prepared, manifest=False)
-    assert list(out.rglob("*.tmp")) == []
-
-
 def test_dead_at_each_step_of_publishing_the_same_command_ends_with_the_same_bytes(archive, prepared, tmp_path):
     """A child process dies at its n-th sync to disk, for every n: between any two renames."""
     deaths = 0

@@ -69,9 +69,9 @@ def test_a_shard_that_vanishes_meanwhile_is_named(prepared, tmp_path):
         ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "does not have its checksum"),
         ("manifest.json", lambda data: b'{"format": 9}', "format 9"),
         ("train/shard-00000.tar", lambda data: data[:-1], r"shard-00000.tar has .* bytes instead of"),
-        ("train/shard-00001.index.npy", lambda data: data[:-16] + b"\xff" * 16, "does not fit the manifest"),
-        ("train/shard-00001.index.npy", lambda data: b"x" * len(data), "is not an index"),
-        ("train/shard-00001.index.npy", lambda data: data[:-8] + b"\0\0\0\0" + data[-4:], "does not fit the manifest"),
+        ("train/shard-00001.index.npy", lambda data: data[:-16] + b"\xff" * 16, "does not have its SHA-256"),
+        ("train/shard-00001.index.npy", lambda data: b"x" * len(data), "does not have its SHA-256"),
+        ("train/shard-00001.index.npy", lambda data: data[:-8] + b"\0\0\0\0" + data[-4:], "does not have its SHA-256"),
         ("classes.json", lambda data: b"{}", "classes.json does not have its SHA-256"),
     ],
 )

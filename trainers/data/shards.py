@@ -8,7 +8,6 @@ Samples are read with `pread`, not through `mmap`: on network storage one sample
 page, and a file that vanishes is an error with a name instead of a SIGBUS.
 """
 
-import bisect
 import hashlib
 import io
 import json
@@ -25,6 +24,9 @@ from numpy.typing import NDArray
 from trainers.exits import UserError
 from trainers.prepare import manifest as manifests
 
+MAX_GAP: Final = 64 << 10  # bytes: reading them and throwing them away is cheaper than asking again
+MAX_READ: Final = 4 << 20  # bytes in one read
+Ids = NDArray[np.int64]
 INDEX_DTYPE: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<u4"), ("crc32", "<u4")])
 
 
@@ -66,23 +68,60 @@ class Shards:
 
     def read(self, i: int) -> bytes:
         """Return the encoded picture of sample i, checked against its CRC-32."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"sample {i} of {len(self)}")
-        shard = bisect.bisect_right(self._starts, i) - 1
-        offset, size = int(self._offsets[i]), int(self._sizes[i])
+        return self.read_many(np.array([i]))[0]
+
+    def read_many(self, ids: Ids) -> list[bytes]:
+        """Return the encoded pictures of some samples, with one read for those that `neighbours` puts together."""
+        found = [b""] * len(ids)
+        for places in self.neighbours(ids):
+            for place, content in zip(places, self._read_together(ids[places]), strict=True):
+                found[place] = content
+        return found
+
+    def neighbours(self, ids: Ids) -> list[Ids]:
+        """Places in `ids`, grouped by what one read fetches: samples of one shard with little between them."""
+        if len(ids) and not 0 <= ids.min() <= ids.max() < len(self):
+            raise IndexError(f"samples {ids.min()} to {ids.max()} of {len(self)}")
+        order = np.argsort(ids, kind="stable")
+        starts = self._offsets[ids[order]].astype(np.int64)
+        ends = starts + self._sizes[ids[order]]
+        apart = (np.diff(self._shard(ids[order])) != 0) | (starts[1:] - ends[:-1] > MAX_GAP)
+        cuts = [0]
+        for k in range(1, len(order)):
+            if apart[k - 1] or ends[k] - starts[cuts[-1]] > MAX_READ:
+                cuts.append(k)
+        return np.split(order, cuts[1:]) if len(order) else []
+
+    def name(self, i: int) -> str:
+        """What people call a sample."""
+        return f"sample {i} of {self.split} ({self._files[int(self._shard(np.array([i]))[0])]})"
+
+    def _shard(self, ids: Ids) -> Ids:
+        return np.searchsorted(self._starts, ids, side="right") - 1
+
+    def _read_together(self, ids: Ids) -> list[bytes]:
+        """Read samples of one shard, in the order of their places in it, at once; check each one's CRC-32."""
+        shard = int(self._shard(ids[:1])[0])
+        start = int(self._offsets[ids[0]])
+        size = int(self._offsets[ids[-1]]) + int(self._sizes[ids[-1]]) - start
+        path = self._files[shard]
         try:
-            data = _read_exactly(self._descriptor(shard), size, offset)
+            data = _read_exactly(self._descriptor(shard), size, start)
         except OSError as error:
-            path = self._files[shard]
             raise UserError(
-                f"{path} cannot be read (sample {i}): {error.strerror}; check the claim's storage"
+                f"{path} cannot be read (sample {ids[0]}): {error.strerror}; check the claim's storage"
             ) from None
-        if zlib.crc32(data) != self._checksums[i]:
-            raise UserError(
-                f"{self._files[shard]} is damaged at sample {i} of {self.split} (byte {offset:,}): its checksum is "
-                f"wrong; run `python -m trainers.prepare repair` on {self.root}"
-            )
-        return data
+        found = []
+        for i in ids:
+            offset = int(self._offsets[i]) - start
+            content = data if len(ids) == 1 else data[offset : offset + int(self._sizes[i])]
+            if zlib.crc32(content) != self._checksums[i]:
+                raise UserError(
+                    f"{path} is damaged at sample {i} of {self.split} (byte {start + offset:,}): its checksum is "
+                    f"wrong; run `python -m trainers.prepare repair` on {self.root}"
+                )
+            found.append(content)
+        return found
 
     def close(self) -> None:
         """Close the files; a later read opens them again."""
@@ -132,13 +171,14 @@ def _load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArra
     path = root / entry.index
     try:
         data = path.read_bytes()
-        index = np.load(io.BytesIO(data), allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is not an index ({error}); {manifests.REMEDY}") from None
-    good = index.dtype == INDEX_DTYPE and index.shape == (entry.samples,)
-    sound = good and hashlib.sha256(data).hexdigest() == entry.index_sha256
-    if not sound or (entry.samples and int(index["label"].max()) >= classes):
-        raise UserError(f"{path} does not fit the manifest; {manifests.REPAIR.format(root)}")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; {manifests.REMEDY}") from None
+    # First of all: numpy's own errors on a damaged file are of many kinds
+    if hashlib.sha256(data).hexdigest() != entry.index_sha256:
+        raise UserError(f"{path} does not have its SHA-256; {manifests.REPAIR.format(root)}")
+    index = np.load(io.BytesIO(data), allow_pickle=False)
+    if index.dtype != INDEX_DTYPE or len(index) != entry.samples or int(index["label"].max(initial=0)) >= classes:
+        raise UserError(f"{path} does not fit the manifest; {manifests.REMEDY}")
     return index  # type: ignore[no-any-return]
 
 
