@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from trainers import combinations
+from trainers import combinations, parallel_rules
 from trainers.exits import UserError, guarded
 from trainers.settings import Config
 
@@ -93,12 +93,15 @@ def check(config: Config) -> None:
         )
     if (config.epochs is None) == (config.max_steps is None):
         raise UserError(f"set exactly one of epochs (now {config.epochs}) and max_steps (now {config.max_steps})")
-    if not config.data.dir:
-        raise UserError("data.dir = '': no data; give the folder of a prepared dataset, `sample` or `synthetic`")
+    if not config.data.dir and not config.data.dataset:
+        raise UserError(
+            "data.dir = '': no data; give the folder of a prepared dataset, `sample` or `synthetic`, or data.dataset"
+        )
     for key, pair in (("augment.scale", config.augment.scale), ("augment.ratio", config.augment.ratio)):
         if pair[0] > pair[1]:
             raise UserError(f"{key} = {pair}: the first number must not be larger than the second; swap them")
     combinations.check(config)
+    parallel_rules.check(config)
     if config.precision == "fp64" and config.model.compile:
         raise UserError("model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false")
     if config.precision == "fp16" and config.device == "cpu":

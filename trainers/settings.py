@@ -88,8 +88,24 @@ class Data(Settings):
         default=0,
         description="Validation pictures are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
     )
+    dataset: str = Field(
+        default="",
+        description="A dataset of your own instead of data.dir: `package.module:function`, called with split='train' "
+        "and split='val'; see docs/data.md.",
+    )
+    decoder: Literal["auto", "native", "torchvision", "pillow"] = Field(
+        default="auto",
+        description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
+        "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
+    )
     workers: Positive = Field(default=4, description="Decoding threads per process.")
     prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
+    readers: Positive = Field(
+        default=16, description="Reading threads per process: how many reads storage has to answer at once."
+    )
+    readahead: Natural = Field(
+        default=1, description="Batches per process read ahead of those; 0: the threads that decode read, too."
+    )
     mean: Triple = Field(
         default=[0.485, 0.456, 0.406], description="Mean of each channel, subtracted (pictures are 0 to 1)."
     )
@@ -372,7 +388,7 @@ class Config(Settings):
     strategy: Literal["auto", "ddp", "fsdp", "single", "horovod"] = Field(
         default="auto",
         description="auto: ddp under trainers.ddp, horovod under trainers.hvd. fsdp: every process keeps a part of the "
-        "weights and of the optimizer's state."
+        "weights and of the optimizer's state.",
     )
     epochs: Positive | None = Field(
         default=None, description="Length of the run in epochs. Set exactly one of epochs, max_steps."

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import Fleet, Forker
 from PIL import Image
 
 HERE = Path(__file__).parent
@@ -121,6 +122,14 @@ def session_trainer(data: Path) -> Iterator[Trainer]:
 @pytest.fixture
 def trainer(session_trainer: Trainer) -> Trainer:
     return session_trainer
+
+
+@pytest.fixture(scope="session")
+def fleet(data: Path) -> Iterator[Fleet]:
+    """Runs whose processes need not import anything."""
+    forker = Forker(environment())
+    yield Fleet(Trainer(data), forker)
+    forker.close()
 
 
 def events(run: Path, kind: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import torch
 
+from trainers import parallel_rules
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
@@ -10,7 +11,7 @@ from trainers.settings import Config
 
 def locate(config: Config, entry: str) -> Place:
     """Where this process stands, by the launcher that belongs to the entry point (`ddp` or `horovod`)."""
-    wanted = {"ddp": ("auto", "ddp", "single"), "horovod": ("auto", "horovod")}[entry]
+    wanted = {"ddp": ("auto", "ddp", "fsdp", "single"), "horovod": ("auto", "horovod")}[entry]
     if config.strategy not in wanted:
         program = {"ddp": "trainers.ddp", "horovod": "trainers.hvd"}[entry]
         other = {"ddp": "trainers.hvd", "horovod": "trainers.ddp"}[entry]
@@ -24,19 +25,32 @@ def locate(config: Config, entry: str) -> Place:
 
 
 def connect(config: Config, entry: str, place: Place, accumulation: int) -> Strategy:
-    """Join the other processes."""
+    """Join the other processes; `accumulation` is the number of forwards per step."""
+    name = strategy_name(config, entry, place)
+    parallel_rules.check_world(config, name, place.world, accumulation)
     device = choose_device(config, place)
     if entry == "horovod":
         from trainers.parallel.horovod import Horovod
 
         return Horovod(place, device, config.horovod, config.comm, accumulation)
+    if name == "fsdp" and place.world > 1:
+        from trainers.parallel.fsdp import Fsdp
+
+        return Fsdp(place, device, config)
     if place.world > 1:
         from trainers.parallel.ddp import Ddp
 
-        return Ddp(place, device, config.comm)
+        return Ddp(place, device, config.comm, config.ddp)
     from trainers.parallel.single import Single
 
-    return Single(device, "ddp" if config.strategy == "ddp" else "single")
+    return Single(device, name)
+
+
+def strategy_name(config: Config, entry: str, place: Place) -> str:
+    """The strategy that `auto` stands for; one that was asked for keeps its name on a single process."""
+    if entry == "horovod":
+        return "horovod"
+    return config.strategy if config.strategy != "auto" else "ddp" if place.world > 1 else "single"
 
 
 def choose_device(config: Config, place: Place) -> torch.device:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from trainers.exits import ExitError, UserError
 from trainers.parallel.environment import Place
+from trainers.parallel.share import share
 
 State = dict[str, Any]  # "model" and "optimizer" -> tree of tensors
 
@@ -55,14 +56,14 @@ class Strategy(ABC):
 
     def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:
         """Take on what `full_state` gave; every process calls it, only the first has something to give."""
-        state = self.broadcast_object(state)
+        state = self.share(state)
         if state:
             model.load_state_dict(state["model"])
             load_optimizer(optimizer, state["optimizer"])
 
     def load_tensors(self, into: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
         """Take on what `full_tensors` gave; every process calls it, only the first has something to give."""
-        tensors = self.broadcast_object(dict(tensors))
+        tensors = self.share(dict(tensors))
         for name, tensor in tensors.items():
             into[name].copy_(tensor)
 
@@ -118,6 +119,10 @@ class Strategy(ABC):
         if isinstance(value, UserError | ExitError):
             raise value
         return value
+
+    def share(self, tree: Any) -> Any:
+        """The first process's tree of tensors, on all."""
+        return share(tree, self.broadcast_object, self.broadcast, self.device)
 
     def barrier(self) -> None:
         """Wait until every process is here."""

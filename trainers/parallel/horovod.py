@@ -3,7 +3,8 @@
 Horovod is imported here and nowhere else, when it is asked for: the other strategies run without it.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.optim import Optimizer
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy, clip
 from trainers.parallel.environment import Place
+from trainers.parallel.waiting import Waiting
 from trainers.settings import Comm
 from trainers.settings import Horovod as Settings
 
@@ -25,20 +27,21 @@ class Horovod(Strategy):
 
     def __init__(self, place: Place, device: torch.device, settings: Settings, comm: Comm, accumulation: int) -> None:
         super().__init__(place, device)
-        if settings.compression == "fp16" and comm.gradients == "fp64":
-            raise UserError("horovod.compression = 'fp16' and comm.gradients = 'fp64': set one of the two")
         self._exact_sums = comm.gradients == "fp64"
         self._hvd = _import()
         self._settings = settings
         self._accumulation = accumulation
+        tell_horovod(settings, os.environ)
         self._hvd.init()
         if (self._hvd.rank(), self._hvd.size()) != (place.rank, place.world):
             raise UserError(
                 f"Horovod came up as rank {self._hvd.rank()} of {self._hvd.size()}, the launcher says {place.rank} of "
                 f"{place.world}: it was built without this launcher's transport; use the project's image"
             )
-        if settings.op == "adasum" and place.world & (place.world - 1):
-            raise UserError(f"horovod.op = 'adasum': needs a power-of-two number of processes, not {place.world}")
+        self._adasum = settings.op == "adasum" and place.world > 1  # on one process Horovod itself averages
+        if self._adasum and device.type == "cpu" and not self._hvd.mpi_enabled():
+            raise UserError("horovod.op = 'adasum': on CPUs Horovod has it over MPI alone; start the run with mpirun")
+        self._waiting = Waiting(device)
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -54,6 +57,7 @@ class Horovod(Strategy):
             compression=self._compression(),
             backward_passes_per_step=self._accumulation,
             op=hvd.Adasum if self._settings.op == "adasum" else hvd.Average,
+            gradient_predivide_factor=self._settings.predivide,
         )
         return wrapped
 
@@ -69,17 +73,22 @@ class Horovod(Strategy):
         return self.world / total
 
     def step(self, optimizer: Optimizer, scaler: GradScaler, clip_norm: float = 0.0) -> None:  # noqa: D102
-        if not scaler.is_enabled() and not clip_norm:
-            optimizer.step()
-            return
         distributed: Any = optimizer
+        if self._adasum:  # it combines updates, one parameter after the other: there is nothing to wait for before
+            distributed.step()
+            return
+        self._waiting.begin()
         distributed.synchronize()
-        scaler.unscale_(optimizer)
+        self._waiting.end()
         if clip_norm:
+            scaler.unscale_(optimizer)
             clip(optimizer, clip_norm)
         with distributed.skip_synchronize():
             scaler.step(optimizer)
         scaler.update()
+
+    def exposed_seconds(self) -> float:  # noqa: D102
+        return self._waiting.read()
 
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
         result: Tensor = self._hvd.allreduce(tensor.detach(), op=self._hvd.Sum)
@@ -105,6 +114,14 @@ class Horovod(Strategy):
 
     def close(self) -> None:  # noqa: D102
         self._hvd.shutdown()
+
+
+def tell_horovod(settings: Settings, environ: MutableMapping[str, str]) -> None:
+    """Put into the environment what Horovod reads there when it starts; a key that is not set leaves it alone."""
+    if settings.cycle_ms is not None:
+        environ["HOROVOD_CYCLE_TIME"] = f"{settings.cycle_ms:g}"
+    if settings.fusion_mb is not None:
+        environ["HOROVOD_FUSION_THRESHOLD"] = str(settings.fusion_mb << 20)
 
 
 class SumInFp64:

@@ -20,6 +20,9 @@ class Single(Strategy):
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         return model
 
+    def share(self, tree: Any) -> Any:  # noqa: D102
+        return tree
+
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
         return tensor.clone()
 

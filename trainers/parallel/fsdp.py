@@ -1,0 +1,192 @@
+"""FSDP: every process keeps a part of each weight and of the optimizer's state, and fetches blocks when they are due.
+
+torch refuses to cut up weights whose memory is in another order, so `model.channels_last` holds for activations alone.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import SGD, Optimizer
+
+from trainers.parallel.base import State, load_optimizer
+from trainers.parallel.ddp import wire_dtype
+from trainers.parallel.environment import Place
+from trainers.parallel.group import Group
+from trainers.parallel.waiting import Waiting
+from trainers.settings import Config
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+LARGE_LAYER = 1_000_000  # parameters from which on a layer outside of blocks is fetched by itself
+
+
+class Fsdp(Group):
+    """Parts of the model come together for the time they are needed; gradients are summed into parts."""
+
+    name = "fsdp"
+    lockstep = True
+
+    def __init__(self, place: Place, device: torch.device, config: Config) -> None:
+        super().__init__(place, device, config.comm)
+        self._reshard = config.fsdp.reshard_after_forward
+        self._policy = policy(config)
+
+    def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
+        plain = getattr(model, "_orig_mod", model)
+        for tensor in (*plain.parameters(), *plain.buffers()):
+            tensor.data = self.broadcast(tensor.data)  # contiguous, too
+        units = blocks(plain)
+        for unit in units:
+            if plain is not model:  # compiled: block by block, since fetching them is no part of a graph
+                unit.compile()
+            fully_shard(unit, mp_policy=self._policy, reshard_after_forward=self._reshard)
+        fully_shard(plain, mp_policy=self._policy, reshard_after_forward=self._reshard)
+        plain.register_forward_hook(reshard_without_backward)
+        if self.device.type == "cpu":
+            time_collectives([*units, plain], self._waiting)
+        return plain
+
+    def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
+        if isinstance(optimizer, SGD):  # its fused form knows no distributed tensors
+            own = ("fused", "foreach")
+            groups = [
+                {key: value for key, value in group.items() if key not in own} for group in optimizer.param_groups
+            ]
+            return SGD(groups, foreach=True)
+        return optimizer
+
+    def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:  # noqa: D102
+        whole = self._whole({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+        return whole if self.first else {}
+
+    def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102
+        whole = self._whole(dict(tensors))
+        return whole if self.first else {}
+
+    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
+        if not self.broadcast_object(bool(state)):
+            return
+        self.load_tensors(model.state_dict(), state.get("model", {}))
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        mine = state.get("optimizer", {}).get("state", {})
+        entries = {}
+        for index, keys in self.broadcast_object({index: list(entry) for index, entry in mine.items()}).items():
+            values = (self.share(mine.get(index, {}).get(key)) for key in keys)
+            entries[index] = {
+                key: laid_out_as(parameters[index], value) for key, value in zip(keys, values, strict=True)
+            }
+        load_optimizer(optimizer, {"state": entries})
+
+    @torch.no_grad()
+    def load_tensors(self, into: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:  # noqa: D102
+        for name in self.broadcast_object(list(tensors)):
+            into[name].copy_(laid_out_as(into[name], self.share(tensors.get(name))))
+
+    @contextlib.contextmanager
+    def accumulating(self, model: nn.Module) -> Iterator[None]:  # noqa: D102
+        assert isinstance(model, FSDPModule)
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    def _whole(self, tree: Any) -> Any:
+        """A tree with every tensor in one piece, on the first process's CPU; others get nothing of it."""
+        if isinstance(tree, DTensor):
+            whole = tree.full_tensor()
+            return whole.cpu() if self.first else None
+        if isinstance(tree, dict):
+            return {key: self._whole(value) for key, value in tree.items()}
+        return [self._whole(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
+def policy(config: Config) -> MixedPrecisionPolicy:
+    """In which types weights travel and gradients are summed; what processes keep is fp32 (fp64 for fp64)."""
+    kept = torch.float64 if config.precision == "fp64" else torch.float32
+    weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    # autocast looks after the types of activations
+    return MixedPrecisionPolicy(weights, wire_dtype(config.comm) or kept, cast_forward_inputs=False)
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """The parts that are fetched one at a time: a model's repeated blocks, and large layers outside of them.
+
+    A block is the outermost module of a class that occurs at least twice and has children. A model without such parts
+    is fetched child by child. What is in no part belongs to the root, which is fetched with the first of them.
+    """
+    kinds = Counter(type(module) for module in model.modules() if any(True for _ in module.children()))
+    repeated = {kind for kind, count in kinds.items() if count > 1 and kind not in CONTAINERS}
+    found = [part for part in outermost(model, repeated) if count_parameters(part)]
+    return found or [child for child in model.children() if count_parameters(child)]
+
+
+def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
+    """The modules of these classes that lie in no other one, and large layers."""
+    for child in module.children():
+        is_layer = not any(True for _ in child.children())
+        if type(child) in kinds or (is_layer and count_parameters(child) >= LARGE_LAYER):
+            yield child
+        else:
+            yield from outermost(child, kinds)
+
+
+def count_parameters(module: nn.Module) -> int:
+    """Numbers that are learned in a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def laid_out_as(target: Tensor, value: Any) -> Any:
+    """A whole tensor as this process's part of it, where the target is distributed and of its shape."""
+    if isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape:
+        return distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
+    return value
+
+
+def reshard_without_backward(module: nn.Module, *_: Any) -> None:
+    """Drop what was fetched for a forward that no backward follows: the next one must see new weights."""
+    if not torch.is_grad_enabled():
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
+
+
+def time_collectives(parts: list[nn.Module], waiting: Waiting) -> None:
+    """Time what a part waits for others, on the CPU, where fetching and summing hide behind nothing.
+
+    A torch too old to take collectives of ours goes untimed.
+    """
+    for part in parts:
+        if isinstance(part, FSDPModule) and hasattr(part, "set_custom_all_gather"):
+            fetch: Any = Timed(gather, waiting)
+            reduce: Any = Timed(reduce_scatter, waiting)
+            part.set_custom_all_gather(fetch)
+            part.set_custom_reduce_scatter(reduce)
+
+
+class Timed:
+    """A collective as FSDP takes it, whose time is waiting."""
+
+    def __init__(self, collective: Callable[..., Any], waiting: Waiting) -> None:
+        self._collective, self._waiting = collective, waiting
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for what arrives."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
+        """Do it, and wait for the others."""
+        self._waiting.begin()
+        work = self._collective(output_tensor, input_tensor, **options)
+        self._waiting.end()
+        return work
+
+
+gather: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)

@@ -1,0 +1,56 @@
+"""A tree of tensors from the first process to all: its shape as an object, its tensors one by one.
+
+Pickling gigabytes would need them three times over; one tensor at a time needs the largest once.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Spec(NamedTuple):
+    """What stands for a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def share(tree: Any, send_object: Callable[[Any], Any], send: Callable[[Tensor], Tensor], device: torch.device) -> Any:
+    """The first process's tree on all; `send_object` and `send` give the first process's argument to all.
+
+    Tensors arrive on `device`, scalar ones on the CPU. Trees are dicts, lists and tuples; a tuple arrives as a list.
+    """
+    specs = send_object(_specs(tree))
+    tensors = iter(_tensors(tree))
+
+    def received(spec: Any) -> Any:
+        if isinstance(spec, Spec):
+            mine = next(tensors, None)
+            where = device if spec.shape else torch.device("cpu")  # counts of steps are read without waiting for a GPU
+            return send(torch.empty(spec.shape, dtype=spec.dtype, device=where) if mine is None else mine.to(where))
+        if isinstance(spec, dict):
+            return {key: received(value) for key, value in spec.items()}
+        return [received(value) for value in spec] if isinstance(spec, list) else spec
+
+    return received(specs)
+
+
+def _specs(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return Spec(tuple(tree.shape), tree.dtype)
+    if isinstance(tree, dict):
+        return {key: _specs(value) for key, value in tree.items()}
+    return [_specs(value) for value in tree] if isinstance(tree, list | tuple) else tree
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for value in tree.values():
+            yield from _tensors(value)
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _tensors(value)
