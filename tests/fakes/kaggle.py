@@ -8,6 +8,16 @@ from tests.fakes.files import FaultyHandler
 
 USER, KEY, TOKEN = "ada", "0123456789abcdef-secret-key", "KGAT_secret-token"
 SIGNATURE = "X-Goog-Signature"
+# What each service's request asks for
+SERVICES = {
+    "/api/v1/competitions.CompetitionApiService/DownloadDataFiles": lambda body: body.get("competitionName"),
+    "/api/v1/datasets.DatasetApiService/DownloadDataset": lambda body: (
+        body.get("ownerSlug"),
+        body.get("datasetSlug"),
+        body.get("datasetVersionNumber"),
+    ),
+}
+KNOWN = ("little-imagenet", (USER, "little", None), (USER, "little", 3))
 
 
 class KaggleHandler(FaultyHandler):
@@ -23,7 +33,8 @@ class KaggleHandler(FaultyHandler):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         self.logins.append(self.headers.get("Authorization", ""))
         kind = type(self)
-        if urlsplit(self.path).path != "/api/v1/competitions.CompetitionApiService/DownloadDataFiles":
+        asked = SERVICES.get(urlsplit(self.path).path)
+        if asked is None:
             self.refuse(404)
         elif kind.busy > 0:
             kind.busy -= 1
@@ -32,7 +43,7 @@ class KaggleHandler(FaultyHandler):
             self.error(401, "Unauthenticated")
         elif not self.rules_accepted:
             self.error(403, "You must accept this competition's rules")
-        elif body.get("competitionName") != "little-imagenet":
+        elif asked(body) not in KNOWN:
             self.error(404, "Not found")
         else:
             signature = f"signed-{len(self.issued)}"

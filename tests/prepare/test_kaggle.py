@@ -1,5 +1,8 @@
+import base64
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -30,9 +33,10 @@ def kaggle(archive, tmp_path, monkeypatch):
         yield server
 
 
-def attempt(tmp_path, competition="little-imagenet"):
+def attempt(tmp_path, competition="little-imagenet", dataset=""):
+    kaggle = {"kind": "kaggle", "competition": competition}
     settings = {
-        "source": {"kind": "kaggle", "competition": competition},
+        "source": {"kind": "kaggle-dataset", "dataset": dataset} if dataset else kaggle,
         "out": str(tmp_path / "little"),
         "shard_mb": 1,
     }
@@ -65,6 +69,39 @@ def test_credentials_from_the_mounted_secret(kaggle, tmp_path, form):
         (folder / "kaggle.json").write_text(json.dumps({"username": USER, "key": KEY}))
     attempt(tmp_path)
     assert (tmp_path / "little/manifest.json").exists()
+
+
+@pytest.mark.parametrize("form", ["environment", "access_token", "kaggle.json"])
+def test_the_other_places_where_kaggles_client_looks(kaggle, tmp_path, monkeypatch, form):
+    folder = tmp_path / "config"
+    folder.mkdir()
+    if form == "environment":
+        monkeypatch.setenv("KAGGLE_API_TOKEN", TOKEN)
+    elif form == "access_token":
+        (folder / "access_token").write_text(TOKEN)
+    else:
+        (folder / "kaggle.json").write_text(json.dumps({"username": USER, "key": KEY}))
+    attempt(tmp_path)
+    wanted = "Basic " if form == "kaggle.json" else "Bearer "
+    assert {entry[: len(wanted)] for entry in kaggle.handler.logins} == {wanted}
+
+
+@pytest.mark.parametrize("dataset", ["ada/little", "ada/little/versions/3"])
+def test_a_dataset(kaggle, prepared, tmp_path, monkeypatch, dataset):
+    login(monkeypatch)
+    kaggle.handler.uses = 4
+    attempt(tmp_path, dataset=dataset)
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    assert len(kaggle.handler.issued) > 1
+
+
+def test_a_dataset_that_is_private_or_not_there_is_named(kaggle, tmp_path, monkeypatch):
+    login(monkeypatch)
+    with pytest.raises(UserError, match=r"there is no dataset 'ada/other'; see source.dataset"):
+        attempt(tmp_path, dataset="ada/other")
+    kaggle.handler.rules_accepted = False
+    with pytest.raises(UserError, match=r"dataset ada/little is private.*https://www.kaggle.com/datasets/ada/little"):
+        attempt(tmp_path, dataset="ada/little")
 
 
 def test_signed_addresses_that_expire_are_renewed(kaggle, prepared, tmp_path, monkeypatch):
@@ -108,12 +145,44 @@ def test_an_unknown_competition(kaggle, tmp_path, monkeypatch):
         attempt(tmp_path, "another")
 
 
-def test_nothing_secret_is_printed_or_kept(kaggle, tmp_path, monkeypatch, capfd):
-    login(monkeypatch)
+SCRIPT = """
+import logging, sys, traceback
+import requests
+from trainers.prepare.__main__ import main
+logging.basicConfig(level="DEBUG")
+def attempt(out, *breaks):
+    kept = [(where, name, getattr(where, name)) for where, name in breaks]
+    for where, name in breaks:
+        setattr(where, name, lambda *a, **k: 1 / 0)
+    try:
+        main(["build", "--set", "source.kind=kaggle", "--set", "source.competition=" + sys.argv[2],
+              "--set", f"out={sys.argv[1]}/{out}", "--set", "shard_mb=1"])
+    except BaseException:
+        traceback.print_exc()
+    for where, name, value in kept:
+        setattr(where, name, value)
+attempt("little")
+from trainers.prepare.sources import http, kaggle
+attempt("a", (kaggle.requests.Session, "get"))
+attempt("b", (http.HttpSource, "_compare"))
+attempt("c", (requests.Response, "close"))
+"""
+
+
+def test_nothing_secret_is_printed_kept_or_in_argv(kaggle, tmp_path):
+    """As in a pod, with every logger awake: a sound run, then bugs at each place that knows a secret."""
+    folder = tmp_path / "secrets" / "kaggle"
+    folder.mkdir(parents=True)
+    (folder / "KAGGLE_USERNAME").write_text(USER)
+    (folder / "KAGGLE_KEY").write_text(KEY)
     kaggle.handler.uses = 4
-    attempt(tmp_path)
-    printed = "".join(capfd.readouterr())
-    kept = b"".join(path.read_bytes() for path in (tmp_path / "little").rglob("*") if path.is_file())
-    for secret in (KEY, "signed-"):
+    basic = base64.b64encode(f"{USER}:{KEY}".encode()).decode()
+    line = [sys.executable, "-c", SCRIPT, str(tmp_path / "out"), "little-imagenet"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    assert printed.count("Traceback") == 3
+    assert "GET http://127.0.0.1" in printed
+    for secret in (KEY, basic, "signed-"):
         assert secret not in printed
-        assert secret.encode() not in kept
+        assert not [path for path in (tmp_path / "out").rglob("*.json") if secret in path.read_text()]
+    assert (tmp_path / "out/little/manifest.json").exists()

@@ -6,6 +6,7 @@ broke off. An address that was redirected to is used until the server refuses it
 expire. Addresses are never shown with their query, which may hold a signature.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,17 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 # What object stores answer when a signed address has expired
 _EXPIRED = {400, 401, 403, 410}
+
+
+def _hide_queries(record: logging.LogRecord) -> bool:
+    """Take signatures out of what urllib3 logs of its requests, should someone turn that on."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(a.partition("?")[0] if isinstance(a, str) else a for a in record.args)
+    return True
+
+
+for _name in ("urllib3.connectionpool", "urllib3.util.retry"):
+    logging.getLogger(_name).addFilter(_hide_queries)
 
 
 class HttpSource(Source):
