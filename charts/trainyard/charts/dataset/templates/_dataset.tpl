@@ -46,6 +46,11 @@ spec:
           value: /home/trainer
         - name: PYTHONUNBUFFERED
           value: "1"
+        {{- if gt (int $root.Values.parallelism) 1 }}
+        # Which part is this pod's says JOB_COMPLETION_INDEX, which an indexed Job sets
+        - name: TRAINYARD_PREPARE_PARTS
+          value: {{ int $root.Values.parallelism | quote }}
+        {{- end }}
       resources:
         {{- toYaml $root.Values.resources | nindent 8 }}
       {{- include "common.lastWord" . | nindent 6 }}
