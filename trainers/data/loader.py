@@ -1,13 +1,16 @@
 """Batches prepared ahead by threads of this process.
 
-Decoding and resizing release Python's lock, so threads scale without the copies, the start-up time and the shared
-memory that worker processes need. The order of batches is the order of the jobs, whatever thread is done first.
+Reading, decoding and resizing release Python's lock, so threads scale without the copies, the start-up time and the
+shared memory that worker processes need. Reading has threads of its own and runs further ahead than decoding: storage
+that answers late is asked early and many times at once. The order of batches is the order of the jobs, whatever thread
+is done first.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,12 +19,14 @@ from torch import Tensor
 
 from trainers.data.sampler import Ids
 
-Fetch = Callable[[int, int], Tensor]  # (sample, epoch) -> uint8 picture
+Read = Callable[[Ids], list[Any]]  # samples -> what storage holds of each
+Make = Callable[[Any, int, int], Tensor]  # (what was read, sample, draw) -> uint8 picture, shape (3, size, size)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one process in one step."""
+    """The samples of one process in one step: uint8 pictures (N, 3, size, size) and labels (N,)."""
 
     ids: Ids
     pictures: Tensor
@@ -29,45 +34,92 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Job:
+    """A batch in the making: places of `content` and `pictures` are filled by threads."""
+
+    ids: Ids
+    draws: Ids
+    content: list[Any]
+    reading: list[Future[None]]
+    pictures: Tensor
+    making: list[Future[None]]
+
+
+@dataclass(frozen=True)
 class Loader:
     """What is needed to turn sample ids into batches."""
 
-    fetch: Fetch
-    labels: NDArray[np.int64]
+    read: Read
+    make: Make
+    labels: NDArray[np.int64]  # of all samples; those that are known only from reading are put in then
     size: int
-    workers: int
-    prefetch: int
-    pin: bool
+    workers: int = 4  # threads that decode
+    prefetch: int = 2  # batches decoded ahead
+    readers: int = 16  # threads that read
+    readahead: int = 1  # batches read ahead of those; 0: the threads that decode read too
+    pin: bool = False
+    channels_last: bool = False
+    neighbours: Callable[[Ids], list[Ids]] | None = None  # places of a batch, grouped by what one read can fetch
 
     def batches(self, jobs: Iterable[tuple[Ids | int, Ids]]) -> Iterator[Batch]:
-        """Yield a batch for each (draws, ids), in order, keeping `prefetch` of them in the making.
+        """Yield a batch for each (draws, ids), in order.
 
         A draw keys a sample's augmentation beside seed and sample (`Order.draws`): one per sample, or one for all.
         """
-        queue: deque[tuple[Batch, list[Future[None]]]] = deque()
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="loader")
+        readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
+        makers = ThreadPoolExecutor(self.workers, thread_name_prefix="loader")
         try:
-            for draws, ids in jobs:
-                queue.append(self._start(pool, np.broadcast_to(draws, len(ids)), ids))
-                if len(queue) > self.prefetch:
-                    yield _finish(*queue.popleft())
-            while queue:
-                yield _finish(*queue.popleft())
+            reading = ahead((self._begin_reading(readers, draws, ids) for draws, ids in jobs), self.readahead)
+            for job in ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
+                for part in job.making:
+                    part.result()
+                yield Batch(job.ids, job.pictures, torch.from_numpy(self.labels[job.ids]))
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            readers.shutdown(wait=False, cancel_futures=True)
+            makers.shutdown(wait=True, cancel_futures=True)
+            readers.shutdown(wait=True)
 
-    def _start(self, pool: ThreadPoolExecutor, draws: Ids, ids: Ids) -> tuple[Batch, list[Future[None]]]:
-        pictures = torch.empty((len(ids), 3, self.size, self.size), dtype=torch.uint8, pin_memory=self.pin)
-        batch = Batch(ids, pictures, torch.from_numpy(self.labels[ids]))
-        parts = np.array_split(np.arange(len(ids)), min(self.workers, max(1, len(ids))))
-        return batch, [pool.submit(self._fill, batch, draws, part) for part in parts]
+    def _begin_reading(self, pool: ThreadPoolExecutor, draws: Ids | int, ids: Ids) -> Job:
+        count = len(ids)
+        pictures = torch.empty(
+            (count, 3, self.size, self.size),
+            dtype=torch.uint8,
+            pin_memory=self.pin,
+            memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
+        )
+        job = Job(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, [])
+        if self.readahead:
+            groups = self.neighbours(ids) if self.neighbours else [np.array([place]) for place in range(count)]
+            for part in np.array_split(np.arange(len(groups)), min(self.readers, len(groups)) or 1):
+                job.reading.append(pool.submit(self._read_groups, job, [groups[index] for index in part]))
+        return job
 
-    def _fill(self, batch: Batch, draws: Ids, places: NDArray[np.int64]) -> None:
+    def _begin_making(self, pool: ThreadPoolExecutor, job: Job) -> Job:
+        for part in np.array_split(np.arange(len(job.ids)), min(self.workers, max(1, len(job.ids)))):
+            job.making.append(pool.submit(self._fill, job, part))
+        return job
+
+    def _read_groups(self, job: Job, groups: list[Ids]) -> None:
+        for places in groups:
+            for place, content in zip(places, self.read(job.ids[places]), strict=True):
+                job.content[place] = content
+
+    def _fill(self, job: Job, places: Ids) -> None:
+        for part in job.reading:
+            part.result()
+        if not job.reading:
+            self._read_groups(job, [places])
         for place in places:
-            batch.pictures[place] = self.fetch(int(batch.ids[place]), int(draws[place]))
+            content, job.content[place] = job.content[place], None
+            job.pictures[place] = self.make(content, int(job.ids[place]), int(job.draws[place]))
 
 
-def _finish(batch: Batch, parts: list[Future[None]]) -> Batch:
-    for part in parts:
-        part.result()
-    return batch
+def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
+    """The same items, drawn `count` before they are needed: what drawing one sets going, goes on meanwhile."""
+    drawn: deque[Item] = deque()
+    for item in items:
+        drawn.append(item)
+        if len(drawn) > count:
+            yield drawn.popleft()
+    while drawn:
+        yield drawn.popleft()

@@ -1,11 +1,16 @@
-"""The two splits of a run, as loaders: prepared shards, the sample set, or generated pictures."""
+"""The two splits of a run, as loaders: prepared shards, the sample set, generated pictures, or the user's dataset."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from trainers.data import transforms
-from trainers.data.loader import Loader
-from trainers.data.shards import open_split
+from torch import Tensor
+
+from trainers.data import decode, transforms, user
+from trainers.data.loader import Loader, Make
+from trainers.data.shards import Shards, open_split
 from trainers.data.synthetic import Synthetic
 from trainers.exits import UserError
 from trainers.settings import Config
@@ -13,46 +18,65 @@ from trainers.settings import Config
 
 @dataclass(frozen=True)
 class Splits:
-    """Training and validation data."""
+    """Training and validation data; `decoder` says what decodes their pictures, the same on all processes."""
 
     train: Loader
     val: Loader
     classes: int
     class_names: list[str]
+    decoder: str
 
 
 def open_splits(config: Config, pin: bool) -> Splits:
-    """Open both splits of the dataset that `data.dir` names."""
+    """Open both splits of the dataset that `data.dir` or `data.dataset` names."""
+    _val_sizes(config)
+    options = {
+        "workers": config.data.workers, "prefetch": config.data.prefetch, "readers": config.data.readers,
+        "readahead": config.data.readahead, "pin": pin, "channels_last": config.model.channels_last,
+    }  # fmt: skip
+    if config.data.dataset:
+        return _user(config, options)
     if config.data.dir == "synthetic":
-        return _synthetic(config, pin)
+        return _synthetic(config, {**options, "readahead": 0})
     root = sample_set() if config.data.dir == "sample" else Path(config.data.dir)
     train, val = open_split(root, "train"), open_split(root, "val")
-    _check_classes(config, train.classes)
-    data, seed = config.data, config.seed
-    val_size = data.val_image_size or data.image_size
-    shorter = data.val_resize or round(val_size * 8 / 7)
-    if shorter < val_size:
-        raise UserError(
-            f"data.val_resize = {shorter}: smaller than the {val_size} pixels cut out of it; "
-            f"set it to {val_size} or more"
-        )
+    _check_classes(config, train.classes, config.data.dir)
+    decoder = decode.choose(config.data.decoder)
     return Splits(
-        Loader(
-            lambda sample, epoch: transforms.training_picture(
-                transforms.decode(train.read(sample)),
-                data.image_size,
-                config.augment,
-                transforms.random_numbers(seed, epoch, sample),
-            ),
-            train.labels, data.image_size, data.workers, data.prefetch, pin,
-        ),
-        Loader(
-            lambda sample, _: transforms.validation_picture(transforms.decode(val.read(sample)), val_size, shorter),
-            val.labels, val_size, data.workers, data.prefetch, pin,
-        ),
+        _of_shards(train, training(config, decoder, train.name), config.data.image_size, options),
+        _of_shards(val, validation(config, decoder, val.name), _val_sizes(config)[0], options),
         train.classes,
         train.class_names,
-    )  # fmt: skip
+        decoder.description,
+    )
+
+
+def training(config: Config, decoder: decode.Decoder, name: Callable[[int], str]) -> Make:
+    """Make training pictures; `name` tells people which sample could not be made."""
+
+    def make(content: Any, sample: int, draw: int) -> Tensor:
+        numbers = transforms.random_numbers(config.seed, draw, sample)
+        picture = decode.as_picture(content, decoder)
+        return transforms.training_picture(picture, config.data.image_size, config.augment, numbers, config.data.mean)
+
+    return partial(_naming, make, name)
+
+
+def validation(config: Config, decoder: decode.Decoder, name: Callable[[int], str]) -> Make:
+    """Make validation pictures: the shorter side resized, the centre cut out."""
+    size, shorter = _val_sizes(config)
+
+    def make(content: Any, sample: int, draw: int) -> Tensor:
+        return decode.centre(decode.as_picture(content, decoder), size, shorter, config.augment.interpolation)
+
+    return partial(_naming, make, name)
+
+
+def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int) -> Tensor:
+    try:
+        return make(content, sample, draw)
+    except UserError as error:
+        raise UserError(f"{name(sample)}: {error}") from error
 
 
 def sample_set() -> Path:
@@ -62,23 +86,57 @@ def sample_set() -> Path:
     return ensure_sample()
 
 
-def _check_classes(config: Config, classes: int) -> None:
+def _val_sizes(config: Config) -> tuple[int, int]:
+    """Size of a validation picture, and of the shorter side that it is cut out of."""
+    size = config.data.val_image_size or config.data.image_size
+    shorter = config.data.val_resize or round(size * 8 / 7)
+    if shorter < size:
+        raise UserError(
+            f"data.val_resize = {shorter}: smaller than the {size} pixels cut out of it; set it to {size} or more"
+        )
+    return size, shorter
+
+
+def _check_classes(config: Config, classes: int, where: str) -> None:
     if config.model.num_classes not in (0, classes):
         raise UserError(
-            f"model.num_classes = {config.model.num_classes}: the data in {config.data.dir} has {classes} classes; set "
-            f"it to {classes}, or to 0 to take it from the data"
+            f"model.num_classes = {config.model.num_classes}: the data in {where} has {classes} classes; set it to "
+            f"{classes}, or to 0 to take it from the data"
         )
 
 
-def _synthetic(config: Config, pin: bool) -> Splits:
-    data = config.data
-    classes = config.model.num_classes or 1000
-    val_size = data.val_image_size or data.image_size
-    train = Synthetic(data.synthetic_samples, classes, data.image_size)
-    val = Synthetic(max(1, data.synthetic_samples // 5), classes, val_size)
+def _of_shards(shards: Shards, make: Make, size: int, options: dict[str, Any]) -> Loader:
+    return Loader(shards.read_many, make, shards.labels, size, neighbours=shards.neighbours, **options)
+
+
+def _user(config: Config, options: dict[str, Any]) -> Splits:
+    name = config.data.dataset
+    train, val = (user.open_dataset(name, split, config.model.num_classes) for split in ("train", "val"))
+    if train.class_names != val.class_names:
+        raise UserError(f"data.dataset = {name!r}: train and val have different `classes`; they must be the same")
+    _check_classes(config, len(train.class_names), name)
+    decoder = decode.choose(config.data.decoder)
     return Splits(
-        Loader(lambda i, _: train.picture(i), train.labels, data.image_size, data.workers, data.prefetch, pin),
-        Loader(lambda i, _: val.picture(i), val.labels, val_size, data.workers, data.prefetch, pin),
+        Loader(train.read, training(config, decoder, train.name), train.labels, config.data.image_size, **options),
+        Loader(val.read, validation(config, decoder, val.name), val.labels, _val_sizes(config)[0], **options),
+        len(train.class_names),
+        train.class_names,
+        decoder.description,
+    )
+
+
+def _synthetic(config: Config, options: dict[str, Any]) -> Splits:
+    data, last = config.data, config.model.channels_last
+    classes = config.model.num_classes or 1000
+    val_size = _val_sizes(config)[0]
+    train = Synthetic(data.synthetic_samples, classes, data.image_size, last)
+    val = Synthetic(max(1, data.synthetic_samples // 5), classes, val_size, last)
+    return Splits(
+        Loader(
+            lambda ids: [None] * len(ids), lambda _, i, __: train.picture(i), train.labels, data.image_size, **options
+        ),
+        Loader(lambda ids: [None] * len(ids), lambda _, i, __: val.picture(i), val.labels, val_size, **options),
         classes,
         [f"class {index}" for index in range(classes)],
+        "nothing: they are generated",
     )

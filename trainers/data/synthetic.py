@@ -11,13 +11,16 @@ VARIANTS = 64
 class Synthetic:
     """A split of generated pictures; each class has its own pattern under noise, so that training can learn it."""
 
-    def __init__(self, samples: int, classes: int, size: int) -> None:
+    def __init__(self, samples: int, classes: int, size: int, channels_last: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
+        form = torch.channels_last if channels_last else torch.contiguous_format
         self.classes = classes
         self.labels: NDArray[np.int64] = np.arange(samples, dtype=np.int64) % classes
-        self._patterns = torch.randint(64, 192, (min(classes, VARIANTS), 3, 8, 8), generator=generator)
-        self._noise = torch.randint(-32, 32, (VARIANTS, 3, size, size), generator=generator)
-        self._size = size
+        patterns = torch.randint(64, 192, (min(classes, VARIANTS), 3, 8, 8), generator=generator)
+        large = torch.nn.functional.interpolate(patterns.to(torch.uint8), size=(size, size))
+        noise = torch.randint(-32, 32, (VARIANTS, 3, size, size), generator=generator)
+        self._patterns = large.contiguous(memory_format=form)
+        self._noise = noise.to(torch.uint8).contiguous(memory_format=form)  # modulo 256, as the sum below
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -25,6 +28,4 @@ class Synthetic:
 
     def picture(self, sample: int) -> Tensor:
         """The uint8 picture of a sample."""
-        pattern = self._patterns[int(self.labels[sample]) % len(self._patterns)].float()
-        large = torch.nn.functional.interpolate(pattern[None], size=(self._size, self._size))[0]
-        return (large + self._noise[sample % VARIANTS]).clamp(0, 255).to(torch.uint8)
+        return self._patterns[int(self.labels[sample]) % len(self._patterns)] + self._noise[sample % VARIANTS]

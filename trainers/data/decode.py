@@ -1,0 +1,197 @@
+"""From an encoded picture to the pixels of an area of it, at the size that is wanted.
+
+There are three decoders, and `data.decoder` says which. `native` is our own C on libjpeg-turbo (trainers/native): it
+decodes only the area, at half, a quarter or an eighth of the scale where that is enough. `torchvision` and `pillow`
+decode the whole picture. What `native` does not take (CMYK, PNG, broken files) goes to torchvision and then Pillow,
+and its pixels are resized by the same C code. Pixels differ a little between decoders, so all processes use the same.
+"""
+
+import contextlib
+import ctypes
+import hashlib
+import importlib.metadata
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import PIL
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+
+from trainers import native
+from trainers.exits import UserError
+
+log = logging.getLogger("trainers")
+
+Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the picture
+Filter = Literal["bilinear", "bicubic"]
+
+# torchvision's decoders release Python's lock for all of their work; a release to come will drop them.
+decode_image: Any = None
+with contextlib.suppress(ImportError):
+    from torchvision.io import ImageReadMode, decode_image
+warnings.filterwarnings("ignore", message="The image decoding and encoding capabilities of TorchVision are deprecated")
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at half of what is refused
+
+
+UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises
+
+
+class Encoded:
+    """A picture that is decoded where and as far as it is asked for; `shape` is (3, height, width), as a tensor's."""
+
+    def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
+        self._data = data
+        self._pixels = pixels
+        size = (ctypes.c_int * 2)()
+        if pixels is None and _library().trainyard_size(data, len(data), size):
+            self._pixels = _whole(data)
+        height, width = size if self._pixels is None else self._pixels.shape[1:]
+        self.shape = (3, int(height), int(width))
+
+    def cut(self, area: Area, height: int, width: int, how: Filter = "bilinear", within: bool = True) -> Tensor:
+        """The area, resized with antialiasing to uint8 (3, height, width), in channels_last order.
+
+        With `within`, nothing outside of the area counts, as if it had been cut out first.
+        """
+        out = torch.empty((height, width, 3), dtype=torch.uint8)
+        top, left, tall, wide = area
+        box = (ctypes.c_double * 4)(left, top, wide, tall)
+        bounds = (ctypes.c_int * 4)(0, 0, self.shape[2], self.shape[1])
+        if within:
+            bounds[:] = [int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1)]
+        rest = (box, bounds, how == "bicubic", height, width, out.data_ptr())
+        data = self._data
+        if self._pixels is None and _library().trainyard_cut(data, len(data), *rest):
+            self._pixels = _whole(data)
+        if self._pixels is not None:
+            flat = self._pixels.permute(1, 2, 0).contiguous()
+            if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest):
+                raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {height} x {width}")
+        return out.permute(2, 0, 1)
+
+
+Picture = Encoded | Tensor
+
+
+def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
+    if isinstance(picture, Encoded):
+        return picture.cut(area, height, width, how)
+    top, left, tall, wide = (int(number) for number in area)
+    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
+
+
+def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Resize with antialiasing; a tensor of the right size is left alone."""
+    if isinstance(picture, Encoded):
+        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
+    if picture.shape[1:] == (height, width):
+        return picture
+    batch = picture.unsqueeze(0).contiguous(memory_format=torch.channels_last)  # the layout uint8 is fast in
+    return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
+
+
+def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear") -> Tensor:
+    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre."""
+    height, width = picture.shape[1:]
+    scale = shorter / min(height, width)
+    tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
+    top, left = (tall - size) // 2, (wide - size) // 2
+    if isinstance(picture, Encoded):
+        y, x = height / tall, width / wide
+        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False)
+    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
+
+
+def as_picture(content: bytes | Tensor, decoder: "Decoder") -> Picture:
+    """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
+    if isinstance(content, Tensor):
+        return Encoded(pixels=content) if decoder.name == "native" else content
+    return decoder.open(content)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A way of decoding; two processes whose `description` is the same get the same pixels."""
+
+    name: str
+    description: str
+    open: Callable[[bytes], Picture]
+
+
+def choose(name: str) -> Decoder:
+    """The decoder that `data.decoder` asks for; `auto` takes the first of native, torchvision and pillow there is."""
+    if name == "auto":
+        name = "native" if native.library() else "torchvision" if decode_image else "pillow"
+    pillow = f"Pillow {PIL.__version__}"
+    if name == "pillow":
+        return Decoder(name, pillow, _with_pillow)
+    if name == "torchvision":
+        if decode_image is None:
+            raise UserError("data.decoder = 'torchvision': torchvision.io is not here; use auto or pillow")
+        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}", _whole)
+    if native.library() is None:
+        raise UserError(
+            "data.decoder = 'native': it was not built into this installation (that takes gcc and libjpeg-turbo's "
+            "headers when the wheel is made); use auto, torchvision or pillow"
+        )
+    version = _library().trainyard_version().decode()
+    source = hashlib.sha256((native.HERE / "jpeg.c").read_bytes()).hexdigest()[:8]
+    return Decoder(name, f"native {source} on {version}, then torchvision {_torchvision()}, then {pillow}", Encoded)
+
+
+def agree(gather: Callable[[Any], list[Any]], description: str) -> None:
+    """End the run in words unless every process decodes in the same way; `gather` gives each one's object by rank."""
+    found = gather(description)
+    odd = next((rank for rank, other in enumerate(found) if other != found[0]), None)
+    if odd is not None:
+        raise UserError(
+            f"data.decoder: rank 0 decodes pictures with {found[0]}, rank {odd} with {found[odd]}; their pixels "
+            "differ, so use one image on all nodes, or set data.decoder to what all of them have"
+        )
+    log.info("pictures are decoded by %s", description)
+
+
+def _library() -> ctypes.CDLL:
+    library = native.library()
+    assert library is not None, "choose() has looked"
+    return library
+
+
+def _torchvision() -> str:
+    return "(none)" if decode_image is None else importlib.metadata.version("torchvision")
+
+
+def _whole(data: bytes) -> Tensor:
+    """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
+    if decode_image is None:
+        return _with_pillow(data)
+    _read_header(data).close()  # torchvision would allot whatever a broken header asks for
+    try:
+        picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
+    except RuntimeError:
+        return _with_pillow(data)
+    return picture
+
+
+def _read_header(data: bytes) -> Image.Image:
+    """Open a picture with Pillow, which refuses sizes beyond reason (Image.MAX_IMAGE_PIXELS, twice)."""
+    try:
+        return Image.open(io.BytesIO(data))
+    except UNDECODABLE as error:
+        raise UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample") from error
+
+
+def _with_pillow(data: bytes) -> Tensor:
+    try:
+        with _read_header(data) as picture:
+            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
+    except UNDECODABLE as error:
+        raise UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample") from error

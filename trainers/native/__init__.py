@@ -1,0 +1,39 @@
+"""The decoder in C, where it was built: beside this file in a wheel, in the cache for a checkout."""
+
+import ctypes
+import functools
+import hashlib
+import os
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def library_path() -> Path | None:
+    """Where the compiled decoder is, if it is."""
+    return next((path for path in (HERE / "jpeg.so", cached_path()) if path.is_file()), None)
+
+
+def cached_path() -> Path:
+    """Where a checkout keeps what it compiled, by content of the source."""
+    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache/trainyard"))
+    sources = b"".join((HERE / name).read_bytes() for name in ("jpeg.c", "build.py") if (HERE / name).is_file())
+    return cache / "native" / f"jpeg-{hashlib.sha256(sources).hexdigest()[:16]}.so"
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled decoder, loaded; None where there is none or it does not fit this machine."""
+    path = library_path()
+    if path is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    data, box, bounds, number = ctypes.c_char_p, ctypes.c_double * 4, ctypes.c_int * 4, ctypes.c_int
+    loaded.trainyard_version.restype = ctypes.c_char_p
+    loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
+    loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
+    loaded.trainyard_resize.argtypes = [ctypes.c_void_p, number, number, box, bounds, *[number] * 3, ctypes.c_void_p]
+    return loaded
