@@ -1,15 +1,25 @@
 """Checkpoints: written beside training, complete or not there, checked before use.
 
-`checkpoints/step-00000120/` holds model.pt, optimizer.pt and manifest.json. It is filled under a temporary name, every
-file is synced and hashed, the manifest is written last, and one rename makes it appear.
+`checkpoints/step-00000120/` holds model.safetensors, optimizer.safetensors (and ema.safetensors) and manifest.json. It
+is filled under a temporary name, every file is hashed while it is written, and synced; the manifest is written last,
+and one rename makes it appear. `scores.json` beside them says what the validations gave, for keeping the best.
+
+The first process writes whole tensors, so that a checkpoint has the same bytes whichever strategy and however many
+processes wrote it, and any number of processes goes on from it. PyTorch's distributed checkpoint
+(torch.distributed.checkpoint) would write each process's part: needed where a model does not fit into one machine's
+memory, which image classifiers do. It knows no checksums, is not complete by one rename, and its `async_save` holds
+training up for longer than `torch.save` takes here (scripts/bench/checkpoint.py measures all three).
 """
 
 import contextlib
+import errno
 import os
 import re
+import secrets
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +27,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exits import UserError
+from trainers.checkpoint_tensors import Buffer, Source, copy, read
+from trainers.exits import Exit, ExitError, UserError
 from trainers.files import read_json, sha256, sync_folder, write_json
 
 NAME = re.compile(r"step-(\d{8,})")
-FORMAT = 1
+FORMAT = 2
+SUFFIX = ".safetensors"
+NICENESS = 19  # of the thread that writes: training goes first where there are too few cores
 
 State = dict[str, Any]  # file stem -> tree of tensors
+
+
+class NotOursError(Exception):
+    """Another job has taken the run directory over while a checkpoint was being written."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +57,38 @@ class Found:
 
     def load(self) -> State:
         """Read its tensors."""
-        names = [name.removesuffix(".pt") for name in self.meta["files"]]
-        return {name: torch.load(self.path / f"{name}.pt", map_location="cpu", weights_only=True) for name in names}
+        return {name.removesuffix(SUFFIX): read(self.path / name) for name in self.meta["files"]}
 
 
-def save(folder: Path, step: int, state: State, meta: dict[str, Any]) -> Path:
+def always() -> bool:
+    """For folders that nobody else can take over."""
+    return True
+
+
+def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = always) -> Path:
     """Write a checkpoint; when this returns it is complete and will survive a crash."""
-    final = folder / f"step-{step:08d}"
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    files = {}
+    buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
-        path = temporary / f"{name}.pt"
-        with path.open("wb") as file:
-            torch.save(tree, file)
-            file.flush()
-            os.fsync(file.fileno())
-        files[path.name] = {"sha256": sha256(path), "bytes": path.stat().st_size}
-    write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
-    if final.exists():
-        _discard(final)
-    temporary.rename(final)
+        copy(buffers[name].fit(tree))
+    return write(folder, step, buffers, meta, ours)
+
+
+def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, Any], ours: Callable[[], bool]) -> Path:
+    """Write what was copied; `ours` is asked last of all. Whatever goes wrong, nothing half-written is left."""
+    final = folder / f"step-{step:08d}"
+    temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        temporary.mkdir(parents=True)
+        files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
+        write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
+        if not ours():
+            raise NotOursError
+        if final.exists():
+            _discard(final)
+        temporary.rename(final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     sync_folder(folder)
     return final
 
@@ -98,7 +125,7 @@ def newest(folder: Path) -> tuple[Found | None, list[str]]:
         reason = problem(path)
         if reason is None:
             return Found(path, read_json(path / "manifest.json")), reports
-        aside = _set_aside(path)
+        aside = set_aside(path, "damaged")
         reports.append(f"checkpoint {path.name} is damaged ({reason}); set aside as {aside.name}")
     return None, reports
 
@@ -112,19 +139,26 @@ def at(path: Path) -> Found:
     return Found(path, read_json(path / "manifest.json"))
 
 
+def holder(path: Path) -> str:
+    """Who held the run directory's lease when a checkpoint was written; empty if that is not known."""
+    return str(read_json(path / "manifest.json").get("holder", ""))
+
+
 def score(folder: Path, step: int, top1: float) -> None:
-    """Note what a checkpoint was measured at, so that the best ones are kept."""
-    path = folder / "scores.json"
-    write_json(path, {**read_json(path), str(step): top1})
+    """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1})
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest checkpoints, and what an interrupted write has left."""
-    for path in steps(folder)[:-keep]:
+def prune(folder: Path, keep_last: int, keep_best: int = 0) -> None:
+    """Remove all but the newest checkpoints and those with the highest scores, and what interrupted writes left."""
+    saved = steps(folder)
+    scores = read_json(folder / "scores.json")
+    ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
+    for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):
         _discard(path)
     for path in folder.glob(".step-*"):
-        if not path.name.endswith(f".{os.getpid()}.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _discard(path: Path) -> None:
@@ -136,8 +170,9 @@ def _discard(path: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def _set_aside(path: Path) -> Path:
-    aside = path.with_name(f"damaged-{path.name}")
+def set_aside(path: Path, why: str) -> Path:
+    """Give a checkpoint that must not be used another name, which begins with why."""
+    aside = path.with_name(f"{why}-{path.name}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
     path.rename(aside)
@@ -147,20 +182,56 @@ def _set_aside(path: Path) -> Path:
 class Writer:
     """Writes checkpoints on a thread of its own; training waits only while tensors are copied."""
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    def __init__(
+        self, folder: Path, keep_last: int, keep_best: int = 0, ours: Callable[[], bool] = always, holder: str = ""
+    ) -> None:
+        """`ours` says whether the folder may still be written to; `holder` names who writes, in the manifests."""
         self._folder = folder
-        self._keep = keep
-        self._buffers: State = {}
+        self._keep = keep_last, keep_best
+        self._ours = ours
+        self._holder = holder
+        self._buffers: dict[str, Buffer] = {}
         self._thread: threading.Thread | None = None
+        self._copied = threading.Event()
+        self._on_device: torch.cuda.Event | None = None
+        self._stream: torch.cuda.Stream | None = None
         self._error: BaseException | None = None
         self.last_seconds = 0.0
 
-    def submit(self, step: int, state: State, meta: dict[str, Any]) -> None:
-        """Copy the state and start writing it; waits first if the last one is still being written."""
+    def submit(self, step: int, state: State, meta: dict[str, Any], changing: Iterable[Tensor] | None = None) -> None:
+        """Take the state and start writing it; waits first if the last one is still being written.
+
+        The tensors of `changing` (all, if None) may change as soon as this returns, the others once `settle` has:
+        a step's forward and backward leave the weights and the optimizer's state as they are, so copying goes on.
+        """
         self.wait()
-        self._buffers = _copy(state, self._buffers)
-        self._thread = threading.Thread(target=self._write, args=(step, meta), name="checkpoint", daemon=True)
+        self._buffers = {name: self._buffers.get(name) or Buffer() for name in state}
+        sources = [source for name, tree in state.items() for source in self._buffers[name].fit(tree)]
+        soon = None if changing is None else {tensor.data_ptr() for tensor in changing}
+        now = [source for source in sources if soon is None or source[1].data_ptr() in soon]
+        later = [] if soon is None else [source for source in sources if source[1].data_ptr() not in soon]
+        copy([source for source in now if not source[1].is_cuda])
+        self._copy_from_gpu(now, later)
+        self._copied.clear()
+        arguments = (step, [source for source in later if not source[1].is_cuda], meta, sources)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
         self._thread.start()
+
+    def settle(self) -> None:
+        """Return when all that was submitted may change; raises what went wrong with it so far."""
+        if self._thread is None:
+            return
+        self._copied.wait()
+        if self._on_device is not None:
+            torch.cuda.current_stream().wait_event(self._on_device)
+            self._on_device = None
+        if self._error is not None or not self._thread.is_alive():
+            self.wait()
+
+    @property
+    def writing(self) -> bool:
+        """Whether a checkpoint is still on its way to the disk."""
+        return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
         """Wait until nothing is being written; raises what went wrong, if anything did."""
@@ -169,30 +240,63 @@ class Writer:
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
-            raise UserError(
-                f"checkpoint cannot be written to {self._folder}: {error}; check space and rights"
-            ) from error
+            raise ExitError(self._words(error), Exit.FAILED) from error
 
-    def _write(self, step: int, meta: dict[str, Any]) -> None:
+    def _copy_from_gpu(self, now: list[Source], later: list[Source]) -> None:
+        """Start copying what lies on a GPU, on a stream beside the one that trains."""
+        if not any(tensor.is_cuda for _, tensor in (*now, *later)):
+            return
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        training = torch.cuda.current_stream()
+        self._stream.wait_stream(training)
+        with torch.cuda.stream(self._stream):
+            for sources in (now, later):
+                for place, tensor in sources:
+                    if tensor.is_cuda:
+                        place.copy_(tensor, non_blocking=True)
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record()
+                if sources is now:
+                    training.wait_event(event)
+        self._on_device = event
+
+    def _write(self, step: int, later: list[Source], meta: dict[str, Any], sources: list[Source]) -> None:
         start = time.monotonic()
+        device = self._on_device
         try:
-            save(self._folder, step, self._buffers, meta)
-            prune(self._folder, self._keep)
+            versions = [tensor._version for _, tensor in later]
+            copy(later)
+            if versions != [tensor._version for _, tensor in later]:
+                raise RuntimeError("the state changed while it was being copied: settle() was not called before")
+            if device is not None:
+                device.synchronize()
+            sources.clear()  # tensors that were gathered for this checkpoint alone are let go of
+            later.clear()
+            self._copied.set()
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            write(self._folder, step, self._buffers, {**meta, "holder": self._holder}, self._ours)
+            if self._ours():
+                prune(self._folder, *self._keep)
+        except NotOursError:
+            pass  # the next vote ends this run, on all processes at the same step
         except BaseException as error:
             self._error = error
+        self._copied.set()
         self.last_seconds = time.monotonic() - start
 
-
-def _copy(tree: Any, kept: Any) -> Any:
-    """Copy a tree of tensors to memory of this process, into the buffers of the last copy where they fit."""
-    if isinstance(tree, Tensor):
-        if isinstance(kept, Tensor) and kept.shape == tree.shape and kept.dtype == tree.dtype:
-            return kept.copy_(tree.detach())
-        return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, dict):
-        old = kept if isinstance(kept, dict) else {}
-        return {key: _copy(value, old.get(key)) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        olds = kept if isinstance(kept, list) and len(kept) == len(tree) else [None] * len(tree)
-        return [_copy(value, old) for value, old in zip(tree, olds, strict=True)]
-    return tree
+    def _words(self, error: BaseException) -> str:
+        """What went wrong, what is left, and what to do about it."""
+        reason = str(error)
+        if isinstance(error, OSError):
+            reason = error.strerror or reason
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                need = sum(buffer.size for buffer in self._buffers.values())
+                free = shutil.disk_usage(self._folder).free
+                reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
+        saved = steps(self._folder) if self._folder.is_dir() else []
+        left = f"the last one, {saved[-1].name}, is whole" if saved else "there is none before it"
+        return (
+            f"a checkpoint cannot be written to {self._folder}: {reason}; {left}. Check rights, make room there or "
+            "lower checkpoint.keep_last, then start again"
+        )

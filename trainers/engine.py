@@ -100,6 +100,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
             loss = t.loss(batch.pictures[part], batch.labels[part])
             t.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
+    t.writer.settle()  # a checkpoint is copied while forward and backward run, but not any longer
     t.strategy.step(t.optimizer, t.scaler, t.config.optimizer.clip_norm)
     t.optimizer.zero_grad()
     if t.ema:
@@ -122,6 +123,7 @@ def validate(t: Trainer) -> Result:
         t.watchdog.beat("validation", t.step)
         return t.ballot()
 
+    t.writer.settle()
     with t.clock.spent("validation"), t.averaged():
         result = evaluate(t.plain, t.predict, t.splits.val, t.strategy, batch=t.config.validate_.batch, ballot=ballot)
     if isinstance(result, int):
@@ -162,7 +164,7 @@ def save(t: Trainer, wait: bool = False) -> None:
                 "torch": torch.__version__,
                 "config": as_tree(t.config),
             }
-            t.writer.submit(t.step, state, meta)
+            t.writer.submit(t.step, state, meta, changing=t.plain.buffers())
             if wait:
                 t.writer.wait()
         t.saved = t.step

@@ -5,7 +5,9 @@ on lower ones, so what a retry cannot cure ends below 128.
 """
 
 import contextlib
+import ctypes
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +15,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
+LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of trainers.launch, for the processes that it starts
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TERMINATION_LOG = "/dev/termination-log"
 
 
@@ -73,6 +77,18 @@ def end_on_failed_preflight() -> None:
         fail(Path(handover).read_text().strip(), Exit.CONFIG)
 
 
+def die_with_launcher() -> None:
+    """Have the kernel kill this process when the launcher that started it is gone, however that ended.
+
+    A process left alone would keep its peers on other nodes waiting, and write beside its own successor.
+    """
+    launcher = int(os.environ.get(LAUNCHER, "0"))
+    if launcher and os.getppid() == launcher:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != launcher:  # it died just before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def guarded(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function and end the process with the exit code that its outcome asks for.
 
@@ -80,6 +96,7 @@ def guarded(main: Callable[[], int]) -> NoReturn:
     destructors of communication libraries, and its exit code would never be seen.
     """
     code = 0
+    die_with_launcher()
     try:
         code = int(main())
     except UserError as error:

@@ -2,9 +2,13 @@
 
     python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
 
-It takes torchrun's options and its PET_* variables, and is torchrun but for three things: it returns the exit code of
-the process that failed first (torchrun returns 1, whatever happened), it gives the processes TRAINYARD_GRACE_SECONDS
-to save when it is stopped, and without any address it finds a free port, so that runs on one machine don't collide.
+It takes torchrun's options and its PET_* variables, and is torchrun but for five things:
+
+- it returns the exit code of the process that failed first (torchrun returns 1, whatever happened);
+- it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
+- without any address it finds a free port, so that runs on one machine don't collide;
+- `--max-restarts` restarts only what may get better, not wrong settings (2) or a loss that is no number (77);
+- when it is killed itself, its processes die with it: torchrun leaves them running, and the other nodes hanging.
 """
 
 import contextlib
@@ -15,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers import podlog, preflight_peers, preflight_transport
-from trainers.exits import Exit, ExitError, end_on_failed_preflight, guarded
+from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight, guarded
 
 DEFAULT_GRACE = 30
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
@@ -42,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
         # With the agent's store shared, processes restarted in place find the stale keys of those before them.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
+    os.environ[LAUNCHER] = str(os.getpid())
     told_to_end: set[int] = set()
+    give_up_on_permanent_failures()
     give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)), told_to_end)
     config, command, arguments = torchrun.config_from_args(options)
     try:
@@ -90,6 +96,21 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
         original(self, death_sig, int(seconds))
 
     PContext.close = close  # type: ignore[method-assign]
+
+
+def give_up_on_permanent_failures() -> None:
+    """Let torch's agent restart no processes in place that would only fail again."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    original = LocalElasticAgent._monitor_workers
+
+    def monitor(self: Any, group: Any) -> Any:
+        result = original(self, group)
+        if any(failure.exitcode in (Exit.CONFIG, Exit.NAN) for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+    LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
 
 
 def _runs(pid: int) -> bool:

@@ -6,6 +6,8 @@ failed.json     why the run ended for good; a retry of the same job and settings
 previous/       what `resume: never` found here
 """
 
+import contextlib
+import json
 import os
 import secrets
 import socket
@@ -59,7 +61,8 @@ def over_already(config: Config, batch: int) -> str | None:
         return None
     failed = read_json(path / "failed.json")
     # Wrong input is often cured outside the settings; only a job that is retried by machine is stopped for it.
-    permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and job_name())
+    by_machine = job_name() or restart_count() > 0
+    permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
         raise ExitError(
             f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
@@ -92,6 +95,7 @@ class RunDirectory:
         self.holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._checked = 0.0
         self._lost = False
+        self._reports: list[str] = []
 
     def enter(self) -> None:
         """Take the directory over, move aside what is not wanted, and count the restart."""
@@ -115,23 +119,38 @@ class RunDirectory:
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
         """The checkpoint to go on from, and what to tell about damaged ones."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
-            return checkpoint.newest(self.checkpoints)
+            found, reports = checkpoint.newest(self.checkpoints)
+            return found, self._reports + reports
         found = checkpoint.at(Path(self.config.resume))
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
                 path.rename(path.with_name(f"left-{path.name}"))
-        return found, []
+        return found, self._reports
 
     def lost(self, every: float = 0.0) -> bool:
         """Whether another process has taken the directory; looks at most every so many seconds."""
         now = time.monotonic()
         if not self._lost and now - self._checked >= every:
             self._checked = now
-            lease = self.path / "lease.json"
-            self._lost = read_json(lease).get("holder") != self.holder
-            if not self._lost:
-                os.utime(lease)  # tells others that the holder lives
+            if self.held():
+                with contextlib.suppress(OSError):
+                    os.utime(self.path / "lease.json")  # tells others that the holder lives
         return self._lost
+
+    def held(self) -> bool:
+        """Whether the directory is still in these hands: asked on any thread, right before something is put there.
+
+        Between the answer and the act a process may sleep for long, and another take over: what it then puts there is
+        known by its holder's name, and set aside at the next start.
+        """
+        try:
+            holder = json.loads((self.path / "lease.json").read_text()).get("holder")
+        except FileNotFoundError:
+            holder = None
+        except (OSError, ValueError):
+            return not self._lost  # storage that does not answer for a moment is no sign of another job
+        self._lost = self._lost or holder != self.holder
+        return not self._lost
 
     def taken_message(self) -> str:
         """Who has taken the directory."""
@@ -155,10 +174,28 @@ class RunDirectory:
         if job and job in old.get("superseded", []) and not self._abandoned(lease):
             raise TakenOverError(self.taken_message())
         superseded = [name for name in [*old.get("superseded", []), old.get("job")] if name and name != job]
-        write_json(
-            lease,
-            {"holder": self.holder, "job": job, "time": time.time(), "superseded": list(dict.fromkeys(superseded))},
-        )
+        new = {
+            "holder": self.holder, "job": job, "time": time.time(), "superseded": list(dict.fromkeys(superseded)),
+        }  # fmt: skip
+        write_json(lease, {**new, "trusted": self._trusted(old)})
+        # From here on the last holder puts nothing there any more; what it did until now counts.
+        trusted = self._trusted(old)
+        write_json(lease, {**new, "trusted": trusted})
+        for path in checkpoint.steps(self.checkpoints):
+            if path.name not in trusted:
+                aside = checkpoint.set_aside(path, "late")
+                self._reports.append(
+                    f"checkpoint {path.name} was written by a process that had lost this run directory before; "
+                    f"set aside as {aside.name}"
+                )
+
+    def _trusted(self, old: dict[str, Any]) -> list[str]:
+        """Checkpoints of those who held the lease when they wrote: the last holder's own, and those it trusted."""
+        saved = checkpoint.steps(self.checkpoints)
+        if "trusted" not in old:
+            return [path.name for path in saved]
+        known = set(old["trusted"])
+        return [path.name for path in saved if path.name in known or checkpoint.holder(path) in ("", old["holder"])]
 
     @staticmethod
     def _abandoned(lease: Path) -> bool:
@@ -209,6 +246,6 @@ def is_retry_of_path(config: Config, path: Path) -> bool:
 def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
     """Leave word of a permanent failure for the retries to come."""
     path = Path(config.run.dir)
-    if path.is_dir():
+    with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
         write_json(path / "failed.json", {**entry, "time": time.time(), **details})

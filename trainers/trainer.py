@@ -119,7 +119,10 @@ def build(
         forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
         autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
         prepare=normalizer(config.data.mean, config.data.std, device, master), ema=ema,
-        writer=Writer(directory.checkpoints, config.checkpoint.keep_last),
+        writer=Writer(
+            directory.checkpoints, config.checkpoint.keep_last, config.checkpoint.keep_best, directory.held,
+            directory.holder,
+        ),
         recorder=Recorder(
             config, strategy, directory, order=order, length=length, clock=clock, step=step,
             validated=int(meta.get("validated", 0)),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainers import checkpoint
-from trainers.exits import UserError
+from trainers.exits import ExitError, UserError
 
 
 def state(value: float) -> dict[str, Any]:
@@ -38,9 +38,9 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda path: flip(path / "model.pt"), "model.pt has changed"),
-        (lambda path: (path / "optimizer.pt").write_bytes(b"short"), "optimizer.pt has 5 bytes"),
-        (lambda path: (path / "model.pt").unlink(), "model.pt is missing"),
+        (lambda path: flip(path / "model.safetensors"), "model.safetensors has changed"),
+        (lambda path: (path / "optimizer.safetensors").write_bytes(b"short"), "optimizer.safetensors has 5 bytes"),
+        (lambda path: (path / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda path: (path / "manifest.json").write_text('{"step": 2'), "manifest.json is missing or not whole"),
         (lambda path: (path / "manifest.json").unlink(), "manifest.json is missing or not whole"),
     ],
@@ -63,7 +63,7 @@ def test_interrupted_write_is_no_checkpoint(tmp_path: Path) -> None:
     filled(tmp_path, 10)
     leftover = tmp_path / ".step-00000020.999999.tmp"
     leftover.mkdir()
-    (leftover / "model.pt").write_bytes(b"half")
+    (leftover / "model.safetensors").write_bytes(b"half")
     found, _ = checkpoint.newest(tmp_path)
     assert found is not None
     assert found.step == 10
@@ -77,7 +77,7 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
 
 
 def test_writer_copies_before_it_returns(tmp_path: Path) -> None:
-    writer = checkpoint.Writer(tmp_path, keep=2)
+    writer = checkpoint.Writer(tmp_path, keep_last=2)
     live = state(1)
     for step in (1, 2, 3):
         live["model"]["w"].fill_(step)
@@ -92,7 +92,7 @@ def test_writer_copies_before_it_returns(tmp_path: Path) -> None:
 
 def test_writer_tells_why_it_could_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    writer = checkpoint.Writer(tmp_path / "file" / "checkpoints", keep=1)
+    writer = checkpoint.Writer(tmp_path / "file" / "checkpoints", keep_last=1)
     writer.submit(1, state(1), {})
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(ExitError, match="cannot be written"):
         writer.wait()

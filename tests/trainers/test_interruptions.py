@@ -99,12 +99,12 @@ def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, 
         os.kill(pid, signal.SIGKILL)
     process.communicate()
     newest = sorted((run / "checkpoints").glob("step-*"))[-1]
-    with (newest / "model.pt").open("r+b") as file:
+    with (newest / "model.safetensors").open("r+b") as file:
         file.seek(200)
         file.write(b"\xff\x00\xff")
     code, output = trainer.run(run, 2, **kind())
     assert code == 0, output
-    assert f"{newest.name} is damaged (model.pt has changed" in output
+    assert f"{newest.name} is damaged (model.safetensors has changed" in output
     assert events(run, "resume")[-1]["step"] == int(newest.name[5:]) - 4
     assert same(run, undisturbed)
 
