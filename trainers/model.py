@@ -9,6 +9,7 @@ are the same after a resume, but no longer on any number of processes.
 import difflib
 import importlib
 import inspect
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -169,7 +170,7 @@ def load_pretrained(model: nn.Module, path: Path, keep_head: bool = True) -> Non
             fresh = {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
             state = {name: value for name, value in state.items() if not name.startswith(prefix)} | fresh
         model.load_state_dict(state)
-    except (OSError, RuntimeError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, RuntimeError, ValueError, AttributeError, TypeError, pickle.UnpicklingError) as error:
         raise UserError(
             f"model.pretrained = {str(path)!r}: {' '.join(str(error).split())[:400]}; it must be a state dict of this "
             "very model; if only the number of classes differs, set model.pretrained_head to drop"
@@ -179,9 +180,13 @@ def load_pretrained(model: nn.Module, path: Path, keep_head: bool = True) -> Non
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read a .safetensors or .pth state dict; what DDP calls `module.NAME` is called NAME."""
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        state: dict[str, Tensor] = load_file(path)
+        try:
+            state: dict[str, Tensor] = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
     else:
         state = torch.load(path, map_location="cpu", weights_only=True)
     if state and all(name.startswith("module.") for name in state):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -66,5 +67,47 @@ def crash(num_classes: int) -> nn.Module:
     return CrashNet(num_classes)
 
 
+def sized(num_classes: int, image_size: int) -> nn.Module:
+    model = Net(num_classes)
+    model.image_size = image_size  # type: ignore[assignment]
+    return model
+
+
 def not_a_model(num_classes: int) -> Tensor:
     return torch.zeros(num_classes)
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.norm(self.conv(x)))
+
+
+class Blocks(nn.Module):
+    """Three blocks that are alike, between a stem and a head."""
+
+    def __init__(self, num_classes: int, width: int = 6) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, stride=2)
+        self.stages = nn.Sequential(Block(width), nn.Sequential(Block(width), Block(width)))
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.stages(self.stem(x)).mean((2, 3)))
+        return out
+
+
+def blocks(num_classes: int) -> nn.Module:
+    return Blocks(num_classes)
+
+
+def memory(what: str) -> int:
+    """A line of this process's status, such as VmHWM, in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
