@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.prepare.archives import DATA, SYNSETS, config, contents, imagenet, picture, write_zip
+from tests.prepare.archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
 from trainers.data.shards import open_split
 from trainers.exits import UserError
 from trainers.prepare.archive import Archive
@@ -182,6 +182,29 @@ def test_a_bomb_stays_small(tmp_path):
     words, peak = done.stdout.strip().rsplit("\n", 1)
     assert "bomb.JPEG" in words
     assert int(peak) < 180
+
+
+def test_a_member_that_announces_too_much_is_refused_before_it_is_read(tmp_path):
+    path = write_zip(tmp_path / "a.zip", small())
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<L", data, data.index(FIRST.encode(), data.index(b"PK\x01\x02")) - 46 + 24, 65 << 20)
+    path.write_bytes(data)
+    refused(path, tmp_path / "out", r"_0.JPEG .* is larger than 64 MiB.*'skip'")
+
+
+def test_odd_names_keep_their_classes(tmp_path):
+    names = ['train/ä ö/\'quoted "x".jpg', "train/日本/line\nbreak.jpg", "val/ä ö/1.jpg", "val/日本/1.jpg"]
+    path = write_zip(tmp_path / "a.zip", {f"top/{name}": picture(i) for i, name in enumerate(names)})
+    build(config(path, tmp_path / "out", layout="imagefolder"))
+    assert pictures(tmp_path / "out", "train") == {picture(0): "ä ö", picture(1): "日本"}
+    # Without the flag that says UTF-8, names are in the code page of old
+    data = path.read_bytes().replace("ä ö".encode(), b"\x84 \x94??")
+    for header, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        parts = data.split(header)
+        data = header.join([parts[0], *(p[: at - 4] + b"\0\0" + p[at - 2 :] for p in parts[1:])])
+    path.write_bytes(data)
+    build(config(path, tmp_path / "old", layout="imagefolder"))
+    assert pictures(tmp_path / "old", "train")[picture(0)] == "ä ö??"
 
 
 def test_members_that_overlap_are_refused(tmp_path):

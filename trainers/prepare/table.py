@@ -64,7 +64,7 @@ class TableLayout:
         """Number the sorted classes, after a look for rows without a picture."""
         if absent := [name for name in self._rows if name not in self._seen]:
             raise UserError(
-                f"{label} lacks {absent[0]}, which {self._settings.file} lists ({len(absent)} such rows); check "
+                f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
                 "csv.folder and csv.suffix, or the archive"
             )
         names = sorted(train)
