@@ -71,13 +71,13 @@ def _tiles(
         (duration(sum(seconds.values())), "wall clock, all starts and waits between"),
         (f"{steps:,}", f"steps, {summary['epochs']} epochs validated" if "epochs" in summary else "steps"),
         (str(summary.get("restarts", "-")), "restarts"),
-        (f"rank {slow['rank']}" if slow else "-", _slowness(slow)),
+        (f"rank {slow['rank']}" if slow else "-", _slowness(slow, summary.get("world_size", 0))),
     ]
 
 
-def _slowness(slow: dict[str, Any] | None) -> str:
+def _slowness(slow: dict[str, Any] | None, world: int) -> str:
     if not slow:
-        return "slowest rank: there is only one process" if slow is None else "slowest rank"
+        return "slowest rank: there is only one" if world == 1 else "slowest rank: not recorded yet"
     return f"slowest rank: holds up the others {100 * slow['behind']:.1f} % of the time; {slow['cause']}"
 
 

@@ -82,7 +82,7 @@ def _held_up(train: list[Event]) -> str:
     """Lines of the slowest rank's lag, by what keeps it."""
     slow = [(float(event["step"]), event["slowest"]) for event in train if event.get("slowest")]
     if not slow:
-        return '<p class="none">there is only one process</p>'
+        return '<p class="none">nothing recorded: there is only one process, or no line yet</p>'
     lines = []
     for cause, kind in (("data", 2), ("compute", 3), ("communication", 4)):
         points = [(step, 100 * line["behind"] if line["cause"] == cause else 0.0) for step, line in slow]
