@@ -1,7 +1,8 @@
 {{/* Settings of the preparation, as JSON. */}}
 {{- define "dataset.config" -}}
 {{- $source := .Values.source -}}
-{{- $key := get (dict "kaggle" "competition" "http" "url" "path" "path") $source.kind -}}
+{{- $keys := dict "kaggle" "competition" "kaggle-dataset" "dataset" "http" "url" "objectstore" "url" "path" "path" -}}
+{{- $key := get $keys $source.kind -}}
 {{- $value := get $source $key -}}
 {{- if not $value -}}
 {{- fail (printf "\n\ndataset.source.kind is %s: set dataset.source.%s.\n" $source.kind $key) -}}
@@ -9,6 +10,13 @@
 {{- $config := dict -}}
 {{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
 {{- $_ := set $config "source" (dict "kind" $source.kind $key $value) -}}
+{{- if eq $source.kind "objectstore" -}}
+{{- range $name, $setting := pick $source "endpoint" "anonymous" -}}
+{{- if $setting -}}{{- $_ := set $config.source $name $setting -}}{{- end -}}
+{{- end -}}
+{{- else if or $source.endpoint $source.anonymous -}}
+{{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $source.kind) -}}
+{{- end -}}
 {{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}
 {{- mustToPrettyJson $config -}}
 {{- end -}}
@@ -32,7 +40,7 @@ spec:
   restartPolicy: Never
   containers:
     - name: prepare
-      image: {{ include "common.image" $root }}
+      image: {{ include "common.image" $root | quote }}
       imagePullPolicy: {{ $root.Values.global.image.pullPolicy }}
       command:
         - python
@@ -69,9 +77,13 @@ spec:
         sources:
           - configMap:
               name: {{ .configMap }}
-          {{- if eq $root.Values.source.kind "kaggle" }}
+          {{- $kind := $root.Values.source.kind }}
+          {{- if hasPrefix "kaggle" $kind }}
           {{- $keys := list "KAGGLE_API_TOKEN" "KAGGLE_USERNAME" "KAGGLE_KEY" "kaggle.json" }}
           {{- include "common.secretSource" (dict "root" $root "which" "kaggle" "keys" $keys "optional" true) | nindent 10 }}
+          {{- else if and (eq $kind "objectstore") (not $root.Values.source.anonymous) }}
+          {{- $keys := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" "AWS_REGION" "gcs.json" }}
+          {{- include "common.secretSource" (dict "root" $root "which" "objectstore" "keys" $keys "optional" true) | nindent 10 }}
           {{- end }}
     {{- include "common.claimVolume" (list $root "data") | nindent 4 }}
     {{- include "common.scratchVolumes" $root | nindent 4 }}
