@@ -35,6 +35,14 @@ def version(name: str) -> str | None:
         return None
 
 
+def decoder() -> str | None:
+    if version("trainyard") is None:
+        return None
+    from trainers.data import decode
+
+    return decode.choose("auto").description
+
+
 def facts() -> None:
     spec = importlib.util.find_spec("torch")
     found = {
@@ -46,6 +54,7 @@ def facts() -> None:
         "trainyard": version("trainyard"),
         "horovod": version("horovod"),
         "numpy": version("numpy"),
+        "decoder": decoder(),
         "compilers": [name for name in COMPILERS if shutil.which(name)],
         "mpi_in_usr": [str(path) for path in Path("/usr").glob("**/mpirun")],
     }

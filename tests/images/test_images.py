@@ -52,6 +52,7 @@ def test_user_packages_and_compilers(layout: Path, base: dict[str, Any], name: s
     assert found["numpy"] == base["numpy"]
     assert found["trainyard"]
     assert bool(found["horovod"]) == (name == "horovod")
+    assert found["decoder"].startswith("native "), "the wheel holds the decoder in C"
     assert set(found["compilers"]) <= set(base["compilers"]), "compilers stay in builder stages"
 
 
