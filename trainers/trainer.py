@@ -125,7 +125,7 @@ def build(
         ),
         recorder=Recorder(
             config, strategy, directory, order=order, length=length, clock=clock, step=step,
-            validated=int(meta.get("validated", 0)),
+            validated=int(meta.get("validated", 0)), class_names=splits.class_names,
         ),
         clock=clock, watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds),
         step=step, validated=int(meta.get("validated", 0)), saved=step if meta else -1,

@@ -137,7 +137,7 @@ def processes(summary: dict[str, Any]) -> str:
          *(duration(rank.get("seconds", {}).get(part, 0.0)) for part in PARTS))
         for rank in shown
     ]  # fmt: skip
-    head = ("rank", "host", "device", "#data wait", "#compute", "#communication")
+    head = ("rank", "host", "device", "#data wait", "#compute", "#commu\u00adnication")
     marked = next((index for index, rank in enumerate(shown) if rank["rank"] == slow), None)
     left_out = f" {len(ranks) - len(shown)} faster processes are left out." if len(ranks) > len(shown) else ""
     text = "Seconds of this start. The rank in bold is the slowest: it meets the others last." + left_out
@@ -190,7 +190,7 @@ def settings(summary: dict[str, Any]) -> str:
         return ""
     defaults = _flat(Config().model_dump(by_alias=True))
     changed = [
-        (Markup(f"<code>{html.escape(key)}</code>"), yaml.safe_dump(value, default_flow_style=True).split("\n")[0])
+        (Markup(f"<code>{_breakable(key)}</code>"), yaml.safe_dump(value, default_flow_style=True).split("\n")[0])
         for key, value in _flat(config).items()
         if defaults.get(key) != value
     ]
@@ -199,6 +199,11 @@ def settings(summary: dict[str, Any]) -> str:
         table(("setting", "value"), changed) + f"<details><summary>All settings</summary><pre>{whole}</pre></details>"
     )
     return card("Settings that differ from the defaults", text, wide=True)
+
+
+def _breakable(key: str) -> str:
+    """A setting's name that a narrow page may break at its underscores and dots."""
+    return html.escape(key).replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 
 def _flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:

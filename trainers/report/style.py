@@ -14,7 +14,7 @@ main{max-width:1240px;margin:0 auto;padding:28px 18px 60px}
 h1{margin:0;font-size:26px;line-height:1.25;overflow-wrap:anywhere}h2{font-size:15px;margin:0 0 10px}
 .lead{color:var(--soft);margin:6px 0 20px;overflow-wrap:anywhere}
 .cards{display:grid;gap:14px;grid-template-columns:repeat(auto-fit,minmax(min(100%,420px),1fr))}
-.tiles{display:grid;gap:10px;grid-template-columns:repeat(auto-fill,minmax(min(100%,148px),1fr));margin-bottom:14px}
+.tiles{display:grid;gap:10px;grid-template-columns:repeat(4,minmax(0,1fr));margin-bottom:14px}
 .card,.tile{background:var(--card);border:1px solid var(--grid);border-radius:12px;padding:14px 16px;min-width:0}
 .tile b{display:block;font-size:22px;line-height:1.3;font-variant-numeric:tabular-nums;white-space:nowrap}
 .tile span{color:var(--soft);font-size:13px;line-height:1.35;display:block}
@@ -29,14 +29,14 @@ polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stro
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid var(--grid);vertical-align:top}
 td{overflow-wrap:anywhere}th{color:var(--soft);font-weight:500}tr.slow td{font-weight:600}
-.num{text-align:right;white-space:nowrap}
+th{hyphens:manual}td:first-child{min-width:4.5em}.num{text-align:right}td.num{white-space:nowrap}
 pre{overflow:auto;font-size:13px;margin:8px 0 0;line-height:1.45}details summary{cursor:pointer;font-weight:600}
 .wide{grid-column:1/-1}.none,.note{color:var(--soft);font-size:13px;margin:8px 0 0}
 .meter{display:inline-block;height:9px;border-radius:3px;background:var(--c1);vertical-align:middle}
 .status{display:inline-block;margin-left:10px;padding:2px 10px;border-radius:99px;font-size:13px;font-weight:500;
 vertical-align:middle;background:#2b8a3e;color:#fff;white-space:nowrap}
 .status.failed{background:#c92a2a}.status.running,.status.stopped{background:#d9480f}
-@media(max-width:600px){main{padding:18px 12px 40px}h1{font-size:22px}svg text{font-size:12px}
+@media(max-width:760px){main{padding:18px 12px 40px}h1{font-size:22px}svg text{font-size:12px}
 .card,.tile{padding:12px}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}.tile b{font-size:19px}
 table{font-size:13px}td,th{padding-right:8px}}
 """ + "".join(
