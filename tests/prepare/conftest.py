@@ -1,6 +1,8 @@
 """Archives and servers that the tests of preparation share."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,3 +35,12 @@ def server(archive: Path) -> Iterator[files.FileServer]:
     """The archive's folder over HTTP."""
     with files.running(archive.parent) as running:
         yield running
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where there is room for one: for tests that no disk has a part in."""
+    memory = Path("/dev/shm")
+    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
+    with tempfile.TemporaryDirectory(dir=memory if roomy else tmp_path) as folder:
+        yield Path(folder)

@@ -2,8 +2,6 @@
 
 import re
 import shutil
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,13 +14,6 @@ from trainers.prepare.build import build
 from trainers.prepare.verify import verify
 
 FLIPS = 100
-
-
-@pytest.fixture
-def memory(tmp_path):
-    """A folder in memory where there is one: no disk is needed to tell what a flip does."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else tmp_path) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +53,13 @@ def positions(data: bytes, chance: np.random.Generator, count: int) -> list[int]
 
 
 @pytest.mark.parametrize("place", ["anywhere", "directory and texts"])
-def test_a_flipped_byte_in_the_archive(sound, memory, place, capsys):
+def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
     """Half of the flips fall on the directory and the texts at its end, which random ones would hardly meet."""
     archive, wanted = sound
     data = archive.read_bytes()
     first = 0 if place == "anywhere" else data.rindex(b"PK\x03\x04", 0, data.index(b"PK\x01\x02"))
     chance = np.random.Generator(np.random.Philox(key=first))
-    path, out = memory / "a.zip", memory / "little"
+    path, out = in_memory / "a.zip", in_memory / "little"
     named = harmless = 0
     for at in positions(data[first:], chance, FLIPS):
         path.write_bytes(flipped(data, first + at, chance))
@@ -85,10 +76,10 @@ def test_a_flipped_byte_in_the_archive(sound, memory, place, capsys):
     assert named > 5, (named, harmless)
 
 
-def test_a_flipped_byte_in_any_prepared_file(sound, memory, capsys):
+def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):
     """The trainer stops and names the file, or sees the same; verify names it unless the file says the same."""
     _, wanted = sound
-    out = memory / "little"
+    out = in_memory / "little"
     shutil.copytree(wanted, out)
     expected, before = trained_on(wanted), manifests.load(wanted)
     files = sorted(path for path in out.rglob("*") if path.is_file() and ".prepare" not in path.parts)

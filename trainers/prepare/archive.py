@@ -199,10 +199,19 @@ def _inflate(packed: memoryview, size: int) -> memoryview:
     """Unpack at most one byte more than the directory announced, so that a zip bomb stays small."""
     unpacker = zlib.decompressobj(-15)
     try:
-        content = unpacker.decompress(packed, size + 1)
+        if size <= _PIECE:
+            return memoryview(unpacker.decompress(packed, size + 1))
+        # In one piece zlib's module would hold a large member twice
+        content, done = memoryview(bytearray(size + 1)), 0
+        for at in range(0, len(packed), _PIECE >> 2):
+            piece = unpacker.decompress(packed[at : at + (_PIECE >> 2)], size + 1 - done)
+            content[done : done + len(piece)] = piece
+            done += len(piece)
+            if done > size:
+                break
     except zlib.error:
         raise DamagedMemberError("it cannot be unpacked") from None
-    return memoryview(content)
+    return content[:done]
 
 
 def _zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, int, int]:

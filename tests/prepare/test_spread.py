@@ -1,0 +1,108 @@
+"""Several processes or pods share a preparation without talking, also when one of them dies and comes back."""
+
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.prepare.archives import config, contents
+from tests.prepare.test_build import command
+from trainers.exits import ExitError
+from trainers.prepare import build as building
+from trainers.prepare import manifest as manifests
+from trainers.prepare import writer
+from trainers.prepare.build import Options, build
+
+
+def share(settings, parts, **how):
+    """Prepare with all parts at once."""
+    options = [Options(part, parts, wait_seconds=30, progress_seconds=0.05, **how) for part in range(parts)]
+    with ThreadPoolExecutor(parts) as pool:
+        return list(pool.map(lambda one: build(settings, one), options))
+
+
+@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("parts", [2, 3, 7])
+def test_bytes_depend_neither_on_the_parts_nor_on_their_workers(archive, prepared, tmp_path, parts, workers):
+    done = share(config(archive, tmp_path / "little", workers=workers), parts)
+    assert done[0] is not None
+    assert contents(tmp_path / "little") == contents(prepared)
+    assert list((tmp_path / "little").rglob("*.tmp")) == []
+
+
+def test_whichever_part_ends_last_publishes(archive, prepared, tmp_path):
+    out = tmp_path / "little"
+    for part in (0, 2, 1):
+        how = Options(part, 3, wait_seconds=0, progress_seconds=0.01)
+        if part == 0:
+            with pytest.raises(ExitError, match=r"the other parts made no shard .*look at their pods"):
+                build(config(archive, out), how)
+        else:
+            assert (build(config(archive, out), how) is not None) == (part == 1)
+        assert manifests.exists(out) == (part == 1)
+    assert contents(out) == contents(prepared)
+
+
+def test_a_part_that_is_killed_and_comes_back(server, prepared, tmp_path):
+    """As an indexed Job does it: three pods, one killed in the middle, and another in its place."""
+    out = tmp_path / "little"
+    server.delay = 0.15
+
+    def start(index):
+        environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index), "TRAINYARD_PREPARE_PARTS": "3"}
+        line = command(out, f"{server.url}/archive.zip", "--set", "workers=1")
+        return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
+
+    pods = [start(index) for index in range(3)]
+    while not list(out.glob(".prepare/train-00000.*.tmp")):
+        assert pods[0].poll() is None
+        time.sleep(0.002)
+    pods[0].kill()
+    pods[0].communicate()
+    pods[0] = start(0)
+    said = [pod.communicate(timeout=60)[1] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0, 0]
+    assert any(f"prepared {out}" in text for text in said)
+    assert contents(out, manifest=False) == contents(prepared, manifest=False)
+    assert list(out.rglob("*.tmp")) == []
+
+
+def test_a_complete_folder_never_looks_incomplete_to_trainers(archive, tmp_path, monkeypatch):
+    """A part that comes back while another one publishes must not take the manifest away again."""
+    out, settings = tmp_path / "little", config(archive, tmp_path / "little")
+    real, seen = building.read_catalogue, []
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(building, "read_catalogue", real)
+        share(settings, 2)
+        return real(*arguments)
+
+    monkeypatch.setattr(building, "read_catalogue", meanwhile)
+    publish = building._publish
+    monkeypatch.setattr(building, "_publish", lambda *how: seen.append(manifests.exists(out)) or publish(*how))
+    build(settings, Options(2, 3, progress_seconds=0.05))
+    assert seen[-1]
+
+
+def test_one_that_works_alone_and_parts_keep_out_of_each_others_way(archive, prepared, tmp_path, capsys):
+    out, release, held = tmp_path / "little", threading.Event(), threading.Event()
+    (out / writer.WORK).mkdir(parents=True)
+
+    def hold():
+        with building.exclusive(out / writer.WORK / "lock", 0, print):
+            held.set()
+            release.wait(10)
+
+    alone = threading.Thread(target=hold)
+    alone.start()
+    held.wait(5)
+    with pytest.raises(ExitError, match="being prepared by process"):
+        build(config(archive, out), Options(1, 3, wait_seconds=0.2))
+    threading.Timer(0.3, release.set).start()
+    share(config(archive, out), 3)
+    alone.join()
+    assert "waiting for process" in capsys.readouterr().err
+    assert contents(out) == contents(prepared)
