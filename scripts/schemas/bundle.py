@@ -13,6 +13,8 @@ Schema = dict[str, Any]
 
 REF = "#/$defs/"
 KUBERNETES = "io.k8s.api.core.v1."
+QUANTITY = {"oneOf": [{"type": "string"}, {"type": "number"}]}
+AMOUNT = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE])?$"
 # Kept beside a $ref; what else the generator adds there (type, additionalProperties) is the referred schema's business.
 BESIDE_REF = ("$ref", "description")
 
@@ -69,6 +71,9 @@ def from_kubernetes(definitions: Schema) -> Schema:
             return [convert(item) for item in node]
         if not isinstance(node, dict):
             return node
+        if node == QUANTITY:
+            # The operators' CRDs know no fractions of numbers, and look at texts more closely
+            return {"oneOf": [{"type": "string", "pattern": AMOUNT}, {"type": "integer"}]}
         if "$ref" in node and not named:
             return {"$ref": REF + short(node["$ref"].removeprefix("#/definitions/"))}
         # Below `properties` a key is a field's name, and `description` there may be one.

@@ -1,6 +1,6 @@
 # How each tool is built: one function a tool, in which `make_tool PACKAGE [LDFLAGS]` builds it from its folder's go.mod.
 # shellcheck shell=bash disable=SC2034
-TOOLS=(helm3 helm-unittest helm4 ct kubeconform helm-docs helm-values-schema-json podsecurity kubectl)
+TOOLS=(helm3 helm-unittest helm4 ct kubeconform helm-docs helm-values-schema-json podsecurity render kubectl)
 
 # Helm 3 as a library takes Kubernetes 1.20 unless told, and helm-unittest is built on it: give both the version of
 # the client-go that Helm 3 pins, as Helm's own Makefile does.
@@ -28,6 +28,7 @@ recipe_kubeconform() { make_tool github.com/yannh/kubeconform/cmd/kubeconform "-
 recipe_helm-docs() { make_tool github.com/norwoodj/helm-docs/cmd/helm-docs "-X main.version=$(module_version . github.com/norwoodj/helm-docs)"; }
 recipe_helm-values-schema-json() { make_tool github.com/losisin/helm-values-schema-json/v2; }
 recipe_podsecurity() { make_tool .; }
+recipe_render() { make_tool . "$(helm3_kube)"; }
 recipe_kubectl() { make_tool k8s.io/kubernetes/cmd/kubectl "$(kubernetes_ldflags .)"; }
 
 # tool_folder TOOL: where its go.mod is

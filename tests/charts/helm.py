@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,21 @@ def template(values: Values | Path, helm: str = "helm3", release: str = "demo", 
     if isinstance(values, Path):
         return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
     return render(helm, release, ("-f", "-"), yaml.safe_dump(values))
+
+
+def render_all(many: list[Values], workers: int = 2) -> list[dict[str, str]]:
+    """Render many values in few processes, as Helm 3 does: each gives `manifests` or an `error`."""
+    shares = [many[index::workers] for index in range(workers)]
+
+    def render(share: list[Values]) -> list[dict[str, str]]:
+        lines = run("render", CHART, stdin="".join(f"{json.dumps(values)}\n" for values in share))
+        return [json.loads(line) for line in lines.splitlines()]
+
+    answers: list[dict[str, str]] = [{} for _ in many]
+    with ThreadPoolExecutor(workers) as pool:
+        for index, share in enumerate(pool.map(render, shares)):
+            answers[index::workers] = share
+    return answers
 
 
 def documents(text: str) -> list[Values]:

@@ -8,7 +8,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Labels that do not change with the chart's version. */}}
 {{- define "common.ownLabels" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/part-of: trainyard
 {{- with .Values.global.labels }}
 {{- include "common.refuseOwnLabels" (list "global.labels" .) }}

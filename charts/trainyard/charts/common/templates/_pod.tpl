@@ -56,10 +56,10 @@ topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .scheduling.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .scheduling.schedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -68,14 +68,14 @@ schedulerName: {{ . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .root.Values.global.serviceAccountName }}
-serviceAccountName: {{ . }}
+serviceAccountName: {{ . | quote }}
 {{- end }}
 securityContext:
   {{- include "common.podSecurity" .root | nindent 2 }}
 {{- with .root.Values.global.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- with include "common.scheduling" (pick . "scheduling" "job") | trim }}
@@ -103,7 +103,7 @@ imagePullSecrets:
 {{- define "common.claimVolume" -}}
 - name: {{ index . 1 }}
   persistentVolumeClaim:
-    claimName: {{ include "common.claim" . }}
+    claimName: {{ include "common.claim" . | quote }}
 {{- end -}}
 
 {{/*
@@ -113,7 +113,7 @@ Where a claim is mounted. Call with a list: the context, `data` or `results`, an
 - name: {{ index . 1 }}
   mountPath: /{{ index . 1 }}
   {{- with (index (index . 0).Values.global.storage (index . 1)).subPath }}
-  subPath: {{ . }}
+  subPath: {{ . | quote }}
   {{- end }}
   {{- if index . 2 }}
   readOnly: true
@@ -149,7 +149,7 @@ Call with a dict: root, which (`kaggle` or `wandb`), keys, and optional, whether
 {{- $which := .which -}}
 {{- $named := (index .root.Values.global.secrets $which).existingSecret -}}
 - secret:
-    name: {{ include "common.secret" (list .root $which) }}
+    name: {{ include "common.secret" (list .root $which) | quote }}
     optional: {{ or .optional (not $named) }}
     items:
       {{- range .keys }}

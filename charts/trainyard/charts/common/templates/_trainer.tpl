@@ -73,16 +73,16 @@ names no CPU or memory at all, requests that grow with the processes.
 {{/* Init container that waits for the dataset and checks what is local to the pod. */}}
 {{- define "common.preflight" -}}
 - name: preflight
-  image: {{ .run.image }}
+  image: {{ .run.image | quote }}
   imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
   command:
     - python
     - -m
     - trainers.preflight
     - --data
-    - {{ .run.config.data.dir }}
+    - {{ .run.config.data.dir | quote }}
     - --results
-    - {{ .run.config.run.dir }}
+    - {{ .run.config.run.dir | quote }}
     - --shm
     - {{ include "common.bytes" .run.training.shmSize | quote }}
     - --timeout
@@ -156,7 +156,7 @@ spec:
     {{- end }}
   containers:
     - name: {{ .container }}
-      image: {{ $run.image }}
+      image: {{ $run.image | quote }}
       imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
       command:
         {{- toYaml .command | nindent 8 }}
@@ -182,7 +182,7 @@ spec:
     - name: shm
       emptyDir:
         medium: Memory
-        sizeLimit: {{ $training.shmSize }}
+        sizeLimit: {{ $training.shmSize | quote }}
     {{- include "common.scratchVolumes" . | nindent 4 }}
     {{- with $training.extraVolumes }}
     {{- toYaml . | nindent 4 }}
@@ -232,6 +232,6 @@ pods without which none may start: the training pods alone, since an MPI launche
 {{- define "common.jobLabels" -}}
 {{ include "common.labels" . }}
 {{- with .Values.global.scheduling.queue }}
-kueue.x-k8s.io/queue-name: {{ . }}
+kueue.x-k8s.io/queue-name: {{ . | quote }}
 {{- end }}
 {{- end -}}

@@ -34,7 +34,7 @@ spec:
   terminationGracePeriodSeconds: {{ int $run.training.gracePeriodSeconds }}
   containers:
     - name: launcher
-      image: {{ $run.image }}
+      image: {{ $run.image | quote }}
       imagePullPolicy: {{ $root.Values.global.image.pullPolicy }}
       command:
         {{- toYaml $run.command | nindent 8 }}

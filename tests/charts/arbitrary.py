@@ -1,0 +1,196 @@
+"""Random values that a JSON schema allows, and the few changes that make them mean something together."""
+
+import random
+import re
+import string
+from typing import Any
+
+from . import helm
+
+Schema = dict[str, Any]
+OFTEN, SELDOM = 0.35, 0.12  # how likely an optional key is present, near the top and far below
+DEPTH = 14
+# Texts that YAML would take for something else, or that break where a template forgets to quote.
+HARD = (
+    "yes", "no", "null", "~", "1e3", "0x10", "007", "1.0", "2026-11-21", ": ", "- a", "#", "{{ .Values }}", '"', "'",
+    "a\nb", " x ", "%d", "ü日", "*a", "&a", "@", "`", "[", "{", "|", ">", "!", "a: b", "\\", "\t",
+)  # fmt: skip
+
+
+class Arbitrary:
+    """Draws values from a schema with its own definitions."""
+
+    def __init__(self, schema: Schema, seed: int) -> None:
+        self._schema, self._random = schema, random.Random(seed)
+
+    def values(self) -> Any:
+        """Draw one set of values."""
+        return self._draw(self._schema, 0)
+
+    def _draw(self, schema: Schema, depth: int) -> Any:
+        pick = self._random
+        while "$ref" in schema:
+            schema = self._schema["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+        if "enum" in schema:
+            return pick.choice(schema["enum"])
+        if "const" in schema:
+            return schema["const"]
+        for many in ("oneOf", "anyOf"):
+            if many in schema:
+                return self._draw(pick.choice(schema[many]), depth)
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        kind = pick.choice(kind) if isinstance(kind, list) else kind
+        return getattr(self, f"_{kind}")(schema, depth)
+
+    def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
+        pick, found = self._random, {}
+        likely = OFTEN if depth < 4 else SELDOM if depth < DEPTH else 0.0
+        for key, value in schema.get("properties", {}).items():
+            if key in schema.get("required", []) or pick.random() < likely:
+                found[key] = self._draw(value, depth + 1)
+        for pattern, value in schema.get("patternProperties", {}).items():
+            if pick.random() < likely:
+                found[self._match(pattern)] = self._draw(value, depth + 1)
+        more = schema.get("additionalProperties", not schema.get("properties"))
+        if more is not False and "properties" not in schema:
+            for _ in range(pick.choice((0, 0, 1, 2))):
+                key = f"example.com/{self._word()}"
+                found[key] = self._draw(more if isinstance(more, dict) else {"type": "string"}, depth + 1)
+        return found
+
+    def _array(self, schema: Schema, depth: int) -> list[Any]:
+        least = schema.get("minItems", 0)
+        most = min(schema.get("maxItems", least + 2), least + (2 if depth < 6 else 1 if depth < DEPTH else 0))
+        return [
+            self._draw(schema.get("items", {"type": "string"}), depth + 1)
+            for _ in range(self._random.randint(least, most))
+        ]
+
+    def _string(self, schema: Schema, _: int) -> str:
+        if "pattern" in schema:
+            return self._match(schema["pattern"])
+        if schema.get("format") == "date-time":
+            return "2026-11-21T00:00:00Z"
+        text = self._random.choice(HARD) if self._random.random() < 0.3 else self._word()
+        return text.ljust(schema.get("minLength", 0), "x")
+
+    def _integer(self, schema: Schema, _: int) -> int:
+        least = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+        most = schema.get("maximum", schema.get("exclusiveMaximum", (1 << 31) - 1) - ("exclusiveMaximum" in schema))
+        return self._random.choice(
+            (least, most, self._random.randint(least, most), self._random.randint(least, min(most, least + 9)))
+        )
+
+    def _number(self, schema: Schema, _: int) -> float:
+        least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+        most = schema.get("maximum", schema.get("exclusiveMaximum", least + 10))
+        return self._random.choice((least + (most - least) / 3, least + 1e-7 * (most - least), (least + most) / 2))
+
+    def _boolean(self, _schema: Schema, _: int) -> bool:
+        return self._random.random() < 0.5
+
+    def _null(self, _schema: Schema, _: int) -> None:
+        return None
+
+    def _word(self) -> str:
+        return "".join(self._random.choices(string.ascii_lowercase, k=self._random.randint(1, 8)))
+
+    def _match(self, pattern: str) -> str:
+        """Draw a text that a pattern of the schemas matches."""
+        parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+        text = "".join(self._part(op, value) for op, value in parsed)
+        assert re.search(pattern, text), (pattern, text)
+        return text
+
+    def _part(self, op: Any, value: Any) -> str:
+        pick, name = self._random, str(op)
+        if name == "AT":
+            return ""
+        if name == "LITERAL":
+            return chr(value)
+        if name == "IN":
+            kind, what = pick.choice(value)
+            return chr(pick.randint(*what)) if str(kind) == "RANGE" else chr(what)
+        if name == "BRANCH":
+            return "".join(self._part(*one) for one in pick.choice(value[1]))
+        if name == "SUBPATTERN":
+            return "".join(self._part(*one) for one in value[3])
+        if name == "MAX_REPEAT":
+            least, most, what = value
+            times = pick.randint(least, min(int(most), least + 6))
+            return "".join(self._part(*one) for _ in range(times) for one in what)
+        raise AssertionError(f"no way to draw {name} of a pattern")
+
+
+def meaningful(values: helm.Values, seed: int) -> helm.Values:
+    """Mend what each key allows but all keys together contradict: what templates refuse in words."""
+    pick = random.Random(seed)
+    shared = values.setdefault("global", {})
+    parts = {name: values.setdefault(name, {}) for name in helm.SUBCHARTS}
+    image = shared.setdefault("image", {})
+    image |= {"registry": image.get("registry") or "registry.example.com/team", "tag": image.get("tag") or "0.1.0"}
+    training = shared.setdefault("training", {})
+    for one in (training, parts["pytorchjob"].get("training", {}), parts["mpijob"].get("training", {})):
+        _mend_training(one, pick, own=one is not training)
+    for which in ("data", "results"):
+        claim = shared.setdefault("storage", {}).setdefault(which, {})
+        if parts["storage"].get("enabled") is False:
+            claim["existingClaim"] = claim.get("existingClaim") or "there"
+    for job in ("pytorchjob", "mpijob"):
+        parts[job].get("runPolicy", {}).pop("managedBy", None)
+        parts[job].get("training", {}).pop("name", None)
+    training.pop("name", None)
+    parts["pytorchjob"].get("elastic", {}).pop("minNodes", None)
+    _mend_source(parts["dataset"])
+    _mend_secrets(parts["secrets"], shared)
+    return values
+
+
+def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> None:
+    processes = (
+        {"gpusPerNode": 0, "processesPerNode": pick.randint(1, 9)} if pick.random() < 0.5 else {"gpusPerNode": 4}
+    )
+    training.update({} if own else {"processesPerNode": 0, **processes})
+    for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize") if own else ():
+        training.pop(key, None)
+    training["resources"] = {"requests": {"cpu": "1"}} if pick.random() < 0.5 else {"limits": {"memory": "8000Pi"}}
+    if not own:
+        rdma = training.get("rdma", {})
+        if not rdma.get("resource"):
+            training["rdma"] = {}
+    config = training.get("config", {})
+    for section, key in (("run", "dir"), ("data", "dir")):
+        config.get(section, {}).pop(key, None)
+
+
+def _mend_source(dataset: helm.Values) -> None:
+    source = dataset.setdefault("source", {})
+    needed = {
+        "kaggle": ("competition", "some"),
+        "kaggle-dataset": ("dataset", "some/set"),
+        "http": ("url", "https://a.example.com/a.zip"),
+        "objectstore": ("url", "s3://bucket/a.zip"),
+        "path": ("path", "/data/a"),
+    }
+    kind = source.setdefault("kind", "kaggle")
+    key, value = needed[kind]
+    source[key] = source.get(key) or value
+    if kind != "objectstore":
+        source.pop("endpoint", None)
+        source.pop("anonymous", None)
+
+
+def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
+    if not secrets.get("enabled"):
+        return
+    shared["secrets"] = {}
+    shared["image"]["pullSecrets"] = [*shared["image"].get("pullSecrets", []), "demo-registry"]
+    external = secrets.setdefault("external", {})
+    external.setdefault("store", {})["name"] = "vault"
+    for which in ("kaggle", "wandb", "registry"):
+        made = secrets.setdefault(which, {})
+        for pair in (("username", "key"), ("username", "password")):
+            if which in ("kaggle", "registry") and (which == "kaggle") == (pair[1] == "key"):
+                made.update(dict.fromkeys(pair, "x") if any(made.get(key) for key in pair) else dict.fromkeys(pair, ""))
+        if any(value for key, value in made.items() if key != "server"):
+            external.pop(which, None)

@@ -1,0 +1,104 @@
+"""Values drawn at random from the chart's own schema render and are valid; wrong ones fail and are named."""
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from . import helm
+from .arbitrary import Arbitrary, meaningful
+
+COUNT = 2020  # a few are refused in words
+RENDERED = 2000
+WORKERS = 2
+SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
+LOCATION = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
+# What a template refuses is said in words that name a key; nothing else may go wrong.
+IN_WORDS = re.compile(
+    r"execution error at \(.*\): \n\n.*\b(global|dataset|pytorchjob|mpijob|secrets|storage)\.\w+.*\n", re.S
+)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """Values, and what they render to."""
+    values = [meaningful(Arbitrary(SCHEMA, seed).values(), seed) for seed in range(COUNT)]
+    started = time.monotonic()
+    answers = helm.render_all(values, WORKERS)
+    print(f"\n{COUNT} random values rendered in {time.monotonic() - started:.1f} s")
+    return list(zip(values, answers, strict=True))
+
+
+def test_random_valid_values_render_or_are_refused_in_words(drawn):
+    failed = [answer["error"] for _, answer in drawn if "error" in answer]
+    assert [error for error in failed if not IN_WORDS.search(error)] == []
+    assert COUNT - len(failed) >= RENDERED, failed[:3]
+
+
+def test_random_valid_values_give_valid_manifests(drawn):
+    texts = [answer["manifests"] for _, answer in drawn if "manifests" in answer]
+    started = time.monotonic()
+
+    def validate(part: list[str]) -> None:
+        helm.run("kubeconform", "-strict", "-n", "1", "-schema-location", LOCATION, stdin="".join(part))
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(validate, (texts[index::WORKERS] for index in range(WORKERS))))
+    print(f"\n{len(texts)} renders validated in {time.monotonic() - started:.1f} s")
+
+
+def test_random_pods_pass_the_restricted_standard(drawn):
+    """But for what a user adds by name: init containers and volumes of any kind, and RDMA's capability."""
+
+    def plain(values: helm.Values) -> bool:
+        texts = json.dumps(values)
+        return not re.search(r'"(extraInitContainers|extraVolumes|resource)": (\[\{|")', texts)
+
+    texts = [answer["manifests"] for values, answer in drawn if "manifests" in answer and plain(values)]
+    said = helm.run("podsecurity", stdin="".join(texts[:300]))
+    assert re.match(r"\d{3,} pod templates, 0 findings", said), said
+
+
+def broken(values: helm.Values, seed: int) -> tuple[helm.Values, str, str]:
+    """Break one key of a random place: misspell it, or give it what it never takes; where it is, and its new name."""
+    changed = json.loads(json.dumps(values))
+    pick = random.Random(seed)
+    places = [(path, key) for path, key in closed_places(changed) if path or key != "global"]
+    path, key = pick.choice(places)
+    node = changed
+    for step in path.split("/")[1:]:
+        node = node[int(step) if isinstance(node, list) else step]
+    if isinstance(node[key], dict) or pick.random() < 0.5:
+        node[f"{key}x"] = node.pop(key)
+        return changed, path, f"{key}x"
+    node[key] = [{"wrong": {"type": []}}]
+    return changed, f"{path}/{key}", ""
+
+
+def closed_places(node: Any, path: str = "", schema: Any = SCHEMA) -> Iterator[tuple[str, str]]:
+    """Yield the keys of closed maps: the map's path as Helm prints it, and the key."""
+    while "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    if isinstance(node, dict) and "properties" in schema:
+        for key, value in node.items():
+            if key in schema["properties"]:
+                if schema.get("additionalProperties") is False:
+                    yield path, key
+                yield from closed_places(value, f"{path}/{key}", schema["properties"][key])
+    elif isinstance(node, list):
+        for index, item in enumerate(node):
+            yield from closed_places(item, f"{path}/{index}", schema.get("items", {}))
+
+
+def test_random_invalid_values_fail_with_the_keys_path(drawn):
+    cases = [broken(values, seed) for seed, (values, _) in enumerate(drawn[: COUNT // 4])]
+    answers = helm.render_all([values for values, _, _ in cases], WORKERS)
+    for (_, path, key), answer in zip(cases, answers, strict=True):
+        said = answer.get("error", "")
+        assert f"at '{path}" in said, (path, key, said[:400])
+        assert not key or re.search(rf"additional properties [^\n]*'{re.escape(key)}'", said), (path, key, said[:400])
