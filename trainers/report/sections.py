@@ -172,9 +172,8 @@ def environment(summary: dict[str, Any], starts: list[Event]) -> str:
     devices = sorted({str(rank.get("gpu") or rank["device"].partition(":")[0]) for rank in ranks})
     rows = [
         *versions.items(),
-        ("processes", f"{len(ranks)} on {len({rank['host'] for rank in ranks})} nodes")
-        if ranks
-        else ("processes", "-"),
+        ("processes", len(ranks)),
+        ("nodes", len({rank["host"] for rank in ranks})),
         ("devices", ", ".join(devices) or "-"),
         ("precision", summary.get("precision", "-")),
         ("starts", len(starts)),
