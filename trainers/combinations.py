@@ -18,7 +18,7 @@ def _optimizer(config: Config) -> None:
     for key in foreign:
         if (value := getattr(settings, key)) != getattr(default, key):
             raise UserError(
-                f"optimizer.{key} = {value} with optimizer.name = {settings.name!r}: only {others} have it; remove it, "
+                f"optimizer.{key} = {value} with optimizer.name = {settings.name!r}: it belongs to {others}; remove it, "
                 f"or set it to {getattr(default, key)} where a recipe sets it"
             )
     if settings.nesterov and not settings.momentum:
