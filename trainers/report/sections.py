@@ -31,6 +31,7 @@ COLOURS = {
 }  # fmt: skip
 SPLIT = ("compute", "data_wait", "communication", "checkpoint", "validation", "other")
 MOST_RANKS = 16
+MOST_DRAWN = 24  # classes of a drawn matrix
 
 
 def notices(path: Path, status: str) -> str:
@@ -116,12 +117,13 @@ def classes(path: Path) -> str:
         for row in worst(found)
     ]  # fmt: skip
     head = ("class", "#right", "#samples", "taken for (times)")
-    return card("Worst classes of the last validation", table(head, rows)) + _matrix(found)
+    few = len(found.names) <= MOST_DRAWN
+    return card("Worst classes of the last validation", table(head, rows), wide=not few) + (
+        _matrix(found) if few else ""
+    )
 
 
 def _matrix(found: Confusion) -> str:
-    if len(found.names) > 24:
-        return ""
     text = "Rows are the truth, columns the guess; the darker, the larger the share of the row."
     return card("What each class is taken for", matrix(found) + note(text))
 
