@@ -1,3 +1,4 @@
+import email.utils
 import os
 import time
 from urllib.parse import urlsplit
@@ -71,7 +72,9 @@ def test_pauses_grow_and_heed_the_server_within_bounds():
         assert longest / 2 <= patience.pause(failures, None) <= longest
     assert patience.pause(1, "5") == 5
     assert patience.pause(1, "86400") == 16
-    assert patience.pause(1, "Wed, 21 Oct 2026 07:28:00 GMT") <= 1
+    assert patience.pause(1, "Wed, 21 Oct 2020 07:28:00 GMT") <= 1
+    assert 3 < patience.pause(1, email.utils.formatdate(time.time() + 5, usegmt=True)) <= 5
+    assert patience.pause(1, "soon") <= 1
 
 
 def test_a_server_without_ranges_is_named_with_the_remedy(server, tmp_path):

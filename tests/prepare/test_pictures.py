@@ -197,8 +197,8 @@ def test_a_picture_that_claims_too_many_pixels_is_not_unpacked(tmp_path):
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        Image.new("1", (20_000, 20_000)).save(buffer, "PNG")
+        Image.new("1", (12_000, 12_000)).save(buffer, "PNG")
     assert len(buffer.getvalue()) < 100_000
     path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/bomb.JPEG": buffer.getvalue()})
-    with pytest.raises(UserError, match=r"bomb.JPEG.*(20,000 x 20,000 pixels|DecompressionBomb)"):
+    with pytest.raises(UserError, match=r"bomb.JPEG.*12,000 x 12,000 pixels"):
         build(config(path, tmp_path / "out", decode="all"))

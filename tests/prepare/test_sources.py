@@ -102,6 +102,12 @@ def test_no_folder_and_no_archive_at_all(tmp_path):
         build(config(tmp_path / "empty", tmp_path / "little", layout="imagefolder"))
 
 
+def test_a_folder_is_not_prepared_into_itself(tmp_path):
+    for out in (tmp_path, tmp_path / "deep" / "little"):
+        with pytest.raises(UserError, match="lies in the source's own folder"):
+            config(tmp_path, out)
+
+
 def test_any_range_over_the_files_of_a_folder(tmp_path):
     from trainers.prepare.folder import FolderSource
 

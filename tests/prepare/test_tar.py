@@ -1,5 +1,6 @@
 import gzip
 import io
+import shutil
 import subprocess
 import tarfile
 
@@ -153,6 +154,13 @@ def test_a_bomb_is_bounded(tmp_path):
             file.write(bytes(1 << 20))
     refused(tmp_path / "a.tgz", tmp_path, r"unpacks to more than 100 times its")
     assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) < 1 << 20
+
+
+def test_too_little_space_to_unpack_is_said_before_anything_is_read(tmp_path, monkeypatch):
+    path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10_000))
+    refused(path, tmp_path, r"GB free, and .*a.tgz takes at least .* GB when it is unpacked.*plain tar or a zip")
 
 
 def test_odd_names_in_a_tar(tmp_path):

@@ -167,6 +167,10 @@ class Config(Settings):
     def _whole(self) -> "Config":
         if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
             raise ValueError("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
+        if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
+            raise ValueError(
+                f"out: {self.out} lies in the source's own folder {self.source.path}; choose another place"
+            )
         return self
 
     def meaning(self) -> dict[str, Any]:

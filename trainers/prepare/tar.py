@@ -10,10 +10,12 @@ begins anew.
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+from trainers.exits import UserError
 from trainers.prepare import manifest as manifests
 from trainers.prepare.archive import Container, Member, read_whole
 from trainers.prepare.lock import exclusive
@@ -61,6 +63,12 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
     with exclusive(work / "lock-listing", _WAIT, say):
         if not listing.exists() or (gzipped and not unpacked.exists()):
             say(f"{source.label} is a tar, which has no directory: reading it once to make one")
+            if gzipped and (free := shutil.disk_usage(work).free) < source.size:
+                raise UserError(
+                    f"{work.parent} has {free / 1e9:,.2f} GB free, and {source.label} takes at least "
+                    f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or give a "
+                    "plain tar or a zip, which are not unpacked"
+                )
             _first_pass(source, listing, unpacked if gzipped else None)
     if not gzipped:
         return Tar(source, listing)
