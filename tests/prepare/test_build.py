@@ -3,6 +3,8 @@ import errno
 import io
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -303,3 +305,40 @@ def test_an_archive_replaced_under_a_damaged_folder_is_refused(tmp_path):
     with pytest.raises(UserError, match="is not the one"):
         build(config(path, tmp_path / "little"))
     assert picture(0)
+
+
+LINE = (
+    r"preparing: \d+ % · [\d,]+ of 390 images · \d of 3 shards · [\d.]+ MB/s · [\d,]+ images/s · "
+    r"(\d+:\d\d left|time left unknown)"
+)
+
+
+def test_a_pod_says_a_line_every_few_seconds_and_where_the_time_went(server, tmp_path):
+    server.fault = lambda number, handler: number == 8 and handler.reset()
+    server.delay = 0.25
+    line = command(tmp_path / "little", f"{server.url}/archive.zip", "--set", "workers=1")
+    said = subprocess.run(line, capture_output=True, text=True, check=True).stderr
+    assert len(re.findall(LINE, said)) >= 2, said
+    assert " · 1 retries (last: " in said
+    assert "300 train and 90 val samples, 3 classes, 3 shards" in said
+    assert re.search(r"read [\d.]+ MB in \d+ requests, 1 retries", said)
+    assert re.search(
+        r"time went into: fetch [\d.]+ s \(\d+%\), check .*, decode .*, write .*, hash .*, sync .*%\)", said
+    )
+
+
+def test_a_terminal_shows_a_bar(server, tmp_path):
+    server.delay = 0.15
+    master, terminal = pty.openpty()
+    line = command(tmp_path / "little", f"{server.url}/archive.zip", "--set", "workers=1")
+    process = subprocess.Popen(line, stderr=terminal, env={**os.environ, "TERM": "xterm", "COLUMNS": "160"})
+    os.close(terminal)
+    said = b""
+    with contextlib.suppress(OSError):
+        while data := os.read(master, 65536):
+            said += data
+    os.close(master)
+    assert process.wait() == 0
+    assert b"\xe2\x94\x81" in said
+    assert b"images/s" in said
+    assert b"preparing:" not in said
