@@ -193,6 +193,7 @@ def test_leaving_out_needs_a_look_at_every_picture():
         parse({"source": source, "out": "/x", "undecodable": "leave_out"})
 
 
+@pytest.mark.filterwarnings("ignore:.*decompression bomb")
 def test_a_picture_that_claims_too_many_pixels_is_not_unpacked(tmp_path):
     buffer = io.BytesIO()
     with warnings.catch_warnings():

@@ -233,8 +233,8 @@ def _zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, int,
 def _find_directory(source: Source) -> tuple[int, int, int]:
     """Find the archive's directory from its end: offset, size, number of entries."""
     cut = UserError(
-        f"{source.label} ({source.size:,} bytes) is cut short or neither a zip nor a tar: the directory that ends a zip is "
-        "not there; get it again and compare its size with the original's"
+        f"{source.label} ({source.size:,} bytes) is cut short or neither a zip nor a tar: the directory that ends a "
+        "zip is not there; get it again and compare its size with the original's"
     )
     tail_size = min(source.size, _END.size + 0xFFFF + _END64_LOCATOR.size + _END64.size)
     tail = bytes(source.read_range(source.size - tail_size, tail_size)) if tail_size else b""

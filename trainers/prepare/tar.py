@@ -66,8 +66,8 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
             if gzipped and (free := shutil.disk_usage(work).free) < source.size:
                 raise UserError(
                     f"{work.parent} has {free / 1e9:,.2f} GB free, and {source.label} takes at least "
-                    f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or give a "
-                    "plain tar or a zip, which are not unpacked"
+                    f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or "
+                    "give a plain tar or a zip, which are not unpacked"
                 )
             _first_pass(source, listing, unpacked if gzipped else None)
     if not gzipped:
