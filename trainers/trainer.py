@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from trainers import model, optim
 from trainers.checkpoint import Writer
+from trainers.data import decode
 from trainers.data.sampler import Order
 from trainers.data.splits import Splits, open_splits
 from trainers.data.transforms import normalizer
@@ -92,6 +93,7 @@ def build(
     length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
     strategy.on_first(directory.enter)
     log_to(directory.path, strategy.rank)
+    decode.agree(strategy.gather_objects, splits.decoder)
     wanted = identity(config, splits.classes, batch)
     meta, state = read_checkpoint(strategy, directory, wanted)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from trainers import config, evaluate, launch, model, optim
 from trainers.charts import ticks
-from trainers.data import sampler, transforms
+from trainers.data import decode, sampler, transforms
 from trainers.exits import UserError
 from trainers.optim import Length
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
@@ -72,8 +72,8 @@ def test_random_areas_stay_inside_and_within_bounds() -> None:
 def test_validation_picture_is_the_centre() -> None:
     picture = torch.zeros(3, 40, 60, dtype=torch.uint8)
     picture[:, 10:30, 20:40] = 255
-    assert bool((transforms.validation_picture(picture, 20, 40) == 255).all())
-    assert transforms.validation_picture(picture, 20, 21).shape == (3, 20, 20)
+    assert bool((decode.centre(picture, 20, 40) == 255).all())
+    assert decode.centre(picture, 20, 21).shape == (3, 20, 20)
 
 
 def test_unusual_jpegs_are_decoded() -> None:
@@ -84,120 +84,8 @@ def test_unusual_jpegs_are_decoded() -> None:
     for mode in ("L", "CMYK", "RGB"):
         buffer = BytesIO()
         Image.new(mode, (9, 7), 100 if mode == "L" else (100, 20, 30, 0)[: len(mode)]).save(buffer, "JPEG")
-        assert transforms.decode(buffer.getvalue()).shape == (3, 7, 9)
-
-
-def test_goyal_schedule_step_by_step() -> None:
-    settings = build(
-        schedule={"name": "step", "warmup_epochs": 5, "warmup_start": 1 / 32, "milestones": [30, 60, 80]},
-        batch={"global": 8192},
-    )
-    length = Length(steps=90 * 10, steps_per_epoch=10)
-
-    def rate(step: int) -> float:
-        return optim.learning_rate(settings, 8192, length, step)
-
-    assert rate(0) == pytest.approx(0.1)
-    assert rate(25) == pytest.approx(0.1 + (3.2 - 0.1) / 2)
-    assert rate(50) == pytest.approx(3.2)
-    assert [rate(step) for step in (299, 300, 599, 600, 799, 800, 899)] == pytest.approx(
-        [3.2, 0.32, 0.32, 0.032, 0.032, 0.0032, 0.0032]
-    )
-
-
-def test_cosine_per_step_and_per_epoch() -> None:
-    length = Length(steps=100, steps_per_epoch=10)
-    smooth = build(schedule={"warmup_epochs": 2})
-    assert optim.learning_rate(smooth, 256, length, 0) == pytest.approx(0.1 / 20)
-    assert optim.learning_rate(smooth, 256, length, 19) == pytest.approx(0.1)
-    assert optim.learning_rate(smooth, 256, length, 60) == pytest.approx(0.05)
-    assert optim.learning_rate(smooth, 512, length, 60) == pytest.approx(0.1)  # linear scaling
-    stairs = build(schedule={"warmup_epochs": 2, "every": "epoch"})
-    rates = [optim.learning_rate(stairs, 256, length, step) for step in range(100)]
-    assert rates[0:10] == [pytest.approx(0.05)] * 10
-    assert rates[10:20] == [pytest.approx(0.1)] * 10
-    assert rates[50:60] == [pytest.approx(0.05 * (1 + math.cos(math.pi * 3 / 8)))] * 10
-
-
-def test_weight_decay_groups() -> None:
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2))
-    sizes = {
-        tuple(kinds): [len(group) for group in optim.split(net, build(optimizer={"no_decay": kinds}).optimizer)]
-        for kinds in ([], ["norm"], ["bias"], ["norm", "bias"])
-    }
-    assert sizes == {(): [6, 0], ("norm",): [4, 2], ("bias",): [4, 2], ("norm", "bias"): [2, 4]}
-    optimizer = optim.build(net, build(optimizer={"weight_decay": 0.5}).optimizer)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
-    model.replace_batch_norm(net, None)
-    assert [len(group) for group in optim.split(net, build().optimizer)] == [2, 4]
-
-
-def test_models_by_name() -> None:
-    net = model.create("resnet18", 7)
-    assert net.state_dict()["fc.weight"].shape == (7, 512)
-    assert type(model.create("torchvision:resnet18", 7)) is type(net)
-    model.zero_init_last_bn(net)
-    assert not net.state_dict()["layer1.0.bn2.weight"].any()
-    assert net.state_dict()["layer1.0.bn1.weight"].all()
-    for name, said in [
-        ("resnt18", "did you mean resnet18"), ("nowhere:f", "cannot be imported"),
-        ("math:nothing", "cannot be imported"), ("little_models:not_a_model", "returned Tensor"),
-    ]:  # fmt: skip
-        with pytest.raises(UserError, match=said):
-            model.create(name, 3)
-
-
-def test_convolutions_start_from_hes_distribution() -> None:
-    net = nn.Sequential(nn.Conv2d(64, 16, 3), nn.Conv2d(16, 64, 3))
-    for mode, fans in (("fan_in", (64, 16)), ("fan_out", (16, 64))):
-        model.init_convolutions(net, mode)  # type: ignore[arg-type]
-        for layer, fan in zip(net, fans, strict=True):
-            assert float(layer.weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * fan)), rel=0.05)
-
-
-def test_nvidia_schedule_epoch_by_epoch() -> None:
-    settings = config.build({"recipe": "resnet50-nvidia-90"}, {"data": {"dir": "/data"}})
-    assert settings.optimizer.weight_decay == 1 / 32768
-    length = Length(steps=90 * 4, steps_per_epoch=4)
-    rates = [optim.learning_rate(settings, 2048, length, 4 * epoch + 3) for epoch in range(90)]
-    assert rates[:8] == pytest.approx([2.048 * (epoch + 1) / 8 for epoch in range(8)])
-    assert rates[8] == pytest.approx(2.048)
-    assert rates[49] == pytest.approx(1.024)  # half of the 82 epochs after the warmup
-    assert rates[89] == pytest.approx(2.048 * 0.5 * (1 + math.cos(math.pi * 81 / 82)))
-
-
-@pytest.mark.parametrize("total", [None, lambda tensor: tensor.clone()])
-def test_batch_norm_is_torchs(total: Any) -> None:
-    torch.manual_seed(0)
-    plain = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)).double()
-    ours = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5)).double()
-    ours.load_state_dict(plain.state_dict())
-    model.replace_batch_norm(ours, total)
-    assert list(ours.state_dict()) == list(plain.state_dict())
-    for _ in range(3):
-        pictures = torch.randn(4, 3, 6, 6, dtype=torch.float64)
-        for net in (plain, ours):
-            net.zero_grad()
-            net(pictures).pow(3).sum().backward()
-        for a, b in zip(plain.parameters(), ours.parameters(), strict=True):
-            torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-9)
-    for name, value in plain.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], value)
-    ours.eval()
-    plain.eval()
-    torch.testing.assert_close(ours(pictures), plain(pictures))
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_batch_norm_survives_fewer_than_two_values(count: int) -> None:
-    net = nn.Sequential(nn.BatchNorm2d(3))
-    model.replace_batch_norm(net, None)
-    before = net.state_dict()["0.running_mean"].clone()
-    out = net(torch.randn(count, 3, 1, 1, requires_grad=True))
-    out.sum().backward()
-    assert out.shape == (count, 3, 1, 1)
-    assert all(torch.isfinite(parameter.grad).all() for parameter in net.parameters() if parameter.grad is not None)
-    assert torch.equal(net.state_dict()["0.running_mean"], before)
+        for name in ("auto", "torchvision", "pillow"):
+            assert decode.choose(name).open(buffer.getvalue()).shape == (3, 7, 9)
 
 
 def test_counting_correct_samples() -> None:
