@@ -1,16 +1,24 @@
 """What a run tells: Prometheus while it runs, W&B in its own file, progress lines, the launcher's environment."""
 
+import json
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
+import pytest
 from conftest import ROOT, Trainer, environment, events, wait_for_step
+from wandb.proto.wandb_internal_pb2 import Record
 
+from trainers.exits import UserError
 from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.metrics import rewind
+from trainers.telemetry.prometheus import Endpoint
 
 
 def free_port() -> int:
@@ -20,24 +28,86 @@ def free_port() -> int:
         return port
 
 
-def test_prometheus_and_offline_wandb_on_the_first_rank(trainer: Trainer, tmp_path: Path) -> None:
-    run, port = tmp_path / "run", free_port()
-    process = trainer.start(
-        run, 2, {"STEP_SECONDS": "0.2", "WANDB_SILENT": "true"}, **{"metrics.port": port, "wandb.mode": "offline"}
-    )
-    wait_for_step(run, 10, process)
+def scrape(port: int) -> dict[str, float]:
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(values["trainyard_train_step"]) >= 10
-    assert 0 < float(values["trainyard_train_loss"]) < 3
-    assert float(values["trainyard_validate_top1"]) == events(run, "validate")[0]["top1"]
+    lines = text.splitlines()
+    helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert {name.partition("{")[0] for name in values} == helped  # each metric says what it is
+    return {name: float(value) for name, value in values.items()}
+
+
+def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Run id and history of a .wandb file: a LevelDB log of records (crc32, length, type) in blocks of 32 KiB."""
+    content, place, run, rows, whole = path.read_bytes(), 7, "", [], b""
+    while place + 7 <= len(content):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
+        if kind == 0:
+            break
+        whole += content[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or its last part
+            record, whole = Record.FromString(whole), b""
+            run = record.run.run_id or run
+            if items := record.history.item:
+                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    return run, rows
+
+
+def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
+    run, port = tmp_path / "run", free_port()
+    over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b"}
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.1", "WANDB_SILENT": "true"}, **over)
+    wait_for_step(run, 10, process)
+    first = scrape(port)
+    assert first["trainyard_step"] >= 10
+    assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (16, 2)
+    assert 0 < first["trainyard_loss"] < 3
+    assert first["trainyard_learning_rate"] > 0
+    assert 1 < first["trainyard_images_per_second"] < 10_000
+    assert first["trainyard_validation_top1_percent"] == events(run, "validate")[0]["top1"]
+    assert first['trainyard_goodput_seconds_total{cause="init"}'] > 0.5
+    assert first['trainyard_goodput_seconds_total{cause="compute"}'] > 0.5
+    assert first["trainyard_restarts_total"] == 0
+    assert first["trainyard_slowest_rank"] in (0, 1)
+    assert sum(value >= 0 for name, value in first.items() if name.startswith("trainyard_slowest_rank_behind")) == 3
+    assert 0 <= time.time() - first["trainyard_last_step_timestamp_seconds"] < 10
+    assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 20
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "WANDB_SILENT": "true"}, **over)
+    wait_for_step(run, events(run, "train")[-1]["step"] + 1, process)
+    second = scrape(port)
+    assert second["trainyard_restarts_total"] == 1
+    assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
+    assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
+    assert second["trainyard_last_validation_timestamp_seconds"] == events(run, "validate")[0]["time"]
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 0, output
-    files = list((run / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(files) == 1  # one process reports, and only one
-    content = files[0].read_bytes()
-    assert b"train/loss" in content
-    assert b"validate/top1" in content
+
+    files = sorted((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
+    assert len(files) == 2  # one for each start, of one process only
+    histories = [wandb_history(path) for path in files]
+    assert {name for name, _ in histories} == {"little--a-b"}  # the same run, so the same curve
+    rows = [row for _, history in histories for row in history]
+    losses = {row["_step"]: row["train/loss"] for row in rows if "train/loss" in row}
+    assert losses == {event["step"]: event["loss"] for event in events(run, "train")}
+    assert sorted(losses) == list(range(1, 17))
+    top1 = [row["validate/top1"] for row in rows if "validate/top1" in row]
+    assert top1 == [event["top1"] for event in events(run, "validate")]
+
+
+def test_port_that_is_taken() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with pytest.raises(UserError, match=r"metrics.port = \d+: cannot be opened \(.*\); choose a free one, or 0"):
+            Endpoint(listener.getsockname()[1])
 
 
 def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path: Path) -> None:
