@@ -2,15 +2,19 @@
 //
 //	render charts/trainyard < values.jsonl
 //
-// For each line it prints one line: {"manifests": "..."} or {"error": "..."}. A panic of a template function is an
+// For each line it prints one line: {"manifests": "..."} or {"error": "..."}; with -stored also how many bytes the Secret
+// that holds the release would have. A panic of a template function is an
 // error here as in Helm; a panic of the program ends it.
 package main
 
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path"
@@ -22,6 +26,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/release"
 )
 
 var compiled = map[string]*jsonschema.Schema{}
@@ -61,6 +66,25 @@ func validate(ch *chart.Chart, values map[string]any) (string, error) {
 	return wrong, nil
 }
 
+// stored returns the size of a release as Helm keeps it: JSON, compressed, in base64.
+func stored(ch *chart.Chart, values map[string]any, manifest string) (int, error) {
+	text, err := json.Marshal(&release.Release{Name: "demo", Namespace: "vision", Version: 1, Chart: ch, Config: values,
+		Manifest: manifest, Info: &release.Info{Status: release.StatusDeployed}})
+	if err != nil {
+		return 0, err
+	}
+	var packed bytes.Buffer
+	zip, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := zip.Write(text); err != nil {
+		return 0, err
+	}
+	err = zip.Close()
+	return base64.StdEncoding.EncodedLen(packed.Len()), err
+}
+
 func render(files []*loader.BufferedFile, values map[string]any) (string, error) {
 	ch, err := loader.LoadFiles(files) // anew: disabled subcharts are cut out of it
 	if err != nil {
@@ -76,8 +100,8 @@ func render(files []*loader.BufferedFile, values map[string]any) (string, error)
 	if wrong, err := validate(ch, coalesced); err != nil || wrong != "" {
 		return "", errors.Join(err, errors.New("values don't meet the specifications of the schema(s):\n"+wrong))
 	}
-	release := chartutil.ReleaseOptions{Name: "demo", Namespace: "vision", Revision: 1, IsInstall: true}
-	all, err := chartutil.ToRenderValuesWithSchemaValidation(ch, values, release, chartutil.DefaultCapabilities, true)
+	options := chartutil.ReleaseOptions{Name: "demo", Namespace: "vision", Revision: 1, IsInstall: true}
+	all, err := chartutil.ToRenderValuesWithSchemaValidation(ch, values, options, chartutil.DefaultCapabilities, true)
 	if err != nil {
 		return "", err
 	}
@@ -110,7 +134,7 @@ func raw(ch *chart.Chart, prefix string) (files []*loader.BufferedFile) {
 	return files
 }
 
-func run(folder string) error {
+func run(folder string, size bool) error {
 	ch, err := loader.LoadDir(folder)
 	if err != nil {
 		return err
@@ -124,9 +148,17 @@ func run(folder string) error {
 		if err := json.Unmarshal(in.Bytes(), &values); err != nil {
 			return err
 		}
-		answer := map[string]string{}
-		if answer["manifests"], err = render(files, values); err != nil {
-			answer = map[string]string{"error": err.Error()}
+		answer := map[string]any{}
+		manifests, err := render(files, values)
+		if err != nil {
+			answer["error"] = err.Error()
+		} else {
+			answer["manifests"] = manifests
+		}
+		if size {
+			if answer["stored"], err = stored(ch, values, manifests); err != nil {
+				return err
+			}
 		}
 		if err := out.Encode(answer); err != nil {
 			return err
@@ -136,11 +168,13 @@ func run(folder string) error {
 }
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: render CHART < values.jsonl")
+	size := flag.Bool("stored", false, "say how large the stored release is")
+	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: render [-stored] CHART < values.jsonl")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(flag.Arg(0), *size); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
