@@ -1,7 +1,8 @@
 """Models that are slow, or get stuck, where the environment says so.
 
 FAULTS is a JSON list of {"kind", "rank", "from", "to", "seconds"}: kinds are data, compute (training forwards numbered
-from 1 in this process), checkpoint and validation (each time). LOSS multiplies the outputs from the fourth forward on.
+from 1 in this process), checkpoint and validation (each time). LOSS multiplies the last rank's outputs from its fourth
+forward on.
 """
 
 import functools
@@ -36,7 +37,8 @@ class Slow(Net):
         self.forwards += self.training
         suffer("compute" if self.training else "validation", self.forwards)
         out = super().forward(x)
-        return out * float(os.environ.get("LOSS", "1")) if self.forwards > 3 else out
+        ill = self.forwards > 3 and int(os.environ.get("WORLD_SIZE", "1")) - 1 == RANK
+        return out * float(os.environ.get("LOSS", "1")) if ill else out
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if self.forwards:

@@ -118,6 +118,18 @@ def test_slow_but_living_is_no_hang(run: Path) -> None:
     assert not (run / "hang.json").exists()  # though the first step took longer than comm.hang_seconds
 
 
+def test_exploding_loss_ends_the_run_with_step_ranks_and_samples(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    over = {"model.name": "slow_models:net", "model.batch_norm": "local", "log.max_loss": 50.0, "log.every_steps": 3}
+    code, output = trainer.run(run, 2, {"LOSS": "1000"}, **over)
+    assert code == 77, output
+    assert "above log.max_loss = 50, on ranks [1]" in output
+    failed = json.loads((run / "failed.json").read_text())
+    assert (failed["code"], failed["step"], failed["ranks"]) == (77, 4, [1])
+    records = [json.loads((run / "samples" / f"rank-{rank}.jsonl").read_text().splitlines()[3]) for rank in (0, 1)]
+    assert failed["sample_ids"] == [sample for record in records for sample in record["sample_ids"]]
+
+
 def test_slowest_of_many() -> None:
     even = [[0.1, 1.0, 0.2]] * 4
     assert slowest.find(even[:1], 1.3) is None
