@@ -201,10 +201,13 @@ def _assemble(
     The directory does not say how long that header is; where the next member starts does.
     """
     table = np.empty(len(column.offset), MEMBER_DTYPE)
+    order = np.argsort(np.asarray(column.offset), kind="stable")
+    table["label"] = labels[np.asarray(column.key)][order]
     for name in ("offset", "name_hash", "stored", "size", "crc32", "method"):
-        table[name] = np.asarray(getattr(column, name))
-    table["label"] = labels[np.asarray(column.key)]
-    table.sort(order="offset", kind="stable")
+        table[name] = np.asarray(getattr(column, name))[order]
+        # With a million members each of these counts
+        setattr(column, name, array("B"))
+    del order
     following = borders[np.searchsorted(borders, table["offset"], side="right")]
     distance = following - table["offset"]
     bare = np.isin(table["method"], (BARE, CHECKED))
