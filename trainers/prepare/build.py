@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
@@ -145,6 +145,8 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         names = Naming(config.class_file, config.class_names)
         catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
         plan = make_plan(catalogue, config.meaning())
+        # The plan has copies of its own: for ImageNet that is 50 MB less while shards are made
+        catalogue = replace(catalogue, splits={})
         _refuse_other_archive(config.out, plan)
         job = Job(config.out, archive, plan.key, config.decode, config.reencode, config.undecodable == "leave_out")
         directory_done = time.monotonic()
