@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainers.exits import UserError
@@ -65,31 +66,51 @@ class BatchNorm(_BatchNorm):
         if self.training and x.numel() < 2 * x.size(1):
             # Fewer than two values per channel have no variance: each is its own mean, and the shift remains. The
             # running statistics learn nothing from them.
-            shifted = (x - x) * self.weight.view(_shape(x)) + self.bias.view(_shape(x))
-            return shifted.to(x.dtype)
+            return self._scaled(x - x).to(x.dtype)
+        statistics: Tensor | None = self.running_mean
+        if statistics is not None and self.weight is not None and self.weight.dtype != statistics.dtype:
+            return self._in_the_type_of_statistics(x, statistics.dtype)
         result: Tensor = super().forward(x)
         return result
+
+    def _in_the_type_of_statistics(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """PyTorch's own needs scale and shift in the type of the statistics; FSDP may have fetched them in 16 bits."""
+        tracked = self.num_batches_tracked
+        if self.training and tracked is not None:
+            tracked.add_(1)
+        share = self.momentum if self.momentum is not None or tracked is None else 1 / float(tracked)
+        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+        return functional.batch_norm(
+            x, self.running_mean, self.running_var, weight, bias, self.training, share or 0.0, self.eps
+        )
 
     def _global(self, x: Tensor, total: Sum) -> Tensor:
         values = x if x.dtype == torch.float64 else x.float()
         dims = [0, *range(2, x.dim())]
         count = x.new_full((1,), x.numel() / x.size(1), dtype=values.dtype)
         sums = _TotalOverProcesses.apply(torch.cat([values.sum(dims), count]), total)
-        count, mean = sums[-1].detach(), sums[:-1] / sums[-1]
+        # On a ragged batch no process may have a sample left for a forward: nothing to learn from, and no 0 / 0.
+        any_ = sums[-1].detach() > 0
+        count = sums[-1].detach().clamp(min=1)
+        mean = sums[:-1] / count
         centred = values - mean.view(_shape(x))
         variance = _TotalOverProcesses.apply(centred.square().sum(dims), total) / count
-        self._track(mean.detach(), variance.detach(), count)
-        result = centred * (variance + self.eps).rsqrt().view(_shape(x))
-        result = result * self.weight.view(_shape(x)) + self.bias.view(_shape(x))
-        normalised: Tensor = result.to(x.dtype)
-        return normalised
+        self._track(mean.detach(), variance.detach(), count, any_)
+        return self._scaled(centred * (variance + self.eps).rsqrt().view(_shape(x))).to(x.dtype)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return x
+        return x * self.weight.view(_shape(x)) + self.bias.view(_shape(x))
 
     @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    def _track(self, mean: Tensor, variance: Tensor, count: Tensor, any_: Tensor) -> None:
+        """Let the running statistics learn from a forward, if any process had a sample in it."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
-        self.num_batches_tracked.add_(1)
-        share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+        self.num_batches_tracked.add_(any_)
+        momentum = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked.clamp(min=1)
+        share = any_.to(self.running_mean.dtype) * momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         unbiased = variance * count / (count - 1).clamp(min=1)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)

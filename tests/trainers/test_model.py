@@ -73,6 +73,23 @@ def test_batch_norm_survives_fewer_than_two_values(count: int) -> None:
     assert torch.equal(net.state_dict()["0.running_mean"], before)
 
 
+def test_a_forward_without_any_sample_teaches_global_batch_norm_nothing() -> None:
+    """On a ragged batch the last forwards of a step may be empty on all processes."""
+    net = nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, affine=False)).double()
+    replace_batch_norm(net, lambda tensor: tensor.clone())
+    net(torch.randn(4, 3, 2, 2, dtype=torch.float64)).sum().backward()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    gradients = [parameter.grad.clone() for parameter in net.parameters() if parameter.grad is not None]
+    out = net(torch.randn(0, 3, 2, 2, dtype=torch.float64, requires_grad=True))
+    out.sum().backward()
+    assert out.shape == (0, 3, 2, 2)
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    assert all(
+        torch.equal(p.grad, grad) for p, grad in zip(net.parameters(), gradients, strict=True) if p.grad is not None
+    )
+
+
 TIMM_WITH_ACTIVATIONS = "timm:test_efficientnet"  # 0.1 million parameters; its BatchNorm goes on with an activation
 
 
