@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from trainers.checkpoint_tensors import Buffer, Source, copy, read
-from trainers.exits import Exit, ExitError, UserError
+from trainers.exits import FINISHED_FIRST, Exit, ExitError, UserError
 from trainers.files import read_json, sha256, sync_folder, write_json
 
 NAME = re.compile(r"step-(\d{8,})")
@@ -193,6 +193,7 @@ class Writer:
         self._buffers: dict[str, Buffer] = {}
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
+        self._versions: list[int] = []
         self._on_device: torch.cuda.Event | None = None
         self._stream: torch.cuda.Stream | None = None
         self._error: BaseException | None = None
@@ -213,8 +214,10 @@ class Writer:
         copy([source for source in now if not source[1].is_cuda])
         self._copy_from_gpu(now, later)
         self._copied.clear()
-        arguments = (step, [source for source in later if not source[1].is_cuda], meta, sources)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
+        # Of the tensors still to be copied, how often each was written to; so a change in between is found out.
+        self._versions = [tensor._version for _, tensor in later]
+        arguments = (step, later, meta, sources)
+        self._thread = threading.Thread(target=self._write, args=arguments, name=FINISHED_FIRST, daemon=True)
         self._thread.start()
 
     def settle(self) -> None:
@@ -264,12 +267,11 @@ class Writer:
         start = time.monotonic()
         device = self._on_device
         try:
-            versions = [tensor._version for _, tensor in later]
-            copy(later)
-            if versions != [tensor._version for _, tensor in later]:
-                raise RuntimeError("the state changed while it was being copied: settle() was not called before")
+            copy([source for source in later if not source[1].is_cuda])
             if device is not None:
                 device.synchronize()
+            elif self._versions != [tensor._version for _, tensor in later]:
+                raise RuntimeError("the state changed while it was being copied: settle() was not called before")
             sources.clear()  # tensors that were gathered for this checkpoint alone are let go of
             later.clear()
             self._copied.set()

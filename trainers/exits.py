@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of trainers.launch, for the processes that it starts
+FINISHED_FIRST = "checkpoint"  # name of the threads whose work an ending process still lets finish
+FINISH_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TERMINATION_LOG = "/dev/termination-log"
 
@@ -113,6 +116,9 @@ def guarded(main: Callable[[], int]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    for thread in threading.enumerate():
+        if thread.name == FINISHED_FIRST:  # what was copied before a peer died is whole, and saves its steps
+            thread.join(FINISH_SECONDS)
     os._exit(code)
 
 

@@ -1,10 +1,14 @@
 """Checkpoints: complete or not there, checked, pruned."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT
+from safetensors.torch import load_file
 
 from trainers import checkpoint
 from trainers.exits import ExitError, UserError
@@ -96,3 +100,112 @@ def test_writer_tells_why_it_could_not_write(tmp_path: Path) -> None:
     writer.submit(1, state(1), {})
     with pytest.raises(ExitError, match="cannot be written"):
         writer.wait()
+
+
+def test_any_tree_of_tensors_comes_back_as_it_was(tmp_path: Path) -> None:
+    tree = {
+        "conv": torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last),
+        "across": torch.randn(3, 5)[:, ::2],
+        "half": torch.randn(7).bfloat16(),
+        "flags": torch.tensor([True, False]),
+        "count": torch.tensor(3),
+        "none": torch.empty(0, 3),
+        "a.b": torch.ones(1),
+        "a": {"b": torch.zeros(1)},
+        "state": {0: {"step": torch.tensor(2.0), "m": torch.randn(3, dtype=torch.float64)}, 5: {}},
+        "groups": [{"lr": 0.1, "betas": [0.9, 0.999], "params": [0, 1], "name": None, "nesterov": True}],
+    }
+    checkpoint.save(tmp_path, 1, {"tree": tree, "empty": {}}, {})
+    loaded = checkpoint.at(tmp_path / "step-00000001").load()
+    assert loaded["empty"] == {}
+    assert equal(loaded["tree"], tree)
+    plain = load_file(tmp_path / "step-00000001" / "tree.safetensors")  # any reader of the format can open it
+    assert torch.equal(plain["state.0.m"], tree["state"][0]["m"])
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other)
+
+
+def test_best_are_kept_beside_the_newest(tmp_path: Path) -> None:
+    filled(tmp_path, 10, 20, 30, 40, 50)
+    for step, top1 in ((10, 60.0), (20, 70.0), (30, 65.0), (40, 70.0), (99, 90.0)):
+        checkpoint.score(tmp_path, step, top1)
+    checkpoint.prune(tmp_path, 1, 1)
+    assert [int(path.name[5:]) for path in checkpoint.steps(tmp_path)] == [40, 50]  # of equals the later one
+    writer = checkpoint.Writer(filled(tmp_path, 20, 30), keep_last=2, keep_best=2)
+    writer.submit(60, state(60), {})
+    writer.wait()
+    assert [int(path.name[5:]) for path in checkpoint.steps(tmp_path)] == [20, 40, 50, 60]
+
+
+def test_copy_goes_on_until_settled(tmp_path: Path) -> None:
+    writer, live = checkpoint.Writer(tmp_path, keep_last=1), state(1)
+    running = torch.full((50,), 1.0)
+    live["model"]["running"] = running
+    for step in (1, 2, 3):
+        writer.settle()
+        for tensor in (live["model"]["w"], running):
+            tensor.fill_(step)
+        writer.submit(step, live, {}, changing=[running])
+        running.fill_(-1)  # a forward changes what BatchNorm keeps
+    writer.wait()
+    loaded = checkpoint.at(tmp_path / "step-00000003").load()["model"]
+    assert loaded["w"].tolist() == loaded["running"].tolist() == [3.0] * 50
+
+
+def test_change_before_settling_is_found_out(tmp_path: Path) -> None:
+    writer, large = checkpoint.Writer(tmp_path, keep_last=1), torch.zeros(50_000_000)
+    writer.submit(1, {"model": {"large": large}}, {}, changing=[])
+    large[0] = 1
+    with pytest.raises(ExitError, match=r"settle\(\) was not called"):
+        writer.wait()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_published_once_the_folder_is_anothers(tmp_path: Path) -> None:
+    ours = [True]
+    writer = checkpoint.Writer(filled(tmp_path, 1, 2), keep_last=1, ours=lambda: ours[0])
+    writer.submit(3, state(3), {})
+    writer.wait()
+    filled(tmp_path, 4, 5)
+    ours[0] = False  # while it is being written
+    writer.submit(6, state(6), {})
+    writer.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:08d}" for step in (3, 4, 5)]
+
+
+FULL = """
+import sys, torch
+from pathlib import Path
+from trainers import checkpoint
+folder = Path(sys.argv[1])
+writer = checkpoint.Writer(folder, keep_last=2)
+for step, size in ((1, 200_000), (2, 600_000)):
+    writer.submit(step, {"model": {"w": torch.full((size,), float(step))}}, {})
+    try:
+        writer.wait()
+    except Exception as error:
+        print(error.code, error)
+print(sorted(path.name for path in folder.iterdir()), checkpoint.newest(folder)[0].load()["model"]["w"][0].item())
+"""
+
+
+def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" -c "$3" "$1"'
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no disk can be mounted here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    said, left = done.stdout.splitlines()
+    assert said.startswith(f"1 a checkpoint cannot be written to {tmp_path}: No space left on device (2.4 MB needed, ")
+    assert "the last one, step-00000001, is whole" in said
+    assert "checkpoint.keep_last" in said
+    assert left == "['step-00000001'] 1.0"

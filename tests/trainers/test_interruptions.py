@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -37,29 +36,6 @@ def same(a: Path, b: Path) -> bool:
 
 def losses(run: Path) -> list[tuple[int, float]]:
     return [(event["step"], event["loss"]) for event in events(run, "train")]
-
-
-def test_killed_twice_in_mid_epoch_and_resumed_to_the_same_bits(
-    trainer: Trainer, undisturbed: Path, tmp_path: Path
-) -> None:
-    run, choice = tmp_path / "run", random.Random(7)
-    for step in (6, 11):
-        process = trainer.start(run, 2, SLOW, **kind())
-        wait_for_step(run, step, process)
-        os.kill(choice.choice(ranks_of(process)), signal.SIGKILL)
-        process.communicate(timeout=90)
-        assert process.returncode == 137  # as the shell tells a SIGKILL; retried by the operator
-        assert not (run / "published").exists()
-    trainer.train(run, 2, **kind())
-    assert same(run, undisturbed)
-    assert losses(run) == losses(undisturbed)  # each step once
-    for rank in (0, 1):
-        name = f"samples/rank-{rank}.jsonl"
-        assert (run / name).read_text() == (undisturbed / name).read_text()
-    resumed = events(run, "resume")
-    assert [event["step"] for event in resumed] == [4, 8]
-    assert all(event["lost_steps"] >= 2 for event in resumed)
-    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
 
 
 def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
@@ -105,7 +81,9 @@ def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, 
     code, output = trainer.run(run, 2, **kind())
     assert code == 0, output
     assert f"{newest.name} is damaged (model.safetensors has changed" in output
-    assert events(run, "resume")[-1]["step"] == int(newest.name[5:]) - 4
+    resumed = events(run, "resume")[-1]
+    assert resumed["step"] == int(newest.name[5:]) - 4
+    assert resumed["lost_steps"] >= 4
     assert same(run, undisturbed)
 
 

@@ -95,3 +95,32 @@ def test_named_checkpoint_is_used_and_later_ones_left(tmp_path: Path) -> None:
     assert [path.name for path in checkpoint.steps(folder)] == ["step-00000005", "step-00000010"]
     with pytest.raises(UserError, match="no such folder"):
         enter(tmp_path, resume=str(tmp_path / "nowhere")).find_checkpoint()
+
+
+def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    old = enter(tmp_path)
+    checkpoint.save(folder, 4, {"model": {}}, {"holder": old.holder})
+    new = enter(tmp_path)
+    assert new.find_checkpoint()[0].step == 4  # type: ignore[union-attr]
+    checkpoint.save(folder, 6, {"model": {}}, {"holder": new.holder})
+    checkpoint.save(folder, 8, {"model": {}}, {"holder": old.holder})  # it slept between asking and writing
+    found, reports = enter(tmp_path).find_checkpoint()
+    assert found is not None
+    assert found.step == 6
+    assert "step-00000008 was written by a process that had lost this run directory before" in reports[0]
+    assert (folder / "late-step-00000008").is_dir()
+    assert [path.name for path in checkpoint.steps(folder)] == ["step-00000004", "step-00000006"]
+    found, reports = enter(tmp_path).find_checkpoint()
+    assert (found is not None and found.step, reports) == (6, [])
+
+
+def test_storage_that_does_not_answer_is_no_sign_of_another_job(tmp_path: Path) -> None:
+    holder, lease = enter(tmp_path), tmp_path / "lease.json"
+    text = lease.read_text()
+    lease.write_text("")  # as a network file system may show it for a moment
+    assert not holder.lost()
+    lease.write_text(text)
+    assert not holder.lost()
+    lease.unlink()
+    assert holder.lost()
