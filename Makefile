@@ -1,7 +1,7 @@
 # Every target is one command; `make help` prints them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help demo demo-down train test unit lint format cluster cluster-down images push tools schemas clean
+.PHONY: help demo demo-down train test unit soak lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -15,6 +15,8 @@ test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end test
 	@scripts/test
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/test --without-cluster
+soak: ## long runs before a release: dozens of random kills; needs no cluster
+	@scripts/bootstrap python sample mpi && .venv/bin/pytest -m soak
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@scripts/lint
 format: ## let ruff format and mend what it can

@@ -77,7 +77,8 @@ class Trainer:
         **over: Any,
     ) -> subprocess.Popen[str]:
         """Start a run through the launcher, or as one plain process."""
-        launcher = ["-m", "trainers.launch", "--nproc-per-node", str(processes)] if processes > 1 or "PET_NNODES" in (env or {}) else []
+        launched = processes > 1 or "PET_NNODES" in (env or {})
+        launcher = ["-m", "trainers.launch", "--nproc-per-node", str(processes)] if launched else []
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.settings(run, **over).items()]
         (run.parent / "base.yaml").write_text("{}\n")
         command = [sys.executable, *launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options]
