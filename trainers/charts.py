@@ -48,7 +48,7 @@ def line_chart(
     low, high = min(y for _, y in points), max(y for _, y in points)
     y_ticks = ticks(0.0 if from_zero else low, high if high > low else low + (abs(low) or 1.0), 5)
     place = _placing((from_x, x_high), (y_ticks[0], y_ticks[-1]))
-    parts = [_grid(place, [x for x in ticks(from_x, x_high, 5) if x <= x_high], y_ticks, unit)]
+    parts = [_grid(place, [x for x in ticks(from_x, x_high, 5) if from_x <= x <= x_high], y_ticks, unit)]
     for mark in marks:
         x, _ = place(mark, y_ticks[0])
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
@@ -143,6 +143,8 @@ def number(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, hours = seconds / 60, seconds / 3600

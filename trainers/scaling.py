@@ -227,7 +227,7 @@ def as_text(comparison: Comparison) -> str:
         )
     link = comparison.link
     lines.append(
-        f"model: {comparison.gradient_bytes / 1e6:.2f} MB a step, {1e6 * link.latency:.3g} us latency, "
+        f"model: {comparison.gradient_bytes / 1e6:.2f} MB a step, {1e6 * link.latency:.4g} us latency, "
         f"{link.bandwidth / 1e9:.3g} GB/s ({link.origin})"
     )
     return "\n".join(lines)

@@ -162,7 +162,13 @@ def test_numbers_as_people_read_them() -> None:
     assert [number(value) for value in (0, 0.25, 12.5, 1234, 16021, 2.5e6, 3e-4)] == [
         "0", "0.25", "12.5", "1,234", "16.02k", "2.5M", "0.0003",
     ]  # fmt: skip
-    assert [duration(value) for value in (3.21, 75, 7260, 300_000)] == ["3.2 s", "1 min 15 s", "2 h 1 min", "3.5 days"]
+    assert [duration(value) for value in (0.0125, 3.21, 75, 7260, 3e5)] == [
+        "12.5 ms",
+        "3.2 s",
+        "1 min 15 s",
+        "2 h 1 min",
+        "3.5 days",
+    ]
 
 
 def test_charts_of_nothing_and_of_one_point() -> None:

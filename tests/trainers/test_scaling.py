@@ -119,7 +119,7 @@ def test_command(tmp_path: Path) -> None:
     text = subprocess.check_output(command, text=True)
     assert "ddp, fixed batch per process (weak scaling)" in text
     assert "horovod, fixed batch per process (weak scaling)" in text
-    assert "100.00 MB a step, 1e+03 us latency, 5 GB/s (latency and bandwidth fitted to the runs)" in text
+    assert "100.00 MB a step, 1000 us latency, 5 GB/s (latency and bandwidth fitted to the runs)" in text
     found = json.loads(subprocess.check_output([*command, "--json"], text=True))
     assert [(entry["strategy"], len(entry["rows"])) for entry in found] == [("ddp", 3), ("horovod", 2)]
     page = (tmp_path / "page.html").read_text()

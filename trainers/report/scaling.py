@@ -48,7 +48,7 @@ def _cards(found: "Comparison") -> str:
         Line("measured", [(float(row.run.world), 100 * row.efficiency) for row in found.rows], dots=True),
     ]
     text = (
-        f"Model: 2 (P - 1) a + 2 (P - 1) / P * M / B, with a = {1e6 * link.latency:.3g} us, M = "
+        f"Model: 2 (P - 1) a + 2 (P - 1) / P * M / B, with a = {1e6 * link.latency:.4g} us, M = "
         f"{found.gradient_bytes / 1e6:.4g} MB, B = {link.bandwidth / 1e9:.3g} GB/s ({link.origin}); it adds what "
         "backward does not hide to the smallest run's step."
     )
@@ -69,4 +69,5 @@ def _cards(found: "Comparison") -> str:
 
 def _step(run: Any) -> str:
     parts = [Share(name.replace("_", " "), getattr(run, name), kind) for name, kind in STEP]
-    return card(f"A step on {run.world} processes: {1e3 * run.step:.4g} ms", stacked_bar(parts) + note(run.path))
+    many = "1 process" if run.world == 1 else f"{run.world} processes"
+    return card(f"A step on {many}: {1e3 * run.step:.4g} ms", stacked_bar(parts) + note(run.path))
