@@ -17,6 +17,8 @@ unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/test --without-cluster
 soak: ## long runs before a release: dozens of random kills; needs no cluster
 	@scripts/bootstrap python sample mpi && .venv/bin/pytest -m soak
+bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
+	@scripts/bench/run $(PARTS)
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@scripts/lint
 format: ## let ruff format and mend what it can

@@ -20,11 +20,11 @@ PLACES = ("/usr/share/backgrounds/mate/nature", "/usr/share/wallpapers")
 DRAWINGS = {"Flow", "Honeywave", "SafeLanding", "Volna", "summer_1am", "Grey", "Shell", "PastelHills", "DarkestHour"}
 LEAST_BYTES = 200_000
 VAL_ONE_OF = 26
-LONG_SIDE, SHORT_SIDE = 640, 480
-QUALITY = 97
+LARGE = ((640, 480), 97)  # size, quality
+AVERAGE = ((500, 375), 99)  # the size in pixels of ImageNet's average picture
 
 
-def make_folder(root: Path, count: int) -> Path:
+def make_folder(root: Path, count: int, form: tuple[tuple[int, int], int] = LARGE) -> Path:
     """Make `count` photos below root, or keep them if they are there; return root."""
     done = root / f".complete-{count}"
     if done.exists():
@@ -33,7 +33,8 @@ def make_folder(root: Path, count: int) -> Path:
     papers = wallpapers()
     shares = np.array_split(np.arange(count), len(papers))
     jobs = [
-        (root, number, path, share.tolist()) for number, (path, share) in enumerate(zip(papers, shares, strict=True))
+        (root, number, path, share.tolist(), form)
+        for number, (path, share) in enumerate(zip(papers, shares, strict=True))
     ]
     with ProcessPoolExecutor(2) as pool:
         list(pool.map(_crops_of, jobs))
@@ -67,25 +68,23 @@ def _name(path: Path) -> str:
     return path.parts[4] if path.parts[3] == "wallpapers" else path.stem
 
 
-def _crops_of(job: tuple[Path, int, Path, list[int]]) -> None:
+def _crops_of(job: tuple[Path, int, Path, list[int], tuple[tuple[int, int], int]]) -> None:
     """Cut one wallpaper's crops at random places and scales."""
     from PIL import Image
 
-    root, number, path, ids = job
+    root, number, path, ids, ((long, short), quality) = job
     chance = np.random.Generator(np.random.Philox(key=number))
     picture = Image.open(path).convert("RGB")
     for i in ids:
         split = "val" if i % VAL_ONE_OF == 0 else "train"
         folder = root / split / _name(path)
         folder.mkdir(parents=True, exist_ok=True)
-        width = min(int(LONG_SIDE * chance.uniform(0.9, 1.6)), picture.width, picture.height * 4 // 3)
-        height = width * SHORT_SIDE // LONG_SIDE
+        width = min(int(long * chance.uniform(0.9, 1.6)), picture.width, picture.height * 4 // 3)
+        height = width * short // long
         left, top = (int(chance.integers(0, most + 1)) for most in (picture.width - width, picture.height - height))
-        crop = picture.resize(
-            (LONG_SIDE, SHORT_SIDE), Image.Resampling.LANCZOS, (left, top, left + width, top + height)
-        )
+        crop = picture.resize((long, short), Image.Resampling.LANCZOS, (left, top, left + width, top + height))
         buffer = io.BytesIO()
-        crop.save(buffer, "JPEG", quality=QUALITY)
+        crop.save(buffer, "JPEG", quality=quality)
         (folder / f"{_name(path)}_{i:06d}.jpg").write_bytes(buffer.getvalue())
 
 
