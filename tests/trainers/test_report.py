@@ -141,6 +141,7 @@ def test_page_of_a_run_that_goes_on_or_failed(tmp_path: Path) -> None:
 
 
 def test_command_writes_the_page(run: Path, tmp_path: Path) -> None:
+    """`python -m trainers.report RUN`, as docs/reports.md has it."""
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
     command = [sys.executable, "-m", "trainers.report", str(tmp_path / "run")]

@@ -113,6 +113,7 @@ def test_records_that_say_too_little(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path) -> None:
+    """`python -m trainers.scaling RUN...`, as docs/reports.md has it."""
     runs = [str(make_run(tmp_path, world, 64 * world, strategy=strategy))
             for world, strategy in ((1, "ddp"), (2, "ddp"), (4, "ddp"), (1, "horovod"), (4, "horovod"))]  # fmt: skip
     command = [sys.executable, "-m", "trainers.scaling", *runs, "--html", str(tmp_path / "page.html")]
