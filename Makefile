@@ -1,7 +1,7 @@
 # Every target is one command; `make help` prints them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help demo demo-down train test unit soak lint format cluster cluster-down images push tools schemas clean
+.PHONY: help demo demo-down train test unit soak bench lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
