@@ -14,6 +14,8 @@ KINDS = (
     "mpijobs.kubeflow.org",
     "pods",
 )
+# What scripts/why looks at beside the jobs: further causes of waiting.
+CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
 
 
@@ -84,6 +86,17 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     found = {kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS}
     found["events"] = items("events", namespace)
     found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
+    return found
+
+
+def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
+    """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
+    own = f"{INSTANCE}={release}"
+    found = {kind: items(kind, namespace, own if "kueue" not in kind else "") for kind in CAUSES}
+    names = {f"{release}-data", f"{release}-results"}
+    found["claims_of_its_name"] = [
+        claim for claim in items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names
+    ]
     return found
 
 

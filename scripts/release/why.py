@@ -7,82 +7,50 @@ Reads conditions, events and termination messages; the answer also for what neve
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
-from release import kube
-from release.remedies import EXIT_CODES, remedy
+from release import claims, kube
+from release.findings import Finding, age, conditions, events_of, name, since
+from release.remedies import CONTAINERS, EXIT_CODES, JOBS, QUEUES, SECRETS, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
+GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
+LOOKS = 16  # pods whose log is looked at
 
 
-class Finding(NamedTuple):
-    """What a person should know of one object: its state, the cause and the remedy (empty when all is well)."""
-
-    object: str
-    state: str
-    cause: str = ""
-    remedy: str = ""
-
-
-def age(thing: dict, now: datetime) -> float:
-    """Return the seconds since an object was made."""
-    return (now - datetime.fromisoformat(thing["metadata"]["creationTimestamp"].replace("Z", "+00:00"))).total_seconds()
+def store(thing: dict) -> Finding:
+    """Explain an ExternalSecret."""
+    ready = next((c for c in thing.get("status", {}).get("conditions") or [] if c["type"] == "Ready"), None)
+    if ready is None:
+        cause = "no operator has looked at it"
+        return Finding(name(thing), "ignored", cause, "install External Secrets Operator, or make the Secret yourself")
+    if ready["status"] == "True":
+        return Finding(name(thing), "Ready")
+    known = remedy(ready.get("message", ""), SECRETS) or "see kubectl describe externalsecret"
+    return Finding(name(thing), "not ready", ready.get("message", ""), known)
 
 
-def name(thing: dict) -> str:
-    """Return kind/name in lower case, as kubectl prints it."""
-    return f"{thing['kind'].lower()}/{thing['metadata']['name']}"
-
-
-def events_of(thing: dict, events: list[dict]) -> list[dict]:
-    """Return an object's warnings, newest last."""
-    mine = [
-        e for e in events if e["involvedObject"].get("uid") == thing["metadata"]["uid"] and e.get("type") == "Warning"
-    ]
-    return sorted(mine, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
-
-
-def claim(thing: dict, events: list[dict]) -> Finding:
-    """Explain a PersistentVolumeClaim."""
-    phase = thing.get("status", {}).get("phase", "?")
-    if phase == "Bound":
-        return Finding(name(thing), "Bound")
-    warnings = events_of(thing, events)
-    if warnings:
-        text = warnings[-1]["message"]
-        modes = ", ".join(thing["spec"].get("accessModes", []))
-        known = (
-            remedy(text)
-            or f"the StorageClass could not make a {modes} volume: name another under global.storage.*.storageClass"
-        )
-        return Finding(name(thing), phase, text, known)
-    waiting = [e for e in events if e["involvedObject"].get("uid") == thing["metadata"]["uid"]]
-    if any(e.get("reason") == "WaitForFirstConsumer" for e in waiting):
-        return Finding(name(thing), phase, "waits for the first pod that uses it")
-    if not thing["spec"].get("storageClassName"):
-        return Finding(
-            name(thing), phase, "the cluster has no default StorageClass", "set global.storage.*.storageClass"
-        )
-    return Finding(name(thing), phase, "not provisioned yet", "kubectl describe pvc shows the provisioner's events")
-
-
-def conditions(thing: dict) -> dict[str, dict]:
-    """Return the conditions that hold, by type."""
-    return {c["type"]: c for c in thing.get("status", {}).get("conditions") or [] if c.get("status") == "True"}
-
-
-def job(thing: dict, events: list[dict], now: datetime) -> Finding:
+def job(thing: dict, events: list[dict], now: datetime, workloads: Sequence[dict] = ()) -> Finding:
     """Explain a Job, PyTorchJob or MPIJob."""
     held = conditions(thing)
     if "Failed" in held:
-        return Finding(name(thing), "Failed", held["Failed"].get("message", ""), "see its pods below")
-    for state in ("Succeeded", "Complete", "Suspended"):
+        text = " ".join(filter(None, (held["Failed"].get("reason"), held["Failed"].get("message"))))
+        return Finding(
+            name(thing), "Failed", held["Failed"].get("message", ""), remedy(text, JOBS) or "see its pods below"
+        )
+    for state in ("Succeeded", "Complete"):
         if state in held:
-            return Finding(name(thing), state, held[state].get("message", "") if state == "Suspended" else "")
-    warnings = events_of(thing, events)
-    if warnings:
+            return Finding(name(thing), state)
+    if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
+        return suspended(thing, held, workloads)
+    return unended(thing, held, events, now)
+
+
+def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
+    """Explain a job that waits or runs."""
+    warnings = [e for e in events_of(thing, events) if e.get("reason") != "PyTorchJobRestarting"]
+    if warnings and "Running" not in held:
         text = warnings[-1]["message"]
         return Finding(name(thing), next(iter(held), "Pending"), text, remedy(text))
     if not thing.get("status") and thing["kind"] != "Job" and age(thing, now) > STUCK_AFTER:
@@ -93,7 +61,27 @@ def job(thing: dict, events: list[dict], now: datetime) -> Finding:
             f"no operator has looked at it in {age(thing, now):.0f} s",
             f"{operator} is not running or does not watch this namespace: kubectl get pods -A | grep {operator}",
         )
+    if "Restarting" in held:
+        return Finding(name(thing), "Restarting", held["Restarting"].get("message", ""))
     return Finding(name(thing), "Running" if "Running" in held or thing.get("status", {}).get("active") else "Pending")
+
+
+def suspended(thing: dict, held: dict[str, dict], workloads: Sequence[dict]) -> Finding:
+    """Explain a job that does not start on purpose: Kueue's queue, or values."""
+    queue = thing["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+    if not queue:
+        return Finding(name(thing), "Suspended", held.get("Suspended", {}).get("message", "values say suspend: true"))
+    for workload in workloads:
+        if any(o.get("uid") == thing["metadata"]["uid"] for o in workload["metadata"].get("ownerReferences", [])):
+            waits = [c for c in workload.get("status", {}).get("conditions", []) if c.get("status") == "False"]
+            text = next((c["message"] for c in waits if c["type"] in ("QuotaReserved", "Admitted")), "")
+            return Finding(name(thing), "queued", text or f"waits in Kueue's queue {queue}", remedy(text, QUEUES))
+    return Finding(
+        name(thing),
+        "queued",
+        f"it carries the queue {queue}, and Kueue has made no Workload for it",
+        "is Kueue running, with the integration of this kind of job? Else empty global.scheduling.queue",
+    )
 
 
 def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
@@ -118,29 +106,48 @@ def ended(state: dict, label: str) -> Finding | None:
             "the container used more memory than its limit",
             "raise resources.limits.memory, or lower batch.micro and data.workers (shared memory counts too)",
         )
-    cause = message.splitlines()[-1] if message else state.get("reason", "")
     known = EXIT_CODES.get(code, "")
+    cause = message.splitlines()[-1] if message else known or state.get("reason", "")
     return Finding(label, f"exit {code}", cause or known, remedy(message) or known or "see its log: kubectl logs")
 
 
-def pod(thing: dict, events: list[dict], namespace: str) -> list[Finding]:
+def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -> Finding | None:
+    """Explain one container: what it waits for, how it ended, or what it says while it checks."""
+    where = f"{name(pod)} {status['name']}"
+    state, waiting = status["state"], status["state"].get("waiting", {})
+    over = state.get("terminated") or status.get("lastState", {}).get("terminated")
+    if over and (finding := ended(over, where)) and not (state.get("running") and not init):
+        return finding
+    if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+        text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
+        return Finding(where, "waiting", text, remedy(text))
+    if state.get("running") and (init or look):
+        last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
+        if init or last.startswith(("preflight:", "launch: waiting")):
+            # What one waits for is another's fault; only what keeps pods apart has a remedy here
+            return Finding(where, "running", last, "" if init else remedy(last, CONTAINERS))
+    return None
+
+
+def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
     """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
-    label, phase = name(thing), thing.get("status", {}).get("phase", "?")
-    found = []
-    for status, init in containers(thing):
-        where = f"{label} {status['name']}"
-        waiting = status["state"].get("waiting", {})
-        over = status["state"].get("terminated") or status.get("lastState", {}).get("terminated")
-        if over and (finding := ended(over, where)) and not (status["state"].get("running") and not init):
-            found.append(finding)
-        elif waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
-            text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
-            found.append(Finding(where, "waiting", text, remedy(text)))
-        elif init and status["state"].get("running"):
-            last = kube.logs(thing["metadata"]["name"], namespace, status["name"], tail=1).strip()
-            found.append(Finding(where, "running", last))
+    label, status = name(thing), thing.get("status", {})
+    phase, warnings = status.get("phase", "?"), events_of(thing, events)
+    if thing["metadata"].get("deletionTimestamp") and since(thing["metadata"]["deletionTimestamp"], now) > GONE_AFTER:
+        text = "it should be gone: its node does not answer"
+        return [Finding(label, "Terminating", text, remedy("Node lost", CONTAINERS))]
+    if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
+        text = f"{status.get('reason', '')}: {status['message']}"
+        return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
+    found = [f for one, init in containers(thing) if (f := container(one, init, thing, namespace, look))]
     if not found and phase == "Pending":
-        found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in events_of(thing, events)[-1:]]
+        found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]
+    scheduler = thing["spec"].get("schedulerName", "default-scheduler")
+    if not found and phase == "Pending" and not status.get("conditions") and age(thing, now) > STUCK_AFTER:
+        text = f"no scheduler has looked at it in {age(thing, now):.0f} s; it asks for {scheduler}"
+        found.append(
+            Finding(label, "Pending", text, "start that scheduler, or correct global.scheduling.schedulerName")
+        )
     return found or [Finding(label, phase)]
 
 
@@ -156,11 +163,17 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
         )
         for one in objects["missing_kinds"]
     ]
-    findings += [claim(c, events) for c in objects["persistentvolumeclaims"]]
+    findings += claims.explain(release, objects, events)
+    findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]
-    findings += [job(j, events, now) for j in jobs]
-    for p in objects["pods"]:
-        findings += pod(p, events, namespace)
+    workloads = objects.get("workloads.kueue.x-k8s.io", [])
+    findings += [job(j, events, now, workloads) for j in jobs]
+    for number, p in enumerate(objects["pods"]):
+        findings += pod(p, events, namespace, now, look=number < LOOKS)
+    findings += [
+        Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
+        for p in objects.get("networkpolicies", [])
+    ]
     if not jobs and not objects["pods"]:
         findings.append(
             Finding(
@@ -191,9 +204,8 @@ def main() -> int:
     parser.add_argument("-n", "--namespace", default="default")
     args = parser.parse_args()
     try:
-        findings = explain(
-            args.release, args.namespace, kube.read_release(args.release, args.namespace), datetime.now(UTC)
-        )
+        objects = kube.read_release(args.release, args.namespace) | kube.read_causes(args.release, args.namespace)
+        findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
     except kube.KubeError as error:
         print(f"why: {error}", file=sys.stderr)
         return 2

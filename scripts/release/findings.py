@@ -1,0 +1,41 @@
+"""What scripts/why finds, and how it reads objects of the API."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """What a person should know of one object: its state, the cause and the remedy (empty when all is well)."""
+
+    object: str
+    state: str
+    cause: str = ""
+    remedy: str = ""
+
+
+def since(stamp: str, now: datetime) -> float:
+    """Return the seconds since a time of the API."""
+    return (now - datetime.fromisoformat(stamp.replace("Z", "+00:00"))).total_seconds()
+
+
+def age(thing: dict, now: datetime) -> float:
+    """Return the seconds since an object was made."""
+    return since(thing["metadata"]["creationTimestamp"], now)
+
+
+def name(thing: dict) -> str:
+    """Return kind/name in lower case, as kubectl prints it."""
+    return f"{thing['kind'].lower()}/{thing['metadata']['name']}"
+
+
+def events_of(thing: dict, events: list[dict]) -> list[dict]:
+    """Return an object's warnings, newest last."""
+    mine = [
+        e for e in events if e["involvedObject"].get("uid") == thing["metadata"]["uid"] and e.get("type") == "Warning"
+    ]
+    return sorted(mine, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
+
+
+def conditions(thing: dict) -> dict[str, dict]:
+    """Return the conditions that hold, by type."""
+    return {c["type"]: c for c in thing.get("status", {}).get("conditions") or [] if c.get("status") == "True"}

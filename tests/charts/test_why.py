@@ -1,0 +1,254 @@
+"""scripts/why: for each way in which a run waits or fails, objects as the API shows them, the cause and the remedy."""
+
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from . import helm
+from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
+
+sys.path.insert(0, str(helm.ROOT / "scripts"))
+from release import claims, remedies, why
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+OLD, YOUNG = "2026-11-21T11:00:00Z", "2026-11-21T11:59:55Z"
+
+
+def thing(kind: str, name: str, status: dict | None = None, spec: dict | None = None, **metadata: Any) -> dict:
+    meta = {"name": name, "uid": f"uid-{name}", "creationTimestamp": OLD, **metadata}
+    return {"kind": kind, "metadata": meta, "spec": spec or {}, "status": status or {}}
+
+
+def event(of: dict, reason: str, message: str, kind: str = "Warning") -> dict:
+    return {
+        "involvedObject": {"kind": of["kind"], "name": of["metadata"]["name"], "uid": of["metadata"]["uid"]},
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "lastTimestamp": OLD,
+    }
+
+
+def condition(kind: str, message: str = "", status: str = "True", reason: str = "") -> dict:
+    return {"type": kind, "status": status, "message": message, "reason": reason}
+
+
+def explain(**objects: list[dict]) -> str:
+    kinds = {"claims": "persistentvolumeclaims", "jobs": "jobs.batch", "pytorchjobs": "pytorchjobs.kubeflow.org"}
+    kinds |= {"mpijobs": "mpijobs.kubeflow.org", "workloads": "workloads.kueue.x-k8s.io"}
+    kinds |= {"stores": "externalsecrets.external-secrets.io"}
+    every = {"persistentvolumeclaims", "jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org", "pods",
+             "events", "missing_kinds"}  # fmt: skip
+    found = {key: [] for key in every} | {kinds.get(key, key): value for key, value in objects.items()}
+    return why.show(why.explain("demo", "vision", found, NOW))
+
+
+def says(text: str, cause: str, remedy: str) -> None:
+    because = re.search(r"because: (.*)", text)
+    answer = re.search(r"remedy:  (.*)", text)
+    assert because, text
+    assert answer, text
+    assert cause in because[1], text
+    assert remedy in answer[1], text
+
+
+@pytest.mark.parametrize(("message", "answer"), NOT_CREATED.values(), ids=NOT_CREATED)
+def test_pods_that_cannot_be_made(message, answer):
+    job = thing("PyTorchJob", "demo-x", {"conditions": [condition("Created")]})
+    says(explain(pytorchjobs=[job], events=[event(job, "FailedCreatePod", message)]), message[:40], answer)
+
+
+@pytest.mark.parametrize(("message", "answer"), NOT_PLACED.values(), ids=NOT_PLACED)
+def test_pods_that_find_no_node(message, answer):
+    pod = thing(
+        "Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [condition("PodScheduled", message, "False")]}
+    )
+    says(explain(pods=[pod], events=[event(pod, "FailedScheduling", message)]), message[:30], answer)
+
+
+def test_a_scheduler_that_is_not_there():
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"}, {"schedulerName": "volcano"})
+    says(explain(pods=[pod]), "it asks for volcano", "global.scheduling.schedulerName")
+
+
+@pytest.mark.parametrize(("message", "answer"), NOT_STARTED.values(), ids=NOT_STARTED)
+def test_pods_whose_volumes_or_secrets_are_missing(message, answer):
+    creating = {"name": "preflight", "state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "initContainerStatuses": [creating]})
+    says(explain(pods=[pod], events=[event(pod, "FailedMount", message)]), message[:40], answer)
+
+
+@pytest.mark.parametrize(("reason", "message", "answer"), IMAGES.values(), ids=IMAGES)
+def test_containers_that_do_not_start(reason, message, answer):
+    waiting = {"name": "pytorch", "state": {"waiting": {"reason": reason, "message": message}}}
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "containerStatuses": [waiting]})
+    says(explain(pods=[pod]), reason, answer)
+
+
+def over(code: int, message: str = "", reason: str = "Error") -> dict:
+    state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+    status = {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": state}]}
+    return thing("Pod", "demo-x-worker-0", status)
+
+
+ENDED = {
+    "memory": (over(137, reason="OOMKilled"), "more memory than its limit", "raise resources.limits.memory"),
+    "settings": (over(2, "epochs = -1: must be positive\n"), "epochs = -1", "another try would end the same"),
+    "not a number": (over(77, "the loss is nan"), "the loss is nan", "lower optimizer.lr"),
+    "crash": (over(139), "segmentation fault", "logs/"),
+    "full": (over(1, "OSError: [Errno 28] No space left on device"), "No space left", "the volume is full"),
+    "apart": (
+        over(138, "demo-x-master-0 runs, but port 23400 cannot be reached (no answer for 25 s): a NetworkPolicy, mesh"),
+        "port 23400 cannot be reached",
+        "let them reach each other on all ports",
+    ),
+    "wrong port": (
+        over(138, "demo-x-master-0 runs, but port 23400 cannot be reached (connection refused for 25 s): its check"),
+        "connection refused",
+        "one global.training.peers.port",
+    ),
+    "TCP": (over(2, "no RDMA device is in this pod, so training would fall back to TCP"), "fall back to TCP", "RDMA"),
+}
+
+
+@pytest.mark.parametrize(("pod", "cause", "answer"), ENDED.values(), ids=ENDED)
+def test_containers_that_ended(pod, cause, answer):
+    says(explain(pods=[pod]), cause, answer)
+
+
+def test_pods_that_a_node_gave_up():
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
+    says(explain(pods=[thing("Pod", "demo-x-worker-0", evicted)]), "Evicted", "the node's disk is full")
+    starved = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    says(explain(pods=[thing("Pod", "demo-x-worker-0", starved)]), "memory", "global.training.resources.requests")
+    preempted = {"phase": "Failed", "reason": "Preempted", "message": "Preempted in order to admit critical pod"}
+    says(explain(pods=[thing("Pod", "demo-x-worker-0", preempted)]), "Preempted", "priorityClassName")
+    gone = thing("Pod", "demo-x-worker-0", {"phase": "Running"}, deletionTimestamp=OLD)
+    says(explain(pods=[gone]), "its node does not answer", "kubectl delete pod --force")
+
+
+def unbound(phase: str = "Pending", **more: Any) -> dict:
+    spec = {"storageClassName": "fast", "accessModes": ["ReadWriteMany"]} | more.pop("spec", {})
+    return thing("PersistentVolumeClaim", "demo-data", {"phase": phase}, spec, **more)
+
+
+@pytest.mark.parametrize(("message", "answer"), PENDING.values(), ids=PENDING)
+def test_claims_without_a_volume(message, answer):
+    claim = unbound()
+    says(explain(claims=[claim], events=[event(claim, "ProvisioningFailed", message)]), message[:30], answer)
+
+
+def test_claims_that_wait_or_go():
+    claim = unbound()
+    first = event(claim, "WaitForFirstConsumer", "waiting for first consumer", "Normal")
+    assert "waits for the first pod" in explain(claims=[claim], events=[first])
+    says(explain(claims=[unbound(spec={"storageClassName": None})]), "no default StorageClass", "storageClass")
+    says(
+        explain(claims=[unbound("Lost", spec={"volumeName": "pv-1"})]), "its volume pv-1 is gone", "restore the volume"
+    )
+    says(explain(claims=[unbound("Bound", deletionTimestamp=OLD)]), "pods use it still", "wait until the pods")
+    outside = event(claim, "ExternalProvisioning", "Waiting for a volume by nfs.csi.k8s.io", "Normal")
+    says(explain(claims=[claim], events=[outside]), "nfs.csi.k8s.io", "the provisioner that it names is not running")
+
+
+def test_a_kept_claim_that_is_anothers():
+    owner = {"meta.helm.sh/release-name": "other"}
+    text = explain(claims_of_its_name=[unbound("Bound", annotations=owner)])
+    says(text, "it belongs to the release other", "global.storage.data.existingClaim: demo-data")
+    says(explain(claims_of_its_name=[unbound("Bound")]), "not made by Helm", "existingClaim")
+    mine = unbound("Bound", annotations={"meta.helm.sh/release-name": "demo"})
+    assert claims.others("demo", [mine]) == []
+
+
+def failed(message: str, reason: str = "PyTorchJobFailed") -> dict:
+    return thing("PyTorchJob", "demo-x", {"conditions": [condition("Failed", message, reason=reason)]})
+
+
+def test_jobs_that_failed():
+    says(explain(pytorchjobs=[failed("Job demo-x has failed because it was active longer than specified deadline")]),
+         "active longer", "activeDeadlineSeconds is over")  # fmt: skip
+    says(explain(pytorchjobs=[failed("Job demo-x has failed because it has reached the specified backoff limit")]),
+         "backoff limit", "see its pods below")  # fmt: skip
+    policy = thing(
+        "Job", "demo-dataset-1", {"conditions": [condition("Failed", "exit code 2", reason="PodFailurePolicy")]}
+    )
+    says(explain(jobs=[policy]), "exit code 2", "not cured by another try")
+    late = thing("Job", "demo-dataset-1", {"conditions": [condition("Failed", "too long", reason="DeadlineExceeded")]})
+    says(explain(jobs=[late]), "too long", "dataset.activeDeadlineSeconds")
+
+
+def test_jobs_that_nobody_runs():
+    job = thing("MPIJob", "demo-y")
+    says(explain(mpijobs=[job]), "no operator has looked at it in 3600 s", "mpi-operator is not running")
+    assert "remedy" not in explain(mpijobs=[thing("MPIJob", "demo-y", creationTimestamp=YOUNG)])
+    says(explain(missing_kinds=[{"kind": "mpijobs.kubeflow.org"}]), "does not know mpijobs", "install mpi-operator")
+
+
+def queued(message: str = "", owner: str = "uid-demo-x") -> str:
+    job = thing(
+        "PyTorchJob", "demo-x", spec={"runPolicy": {"suspend": True}}, labels={"kueue.x-k8s.io/queue-name": "q"}
+    )
+    waits = {"conditions": [condition("QuotaReserved", message, "False")]}
+    return explain(pytorchjobs=[job], workloads=[thing("Workload", "w", waits, ownerReferences=[{"uid": owner}])])
+
+
+def test_jobs_in_a_queue():
+    quota = "couldn't assign flavors to pod set worker: insufficient unused quota for nvidia.com/gpu in flavor h200"
+    says(queued(quota), "insufficient unused quota", "Kueue's queue has no room now")
+    says(queued("LocalQueue q doesn't exist"), "LocalQueue q", "global.scheduling.queue")
+    says(queued(owner="uid-else"), "Kueue has made no Workload", "is Kueue running")
+    held = thing("PyTorchJob", "demo-x", {"conditions": [condition("Suspended", "PyTorchJob demo-x is suspended.")]})
+    text = explain(pytorchjobs=[held])
+    assert "is suspended" in text
+    assert "remedy" not in text
+
+
+def test_secrets_of_a_store():
+    def secret(message: str, status: str = "False") -> str:
+        return explain(
+            stores=[thing("ExternalSecret", "demo-wandb", {"conditions": [condition("Ready", message, status)]})]
+        )
+
+    says(secret('could not get ClusterSecretStore "vault", not found'), "vault", "secrets.external.store")
+    says(secret("error retrieving secret: Secret does not exist"), "does not exist", "correct remoteKey or properties")
+    says(explain(stores=[thing("ExternalSecret", "demo-wandb")]), "no operator", "install External Secrets Operator")
+    assert "remedy" not in explain(stores=[thing("ExternalSecret", "s", {"conditions": [condition("Ready")]})],
+                                   pods=[thing("Pod", "p", {"phase": "Running"})])  # fmt: skip
+
+
+def test_a_policy_is_named_without_a_promise():
+    text = explain(
+        networkpolicies=[thing("NetworkPolicy", "demo-pytorchjob")], pods=[thing("Pod", "p", {"phase": "Running"})]
+    )
+    assert "whether it is enforced depends on the cluster's network plugin" in text
+    assert "remedy" not in text
+
+
+def test_what_runs_needs_no_remedy():
+    running = {
+        "phase": "Running",
+        "containerStatuses": [{"name": "sleeper", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+    }
+    job = thing("PyTorchJob", "demo-x", {"conditions": [condition("Running"), condition("Created")]})
+    text = explain(pytorchjobs=[job], pods=[thing("Pod", "demo-x-master-0", running)], claims=[unbound("Bound")])
+    assert "remedy" not in text
+
+
+def test_a_release_that_is_not_there():
+    says(explain(), "namespace vision holds nothing that runs for it", "helm list -n vision")
+
+
+@pytest.mark.parametrize(("message", "answer"), FURTHER.items())
+def test_further_messages(message, answer):
+    assert answer in remedies.remedy(message)
+
+
+def test_every_remedy_answers_some_message_of_this_file():
+    said = [message for table in (NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING) for message, _ in table.values()]
+    said += [f"{reason}: {message}" for reason, message, _ in IMAGES.values()]
+    said += [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod, _, _ in ENDED.values()]
+    answers = {remedies.remedy(message) for message in (*said, *FURTHER)}
+    assert [pattern for pattern, answer in remedies.REMEDIES if answer not in answers] == []

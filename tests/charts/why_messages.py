@@ -1,0 +1,184 @@
+"""What Kubernetes and the operators say, and a part of the remedy that scripts/why answers with."""
+
+# The messages are those of Kubernetes 1.34, training-operator 1.9, mpi-operator 0.8, containerd 2, Kueue 0.18.
+NOT_CREATED = {
+    "quota": (
+        'Error creating: pods "demo-x-worker-0" is forbidden: exceeded quota: team, requested: requests.memory=32Gi, '
+        "used: requests.memory=0, limited: requests.memory=16Gi",
+        "ask for less under global.training.resources",
+    ),
+    "quota of limits": (
+        'Error creating: pods "demo-x-worker-0" is forbidden: failed quota: team: must specify limits.cpu for: pytorch',
+        "name them under resources.requests and limits",
+    ),
+    "limit range": (
+        'Error creating: pods "demo-x-worker-0" is forbidden: maximum memory usage per Container is 16Gi, '
+        "but limit is 32Gi",
+        "LimitRange",
+    ),
+    "stock init container": (
+        'pods "demo-x-worker-0" is forbidden: violates PodSecurity "restricted:latest": allowPrivilegeEscalation '
+        '!= false (container "init-pytorch" must set securityContext.allowPrivilegeEscalation=false)',
+        "pytorchjob.form: elastic",
+    ),
+    "RDMA in restricted": (
+        'pods "demo-x-worker-0" is forbidden: violates PodSecurity "restricted:latest": unrestricted capabilities '
+        '(container "pytorch" must not include "IPC_LOCK" in securityContext.capabilities.add)',
+        "take global.training.rdma.resource out",
+    ),
+    "service account": (
+        'pods "demo-x-worker-0" is forbidden: error looking up service account vision/training: serviceaccount '
+        '"training" not found',
+        "global.serviceAccountName",
+    ),
+    "priority class": (
+        'pods "demo-x-worker-0" is forbidden: no PriorityClass with name high was found',
+        "global.scheduling.priorityClassName",
+    ),
+    "request over limit": (
+        'Pod "demo-x-worker-0" is invalid: spec.containers[0].resources.requests: Invalid value: "3": must be less '
+        "than or equal to cpu limit of 2",
+        "global.training.resources",
+    ),
+    "webhook": ('admission webhook "rules.example.com" denied the request: no team label', "what the message names"),
+}
+
+NOT_PLACED = {
+    "GPUs": ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "lower global.training.gpusPerNode"),
+    "device": ("0/3 nodes are available: 3 Insufficient rdma/ib.", "global.training.rdma.resource"),
+    "memory": ("0/3 nodes are available: 3 Insufficient memory.", "lower global.training.resources"),
+    "taint": ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: yes}.", "global.scheduling.tolerations"),
+    "labels": (
+        "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
+        "global.scheduling.nodeSelector or affinity",
+    ),
+    "other pods": (
+        "0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.",
+        "global.scheduling.affinity to other pods",
+    ),
+    "spread": (
+        "0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints.",
+        "global.scheduling.topologySpreadConstraints",
+    ),
+    "volume elsewhere": (
+        "0/3 nodes are available: 3 node(s) had volume node affinity conflict.",
+        "the volume belongs to other nodes",
+    ),
+    "one pod's volume": (
+        "0/1 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod "
+        "access mode.",
+        "accessModes: [ReadWriteMany]",
+    ),
+    "claim": ('0/1 nodes are available: persistentvolumeclaim "nowhere" not found.', "correct existingClaim"),
+    "unbound": (
+        "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+        "a claim is not bound: see its own line",
+    ),
+    "gang": ("pod group is not ready, 2 Pending, 3 minAvailable", "gang scheduling waits for room"),
+}
+
+NOT_STARTED = {
+    "secret": (
+        'MountVolume.SetUp failed for volume "trainyard" : secret "nowhere" not found',
+        "create that Secret in this namespace",
+    ),
+    "key of a secret": (
+        'MountVolume.SetUp failed for volume "trainyard" : references non-existent secret key: WANDB_API_KEY',
+        "add that key to the Secret",
+    ),
+    "settings": (
+        'MountVolume.SetUp failed for volume "trainyard" : configmap "demo-x-run" not found',
+        "run helm upgrade again",
+    ),
+    "one node's volume": (
+        'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) demo-x-master-0',
+        "accessModes: [ReadWriteMany]",
+    ),
+    "folder under root squash": (
+        'Error: failed to create subPath directory for volumeMount "data" of container "pytorch"',
+        "make it by hand",
+    ),
+    "export": (
+        'MountVolume.SetUp failed for volume "nfs" : mount failed: exit status 32 mount.nfs: access denied by server',
+        "check the export's rules",
+    ),
+    "pull secret": (
+        "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed.",
+        "a Secret of global.image.pullSecrets is not in this namespace",
+    ),
+}
+
+IMAGES = {
+    "denied": (
+        "ImagePullBackOff",
+        'Back-off pulling image "r/i:1": ErrImagePull: failed to authorize: unexpected status: 401 Unauthorized',
+        "name a pull secret under global.image.pullSecrets",
+    ),
+    "unknown tag": (
+        "ErrImagePull",
+        'rpc error: failed to pull and unpack image "r/i:1": r/i:1: not found',
+        "make push",
+    ),
+    "no registry": (
+        "ErrImagePull",
+        'failed to pull image "r/i:1": dial tcp: lookup registry.example.com: no such host',
+        "the nodes do not reach the registry",
+    ),
+    "certificate": (
+        "ErrImagePull",
+        'failed to pull image "r/i:1": tls: failed to verify certificate: x509: certificate signed by '
+        "unknown authority",
+        "the nodes do not trust the registry's certificate",
+    ),
+    "never": ("ErrImageNeverPull", 'Container image "r/i:1" is not present with pull policy of Never', "make push"),
+    "name": ("InvalidImageName", 'Failed to apply default image tag "r//i"', "check global.image.registry"),
+    "root": (
+        "CreateContainerConfigError",
+        "container has runAsNonRoot and image will run as root",
+        "build it with this project's Dockerfiles",
+    ),
+    "no program": (
+        "RunContainerError",
+        'failed to create containerd task: exec: "python": executable file not found in $PATH',
+        "the image lacks the program",
+    ),
+}
+
+PENDING = {
+    "no such class": ('storageclass.storage.k8s.io "nowhere" not found', "name a StorageClass that exists"),
+    "class without RWX": (
+        'failed to provision volume with StorageClass "ebs": rpc error: code = InvalidArgument desc = Volume '
+        "capabilities MULTI_NODE_MULTI_WRITER not supported",
+        "this StorageClass cannot share a volume between nodes",
+    ),
+    "quota": (
+        'persistentvolumeclaims "demo-data" is forbidden: exceeded quota: team, requested: requests.storage=300Gi',
+        "lower size under global.storage",
+    ),
+    "volume of another": ('volume "nfs" already bound to a different claim.', "global.storage.*.volumeName"),
+    "anything else": (
+        "rpc error: code = Internal desc = strange",
+        "the StorageClass could not make a ReadWriteMany volume",
+    ),
+}
+
+FURTHER = {
+    'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes': "take out of values",
+    'persistentvolumeclaim "demo-data" is being deleted': "wait until it is gone",
+    'Failed to pull image "r/i:1": no match for platform in manifest': "the image is for other processors",
+    "Unable to attach or mount volumes: timed out waiting for the condition": "the storage driver's pods",
+    "the ClusterQueue gpus is inactive": "ask who runs Kueue",
+    "waiting for 1 of 1 peers (x-worker-0: its name does not resolve: the pod has not started)": "see its own line",
+    "NodeLost: Node vm-1 which was running pod is unresponsive": "kubectl delete pod --force",
+    "Preempted in order to admit critical pod": "priorityClassName",
+    "The node was low on resource: memory.": "raise global.training.resources.requests",
+    "The node was low on resource: ephemeral-storage.": "the node's disk is full",
+    "couldn't assign flavors to pod set worker: insufficient quota": "Kueue's queue has no room",
+    "LocalQueue q doesn't exist": "global.scheduling.queue",
+    'could not get ClusterSecretStore "vault", not found': "secrets.external.store",
+    "error retrieving secret: Secret does not exist": "correct remoteKey",
+    "PodFailurePolicy exit code 2": "not cured by another try",
+    "Job demo-x has failed because it was active longer than specified deadline": "activeDeadlineSeconds",
+    "Job demo-x has failed because it has reached the specified backoff limit": "backoffLimit",
+    "no persistent volumes available for this claim and no storage class is set": "name a StorageClass",
+}
