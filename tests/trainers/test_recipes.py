@@ -4,10 +4,13 @@ import math
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, events
+from forked import Fleet
+from safetensors.torch import load_file
 from torch import nn
 
 from trainers import config, model, optim
@@ -172,6 +175,31 @@ def test_what_does_not_go_together_is_refused_in_words(override: dict[str, objec
     with pytest.raises(config.UserError) as caught:
         config.build({"recipe": "demo"}, override)
     assert said in str(caught.value)
+
+
+LITTLE: dict[str, dict[str, Any]] = {
+    "resnet50-a3": {"optimizer.lr": 0.05, "optimizer.clip_norm": 0.05, "augment.scale": [0.5, 1.0]},
+    "resnet50-v2": {
+        # with BatchNorm, what shares a forward would depend on the number of processes
+        "model.name": "little_models:groups", "batch.micro": 3, "augment.repeats": 3, "augment.erase": 0.5,
+        "optimizer.lr": 0.05, "ema.decay": 0.9, "ema.adjust": "none", "ema.every_steps": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LITTLE))
+def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(name: str, fleet: Fleet, tmp_path: Path) -> None:
+    """Its augmentation, loss, optimizer and average, on pictures of 16 pixels; ragged batches of odd size."""
+    sections = ("augment", "loss", "optimizer", "ema", "schedule")
+    tree = config.read_recipe(name)
+    over = {f"{section}.{key}": value for section in sections for key, value in tree.get(section, {}).items()}
+    over |= {"batch.global": 9, "optimizer.lr_batch": 9, "checkpoint.every_steps": 0, **LITTLE[name]}
+    runs = {world: fleet.train(tmp_path / str(world), world, **over) for world in (1, 3)}
+    losses = {world: [event["loss"] for event in events(run, "train")] for world, run in runs.items()}
+    assert losses[3] == pytest.approx(losses[1], rel=0, abs=1e-12)
+    states = {world: load_file(run / "published" / "model.safetensors") for world, run in runs.items()}
+    for key, value in states[1].items():
+        torch.testing.assert_close(states[3][key], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", RESNETS)
