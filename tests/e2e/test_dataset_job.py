@@ -1,0 +1,90 @@
+"""Three pods share the preparation without talking; one is killed midway; trainers wait for the end, in words."""
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import get, kubectl, until
+from trainers.prepare.build import build
+from trainers.prepare.config import parse
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+RELEASE = "shared"
+PODS = 3
+# So little processor time that the preparation takes long enough to be killed in its middle
+PREPARATION = {"shard_mb": 1, "decode": "all", "workers": 2}
+SETTINGS = [
+    "--set", f"dataset.parallelism={PODS}",
+    "--set", "dataset.resources.requests.cpu=50m", "--set", "dataset.resources.limits.cpu=150m",
+    *(text for key, value in PREPARATION.items() for text in ("--set", f"dataset.settings.{key}={value}")),
+    "--set", "mpijob.enabled=false", "--set", "global.training.nodes=1", "--set", "global.training.processesPerNode=1",
+    "--set", "global.training.config.max_steps=2", "--set", "global.training.config.wandb.mode=off",
+]  # fmt: skip
+
+
+def preparing(namespace: str, phase: str = "") -> dict[str, list[str]]:
+    """Return the names of the preparation's pods, by index; only those in a phase, if one is given."""
+    found: dict[str, list[str]] = {}
+    for pod in get("pods", namespace, "-l", "batch.kubernetes.io/job-completion-index"):
+        if not phase or pod["status"]["phase"] == phase:
+            index = pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
+            found.setdefault(index, []).append(pod["metadata"]["name"])
+    return found
+
+
+def logs(namespace: str, pod: str, *more: str) -> str:
+    return kubectl("logs", pod, "-n", namespace, *more, check=False)
+
+
+def trainer(namespace: str) -> str:
+    """Return the name of the pod that is to train, once there is one."""
+    pods = get("pods", namespace, "-l", "training.kubeflow.org/job-role=master")
+    return pods[0]["metadata"]["name"] if pods else ""
+
+
+def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, archive, install):
+    install(RELEASE, namespace, *SETTINGS)
+    master = until("a trainer's pod", lambda: trainer(namespace), 60)
+
+    def waiting() -> str:
+        return logs(namespace, master, "-c", "preflight")
+
+    until(
+        lambda: f"the trainer says how many shards are finished: {waiting()}",
+        lambda: re.search(r"waiting for /data/fashion/manifest\.json \([1-9]\d* shards are finished\)", waiting()),
+        120,
+    )
+    victims = until("part 0 still at work", lambda: preparing(namespace, "Running").get("0"), 30)
+    before = logs(namespace, victims[0])
+    assert "prepared /data/fashion" not in before
+    kubectl("delete", "pod", victims[0], "-n", namespace, "--force", "--grace-period=0")
+    until("another pod for part 0", lambda: set(preparing(namespace).get("0", [])) - set(victims), 60)
+
+    until(
+        lambda: f"training by itself; the preflight says: {waiting()}",
+        lambda: "step" in logs(namespace, master, "-c", "pytorch"),
+        240,
+    )
+    said = "".join(logs(namespace, pod) for pods in preparing(namespace).values() for pod in pods)
+    assert "are finished from before and kept" in said
+    assert "prepared /data/fashion: 6,000 train and 2,000 val samples" in said
+    until("every pod of the preparation done", lambda: len(preparing(namespace, "Succeeded")) == PODS, 60)
+    until("training done", lambda: get("pods", namespace, "-l", "training.kubeflow.org/job-role=master")[0]["status"]
+          ["phase"] == "Succeeded", 120)  # fmt: skip
+
+
+def test_the_shards_are_those_of_one_process(namespace, tmp_path):
+    claims = {claim["metadata"]["name"]: claim["spec"]["volumeName"] for claim in get("pvc", namespace)}
+    volume = json.loads(kubectl("get", "pv", claims[f"{RELEASE}-data"], "-o", "json"))["spec"]
+    root = Path((volume.get("hostPath") or volume.get("local") or {"path": "/nowhere"})["path"])
+    if not root.exists():
+        pytest.skip("the claim's folder is not on this machine")
+    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
+    source = {"kind": "path", "path": str(cache / "sample" / "fashion.zip")}
+    alone = build(parse({"source": source, "out": str(tmp_path / "fashion"), **PREPARATION}))
+    shared = json.loads((root / "fashion" / "manifest.json").read_text())
+    for split, entry in alone.splits.items():
+        assert [shard["sha256"] for shard in shared["splits"][split]["shards"]] == [s.sha256 for s in entry.shards]
