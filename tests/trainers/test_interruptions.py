@@ -1,4 +1,4 @@
-"""Kills, signals, faults and rivals: nothing is lost, and every end has its exit code."""
+"""Signals, faults and rivals of `python -m trainers.ddp`: nothing is lost, and every end has its exit code."""
 
 import json
 import os

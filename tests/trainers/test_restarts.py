@@ -1,4 +1,7 @@
-"""Restarts in place: processes die with their launcher, survivors go on without them, and what is hopeless is left."""
+"""Restarts in place under `python -m trainers.launch`.
+
+Processes die with their launcher, survivors go on without them, and what is hopeless is left.
+"""
 
 import socket
 import subprocess
