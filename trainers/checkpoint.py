@@ -216,7 +216,7 @@ class Writer:
         self._copied.clear()
         # Of the tensors still to be copied, how often each was written to; so a change in between is found out.
         self._versions = [tensor._version for _, tensor in later]
-        arguments = (step, later, meta, sources)
+        arguments = (step, meta, later, sources, self._on_device)
         self._thread = threading.Thread(target=self._write, args=arguments, name=FINISHED_FIRST, daemon=True)
         self._thread.start()
 
@@ -263,18 +263,17 @@ class Writer:
                     training.wait_event(event)
         self._on_device = event
 
-    def _write(self, step: int, later: list[Source], meta: dict[str, Any], sources: list[Source]) -> None:
+    def _write(self, step: int, meta: dict[str, Any], later: list[Source], sources: list[Source], event: Any) -> None:
         start = time.monotonic()
-        device = self._on_device
         try:
             copy([source for source in later if not source[1].is_cuda])
-            if device is not None:
-                device.synchronize()
-            elif self._versions != [tensor._version for _, tensor in later]:
+            if event is None and self._versions != [tensor._version for _, tensor in later]:
                 raise RuntimeError("the state changed while it was being copied: settle() was not called before")
+            self._copied.set()
+            if event is not None:
+                event.synchronize()  # the GPU itself waits in `settle`, this thread here, and training's nowhere
             sources.clear()  # tensors that were gathered for this checkpoint alone are let go of
             later.clear()
-            self._copied.set()
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             write(self._folder, step, self._buffers, {**meta, "holder": self._holder}, self._ours)
