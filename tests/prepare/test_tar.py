@@ -1,5 +1,6 @@
 import gzip
 import io
+import re
 import shutil
 import subprocess
 import tarfile
@@ -7,7 +8,17 @@ import tarfile
 import pytest
 
 from tests.fakes import files
-from tests.prepare.archives import HASTE, SYNSETS, config, imagenet, picture, pictures, write_tar, write_zip
+from tests.prepare.archives import (
+    HASTE,
+    SYNSETS,
+    config,
+    imagenet,
+    picture,
+    pictures,
+    write_folder,
+    write_tar,
+    write_zip,
+)
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
 from trainers.prepare.build import Options, build
@@ -79,6 +90,14 @@ def test_a_tar_over_http_is_read_by_several_connections_and_listed_once(tmp_path
         server.fault = lambda number, handler: number % 5 == 0 and handler.reset()
         build(config(f"{server.url}/a.tar", tmp_path / "out"), Options(patience=HASTE))
     assert found(tmp_path / "out") == expected
+
+
+def test_listing_a_tar_or_a_folder_says_how_far_it_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("trainers.prepare.pulse.EVERY", 0.0)
+    build(config(write_tar(tmp_path / "a.tar", MEMBERS), tmp_path / "out"))
+    assert re.search(r"listing .*a\.tar: \d+% · 12\d files · .* MB/s · about \d+ s left", capsys.readouterr().err)
+    build(config(write_folder(tmp_path / "folder", MEMBERS), tmp_path / "other"))
+    assert re.search(r"listing .*folder: 12\d files in \d+ folders", capsys.readouterr().err)
 
 
 def test_parts_share_a_gzipped_tar(tmp_path, expected):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from trainers.exits import Exit, ExitError, UserError
 from trainers.prepare.archive import BARE, Container, Member, name_hash, read_whole
+from trainers.prepare.pulse import Pulse
 from trainers.prepare.sources.base import Source, Traffic
 
 _THREADS = 16
@@ -122,6 +123,11 @@ def _walk(root: Path) -> Iterator[tuple[str, list[_File]]]:
     seen: set[tuple[int, int]] = set()
     level = [""]
     listed: dict[str, list[_File]] = {}
+    pulse, count = Pulse(), 0
+
+    def words(seconds: float) -> str:
+        return f"listing {root}: {count:,} files in {len(listed):,} folders · {count / seconds:,.0f} files/s"
+
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="list") as pool:
         while level:
             below: list[str] = []
@@ -132,6 +138,8 @@ def _walk(root: Path) -> Iterator[tuple[str, list[_File]]]:
                     raise UserError(f"{root / folder} is a link to a folder that is listed already; remove the link")
                 seen.add(identity)
                 listed[folder] = files
+                count += len(files)
+                pulse.beat(words)
                 below += folders
             level = below
     yield from sorted(listed.items())

@@ -13,12 +13,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from trainers.exits import UserError
 from trainers.prepare import manifest as manifests
 from trainers.prepare.archive import Container, Member, read_whole
 from trainers.prepare.lock import exclusive
+from trainers.prepare.pulse import Pulse
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.path import PathSource
 from trainers.prepare.stream import Reader, stream, unzipped
@@ -69,7 +71,7 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
                     f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or "
                     "give a plain tar or a zip, which are not unpacked"
                 )
-            _first_pass(source, listing, unpacked if gzipped else None)
+            _first_pass(source, listing, unpacked if gzipped else None, traffic)
     if not gzipped:
         return Tar(source, listing)
     local = PathSource(unpacked, traffic)
@@ -83,17 +85,29 @@ def remove_leftovers(work: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _first_pass(source: Source, listing: Path, unpacked: Path | None) -> None:
+def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: Traffic) -> None:
     """Write the listing, and the unpacked tar if it is asked for; the listing appears last."""
     suffix = f".{os.uname().nodename}-{os.getpid()}.tmp"
+    before, pulse = traffic.bytes, Pulse()
+
+    def words(seconds: float, files: int) -> str:
+        done = traffic.bytes - before
+        part, speed = min(done / source.size, 1), done / seconds
+        left = max(source.size - done, 0) / max(speed, 1.0)
+        return (
+            f"listing {source.label}: {part:.0%} · {files:,} files · {speed / 1e6:.1f} MB/s · about {left:.0f} s left · "
+            f"{traffic.retries} retries"
+        )
+
     temporary = {path: path.with_name(path.name + suffix) for path in (unpacked, listing) if path}
     try:
         with ExitStack() as stack:
             files = {path: stack.enter_context(name.open("wb")) for path, name in temporary.items()}
             chunks = stack.enter_context(stream(source))
             reader = Reader(unzipped(chunks, source) if unpacked else chunks, files[unpacked] if unpacked else None)
-            for member in scan(reader, source.label):
+            for number, member in enumerate(scan(reader, source.label), 1):
                 files[listing].write(json.dumps(member).encode() + b"\n")
+                pulse.beat(partial(words, files=number))
             if unpacked:
                 # To the end, where gzip keeps its own checksum
                 reader.exhaust()
