@@ -47,6 +47,8 @@ def template(values: Values | Path, helm: str = "helm3", release: str = "demo", 
     """Render the chart with values from a file or a dict; what was rendered before is remembered, unless `anew`."""
     render = _template.__wrapped__ if anew else _template
     if isinstance(values, Path):
+        # the examples' own release: one of them names what is derived from it
+        release = "run" if values in EXAMPLES else release
         return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
     return render(helm, release, ("-f", "-"), yaml.safe_dump(values))
 
