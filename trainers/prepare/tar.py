@@ -95,8 +95,8 @@ def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: T
         part, speed = min(done / source.size, 1), done / seconds
         left = max(source.size - done, 0) / max(speed, 1.0)
         return (
-            f"listing {source.label}: {part:.0%} · {files:,} files · {speed / 1e6:.1f} MB/s · about {left:.0f} s left · "
-            f"{traffic.retries} retries"
+            f"listing {source.label}: {part:.0%} · {files:,} files · {speed / 1e6:.1f} MB/s · about {left:.0f} s left "
+            f"· {traffic.retries} retries"
         )
 
     temporary = {path: path.with_name(path.name + suffix) for path in (unpacked, listing) if path}
