@@ -71,12 +71,15 @@ def test_credentials_from_the_mounted_secret(kaggle, tmp_path, form):
     assert (tmp_path / "little/manifest.json").exists()
 
 
-@pytest.mark.parametrize("form", ["environment", "access_token", "kaggle.json"])
+@pytest.mark.parametrize("form", ["environment", "file", "access_token", "kaggle.json"])
 def test_the_other_places_where_kaggles_client_looks(kaggle, tmp_path, monkeypatch, form):
     folder = tmp_path / "config"
     folder.mkdir()
     if form == "environment":
         monkeypatch.setenv("KAGGLE_API_TOKEN", TOKEN)
+    elif form == "file":
+        (folder / "my-token").write_text(f"{TOKEN}\n")
+        monkeypatch.setenv("KAGGLE_API_TOKEN", str(folder / "my-token"))
     elif form == "access_token":
         (folder / "access_token").write_text(TOKEN)
     else:

@@ -43,7 +43,8 @@ def find_credentials() -> Credentials:
     for lookup in (os.environ.get, lambda name: secrets.read(folder / name)):
         token, username, key = (lookup(name) for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY"))
         if token:
-            return Credentials(None, None, token)
+            # Kaggle's client takes the name of a file there as well
+            return Credentials(None, None, secrets.read(Path(token)) or token)
         if username and key:
             return Credentials(username, key, None)
     if token := secrets.read(config / "access_token"):
