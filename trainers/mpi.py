@@ -134,6 +134,21 @@ def pass_on_stop(path: Path) -> int:
     return Exit.DONE
 
 
+def wait_for_earlier_ranks(path: Path) -> int:
+    """Return when no rank of an earlier launcher runs in this pod; one that outlives its grace period is killed.
+
+    The next launcher asks for this over ssh. Kubernetes makes it as soon as the one before is told to stop, while that
+    one's ranks still save; new ones would take the run directory from them, and the GPUs they stand on.
+    """
+    mpi_ranks.take_on_environment(path)
+    deadline = time.monotonic() + grace_seconds()
+    while running := mpi_ranks.find(path):
+        if time.monotonic() > deadline:
+            mpi_ranks.signal_all(running, signal.SIGKILL)
+        time.sleep(0.2)
+    return Exit.DONE
+
+
 # ---------------------------------------------------------------------------------------------- launcher
 
 
@@ -160,11 +175,16 @@ def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]
 
 def stop_ranks(hosts: Sequence[str], places: Places) -> None:
     """Have the workers tell their ranks to stop: mpirun itself would kill them a second after its own SIGTERM."""
-    remote = f"{sys.executable} -m trainers.mpi stop {places.environment}"
+    on_all(hosts, places, "stop", 10)
+
+
+def on_all(hosts: Sequence[str], places: Places, command: str, seconds: float) -> None:
+    """Run one of this module's commands on every worker, all at once, for at most so long."""
+    remote = f"{sys.executable} -m trainers.mpi {command} {places.environment}"
 
     def tell(host: str) -> None:
         with contextlib.suppress(subprocess.SubprocessError, OSError):
-            subprocess.run([*ssh_command(places), host, remote], timeout=10, check=False, capture_output=True)
+            subprocess.run([*ssh_command(places), host, remote], timeout=seconds, check=False, capture_output=True)
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(tell, hosts))
@@ -214,6 +234,7 @@ def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places
     mpirun = mpirun_command(np, places, command)
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
     mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
+    on_all(list(hosts), places, "settle", grace_seconds() + 20)
     print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
     code, error = run_ranks(mpirun, list(hosts), places)
     if code in (Exit.DONE, Exit.STOPPED):
@@ -230,7 +251,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     launcher.add_argument("--np", type=int, required=True, help="number of processes, over all nodes")
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a failure that no retry cures is noted")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
-    for name in ("orted", "stop"):
+    for name in ("orted", "stop", "settle"):
         internal = commands.add_parser(name)
         internal.add_argument("environment", type=Path)
         internal.add_argument("rest", nargs=argparse.REMAINDER)
@@ -239,6 +260,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return start_daemon(options.environment, options.rest)
     if options.command == "stop":
         return pass_on_stop(options.environment)
+    if options.command == "settle":
+        return wait_for_earlier_ranks(options.environment)
     if options.command == "worker":
         preflight_transport.check()
         return podlog.kept(lambda: worker(Places.here()))

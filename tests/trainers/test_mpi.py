@@ -160,9 +160,15 @@ stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 about = os.environ["OMPI_COMM_WORLD_RANK"], repr(os.environ.get("SECRET")), "SSH_CLIENT" in os.environ
 print("RANK", *about, flush=True)
+saving = sys.argv[0] + ".saving"
+if os.path.exists(saving):
+    print("TOO EARLY", flush=True)
 for _ in range(int(sys.argv[1]) * 10):
     if stop:
+        open(saving, "w").close()
         time.sleep(2)
+        if os.path.exists(saving):
+            os.unlink(saving)
         print("SAVED", flush=True)
         sys.exit(143)
     time.sleep(0.1)
@@ -249,9 +255,15 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
     try:
         read_until(launcher, "RANK", 2)
         (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
+        # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
+        follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
         out = launcher.communicate(timeout=40)[0]
         assert out.count("SAVED") == 2, out
         assert launcher.returncode == Exit.STOPPED
+        if follower is not None:
+            out = follower.communicate(timeout=40)[0]
+            assert follower.returncode == 0, out
+            assert "TOO EARLY" not in out
     finally:
         launcher.kill()
         worker.send_signal(signal.SIGTERM)
