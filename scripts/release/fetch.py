@@ -8,33 +8,71 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from release import kube
 
 
-def reader_pod(pod: str, claim: str, image: str) -> dict:
+class Source(NamedTuple):
+    """Where files lie, and how a pod gets at them: as the release's own pods do."""
+
+    claim: str
+    folder: str  # of the claim, which the release's pods take for all of it
+    image: str
+    like: dict  # the parts of a pod's spec that decide who it is and where it may run
+
+
+PLAIN = {
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "runAsGroup": 1000,
+        "fsGroup": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+}
+LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
+
+
+def source(release: str, which: str, pods: list[dict], image: str = "") -> Source:
+    """Read from the release's newest pod where `data` or `results` lie; a claim may be named itself, too."""
+    named = which not in ("results", "data")
+    for pod in sorted(pods, key=lambda p: p["metadata"]["creationTimestamp"], reverse=True):
+        spec = pod["spec"]
+        claims = {
+            v["name"]: v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v
+        }
+        container = spec["containers"][0]
+        mounts = {mount["name"]: mount.get("subPath", "") for mount in container["volumeMounts"]}
+        if named or (which in claims and which in mounts):
+            claim, folder = (which, "") if named else (claims[which], mounts[which])
+            return Source(claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec})
+    if not image:
+        raise kube.KubeError(f"release {release} has no pod that tells the image to read with: name one with --image")
+    return Source(which if named else f"{release}-{which}", "", image, PLAIN)
+
+
+def reader_pod(pod: str, what: Source) -> dict:
     """Return a pod that every Pod Security level admits and that only sleeps, with the claim at /claim."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": pod},
+        "metadata": {"name": pod, "labels": {"sidecar.istio.io/inject": "false"}},
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 1,
             "activeDeadlineSeconds": 3600,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "runAsGroup": 1000,
-                "fsGroup": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
+            **what.like,
             "containers": [
                 {
                     "name": "reader",
-                    "image": image,
+                    "image": what.image,
                     "command": ["sleep", "3600"],
+                    "resources": {
+                        "requests": {"cpu": "50m", "memory": "64Mi"},
+                        "limits": {"cpu": "1", "memory": "256Mi"},
+                    },
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -43,29 +81,22 @@ def reader_pod(pod: str, claim: str, image: str) -> dict:
                     "volumeMounts": [{"name": "claim", "mountPath": "/claim", "readOnly": True}],
                 }
             ],
-            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}],
+            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": what.claim, "readOnly": True}}],
         },
     }
 
 
-def image_of(release: str, namespace: str) -> str:
-    """Return the image that the release's newest pod runs: it is on the nodes already."""
-    pods = kube.items("pods", namespace, f"{kube.INSTANCE}={release}")
-    if not pods:
-        raise kube.KubeError(f"release {release} has no pod in namespace {namespace}: name an image with --image")
-    return max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["spec"]["containers"][0]["image"]
-
-
-def fetch(namespace: str, claim: str, image: str, path: str, destination: Path) -> None:
+def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
-    pod = f"fetch-{claim}"[:63].rstrip("-")
+    pod = f"fetch-{what.claim}"[:63].rstrip("-")
+    place = "/".join(part for part in ("/claim", what.folder, path) if part)
     kube.kubectl("delete", "pod", pod, "-n", namespace, "--ignore-not-found", "--wait=true")
-    kube.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(reader_pod(pod, claim, image)))
+    kube.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(reader_pod(pod, what)))
     try:
         kube.kubectl("wait", "-n", namespace, f"pod/{pod}", "--for=condition=Ready", "--timeout=120s", timeout=130)
         destination.mkdir(parents=True, exist_ok=True)
         with subprocess.Popen(
-            [kube.program(), "exec", "-n", namespace, pod, "--", "tar", "-C", f"/claim/{path}", "-cf", "-", "."],
+            [kube.program(), "exec", "-n", namespace, pod, "--", "tar", "-C", place, "-cf", "-", "."],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=kube.environment(),
@@ -73,7 +104,9 @@ def fetch(namespace: str, claim: str, image: str, path: str, destination: Path) 
             unpacked = subprocess.run(["tar", "-C", str(destination), "-xf", "-"], stdin=sender.stdout, check=False)
             _, error = sender.communicate()
         if sender.returncode or unpacked.returncode:
-            raise kube.KubeError(f"{path} on claim {claim}: {error.decode().strip() or 'could not be unpacked here'}")
+            raise kube.KubeError(
+                f"{path} on claim {what.claim}: {error.decode().strip() or 'could not be unpacked here'}"
+            )
     finally:
         kube.kubectl("delete", "pod", pod, "-n", namespace, "--ignore-not-found", "--wait=false")
 
@@ -88,15 +121,10 @@ def main() -> int:
     parser.add_argument("--claim", default="results", help="results or data, or the name of an existing claim")
     parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
     args = parser.parse_args()
-    claim = f"{args.release}-{args.claim}" if args.claim in ("results", "data") else args.claim
     try:
-        fetch(
-            args.namespace,
-            claim,
-            args.image or image_of(args.release, args.namespace),
-            args.path.strip("/"),
-            args.destination,
-        )
+        pods = kube.items("pods", args.namespace, f"{kube.INSTANCE}={args.release}")
+        what = source(args.release, args.claim, pods, args.image)
+        fetch(args.namespace, what, args.path.strip("/"), args.destination)
     except kube.KubeError as error:
         print(f"fetch: {error}", file=sys.stderr)
         return 2

@@ -64,6 +64,9 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- if and (omit $network "NCCL_IB_DISABLE") (not .rdma.resource) (not .rdma.env) -}}
 {{- fail (printf "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" (keys $network | sortAlpha | join ", ")) -}}
 {{- end -}}
+{{- if and .peers.check (eq (int .peers.port) 23456) -}}
+{{- fail "\n\nglobal.training.peers.port is 23456, where the process group meets: choose another.\n" -}}
+{{- end -}}
 {{- if and .rdma.env (not .rdma.resource) -}}
 {{- fail "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" -}}
 {{- end -}}

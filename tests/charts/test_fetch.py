@@ -1,0 +1,61 @@
+"""scripts/fetch reads a claim as the release's own pods do."""
+
+import sys
+
+import pytest
+
+from . import helm
+from .test_manners import pods
+
+sys.path.insert(0, str(helm.ROOT / "scripts"))
+from release import fetch, kube
+
+
+def as_pods(values: helm.Values) -> list[dict]:
+    """The rendered pod templates, as pods."""
+    found = []
+    for document in helm.documents(helm.template(values)):
+        for number, pod in enumerate(pods(document)):
+            stamp = f"2026-11-21T12:{len(found):02d}:00Z"
+            name = f"{document['metadata']['name']}-{number}"
+            found.append({**pod, "metadata": {**pod["metadata"], "name": name, "creationTimestamp": stamp}})
+    return found
+
+
+NFS = {
+    "uid": 2001,
+    "gid": 2002,
+    "data": {"existingClaim": "nfs", "subPath": "sets"},
+    "results": {"existingClaim": "nfs", "subPath": "team-a/out"},
+}
+
+
+def test_the_claim_folder_and_user_are_those_of_the_pods():
+    shared = as_pods(
+        helm.merged(helm.everything(), {"global": {"storage": NFS, "image": {"pullSecrets": ["regcred"]}}})
+    )
+    results, data = (fetch.source("demo", which, shared) for which in ("results", "data"))
+    assert (results.claim, results.folder) == ("nfs", "team-a/out")
+    assert (data.claim, data.folder) == ("nfs", "sets")
+    assert results.like["securityContext"]["runAsUser"] == 2001
+    assert results.like["imagePullSecrets"] == [{"name": "regcred"}]
+    assert results.image.startswith("registry.example.com/team/trainyard-")
+
+
+def test_a_claim_may_be_named_and_an_image_given():
+    shared = as_pods(helm.everything())
+    assert fetch.source("demo", "results", shared).claim == "demo-results"
+    assert fetch.source("demo", "elsewhere", shared).claim == "elsewhere"
+    assert fetch.source("demo", "results", [], "registry.example.com/i:1")[:3] == (
+        "demo-results",
+        "",
+        "registry.example.com/i:1",
+    )
+    with pytest.raises(kube.KubeError, match="--image"):
+        fetch.source("demo", "results", [])
+
+
+def test_the_reading_pod_passes_the_restricted_standard():
+    pod = fetch.reader_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())))
+    said = helm.run("podsecurity", stdin=helm.yaml.safe_dump(pod))
+    assert "0 findings" in said
