@@ -144,7 +144,7 @@ def _s3(endpoint: str, anonymous: bool, patience: Patience) -> Any:
 
 
 def _gcs(endpoint: str, anonymous: bool) -> Any:
-    # Else it asks by gRPC what kind of bucket this is, for a minute where that gets no answer; ranges need no such thing
+    # Else it asks by gRPC what kind of bucket this is, for a minute where nothing answers; ranges need no such thing
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     path = secrets.folder(SECRET) / "gcs.json"
     token = "anon" if anonymous else str(path) if path.exists() else None
