@@ -81,6 +81,14 @@ def known(kind: str) -> bool:
     return True
 
 
+def definition(kind: str) -> dict:
+    """Return a custom kind's CRD; empty where there is none, or this user may not look."""
+    try:
+        return json.loads(kubectl("get", "--raw", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}"))
+    except KubeError:
+        return {}
+
+
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
     found = {kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS}
@@ -93,6 +101,7 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
     own = f"{INSTANCE}={release}"
     found = {kind: items(kind, namespace, own if "kueue" not in kind else "") for kind in CAUSES}
+    found["crds"] = [crd for kind in OPERATORS if (crd := definition(kind))]
     names = {f"{release}-data", f"{release}-results"}
     found["claims_of_its_name"] = [
         claim for claim in items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from release import claims, kube
+from release import claims, crds, kube
 from release.findings import Finding, age, conditions, events_of, name, since
 from release.remedies import CONTAINERS, EXIT_CODES, JOBS, QUEUES, SECRETS, remedy
 
@@ -163,6 +163,7 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
         )
         for one in objects["missing_kinds"]
     ]
+    findings += [found for crd in objects.get("crds", []) if (found := crds.fit(crd))]
     findings += claims.explain(release, objects, events)
     findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]

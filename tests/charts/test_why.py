@@ -1,5 +1,6 @@
 """scripts/why: for each way in which a run waits or fails, objects as the API shows them, the cause and the remedy."""
 
+import json
 import re
 import sys
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from . import helm
 from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 
 sys.path.insert(0, str(helm.ROOT / "scripts"))
-from release import claims, remedies, why
+from release import claims, crds, remedies, why
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-11-21T11:00:00Z", "2026-11-21T11:59:55Z"
@@ -185,6 +186,39 @@ def test_jobs_that_nobody_runs():
     says(explain(mpijobs=[job]), "no operator has looked at it in 3600 s", "mpi-operator is not running")
     assert "remedy" not in explain(mpijobs=[thing("MPIJob", "demo-y", creationTimestamp=YOUNG)])
     says(explain(missing_kinds=[{"kind": "mpijobs.kubeflow.org"}]), "does not know mpijobs", "install mpi-operator")
+
+
+def definition(kind: str, version: str, *fields: str) -> dict:
+    spec: dict = {"properties": {}}
+    for path in fields:
+        node = spec
+        for step in path.split("."):
+            node = node["properties"].setdefault(step, {"properties": {}})
+    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
+    return {"metadata": {"name": kind}, "spec": {"versions": [{"name": version, "served": True, "schema": schema}]}}
+
+
+def test_operators_that_do_not_fit():
+    mpi, torch = "mpijobs.kubeflow.org", "pytorchjobs.kubeflow.org"
+    says(explain(crds=[definition(mpi, "v1")]), "it serves v1, and the chart renders v2beta1", "mpi-operator 0.8.2")
+    old = definition(torch, "v1", "nprocPerNode", "elasticPolicy.rdzvConf", "runPolicy.suspend")
+    says(explain(crds=[old]), "does not know spec.runPolicy.managedBy", "update the operator: training-operator 1.9.4")
+    pod = thing("Pod", "p", {"phase": "Running"})
+    assert "remedy" not in explain(
+        crds=[definition(kind, *_flat(crds.NEEDED[kind])) for kind in (mpi, torch)], pods=[pod]
+    )
+
+
+def _flat(needed: tuple) -> tuple:
+    return (needed[0], *needed[1])
+
+
+@pytest.mark.parametrize(("kind", "file"), [("mpijobs.kubeflow.org", "mpijob-kubeflow-v2beta1"),
+                                            ("pytorchjobs.kubeflow.org", "pytorchjob-kubeflow-v1")])  # fmt: skip
+def test_the_tested_operators_fit(kind, file):
+    schema = json.loads((helm.ROOT / "build" / "schemas" / f"{file}.json").read_text())
+    version = {"name": crds.NEEDED[kind][0], "served": True, "schema": {"openAPIV3Schema": schema}}
+    assert crds.fit({"metadata": {"name": kind}, "spec": {"versions": [version]}}) is None
 
 
 def queued(message: str = "", owner: str = "uid-demo-x") -> str:
