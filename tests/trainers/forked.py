@@ -80,6 +80,17 @@ class Fleet:
         codes = self.forker.wait(job[0])
         return codes, "\n".join(path.read_text() for path in sorted(job[1].glob("*.log")))
 
+    def inside(self, folder: Path, world: int, case: str, *arguments: str, **over: Any) -> list[Any]:
+        """What the ranks of a case of inside_ranks.py saw."""
+        results = folder / f"{case}-{world}-{len(list(folder.iterdir()))}"
+        results.mkdir()
+        options = [case, str(results), *arguments, *(f"{key}={json.dumps(value)}" for key, value in over.items())]
+        places = under_horovodrun(world) if "horovod" in arguments else under_torchrun(world)
+        job = self.forker.start("inside_ranks", options, places, results)
+        codes, output = self.wait((job, results))
+        assert codes == [0] * world, output
+        return [json.loads((results / f"{rank}.json").read_text()) for rank in range(world)]
+
     def train(self, run: Path, world: int, module: str = "trainers.ddp", **over: Any) -> Path:
         """Run to the end, which must be good."""
         codes, output = self.wait(self.start(run, world, module, **over))

@@ -80,10 +80,10 @@ def not_a_model(num_classes: int) -> Tensor:
 class Block(nn.Module):
     """A residual block."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, norm: bool) -> None:
         super().__init__()
         self.conv = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(width)
+        self.norm = nn.BatchNorm2d(width) if norm else nn.GroupNorm(2, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + torch.relu(self.norm(self.conv(x)))
@@ -92,10 +92,10 @@ class Block(nn.Module):
 class Blocks(nn.Module):
     """Three blocks that are alike, between a stem and a head."""
 
-    def __init__(self, num_classes: int, width: int = 6) -> None:
+    def __init__(self, num_classes: int, norm: bool = True, width: int = 6) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, width, 3, stride=2)
-        self.stages = nn.Sequential(Block(width), nn.Sequential(Block(width), Block(width)))
+        self.stages = nn.Sequential(Block(width, norm), nn.Sequential(Block(width, norm), Block(width, norm)))
         self.fc = nn.Linear(width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,57 @@
+"""FSDP: what a rank keeps, which parts a model has, what it computes with."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from forked import Fleet
+from inside_ranks import WIDTH, settings
+from little_models import Blocks, Net
+from torch import nn
+
+MODEL_MIB = 8 * WIDTH * WIDTH * 4 >> 20
+
+
+def test_a_ranks_memory_falls_with_the_ranks(fleet: Fleet, tmp_path: Path) -> None:
+    kept, most = {}, {}
+    for world in (2, 4):
+        ranks = fleet.inside(tmp_path, world, "parts")
+        kept[world], most[world] = (max(rank[key] for rank in ranks) for key in ("kept", "most"))
+        assert kept[world] == pytest.approx(2 * MODEL_MIB / world, rel=0.05)  # weights and momentum
+    assert most[2] - most[4] > 0.8 * 3 * MODEL_MIB / 4  # weights, gradients and momentum: a quarter less of each
+
+
+def test_bf16_is_computed_with_and_fp32_kept(fleet: Fleet, tmp_path: Path) -> None:
+    first, second = fleet.inside(tmp_path, 2, "mixed")
+    assert first == second
+    assert (first["kept"], first["computed"]) == (["torch.float32"], ["torch.bfloat16"])
+    assert first["losses"][-1] < first["losses"][0]
+
+
+def test_parts_are_the_repeated_blocks_and_large_layers() -> None:
+    import torchvision
+
+    from trainers.parallel.fsdp import blocks
+
+    resnet = torchvision.models.resnet50()
+    kinds = [type(part).__name__ for part in blocks(resnet)]
+    assert kinds == ["Bottleneck"] * 16 + ["Linear"]
+    vgg = blocks(torchvision.models.vgg11())
+    assert sum(p.numel() for part in vgg for p in part.parameters()) > 0.95 * 132_863_336
+    assert len(blocks(Blocks(4))) == 3
+    assert len(blocks(Net(4))) == 2
+    assert blocks(nn.Linear(2, 2)) == []
+
+
+def test_types_of_weights_and_sums() -> None:
+    from trainers.parallel.fsdp import policy
+
+    def types(**over: str) -> tuple[torch.dtype | None, torch.dtype | None]:
+        found = policy(settings(**over))
+        return found.param_dtype, found.reduce_dtype
+
+    assert types(precision="fp32") == (None, torch.float32)
+    assert types(precision="fp64") == (None, torch.float64)
+    assert types(precision="bf16") == (torch.bfloat16, torch.float32)
+    assert types(precision="bf16", **{"comm.compression": "bf16"}) == (torch.bfloat16, torch.bfloat16)
+    assert types(precision="fp32", **{"comm.gradients": "fp64"}) == (None, torch.float64)
