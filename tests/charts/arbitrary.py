@@ -187,10 +187,12 @@ def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
     shared["image"]["pullSecrets"] = [*shared["image"].get("pullSecrets", []), "demo-registry"]
     external = secrets.setdefault("external", {})
     external.setdefault("store", {})["name"] = "vault"
-    for which in ("kaggle", "wandb", "registry"):
+    for which in ("kaggle", "objectstore", "wandb", "registry"):
         made = secrets.setdefault(which, {})
         for pair in (("username", "key"), ("username", "password")):
             if which in ("kaggle", "registry") and (which == "kaggle") == (pair[1] == "key"):
                 made.update(dict.fromkeys(pair, "x") if any(made.get(key) for key in pair) else dict.fromkeys(pair, ""))
+        if which == "objectstore":
+            made.update(dict.fromkeys(("accessKeyId", "secretAccessKey"), "x" if made else ""))
         if any(value for key, value in made.items() if key != "server"):
             external.pop(which, None)

@@ -25,7 +25,7 @@ EXTERNAL = helm.merged(
             "wandb": {"apiKey": ""},
             "external": {
                 "store": {"name": "vault"},
-                **{which: {"remoteKey": "team"} for which in ("kaggle", "wandb", "registry")},
+                **{which: {"remoteKey": "team"} for which in ("kaggle", "objectstore", "wandb", "registry")},
             },
         },
     ),
@@ -79,6 +79,7 @@ OTHER: dict[str, Any] = {
     "networkPolicy.dataset.egress": [],
     "secrets.external.store.kind": "SecretStore",
     "secrets.external.refreshInterval": "2h",
+    "secrets.external.objectstore.properties": {"AWS_ACCESS_KEY_ID": "id"},
     "secrets.external.kaggle.properties": {"KAGGLE_API_TOKEN": "token"},
     "secrets.external.wandb.properties": {"WANDB_API_KEY": "key"},
     "secrets.external.registry.properties": {".dockerconfigjson": "config"},
@@ -104,8 +105,16 @@ CONTEXT: dict[str, helm.Values] = {
             "store.name",
             "store.kind",
             "refreshInterval",
-            *(f"{which}.{key}" for which in ("kaggle", "wandb", "registry") for key in ("remoteKey", "properties")),
+            *(
+                f"{which}.{key}"
+                for which in ("kaggle", "objectstore", "wandb", "registry")
+                for key in ("remoteKey", "properties")
+            ),
         )
+    },
+    **{
+        f"secrets.objectstore.{key}": helm.at("secrets.objectstore", {"accessKeyId": "a", "secretAccessKey": "b"})
+        for key in ("accessKeyId", "secretAccessKey", "sessionToken", "region")
     },
     "secrets.registry.server": helm.merged(PULL, helm.at("secrets.registry", {"username": "a", "password": "b"})),
     "dataset.source.competition": helm.at("dataset.source.kind", "kaggle"),

@@ -1,4 +1,4 @@
-{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `wandb` or `registry`. */}}
+{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `objectstore`, `wandb` or `registry`. */}}
 {{- define "secrets.name" -}}
 {{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
 {{- end -}}
@@ -23,6 +23,15 @@
 {{- if ne (empty .Values.kaggle.username) (empty .Values.kaggle.key) -}}
 {{- fail "\n\nsecrets.kaggle.username and secrets.kaggle.key belong together: set both, or secrets.kaggle.token instead.\n" -}}
 {{- end -}}
+{{- if ne (empty .Values.objectstore.accessKeyId) (empty .Values.objectstore.secretAccessKey) -}}
+{{- fail "\n\nsecrets.objectstore.accessKeyId and secrets.objectstore.secretAccessKey belong together: set both.\n" -}}
+{{- end -}}
+{{- $store := dict -}}
+{{- if .Values.objectstore.accessKeyId -}}
+{{- with .Values.objectstore -}}
+{{- $store = dict "AWS_ACCESS_KEY_ID" .accessKeyId "AWS_SECRET_ACCESS_KEY" .secretAccessKey "AWS_SESSION_TOKEN" .sessionToken "AWS_REGION" .region -}}
+{{- end -}}
+{{- end -}}
 {{- $registry := dict -}}
 {{- with .Values.registry -}}
 {{- if ne (empty .username) (empty .password) -}}
@@ -34,5 +43,5 @@
 {{- $_ := set $registry ".dockerconfigjson" (mustToJson (dict "auths" (dict $server (dict "username" .username "password" .password "auth" $auth)))) -}}
 {{- end -}}
 {{- end -}}
-{{- mustToJson (dict "kaggle" $kaggle "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
 {{- end -}}
