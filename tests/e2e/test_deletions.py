@@ -1,0 +1,142 @@
+"""`kubectl delete pod` of each kind of pod in training: all ranks save at one step, and the run goes on from there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, lines, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+RELEASE = "gone"
+STEPS = 100
+CONFIG = {
+    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "log.console_seconds": 1, "wandb.mode": "off",
+}  # fmt: skip
+SETTINGS = [
+    "--set", "mpijob.runPolicy.suspend=false", "--set", "global.training.processesPerNode=1",
+    "--set", "global.training.env[3].name=OMP_NUM_THREADS", "--set-string", "global.training.env[3].value=1",
+    *(part for key, value in CONFIG.items() for part in ("--set", f"global.training.config.{key}={value}")),
+]  # fmt: skip
+ROLES = {
+    "pytorchjob": "training.kubeflow.org/replica-type=master",
+    "mpijob": "training.kubeflow.org/job-role=launcher",
+}
+
+
+class Watch:
+    """Exit codes of containers, as the pods' status tells them: a deleted pod is gone seconds later."""
+
+    def __init__(self, namespace):
+        command = ["kubectl", "get", "pods", "-n", namespace, "-w", "-o", "json"]
+        self.process = subprocess.Popen(command, env=cluster.ENV, text=True, stdout=subprocess.PIPE)
+        self.codes: dict[tuple[str, str], int] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        text, decoder = "", json.JSONDecoder()
+        for line in self.process.stdout:
+            text += line
+            if line.rstrip() == "}":
+                pod, _ = decoder.raw_decode(text)
+                text = ""
+                for status in pod["status"].get("containerStatuses", []):
+                    if ended := status["state"].get("terminated"):
+                        self.codes[pod["metadata"]["name"], pod["metadata"]["uid"]] = ended["exitCode"]
+
+
+def newest(namespace, job):
+    """Return the name of the pod that tells of a job's progress."""
+    pods = get("pods", namespace, "-l", ROLES[job])
+    return max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"]["name"] if pods else ""
+
+
+def trained(namespace, job, starts, beyond=4):
+    """Return whether the job's newest start is the `starts`-th and has done some steps."""
+    pod = newest(namespace, job)
+    log = kubectl("logs", pod, "-n", namespace, "-c", "pytorch" if job == "pytorchjob" else "launcher", check=False)
+    resumed = re.findall(r"resumed at step (\d+)", log)
+    done = [int(step) for step in re.findall(r"step +(\d+)/", log)]
+    first = int(resumed[-1]) if resumed else 0
+    return bool(resumed) == (starts > 1) and max(done, default=0) >= first + beyond
+
+
+def delete(namespace, *pods):
+    """Delete pods, and return their uids."""
+    uids = [p["metadata"]["uid"] for p in get("pods", namespace) if p["metadata"]["name"] in pods]
+    assert len(uids) == len(pods), pods
+    kubectl("delete", "pod", *pods, "-n", namespace, "--wait=false")
+    return uids
+
+
+@pytest.fixture(scope="module")
+def disturbed(namespace, archive, install, tmp_path_factory):
+    """Run both jobs to the end, each with two of its pods deleted; what they left, exit codes, and whom was deleted."""
+    install(RELEASE, namespace, *SETTINGS)
+    watch = Watch(namespace)
+    deleted = []
+    try:
+        until("both jobs train", lambda: all(trained(namespace, job, 1) for job in ROLES), 180)
+        names = [p["metadata"]["name"] for p in get("pods", namespace)]
+        master = next(name for name in names if name.endswith("-master-0"))
+        workers = {"ddp": master.replace("-master-0", "-worker-0")}
+        workers["mpi"] = next(name for name in names if name.endswith("-worker-0") and name != workers["ddp"])
+        deleted += delete(namespace, master, workers["mpi"])
+        until("both jobs train again", lambda: all(trained(namespace, job, 2) for job in ROLES), 120)
+        deleted += delete(namespace, workers["ddp"], newest(namespace, "mpijob"))
+        cluster.follow(RELEASE, namespace, 150)
+    finally:
+        watch.process.terminate()
+    folder = tmp_path_factory.mktemp("gone")
+    for job in ROLES:
+        cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}-{job}", folder / job, "-n", namespace)
+    return folder, watch.codes, deleted
+
+
+@pytest.mark.parametrize("job", ROLES)
+def test_nothing_is_lost_beyond_the_step_in_flight(disturbed, job):
+    run = disturbed[0] / job
+    metrics = lines(run / "metrics.jsonl")
+    resumed = [event for event in metrics if event["event"] == "resume"]
+    assert len(resumed) == 2
+    assert [event["lost_steps"] for event in resumed] == [0, 0]
+    steps = [event["step"] for event in metrics if event["event"] == "train"]
+    assert steps == list(range(1, STEPS + 1))
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+
+
+def test_the_pods_status_says_saved_and_stopped(disturbed):
+    _, codes, deleted = disturbed
+    ended = {uid: (name, code) for (name, uid), code in codes.items()}
+    for uid in deleted:
+        name, code = ended[uid]
+        # an MPI worker serves ssh until its ranks have saved; their code is the launcher's
+        assert code == (0 if "mpijob" in name and "-worker-" in name else 143), ended
+    launchers = [code for name, code in ended.values() if "-launcher-" in name]
+    assert sorted(launchers) == [0, 143, 143]  # the last try succeeds
+    assert {code for _, code in ended.values()} == {0, 143}
+
+
+def test_the_weights_are_those_of_an_undisturbed_run(disturbed, namespace, tmp_path):
+    cluster.run("scripts/fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
+    settings = {**CONFIG, "data.dir": str(tmp_path / "data"), "run.dir": str(tmp_path / "calm")}
+    options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.launch", "--nproc-per-node", "2", "-m", "trainers.ddp", "--recipe", "demo",
+         *options],
+        cwd=cluster.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    calm, run = (weights(path) for path in (tmp_path / "calm", disturbed[0] / "pytorchjob"))
+    assert all(torch.equal(calm[name], run[name]) for name in calm)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "published" / "model.pth", weights_only=True)
