@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -175,7 +176,6 @@ for _ in range(int(sys.argv[1]) * 10):
 sys.exit(int(sys.argv[2]))
 """
 SECRET = "two\nlines, 'quotes' and $HOME"
-PORT = 22122
 
 
 @pytest.fixture
@@ -185,14 +185,17 @@ def pod(tmp_path: Path) -> dict[str, str]:
         pytest.skip("no OpenMPI or sshd here: scripts/bootstrap mpi installs them")
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd asks root for it
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
     key = tmp_path / "key"
     subprocess.check_call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
     (tmp_path / "sshd_config").write_text(
-        f"Port {PORT}\nListenAddress 127.0.0.2\nHostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\n"
+        f"Port {port}\nListenAddress 127.0.0.2\nHostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\n"
         "PidFile none\nUsePAM no\nPermitRootLogin yes\nLogLevel FATAL\n"
     )
     (tmp_path / "ssh_config").write_text(
-        f"Host *\n  Port {PORT}\n  IdentityFile {key}\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+        f"Host *\n  Port {port}\n  IdentityFile {key}\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
         "  BatchMode yes\n  LogLevel ERROR\n"
     )
     write_hostfile(tmp_path, "127.0.0.2 slots=2\n")
