@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trainers.data.sampler import Ids
 
-Read = Callable[[Ids], list[Any]]  # samples -> what storage holds of each
+Read = Callable[[Ids], list[Any]]  # samples of one group of `neighbours` -> what storage holds of each
 Make = Callable[[Any, int, int], Tensor]  # (what was read, sample, draw) -> uint8 picture, shape (3, size, size)
 Item = TypeVar("Item")
 
@@ -59,7 +59,8 @@ class Loader:
     readahead: int = 1  # batches read ahead of those; 0: the threads that decode read too
     pin: bool = False
     channels_last: bool = False
-    neighbours: Callable[[Ids], list[Ids]] | None = None  # places of a batch, grouped by what one read can fetch
+    neighbours: Callable[[Ids], list[Ids]] = lambda ids: [np.array([place]) for place in range(len(ids))]
+    # places of some samples, grouped by what one read fetches
 
     def batches(self, jobs: Iterable[tuple[Ids | int, Ids]]) -> Iterator[Batch]:
         """Yield a batch for each (draws, ids), in order.
@@ -89,7 +90,7 @@ class Loader:
         )
         job = Job(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, [])
         if self.readahead:
-            groups = self.neighbours(ids) if self.neighbours else [np.array([place]) for place in range(count)]
+            groups = self.neighbours(ids)
             for part in np.array_split(np.arange(len(groups)), min(self.readers, len(groups)) or 1):
                 job.reading.append(pool.submit(self._read_groups, job, [groups[index] for index in part]))
         return job
@@ -108,7 +109,7 @@ class Loader:
         for part in job.reading:
             part.result()
         if not job.reading:
-            self._read_groups(job, [places])
+            self._read_groups(job, [places[group] for group in self.neighbours(job.ids[places])])
         for place in places:
             content, job.content[place] = job.content[place], None
             job.pictures[place] = self.make(content, int(job.ids[place]), int(job.draws[place]))

@@ -8,6 +8,7 @@ Samples are read with `pread`, not through `mmap`: on network storage one sample
 page, and a file that vanishes is an error with a name instead of a SIGBUS.
 """
 
+import bisect
 import hashlib
 import io
 import json
@@ -74,7 +75,7 @@ class Shards:
         """Return the encoded pictures of some samples, with one read for those that `neighbours` puts together."""
         found = [b""] * len(ids)
         for places in self.neighbours(ids):
-            for place, content in zip(places, self._read_together(ids[places]), strict=True):
+            for place, content in zip(places, self.read_together(ids[places]), strict=True):
                 found[place] = content
         return found
 
@@ -85,7 +86,8 @@ class Shards:
         order = np.argsort(ids, kind="stable")
         starts = self._offsets[ids[order]].astype(np.int64)
         ends = starts + self._sizes[ids[order]]
-        apart = (np.diff(self._shard(ids[order])) != 0) | (starts[1:] - ends[:-1] > MAX_GAP)
+        shards = np.searchsorted(self._starts, ids[order], side="right")
+        apart = (np.diff(shards) != 0) | (starts[1:] - ends[:-1] > MAX_GAP)
         cuts = [0]
         for k in range(1, len(order)):
             if apart[k - 1] or ends[k] - starts[cuts[-1]] > MAX_READ:
@@ -94,14 +96,14 @@ class Shards:
 
     def name(self, i: int) -> str:
         """What people call a sample."""
-        return f"sample {i} of {self.split} ({self._files[int(self._shard(np.array([i]))[0])]})"
+        return f"sample {i} of {self.split} ({self._files[self._shard(i)]})"
 
-    def _shard(self, ids: Ids) -> Ids:
-        return np.searchsorted(self._starts, ids, side="right") - 1
+    def _shard(self, i: int) -> int:
+        return bisect.bisect_right(self._starts, i) - 1
 
-    def _read_together(self, ids: Ids) -> list[bytes]:
-        """Read samples of one shard, in the order of their places in it, at once; check each one's CRC-32."""
-        shard = int(self._shard(ids[:1])[0])
+    def read_together(self, ids: Ids) -> list[bytes]:
+        """Read samples that `neighbours` put together, in that order, at once; check each one's CRC-32."""
+        shard = self._shard(int(ids[0]))
         start = int(self._offsets[ids[0]])
         size = int(self._offsets[ids[-1]]) + int(self._sizes[ids[-1]]) - start
         path = self._files[shard]

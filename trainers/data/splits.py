@@ -106,7 +106,7 @@ def _check_classes(config: Config, classes: int, where: str) -> None:
 
 
 def _of_shards(shards: Shards, make: Make, size: int, options: dict[str, Any]) -> Loader:
-    return Loader(shards.read_many, make, shards.labels, size, neighbours=shards.neighbours, **options)
+    return Loader(shards.read_together, make, shards.labels, size, neighbours=shards.neighbours, **options)
 
 
 def _user(config: Config, options: dict[str, Any]) -> Splits:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SOURCES = ("jpeg.c", "build.py")
 
 
 def library_path() -> Path | None:
@@ -17,7 +18,7 @@ def library_path() -> Path | None:
 def cached_path() -> Path:
     """Where a checkout keeps what it compiled, by content of the source."""
     cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache/trainyard"))
-    sources = b"".join((HERE / name).read_bytes() for name in ("jpeg.c", "build.py") if (HERE / name).is_file())
+    sources = b"".join((HERE / name).read_bytes() for name in SOURCES if (HERE / name).is_file())
     return cache / "native" / f"jpeg-{hashlib.sha256(sources).hexdigest()[:16]}.so"
 
 
