@@ -3,6 +3,7 @@
 import math
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -194,12 +195,14 @@ def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(name: str,
     tree = config.read_recipe(name)
     over = {f"{section}.{key}": value for section in sections for key, value in tree.get(section, {}).items()}
     over |= {"batch.global": 9, "optimizer.lr_batch": 9, "checkpoint.every_steps": 0, **LITTLE[name]}
-    runs = {world: fleet.train(tmp_path / str(world), world, **over) for world in (1, 3)}
-    losses = {world: [event["loss"] for event in events(run, "train")] for world, run in runs.items()}
-    assert losses[3] == pytest.approx(losses[1], rel=0, abs=1e-12)
-    states = {world: load_file(run / "published" / "model.safetensors") for world, run in runs.items()}
-    for key, value in states[1].items():
-        torch.testing.assert_close(states[3][key], value, rtol=0, atol=1e-12)
+    ways = [("trainers.ddp", 1), ("trainers.ddp", 3), *([("trainers.hvd", 2)] if find_spec("horovod") else [])]
+    runs = [fleet.train(tmp_path / f"{module}-{world}", world, module, **over) for module, world in ways]
+    alone, *others = [[event["loss"] for event in events(run, "train")] for run in runs]
+    assert all(losses == pytest.approx(alone, rel=0, abs=1e-12) for losses in others)
+    alone, *others = [load_file(run / "published" / "model.safetensors") for run in runs]
+    for state in others:
+        for key, value in alone.items():
+            torch.testing.assert_close(state[key], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", RESNETS)
