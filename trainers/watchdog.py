@@ -79,7 +79,8 @@ class Watchdog:
         self._known: set[str] = set()
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
-        self._first_looks: dict[int, Heartbeat] = {}
+        self._looked: dict[int, Heartbeat] = {}
+        self._next_look = seconds / 2
         self._previous = float(read_json(self._path(self._rank)).get("time", 0))  # of the start before this one
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.beat("start", 0)
@@ -106,21 +107,26 @@ class Watchdog:
             number, last = now.number, time.monotonic()
             self._write(now, waited)
             if not self._seconds or waited < self._seconds / 2:
-                self._first_looks = {}
-            elif hang := self._look(now, waited):
+                self._looked, self._next_look = {}, self._seconds / 2
+            elif waited >= self._next_look and (hang := self._look(now, waited)):
                 self._end(now, waited, hang)
             if self._ended.wait(self._interval):
                 return
 
     def _look(self, now: Beat, waited: float) -> dict[str, Any] | None:
-        """Compare the others' heartbeats with those of the first look; what to report if this is a hang."""
+        """Compare the others' heartbeats with those of the look before; what to report if this is a hang.
+
+        The looks are half of the set time apart: all ranks read the heartbeats of all, from storage that they share.
+        """
         beats = {rank: read_json(self._path(rank)) for rank in range(self._world)}
-        if not self._first_looks:
-            self._first_looks = beats
+        before, self._looked = self._looked, beats
+        self._next_look = waited + self._seconds / 2
         if waited < self._seconds:
             return None
-        silent = [rank for rank, beat in beats.items() if beat == self._first_looks[rank] and rank != self._rank]
-        silent = [rank for rank in silent if not beats[rank].get("done")]
+        silent = [
+            rank for rank, beat in beats.items()
+            if rank != self._rank and beat == before.get(rank) and not beat.get("done")
+        ]  # fmt: skip
         if not silent and waited < self._seconds * (PATIENCE if now.patient else 1):
             return None
         return {"missing": not_arrived(beats, silent), "beats": beats}

@@ -148,6 +148,9 @@ def test_rewind_drops_what_is_done_again(tmp_path: Path) -> None:
     path.write_text("\n".join(lines))
     assert rewind(path, step=4, validated=0) == 1
     assert path.read_text() == "\n".join(lines[:2]) + "\n"
+    path.write_text(lines[3] + '\n{"event": "start", "step": 9}\n')
+    assert rewind(path, step=4, validated=0) == 5  # starts are what the seconds of the whole run are reckoned from
+    assert path.read_text() == '{"event": "start", "step": 9}\n'
 
 
 def test_every_second_has_a_cause() -> None:

@@ -14,7 +14,7 @@ from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 
 from trainers import watchdog
 
-HANG = 3.0
+HANG = 2.0
 STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
 
 
@@ -84,7 +84,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from trainers.watchdog import Watchdog
 
-watch = Watchdog(Path(sys.argv[1]), SimpleNamespace(rank=0, world=1), 0.4)
+watch = Watchdog(Path(sys.argv[1]), SimpleNamespace(rank=0, world=1), 0.3)
 for what, seconds in eval(sys.argv[2]):
     watch.beat(what, 1)
     time.sleep(seconds)
@@ -95,8 +95,8 @@ watch.close()
 @pytest.mark.parametrize(
     ("phases", "code"),
     [
-        ([("step", 1.2), ("step", 0.2), ("validation", 1.0), ("validation", 0.2), ("checkpoint", 0.1),
-          ("checkpoint", 1.0)], 0),
+        ([("step", 0.9), ("step", 0.05), ("validation", 0.7), ("validation", 0.05), ("checkpoint", 0.05),
+          ("checkpoint", 0.7)], 0),
         ([("step", 0.1), ("step", 5.0)], 138),
         ([("checkpoint", 0.1), ("checkpoint", 8.0)], 138),
     ],
