@@ -26,6 +26,7 @@ class KaggleHandler(FaultyHandler):
     rules_accepted = True
     uses = 10**9
     busy = 0
+    wanted: object = None
     issued: dict[str, int]
     logins: list[str]
 
@@ -45,6 +46,8 @@ class KaggleHandler(FaultyHandler):
             self.error(403, "You must accept this competition's rules")
         elif asked(body) not in KNOWN:
             self.error(404, "Not found")
+        elif kind.wanted is not None and asked(body) != kind.wanted:
+            self.error(500, "Not what the test is about")
         else:
             signature = f"signed-{len(self.issued)}"
             self.issued[signature] = self.uses

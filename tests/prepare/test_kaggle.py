@@ -93,6 +93,7 @@ def test_the_other_places_where_kaggles_client_looks(kaggle, tmp_path, monkeypat
 def test_a_dataset(kaggle, prepared, tmp_path, monkeypatch, dataset):
     login(monkeypatch)
     kaggle.handler.uses = 4
+    kaggle.handler.wanted = ("ada", "little", 3 if "versions" in dataset else None)
     attempt(tmp_path, dataset=dataset)
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
     assert len(kaggle.handler.issued) > 1

@@ -48,7 +48,11 @@ def test_a_damaged_shard_is_repaired_from_the_folder_and_a_changed_folder_refuse
 
 def test_a_file_that_changes_or_vanishes_meanwhile_is_named(tmp_path, monkeypatch):
     real = building.read_catalogue
-    for change in (lambda path: path.write_bytes(b"x"), lambda path: path.unlink()):
+    for change in (
+        lambda path: path.write_bytes(b"x"),
+        lambda path: path.write_bytes(path.read_bytes() + b"x"),
+        lambda path: path.unlink(),
+    ):
         root = write_folder(tmp_path / "pets", FOLDER)
 
         def then(*arguments, change=change, root=root):
