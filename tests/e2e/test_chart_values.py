@@ -1,7 +1,9 @@
 """What platform teams set, on the real operators: another user, folders of claims, closed networks, pods kept apart."""
 
+import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -85,17 +87,29 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_named_within_a_minute(done, image, case):
-    change, cause, answer = WRONG[case]
-    text = cluster.helm(
-        "template", "apart", "charts/trainyard", "-n", done, "-f", "examples/demo.yaml", *SETTINGS[:-2],
+def manifest(namespace: str, image: dict[str, str], *settings: str) -> str:
+    """Return what another release on the same claims would apply."""
+    return cluster.helm(
+        "template", "apart", "charts/trainyard", "-n", namespace, "-f", "examples/demo.yaml", *SETTINGS[:-2],
         "--set", f"global.image.registry={image['registry']},global.image.tag={image['tag']},mpijob.enabled=false",
         "--set", "dataset.enabled=false,networkPolicy.enabled=false,global.training.name=apart",
         "--set", f"global.storage.data.existingClaim={RELEASE}-data",
         "--set", f"global.storage.results.existingClaim={RELEASE}-results",
-        *(NO_DATA if change is str else ()),
+        *settings,
     ).stdout  # fmt: skip
+
+
+def drop(namespace: str) -> None:
+    """Delete that release's objects, and wait until its pods have gone."""
+    own = ("-n", namespace, "-l", "app.kubernetes.io/instance=apart")
+    kubectl("delete", "pytorchjob,configmap", *own)
+    until("pods gone", lambda: not get("pods", *own[1:]), 180)
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named_within_a_minute(done, image, case):
+    change, cause, answer = WRONG[case]
+    text = manifest(done, image, *(NO_DATA if change is str else ()))
     assert change is str or change(text) != text
     kubectl("apply", "-n", done, "-f", "-", stdin=change(text))
     started, seen = time.monotonic(), [""]
@@ -108,4 +122,29 @@ def test_what_is_wrong_is_named_within_a_minute(done, image, case):
         until(lambda: f"scripts/why names it; it says:\n{seen[0]}", look, 60)
         print(f"\nnamed in {time.monotonic() - started:.0f} s:\n{seen[0]}")
     finally:
-        kubectl("delete", "pytorchjob", "-n", done, "-l", "app.kubernetes.io/instance=apart")
+        drop(done)
+
+
+@pytest.mark.skipif(not cluster.OWN, reason="it names an image inside the one-node cluster")
+def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
+    """The Worker's init container gives up, and is tried again, until the Master's image is there."""
+    text = manifest(done, image)
+    name = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
+    first, worker, after = re.split(r"(\n    Worker:)", text, maxsplit=1)
+    kubectl("apply", "-n", done, "-f", "-", stdin=first.replace(name, f"{name}-late") + worker + after)
+    own = ("-l", "app.kubernetes.io/instance=apart,training.kubeflow.org/replica-type=worker")
+
+    def worker_pod() -> str:
+        return "".join(pod["metadata"]["uid"] for pod in get("pods", done, *own))
+
+    try:
+        before = until("the Worker is there", worker_pod, 60)
+        until("another Worker", lambda: worker_pod() not in ("", before), 240)
+        assert "Failed" not in why("apart", done)
+        socket = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run" / "containerd.sock"
+        tag = ("ctr", "-a", socket, "-n", "k8s.io", "images", "tag", name, f"{name}-late")
+        cluster.run("scripts/cluster/in-node", *tag)
+        print(cluster.follow("apart", done, 600))
+        cluster.run("scripts/cluster/in-node", *tag[:5], "images", "rm", f"{name}-late")
+    finally:
+        drop(done)

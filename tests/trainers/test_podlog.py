@@ -7,10 +7,12 @@ import sys
 import pytest
 
 from trainers import podlog
+from trainers.telemetry import telemetry
 
 CHATTY = """
 import os, subprocess, sys
 from trainers import podlog
+from trainers.telemetry import telemetry
 from trainers.exits import guarded
 def main():
     print("from the launcher", flush=True)
@@ -89,3 +91,17 @@ def test_nothing_is_kept_unless_asked_for(monkeypatch):
 )
 def test_files_are_named_after_a_pods_part(hostname, part):
     assert podlog.part(hostname, "demo-pytorchjob-01234567") == part
+
+
+def test_a_ranks_own_lines_stay_within_bounds_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(telemetry, "LOG_BYTES", 2000)
+    telemetry.log_to(tmp_path, 3)
+    try:
+        for number in range(200):
+            telemetry.log.info("line %d", number)
+    finally:
+        telemetry.log.handlers.pop().close()
+    kept = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
+    assert set(kept) == {"rank-3.log", "rank-3.log.1"}
+    assert sum(len(text) for text in kept.values()) <= 4000
+    assert "line 199" in kept["rank-3.log"]

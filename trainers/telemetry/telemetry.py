@@ -2,6 +2,7 @@
 
 import logging
 import time
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from trainers.telemetry import wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events
 from trainers.telemetry.prometheus import Endpoint
+
+LOG_BYTES = 32 << 20  # of a rank's log file, and of the one before it
 
 log = logging.getLogger("trainers")
 
@@ -50,10 +53,10 @@ class Telemetry:
 
 
 def log_to(path: Path, rank: int) -> None:
-    """Write this process's log lines to logs/rank-R.log."""
+    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds."""
     folder = path / "logs"
     folder.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(folder / f"rank-{rank}.log")
+    handler = RotatingFileHandler(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
