@@ -109,6 +109,18 @@ def test_listing_a_tar_or_a_folder_says_how_far_it_is(tmp_path, monkeypatch, cap
     assert re.search(r"listing .*folder: 12\d files in \d+ folders", capsys.readouterr().err)
 
 
+def test_what_a_killed_first_pass_left_is_removed_before_the_next(tmp_path, monkeypatch):
+    work = tmp_path / "out" / ".prepare"
+    work.mkdir(parents=True)
+    for name in ("unpacked-0123.tar.pod-7.tmp", "unpacked-4567.tar", "listing-0123.jsonl.pod-7.tmp"):
+        (work / name).write_bytes(b"rubbish")
+    real, seen = building.Crew, []
+    monkeypatch.setattr(building, "Crew", lambda *a: (seen.extend(p.name for p in work.iterdir()), real(*a))[1])
+    build(config(write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz"), tmp_path / "out"))
+    assert len([name for name in seen if name.startswith(("unpacked-", "listing-"))]) == 2
+    assert not [name for name in seen if "0123" in name or "4567" in name]
+
+
 def test_parts_share_a_gzipped_tar(tmp_path, expected):
     path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
     settings = config(path, tmp_path / "out")
