@@ -1,9 +1,9 @@
 """Serves one file over HTTP as if it lay far away.
 
 Each answer begins one round trip late, and each connection sends no more than one window per round trip. Some answers
-are broken off by a reset in the middle of their body.
+to requests for a range are broken off by a reset in the middle of their body.
 
-python scripts/bench/longpipe.py FILE [--round-trip 0.05] [--window 524288] [--reset-every 100]
+python scripts/bench/longpipe.py FILE [--round-trip 0.05] [--window 524288] [--reset-every 50]
 
 Prints its port, then serves until it is ended. The window is what bounds one connection on a long fat pipe: its speed
 is window / round trip (RFC 7323, section 1.1). Slow start is not imitated: every connection has its whole window at
@@ -38,8 +38,6 @@ class FarHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a range, or the whole file."""
-        with self.lock:
-            number = next(self.numbers)
         size = self.path_served.stat().st_size
         match = _RANGE.match(self.headers.get("Range", ""))
         start = int(match[1]) if match else 0
@@ -51,12 +49,16 @@ class FarHandler(BaseHTTPRequestHandler):
         if match:
             self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
         self.end_headers()
-        broken = bool(self.reset_every) and number % self.reset_every == 0
+        broken = bool(match and self.reset_every) and self._count() % self.reset_every == 0
         self._send(start, (start + stop) // 2 if broken else stop)
         if broken:
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             self.connection.close()
             self.close_connection = True
+
+    def _count(self) -> int:
+        with self.lock:
+            return next(self.numbers)
 
     def _send(self, at: int, stop: int) -> None:
         with self.path_served.open("rb") as file:
@@ -88,11 +90,13 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--round-trip", type=float, default=0.05)
     parser.add_argument("--window", type=int, default=512 << 10)
-    parser.add_argument("--reset-every", type=int, default=100)
+    parser.add_argument("--reset-every", type=int, default=50)
+    parser.add_argument("--bind", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
     options = parser.parse_args()
     FarHandler.path_served, FarHandler.round_trip = options.file, options.round_trip
     FarHandler.window, FarHandler.reset_every = options.window, options.reset_every
-    server = FarServer(("127.0.0.1", 0), FarHandler)
+    server = FarServer((options.bind, options.port), FarHandler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
 

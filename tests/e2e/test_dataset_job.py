@@ -3,10 +3,13 @@
 import json
 import os
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 from trainers.prepare.build import build
 from trainers.prepare.config import parse
@@ -14,15 +17,27 @@ from trainers.prepare.config import parse
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 RELEASE = "shared"
 PODS = 3
-# So little processor time that the preparation takes long enough to be killed in its middle
-PREPARATION = {"shard_mb": 1, "decode": "all", "workers": 2}
+PREPARATION = {"shard_mb": 1, "workers": 1}
 SETTINGS = [
-    "--set", f"dataset.parallelism={PODS}",
-    "--set", "dataset.resources.requests.cpu=50m", "--set", "dataset.resources.limits.cpu=150m",
+    "--set", f"dataset.parallelism={PODS}", "--set", "dataset.resources.requests.cpu=50m",
     *(text for key, value in PREPARATION.items() for text in ("--set", f"dataset.settings.{key}={value}")),
     "--set", "mpijob.enabled=false", "--set", "global.training.nodes=1", "--set", "global.training.processesPerNode=1",
     "--set", "global.training.config.max_steps=2", "--set", "global.training.config.wandb.mode=off",
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def far_archive(namespace, archive) -> Iterator[str]:
+    """The archive's URL on a server that takes its time, so that the preparation can be killed in its middle."""
+    script = Path("scripts/bench/longpipe.py").read_text()
+    kubectl("exec", "-i", "archive", "-n", namespace, "--", "sh", "-c", "cat > /srv/longpipe.py", stdin=script)
+    line = ["kubectl", "exec", "archive", "-n", namespace, "--", "python", "/srv/longpipe.py", "/srv/fashion.zip"]
+    how = ["--bind", "0.0.0.0", "--port", "8081", "--round-trip", "1.5", "--window", str(1 << 30), "--reset-every", "0"]
+    with subprocess.Popen([*line, *how], env=cluster.ENV, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline().strip() == "8081"
+        address = kubectl("get", "pod", "archive", "-n", namespace, "-o", "jsonpath={.status.podIP}")
+        yield f"http://{address}:8081/fashion.zip"
+        server.kill()
 
 
 def preparing(namespace: str, phase: str = "") -> dict[str, list[str]]:
@@ -45,8 +60,8 @@ def trainer(namespace: str) -> str:
     return pods[0]["metadata"]["name"] if pods else ""
 
 
-def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, archive, install):
-    install(RELEASE, namespace, *SETTINGS)
+def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, far_archive, install):
+    install(RELEASE, namespace, *SETTINGS, "--set", f"dataset.source.url={far_archive}")
     master = until("a trainer's pod", lambda: trainer(namespace), 60)
 
     def waiting() -> str:

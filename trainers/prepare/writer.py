@@ -30,7 +30,7 @@ from trainers.prepare.spent import Spent
 
 WORK = ".prepare"
 # One request fetches neighbours up to this size, and reads over gaps up to that one rather than ask again
-LARGEST_REQUEST = 4 << 20
+LARGEST_REQUEST = 2 << 20
 LARGEST_GAP = 64 << 10
 # A damaged picture is fetched again before it is blamed on the archive
 TRIES = 3
