@@ -65,7 +65,7 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
     with exclusive(work / "lock-listing", _WAIT, say):
         if not listing.exists() or (gzipped and not unpacked.exists()):
             # Of a first pass that was killed, or of another archive; it may be as large as this one will be
-            remove_leftovers(work, keep=unpacked)
+            remove_leftovers(work)
             say(f"{source.label} is a tar, which has no directory: reading it once to make one")
             if gzipped and (free := shutil.disk_usage(work).free) < source.size:
                 raise UserError(
@@ -81,11 +81,10 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
     return Tar(local, listing)
 
 
-def remove_leftovers(work: Path, keep: Path | None = None) -> None:
+def remove_leftovers(work: Path) -> None:
     """Remove what first passes have left, when nothing of it will be read any more."""
     for path in (*work.glob(f"{LISTING}*"), *work.glob(f"{UNPACKED}*")):
-        if path != keep:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: Traffic) -> None:
