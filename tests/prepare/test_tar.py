@@ -1,5 +1,7 @@
+import contextlib
 import gzip
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ from tests.prepare.archives import (
     HASTE,
     SYNSETS,
     config,
+    contents,
     imagenet,
     picture,
     pictures,
@@ -107,6 +110,35 @@ def test_listing_a_tar_or_a_folder_says_how_far_it_is(tmp_path, monkeypatch, cap
     assert re.search(r"listing .*a\.tar: \d+% · 12\d files · .* MB/s · about \d+ s left", capsys.readouterr().err)
     build(config(write_folder(tmp_path / "folder", MEMBERS), tmp_path / "other"))
     assert re.search(r"listing .*folder: 12\d files in \d+ folders", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_dead_at_each_step_of_the_first_pass_the_same_command_ends_with_the_same_bytes(tmp_path, mode):
+    """A child process dies at its n-th sync or rename, for the first of them: those of the listing and what follows."""
+    path = write_tar(tmp_path / "a.tar", MEMBERS, mode)
+    build(config(path, tmp_path / "whole" / "little"))
+    for step in range(1, 9):
+        out = tmp_path / str(step) / "little"
+        child = os.fork()
+        if child == 0:
+            calls = []
+            for name in ("fsync", "replace"):
+                real = getattr(os, name)
+
+                def dying(*arguments, real=real, calls=calls, step=step):
+                    calls.append(arguments)
+                    if len(calls) == step:
+                        os._exit(9)
+                    return real(*arguments)
+
+                setattr(os, name, dying)
+            with contextlib.redirect_stderr(io.StringIO()):
+                build(config(path, out, workers=1))
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+        build(config(path, out))
+        assert contents(out) == contents(tmp_path / "whole" / "little"), f"died at step {step}"
+        assert list(out.rglob("*.tmp")) == []
 
 
 def test_what_a_killed_first_pass_left_is_removed_before_the_next(tmp_path, monkeypatch):
