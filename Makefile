@@ -1,7 +1,7 @@
 # Every target is one command; `make help` prints them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
-.PHONY: help demo demo-down train test unit soak bench lint format cluster cluster-down images push tools schemas clean
+.PHONY: help demo demo-down train test unit soak bench bench-gpu lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -19,6 +19,8 @@ soak: ## long runs before a release: dozens of random kills; needs no cluster
 	@scripts/bootstrap python sample mpi && .venv/bin/pytest -m soak
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@scripts/bench/run $(PARTS)
+bench-gpu: ## ResNet-50 on one GPU beside torchvision's and timm's steps, under 10 minutes; skipped without one
+	@scripts/bootstrap python && .venv/bin/python scripts/bench/gpu.py build/bench/gpu.json
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@scripts/lint
 format: ## let ruff format and mend what it can

@@ -90,7 +90,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
     weight = t.strategy.loss_weight(len(batch.ids), total)
     optim.set_learning_rate(t.optimizer, optim.learning_rate(t.config, t.order.batch, t.length, t.step))
     # Dropout and the like draw the same numbers after a resume as they would have without it.
-    torch.manual_seed(((t.config.seed << 32) + t.step) * t.strategy.world + t.strategy.rank)
+    t.strategy.seed(((t.config.seed << 32) + t.step) * t.strategy.world + t.strategy.rank)
     losses = []
     # All processes do the same number of forwards, also where a ragged batch leaves some of them empty-handed.
     parts = t.order.parts(len(batch.ids), t.forwards)

@@ -65,4 +65,5 @@ def choose_device(config: Config, place: Place) -> torch.device:
         )
     device = torch.device("cuda", place.local_rank)
     torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = True  # sizes stay the same: try once which convolution is the fastest for each
     return device

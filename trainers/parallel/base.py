@@ -83,6 +83,12 @@ class Strategy(ABC):
         scaler.step(optimizer)
         scaler.update()
 
+    def seed(self, value: int) -> None:
+        """Seed this process's random numbers; torch.manual_seed looks at devices that are not used, and takes long."""
+        torch.default_generator.manual_seed(value % 2**63)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(value % 2**63)
+
     def exposed_seconds(self) -> float:
         """Seconds since the last call in which this process did nothing but wait for gradients."""
         return 0.0
