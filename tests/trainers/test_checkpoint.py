@@ -148,16 +148,16 @@ def test_best_are_kept_beside_the_newest(tmp_path: Path) -> None:
 def test_copy_goes_on_until_settled(tmp_path: Path) -> None:
     writer, live = checkpoint.Writer(tmp_path, keep_last=1), state(1)
     running = torch.full((50,), 1.0)
-    live["model"]["running"] = running
-    for step in (1, 2, 3):
+    live["model"] |= {"large": torch.zeros(20_000_000), "running": running}  # copying takes a moment
+    for step in (1, 2):
         writer.settle()
         for tensor in (live["model"]["w"], running):
             tensor.fill_(step)
         writer.submit(step, live, {}, changing=[running])
         running.fill_(-1)  # a forward changes what BatchNorm keeps
     writer.wait()
-    loaded = checkpoint.at(tmp_path / "step-00000003").load()["model"]
-    assert loaded["w"].tolist() == loaded["running"].tolist() == [3.0] * 50
+    loaded = checkpoint.at(tmp_path / "step-00000002").load()["model"]
+    assert loaded["w"].tolist() == loaded["running"].tolist() == [2.0] * 50
 
 
 def test_change_before_settling_is_found_out(tmp_path: Path) -> None:
@@ -179,6 +179,11 @@ def test_nothing_is_published_once_the_folder_is_anothers(tmp_path: Path) -> Non
     writer.submit(6, state(6), {})
     writer.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:08d}" for step in (3, 4, 5)]
+    answers = iter([True, False])  # it appears, and then the folder is another's: nothing is removed any more
+    writer = checkpoint.Writer(tmp_path, keep_last=1, ours=lambda: next(answers))
+    writer.submit(7, state(7), {})
+    writer.wait()
+    assert len(checkpoint.steps(tmp_path)) == 4
 
 
 FULL = """

@@ -156,20 +156,20 @@ def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd
 # ---------------------------------------------------------------------------------------------- for real
 
 RANK = """
-import os, signal, sys, time
+import glob, os, signal, sys, time
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 about = os.environ["OMPI_COMM_WORLD_RANK"], repr(os.environ.get("SECRET")), "SSH_CLIENT" in os.environ
 print("RANK", *about, flush=True)
-saving = sys.argv[0] + ".saving"
-if os.path.exists(saving):
+alive = f"{sys.argv[0]}.alive-{os.getppid()}"  # of the same launcher's daemon
+if set(glob.glob(sys.argv[0] + ".alive-*")) - {alive}:
     print("TOO EARLY", flush=True)
+open(alive, "w").close()
 for _ in range(int(sys.argv[1]) * 10):
     if stop:
-        open(saving, "w").close()
-        time.sleep(2)
-        if os.path.exists(saving):
-            os.unlink(saving)
+        time.sleep(float(os.environ["SAVE_SECONDS"]))
+        if os.path.exists(alive):
+            os.unlink(alive)
         print("SAVED", flush=True)
         sys.exit(143)
     time.sleep(0.1)
@@ -253,7 +253,8 @@ def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: P
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("told", ["launcher", "worker"])
 def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: str) -> None:
-    worker = start(pod, "worker", SECRET=SECRET)
+    # longer than it takes to start ranks, where the next launcher must wait for these
+    worker = start(pod, "worker", SECRET=SECRET, SAVE_SECONDS="6" if told == "launcher" else "2")
     launcher = launch_ranks(pod, tmp_path, 60, 0)
     try:
         read_until(launcher, "RANK", 2)

@@ -119,6 +119,7 @@ def test_storage_that_does_not_answer_is_no_sign_of_another_job(tmp_path: Path) 
     holder, lease = enter(tmp_path), tmp_path / "lease.json"
     text = lease.read_text()
     lease.write_text("")  # as a network file system may show it for a moment
+    assert holder.held()
     assert not holder.lost()
     lease.write_text(text)
     assert not holder.lost()
