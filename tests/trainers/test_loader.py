@@ -119,6 +119,23 @@ def test_threads_end_with_the_batches(data: Path) -> None:
     assert threading.active_count() == before
 
 
+def test_threads_of_the_loader_start_none_of_torchs() -> None:
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found: list[int] = []
+
+        def make(content: Any, sample: int, draw: int) -> torch.Tensor:
+            found.append(torch.get_num_threads())
+            return torch.zeros(3, 4, 4, dtype=torch.uint8)
+
+        list(Loader(list, make, np.zeros(9, np.int64), 4, workers=3).batches([(0, np.arange(9))]))
+        assert found == [1] * 9
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)
+
+
 def test_ahead_draws_so_many_and_no_more() -> None:
     drawn: list[int] = []
 

@@ -6,6 +6,7 @@ that answers late is asked early and many times at once. The order of batches is
 is done first.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,7 +69,7 @@ class Loader:
         A draw keys a sample's augmentation beside seed and sample (`Order.draws`): one per sample, or one for all.
         """
         readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
-        makers = ThreadPoolExecutor(self.workers, thread_name_prefix="loader")
+        makers = plain_threads(self.workers)
         try:
             reading = ahead((self._begin_reading(readers, draws, ids) for draws, ids in jobs), self.readahead)
             for job in ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
@@ -113,6 +114,22 @@ class Loader:
         for place in places:
             content, job.content[place] = job.content[place], None
             job.pictures[place] = self.make(content, int(job.ids[place]), int(job.draws[place]))
+
+
+def plain_threads(count: int) -> ThreadPoolExecutor:
+    """Threads in which torch does not start threads of its own: each would get as many as there are cores."""
+    usual, begun = torch.get_num_threads(), threading.Barrier(count + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # a thread takes the number that was set last when it first asks
+        torch.set_num_threads(1)
+
+    pool = ThreadPoolExecutor(count, "loader", initializer=begin)
+    for _ in range(count):
+        pool.submit(begun.wait)
+    begun.wait()
+    torch.set_num_threads(usual)
+    return pool
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
