@@ -1,24 +1,15 @@
-"""The parts of the engine by themselves: order, augmentation, schedule, groups, BatchNorm, counting, environment."""
+"""The parts of the engine by themselves: order, augmentation, counting, environment."""
 
-import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from trainers import config, evaluate, launch, model, optim
+from trainers import config, evaluate, launch
 from trainers.charts import ticks
 from trainers.data import decode, sampler, transforms
 from trainers.exits import UserError
-from trainers.optim import Length
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
-from trainers.settings import Augment, Config
-
-
-def build(**layer: Any) -> Config:
-    return config.build({"data": {"dir": "synthetic"}, "epochs": 90, "batch": {"global": 256}}, layer)
 
 
 def test_each_epoch_is_a_permutation_and_the_tail_is_kept() -> None:
@@ -136,7 +127,3 @@ def test_ticks_cover_the_range() -> None:
         assert values[0] <= low
         assert values[-1] >= high
         assert 2 <= len(values) <= 8
-
-
-def test_augment_defaults_are_those_of_imagenet() -> None:
-    assert Augment().scale == [0.08, 1.0]
