@@ -167,7 +167,7 @@ if set(glob.glob(sys.argv[0] + ".alive-*")) - {alive}:
 open(alive, "w").close()
 for _ in range(int(sys.argv[1]) * 10):
     if stop:
-        time.sleep(float(os.environ["SAVE_SECONDS"]))
+        time.sleep(2)
         if os.path.exists(alive):
             os.unlink(alive)
         print("SAVED", flush=True)
@@ -253,16 +253,19 @@ def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: P
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("told", ["launcher", "worker"])
 def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: str) -> None:
-    # longer than it takes to start ranks, where the next launcher must wait for these
-    worker = start(pod, "worker", SECRET=SECRET, SAVE_SECONDS="6" if told == "launcher" else "2")
+    worker = start(pod, "worker", SECRET=SECRET)
     launcher = launch_ranks(pod, tmp_path, 60, 0)
     try:
         read_until(launcher, "RANK", 2)
+        settling = start(pod, "settle", pod[mpi_ranks.MARK])  # what the next launcher asks for first
+        with pytest.raises(subprocess.TimeoutExpired):
+            settling.wait(1.5)
         (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
         # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
         follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
         out = launcher.communicate(timeout=40)[0]
         assert out.count("SAVED") == 2, out
+        assert settling.wait(10) == 0
         assert launcher.returncode == Exit.STOPPED
         if follower is not None:
             out = follower.communicate(timeout=40)[0]
