@@ -11,6 +11,8 @@ webdataset   webdataset's shards, decoded and cropped as the line above
 litdata      LitData's chunks and StreamingDataLoader, decoded and cropped as the line above
 dali         NVIDIA DALI's pipeline on the CPU: reader, random-crop decoder, resize, flip
 
+Then ours, ours without readahead, and torchvision once more with 10 ms added to each open and each read (slowread.c).
+
 In every run all are measured, one after the other, each in a process of its own on the same two cores: two workers,
 a warm-up, then batches for some seconds. Medians over the runs; ratio = ours / peer.
 """
@@ -36,16 +38,22 @@ PHOTOS, BATCH, SIZE, WORKERS = 2080, 64, 224, 2
 Batches = Iterator[Any]
 
 
-def ours(root: Path) -> Batches:
+def ours(root: Path, readahead: int = 1) -> Batches:
     """Batches of the trainers' own loader, in the order that training would take."""
     from trainers import config
     from trainers.data.sampler import Order
     from trainers.data.splits import open_splits
 
-    settings = {"data": {"dir": str(root / "prepared"), "workers": WORKERS}, "model": {"channels_last": True}}
+    data = {"dir": str(root / "prepared"), "workers": WORKERS, "readahead": readahead}
+    settings = {"data": data, "model": {"channels_last": True}}
     train = open_splits(config.build({"epochs": 1, "batch": {"global": BATCH}, **settings}), pin=False).train
     order = Order(len(train.labels), BATCH, 1)
     return train.batches((order.epoch(step), order.slice(step, 0, 1)) for step in range(10**6))
+
+
+def no_readahead(root: Path) -> Batches:
+    """The same, but the threads that decode read, too."""
+    return ours(root, readahead=0)
 
 
 def imagefolder(root: Path) -> Batches:
@@ -136,12 +144,16 @@ def repeated(dataset: Any) -> Batches:
 
 CANDIDATES: dict[str, Callable[[Path], Batches]] = {
     "ours": ours, "imagefolder": imagefolder, "torchvision": torchvision, "webdataset": webdataset,
-    "litdata": litdata, "dali": dali,
+    "litdata": litdata, "dali": dali, "no_readahead": no_readahead,
 }  # fmt: skip
 TITLES = {
     "imagefolder": "ImageFolder + Pillow DataLoader", "torchvision": "torchvision.io + v2 DataLoader",
-    "webdataset": "webdataset", "litdata": "LitData", "dali": "DALI (CPU)",
+    "webdataset": "webdataset", "litdata": "LitData", "dali": "DALI (CPU)", "no_readahead": "ours, readahead 0",
 }  # fmt: skip
+CASES = {
+    "loader": ["ours", "imagefolder", "torchvision", "webdataset", "litdata", "dali"],
+    "loader, 10 ms more per open and read": ["ours", "no_readahead", "torchvision"],
+}
 
 
 def prepare() -> Path:
@@ -182,6 +194,35 @@ def measure(name: str, root: Path, seconds: float) -> float:
     return count / (time.perf_counter() - begin)
 
 
+def slow_reading(root: Path) -> Path:
+    """Compile slowread.c."""
+    library = root / "slowread.so"
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "slowread.c", "-ldl"], check=True)
+    return library
+
+
+def side_by_side(case: str, options: argparse.Namespace, environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Measure a case's candidates in turn, as often as asked for; a row for each peer."""
+    found: dict[str, list[float]] = {name: [] for name in CASES[case]}
+    for run in range(options.runs):
+        for name, rates in found.items():
+            command = [sys.executable, __file__, str(options.out), "--one", name, "--seconds", str(options.seconds)]
+            done = subprocess.run(
+                command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
+            if line is None:
+                sys.exit(f"{name} failed: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+            rates.append(float(line.split()[1]))
+        print(f"{case}: run {run + 1}: " + ", ".join(f"{n} {r[-1]:.0f}" for n, r in found.items()), flush=True)
+    middle = {name: statistics.median(rates) for name, rates in found.items()}
+    return [
+        {"name": case, "ours": round(middle["ours"], 1), "peer": round(middle[peer], 1), "peer_name": TITLES[peer],
+         "unit": "img/s", "ratio": round(middle["ours"] / middle[peer], 3), "runs": options.runs}
+        for peer in CASES[case][1:]
+    ]  # fmt: skip
+
+
 def main() -> None:
     """Measure all candidates and write the rows."""
     parser = argparse.ArgumentParser(description="Measure the loader against its peers.")
@@ -194,22 +235,8 @@ def main() -> None:
     if options.one:
         print(f"RESULT {measure(options.one, root, options.seconds)}", flush=True)
         os._exit(0)  # some leave workers behind that would be waited for
-    found: dict[str, list[float]] = {name: [] for name in CANDIDATES}
-    for run in range(options.runs):
-        for name in CANDIDATES:
-            command = [sys.executable, __file__, str(options.out), "--one", name, "--seconds", str(options.seconds)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-            line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
-            if line is None:
-                sys.exit(f"{name} failed: {done.stdout[-2000:]}{done.stderr[-4000:]}")
-            found[name].append(float(line.split()[1]))
-        print(f"run {run + 1}: " + ", ".join(f"{name} {rates[-1]:.0f}" for name, rates in found.items()), flush=True)
-    middle = {name: statistics.median(rates) for name, rates in found.items()}
-    rows = [
-        {"name": "loader", "ours": round(middle["ours"], 1), "peer": round(middle[peer], 1), "peer_name": title,
-         "unit": "img/s", "ratio": round(middle["ours"] / middle[peer], 3), "runs": options.runs}
-        for peer, title in TITLES.items()
-    ]  # fmt: skip
+    slow = {"LD_PRELOAD": str(slow_reading(root)), "SLOWREAD_BELOW": str(root), "SLOWREAD_MS": "10"}
+    rows = side_by_side("loader", options, {}) + side_by_side("loader, 10 ms more per open and read", options, slow)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(rows, indent=1) + "\n")
 
