@@ -4,7 +4,6 @@ from pathlib import Path
 
 from trainers.prepare.config import Source as SourceConfig
 from trainers.prepare.sources.base import Source, Traffic
-from trainers.prepare.sources.http import HttpSource
 from trainers.prepare.sources.path import PathSource
 from trainers.prepare.sources.retry import Patience
 
@@ -12,6 +11,9 @@ from trainers.prepare.sources.retry import Patience
 def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
     """Open the object that the settings name."""
     if config.kind == "http":
+        # Each imported where it is needed: an archive on a volume needs no client of the network
+        from trainers.prepare.sources.http import HttpSource
+
         return HttpSource(config.url, traffic, patience=patience)
     if config.kind == "kaggle":
         from trainers.prepare.sources.kaggle import open_competition
