@@ -13,6 +13,7 @@ training up for longer than `torch.save` takes here (scripts/bench/checkpoint.py
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import secrets
@@ -35,6 +36,9 @@ NAME = re.compile(r"step-(\d{8,})")
 FORMAT = 2
 SUFFIX = ".safetensors"
 NICENESS = 19  # of the thread that writes: training goes first where there are too few cores
+
+CHANGED = "weights changed in a forward or backward; from now on all is copied before training goes on"
+log = logging.getLogger("trainers")
 
 State = dict[str, Any]  # file stem -> tree of tensors
 
@@ -194,6 +198,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
         self._versions: list[int] = []
+        self._hurry = False
         self._on_device: torch.cuda.Event | None = None
         self._stream: torch.cuda.Stream | None = None
         self._error: BaseException | None = None
@@ -208,7 +213,7 @@ class Writer:
         self.wait()
         self._buffers = {name: self._buffers.get(name) or Buffer() for name in state}
         sources = [source for name, tree in state.items() for source in self._buffers[name].fit(tree)]
-        soon = None if changing is None else {tensor.data_ptr() for tensor in changing}
+        soon = None if changing is None or self._hurry else {tensor.data_ptr() for tensor in changing}
         now = [source for source in sources if soon is None or source[1].data_ptr() in soon]
         later = [] if soon is None else [source for source in sources if source[1].data_ptr() not in soon]
         copy([source for source in now if not source[1].is_cuda])
@@ -268,7 +273,9 @@ class Writer:
         try:
             copy([source for source in later if not source[1].is_cuda])
             if event is None and self._versions != [tensor._version for _, tensor in later]:
-                raise RuntimeError("the state changed while it was being copied: settle() was not called before")
+                self._hurry = True
+                log.warning("no checkpoint at step %d: %s", step, CHANGED)
+                return
             self._copied.set()
             if event is not None:
                 event.synchronize()  # the GPU itself waits in `settle`, this thread here, and training's nowhere
@@ -283,8 +290,9 @@ class Writer:
             pass  # the next vote ends this run, on all processes at the same step
         except BaseException as error:
             self._error = error
-        self._copied.set()
-        self.last_seconds = time.monotonic() - start
+        finally:
+            self._copied.set()
+            self.last_seconds = time.monotonic() - start
 
     def _words(self, error: BaseException) -> str:
         """What went wrong, what is left, and what to do about it."""
