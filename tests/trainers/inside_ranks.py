@@ -41,6 +41,8 @@ class Training:
         entry = "horovod" if self.settings.strategy == "horovod" else "ddp"
         place = parallel.locate(self.settings, entry)
         self.strategy: Strategy = parallel.connect(self.settings, entry, place, forwards)
+        if self.settings.model.channels_last:
+            plain.to(memory_format=torch.channels_last)
         self.forwards, self.plain = forwards, plain
         self.model = self.strategy.wrap(plain)
         self.optimizer = self.strategy.distribute(optim.build(plain, self.settings.optimizer), plain)

@@ -32,7 +32,7 @@ def test_accumulation_sends_gradients_once(fleet: Fleet, tmp_path: Path, kind: s
 @pytest.mark.parametrize("kind", ALL)
 def test_strategies_accumulate_and_clip_alike(fleet: Fleet, tmp_path: Path, kind: str) -> None:
     alone = fleet.inside(tmp_path, 1, "losses", "auto", "1", "0.5")[0]
-    found = fleet.inside(tmp_path, 2, "losses", kind, "3", "0.5")
+    found = fleet.inside(tmp_path, 2, "losses", kind, "3", "0.5", **{"model.channels_last": True})
     free = fleet.inside(tmp_path, 2, "losses", kind, "1", "0")[0]
     assert found[0] == found[1]
     assert max(abs(a - b) / a for a, b in zip(alone, found[0], strict=True)) < 1e-12

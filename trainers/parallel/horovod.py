@@ -44,7 +44,8 @@ class Horovod(Strategy):
         self._waiting = Waiting(device)
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
-        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data.copy_(self.broadcast(tensor.data))
         return model
 
     def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
@@ -61,11 +62,11 @@ class Horovod(Strategy):
         )
         return wrapped
 
-    def _compression(self) -> Any:
+    def _compression(self) -> "InOrderOfMemory":
         """How Horovod changes gradients on their way."""
-        if self._exact_sums:
-            return SumInFp64
-        return self._hvd.Compression.fp16 if self._settings.compression == "fp16" else self._hvd.Compression.none
+        kinds = self._hvd.Compression
+        rounding = kinds.fp16 if self._settings.compression == "fp16" else kinds.none
+        return InOrderOfMemory(SumInFp64 if self._exact_sums else rounding)
 
     def loss_weight(self, samples: int, total: int) -> float:  # noqa: D102
         if self._settings.op == "adasum":  # combines directions, so each process brings its own mean gradient
@@ -91,7 +92,7 @@ class Horovod(Strategy):
         return self._waiting.read()
 
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
-        result: Tensor = self._hvd.allreduce(tensor.detach(), op=self._hvd.Sum)
+        result: Tensor = self._hvd.allreduce(tensor.detach().contiguous(), op=self._hvd.Sum)
         return result
 
     def vote(self, value: int) -> Callable[[], int]:  # noqa: D102
@@ -99,7 +100,7 @@ class Horovod(Strategy):
         return lambda: int(self._hvd.synchronize(handle))
 
     def broadcast(self, tensor: Tensor) -> Tensor:  # noqa: D102
-        result: Tensor = self._hvd.broadcast(tensor, root_rank=0)
+        result: Tensor = self._hvd.broadcast(tensor.contiguous(), root_rank=0)
         return result
 
     def broadcast_object(self, value: Any) -> Any:  # noqa: D102
@@ -122,6 +123,25 @@ def tell_horovod(settings: Settings, environ: MutableMapping[str, str]) -> None:
         environ["HOROVOD_CYCLE_TIME"] = f"{settings.cycle_ms:g}"
     if settings.fusion_mb is not None:
         environ["HOROVOD_FUSION_THRESHOLD"] = str(settings.fusion_mb << 20)
+
+
+class InOrderOfMemory:
+    """A "compression" around another: hands Horovod, which takes no channels_last, the same memory under other axes."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        """What travels, and what `decompress` needs to know."""
+        packed, context = self._inner.compress(tensor)
+        order = sorted(range(packed.dim()), key=lambda axis: -packed.stride(axis))
+        return packed.permute(order), (order, context)
+
+    def decompress(self, tensor: Tensor, context: Any) -> Tensor:
+        """The sum, with its own axes."""
+        order, inner = context
+        whole: Tensor = self._inner.decompress(tensor.permute([order.index(axis) for axis in range(len(order))]), inner)
+        return whole
 
 
 class SumInFp64:

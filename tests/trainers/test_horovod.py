@@ -1,0 +1,67 @@
+"""Horovod over MPI, under a real mpirun: the same losses as on one process; Adasum, which only MPI has on CPUs."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT, Trainer, environment, events
+from forked import Fleet
+
+pytestmark = pytest.mark.skipif(
+    not (importlib.util.find_spec("horovod") and shutil.which("mpirun")),
+    reason="no Horovod or OpenMPI here: scripts/bootstrap mpi installs them",
+)
+SAME = {"max_steps": 60, "epochs": None, "validate.every_epochs": 0, "checkpoint.every_steps": 0, "augment.mixup": 0.2}
+MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo",
+    "OMPI_MCA_oob_tcp_if_include": "lo", "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none", "HOME": os.environ.get("HOME", "/"),
+}  # fmt: skip
+
+
+def mpirun(trainer: Trainer, run: Path, world: int, **over: Any) -> tuple[int, str]:
+    options = [f"--set={key}={json.dumps(value)}" for key, value in trainer.settings(run, **over).items()]
+    (run.parent / "base.yaml").write_text("{}\n")
+    command = ["mpirun", "-np", str(world), sys.executable, "-m", "trainers.hvd", "--config"]
+    done = subprocess.run(
+        [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(MPI), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def test_mpi_gives_the_losses_of_one_process(trainer: Trainer, fleet: Fleet, tmp_path: Path) -> None:
+    alone = fleet.train(tmp_path / "alone", 1, **SAME)
+    code, output = mpirun(trainer, tmp_path / "run", 2, **SAME)
+    assert code == 0, output
+    pairs = zip(events(alone, "train"), events(tmp_path / "run", "train"), strict=True)
+    assert max(abs(a["loss"] - b["loss"]) for a, b in pairs) <= 1e-12
+
+
+def test_adasum_learns(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    over = {"horovod.op": "adasum", "precision": "fp32", "model.batch_norm": "local", "optimizer.lr": 0.2}
+    code, output = mpirun(trainer, run, 2, **SAME, **over)
+    assert code == 0, output
+    found = [event["loss"] for event in events(run, "train")]
+    assert len(found) == 60
+    assert sum(found[-8:]) < 0.9 * sum(found[:8])
+    assert torch.load(run / "published" / "model.pth", weights_only=True)
+
+
+def test_adasum_needs_mpi_on_cpus(fleet: Fleet, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    codes, output = fleet.wait(fleet.start(run, 2, "trainers.hvd", **SAME, **{"horovod.op": "adasum"}))
+    assert codes == [2, 2]
+    assert "on CPUs Horovod has it over MPI alone; start the run with mpirun" in output
+    codes, output = fleet.wait(fleet.start(run, 3, "trainers.hvd", **SAME, **{"horovod.op": "adasum"}))
+    assert codes == [2, 2, 2]
+    assert "horovod.op = 'adasum' on 3 processes: needs a power of two" in output
