@@ -1,5 +1,6 @@
 """The decoders: the right pixels from every kind of file, the same on every machine, and no harm from broken ones."""
 
+import base64
 import io
 import logging
 import subprocess
@@ -122,10 +123,28 @@ def test_plain_c_gives_the_same_bits_as_vector_instructions() -> None:
             assert torch.equal(fast, slow)
 
 
+# 40 x 32 pixels each, of kinds that Pillow cannot write
+ARITHMETIC = base64.b64decode(
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAA0JCgsKCA0LCgsODg0PEyAVExISEyccHhcgLikxMC4pLSwzOko+MzZGNywtQFdBRkxOUlNSMj5aYVpQ"
+    "YEpRUk//2wBDAQ4ODhMREyYVFSZPNS01T09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT0//yQARCAAgACgD"
+    "ASIAAhEBAxEB/8wACgAQEAUBEBEF/9oADAMBAAIRAxEAPwD/AK+YPQxSOVvLHDt8KJr6CGBJscviBr/m0Pg9DPtm/rMXqwc24lU5tRWtHAvp/ka2"
+    "Vd8aEYeBIZa8hDo0lGa9G61WKb+G+naPT3SR/9k="
+)
+YCCK = base64.b64decode(
+    "/9j/7gAOQWRvYmUAZAAAAAAC/9sAQwANCQoLCggNCwoLDg4NDxMgFRMSEhMnHB4XIC4pMTAuKS0sMzpKPjM2RjcsLUBXQUZMTlJTUjI+WmFaUGBK"
+    "UVJP/9sAQwEODg4TERMmFRUmTzUtNU9PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09PT09P/8AAFAgAIAAoBAEi"
+    "AAIRAQMRAQQiAP/EABgAAQEBAQEAAAAAAAAAAAAAAAAEBQYH/8QAFxABAAMAAAAAAAAAAAAAAAAAAAMEYf/EABgBAAMBAQAAAAAAAAAAAAAAAAID"
+    "BQEH/8QAGREAAgMBAAAAAAAAAAAAAAAAAAIBAwQh/9oADgQBAAIRAxEEAAA/APQJLGpJLGpJLGpZLGtlQr851gCuSxqSSxqSSxqWSxpcqRr84AVy"
+    "WNGTJY0LlSS+foAakljUsljUcljUsljVCVOmX5wArksalksajksalksaVKka/OAFcljRkyWNASpJfP0AP//Z"
+)
+
+
 def odd_files() -> dict[str, bytes]:
     rgb = photo()
     return {
         "CMYK": encoded(rgb.convert("CMYK")),
+        "YCCK": YCCK,
+        "arithmetic coding": ARITHMETIC,
         "PNG": encoded(rgb, "PNG"),
         "PNG with a palette": encoded(rgb.convert("P"), "PNG"),
         "PNG with alpha": encoded(rgb.convert("RGBA"), "PNG"),
