@@ -59,34 +59,34 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
     run, port = tmp_path / "run", free_port()
-    over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b"}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.1", "WANDB_SILENT": "true"}, **over)
+    over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
     wait_for_step(run, 10, process)
     first = scrape(port)
     assert first["trainyard_step"] >= 10
-    assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (16, 2)
+    assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (24, 2)
     assert 0 < first["trainyard_loss"] < 3
     assert first["trainyard_learning_rate"] > 0
     assert 1 < first["trainyard_images_per_second"] < 10_000
-    assert first["trainyard_validation_top1_percent"] == events(run, "validate")[0]["top1"]
+    assert first["trainyard_validation_top1_percent"] in [event["top1"] for event in events(run, "validate")]
     assert first['trainyard_goodput_seconds_total{cause="init"}'] > 0.5
     assert first['trainyard_goodput_seconds_total{cause="compute"}'] > 0.5
     assert first["trainyard_restarts_total"] == 0
     assert first["trainyard_slowest_rank"] in (0, 1)
     assert sum(value >= 0 for name, value in first.items() if name.startswith("trainyard_slowest_rank_behind")) == 3
-    assert 0 <= time.time() - first["trainyard_last_step_timestamp_seconds"] < 10
-    assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 20
+    assert 0 <= time.time() - first["trainyard_last_step_timestamp_seconds"] < 30
+    assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 60
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143, output
 
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "WANDB_SILENT": "true"}, **over)
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
     wait_for_step(run, events(run, "train")[-1]["step"] + 1, process)
     second = scrape(port)
     assert second["trainyard_restarts_total"] == 1
     assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
     assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
-    assert second["trainyard_last_validation_timestamp_seconds"] == events(run, "validate")[0]["time"]
+    assert second["trainyard_last_validation_timestamp_seconds"] in [e["time"] for e in events(run, "validate")]
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 0, output
 
@@ -97,7 +97,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     rows = [row for _, history in histories for row in history]
     losses = {row["_step"]: row["train/loss"] for row in rows if "train/loss" in row}
     assert losses == {event["step"]: event["loss"] for event in events(run, "train")}
-    assert sorted(losses) == list(range(1, 17))
+    assert sorted(losses) == list(range(1, 25))
     top1 = [row["validate/top1"] for row in rows if "validate/top1" in row]
     assert top1 == [event["top1"] for event in events(run, "validate")]
 
