@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--part", action="append", choices=list(PARTS), help="measure only this")
     options = parser.parse_args()
+    # Ended from outside, it leaves nothing behind either
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     folder = make_folder(CACHE / "photos", PHOTOS)
     work = Path(tempfile.mkdtemp(prefix="trainyard-bench-", dir=os.environ.get("BENCH_DIR")))
     rows: list[Row] = []
@@ -162,7 +165,10 @@ def measured(command: list[str], out: Path, environment: dict[str, str]) -> dict
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
         watching = threading.Thread(target=_watch, args=(process, out, most))
         watching.start()
-        code = process.wait()
+        try:
+            code = process.wait()
+        finally:
+            process.kill()
         seconds = time.perf_counter() - started
         watching.join()
         log.seek(0)
