@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Trainer, events, ranks_of, wait_for_step
+from conftest import events
+from forked import Fleet
 
 from trainers.telemetry import slowest
 from trainers.telemetry.clock import CAUSES, Clock, goodput
@@ -35,24 +36,26 @@ AWAY = 1.0
 
 
 @pytest.fixture(scope="module")
-def run(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two epochs; killed as a whole after step 14, two after the last checkpoint, and started again 1 s later."""
     run = tmp_path_factory.mktemp("goodput") / "run"
     over = {
         "model.name": "slow_models:net", "checkpoint.every_steps": 4, "model.batch_norm": "local",
         "comm.hang_seconds": 2.0, "epochs": 2,
     }  # fmt: skip
-    process = session_trainer.start(
-        run, 2, {"FAULTS": json.dumps([*SLOW.values(), {"kind": "compute", "from": 15, "seconds": 60}])}, **over
-    )
-    wait_for_step(run, 14, process)
-    for pid in [*ranks_of(process), process.pid]:
-        os.kill(pid, signal.SIGKILL)
+    faults = [*SLOW.values(), {"kind": "compute", "from": 15, "seconds": 60}]
+    job = fleet.start(run, 2, env={"FAULTS": json.dumps(faults)}, **over)
+    deadline = time.monotonic() + 120
+    while not any(event["step"] == 14 for event in events(run, "train")):
+        assert time.monotonic() < deadline, "the run does not get on"
+        time.sleep(0.02)
+    for rank in (0, 1):
+        os.kill(json.loads((run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"], signal.SIGKILL)
     killed = time.time()
-    process.communicate()
+    assert fleet.wait(job)[0] == [-9, -9]
     (run.parent / "killed.json").write_text(json.dumps({"time": killed}))
     time.sleep(AWAY)
-    session_trainer.train(run, 2, **over)
+    fleet.train(run, 2, **over)
     return run
 
 
@@ -125,11 +128,11 @@ def test_slow_but_living_is_no_hang(run: Path) -> None:
     assert not (run / "hang.json").exists()  # though the first step took longer than comm.hang_seconds
 
 
-def test_exploding_loss_ends_the_run_with_step_ranks_and_samples(trainer: Trainer, tmp_path: Path) -> None:
+def test_exploding_loss_ends_the_run_with_step_ranks_and_samples(fleet: Fleet, tmp_path: Path) -> None:
     run = tmp_path / "run"
     over = {"model.name": "slow_models:net", "model.batch_norm": "local", "log.max_loss": 50.0, "log.every_steps": 3}
-    code, output = trainer.run(run, 2, {"LOSS": "1000"}, **over)
-    assert code == 77, output
+    codes, output = fleet.wait(fleet.start(run, 2, env={"LOSS": "1000"}, **over))
+    assert codes == [77, 77], output
     assert "above log.max_loss = 50, on ranks [1]" in output
     failed = json.loads((run / "failed.json").read_text())
     assert (failed["code"], failed["step"], failed["ranks"]) == (77, 4, [1])
