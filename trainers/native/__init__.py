@@ -33,6 +33,8 @@ def library() -> ctypes.CDLL | None:
     except OSError:
         return None
     data, box, bounds, number = ctypes.c_char_p, ctypes.c_double * 4, ctypes.c_int * 4, ctypes.c_int
+    # reading a header is over sooner than giving Python's lock away and getting it back
+    loaded.trainyard_size = ctypes.PyDLL(str(path)).trainyard_size  # type: ignore[attr-defined]
     loaded.trainyard_version.restype = ctypes.c_char_p
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
