@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
+from forked import Fleet
 
 from trainers import watchdog
 
@@ -22,14 +23,12 @@ def faults(*faults: dict[str, Any]) -> dict[str, str]:
     return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2"}
 
 
-def test_rank_stuck_in_the_users_code_is_named(trainer: Trainer, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = trainer.start(run, 2, faults(STUCK), **{"model.name": "slow_models:net", "comm.hang_seconds": HANG})
-    wait_for_step(run, 4, process)
-    begin = time.monotonic()
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 138, output
-    assert time.monotonic() - begin < 2 * HANG + 5
+def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    run, over = tmp_path / "run", {"model.name": "slow_models:net", "comm.hang_seconds": HANG}
+    codes, output = fleet.wait(fleet.start(run, 2, env=faults(STUCK), **over))
+    assert codes == [138, 138], output
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads((run / "hang.json").read_text())["time"] - last["time"] < HANG + 3
     assert "did not arrive: rank 1 on" in output
     note = json.loads((run / "hang.json").read_text())
     assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
