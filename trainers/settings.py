@@ -406,7 +406,7 @@ class Config(Settings):
     checkpoint: Checkpoint = Field(default=Checkpoint(), description="Checkpoints.")
     log: Log = Field(default=Log(), description="Logging.")
     comm: Comm = Field(default=Comm(), description="Communication.")
-    ddp: Ddp = Field(default=Ddp(), description="DDP.")
+    ddp: Ddp = Field(default=Ddp(), description="DDP only.")
     horovod: Horovod = Field(default=Horovod(), description="Horovod.")
     fsdp: Fsdp = Field(default=Fsdp(), description="FSDP.")
     wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
