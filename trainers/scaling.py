@@ -208,7 +208,19 @@ def compare(runs: Sequence[Run], size: float, latency: float | None, bandwidth: 
     worlds = sorted(
         {*(run.world for run in runs), *(base.world * 2**n for n in range(20) if base.world * 2**n <= most)}
     )
-    return Comparison(base.strategy, policy, rows, link, size, [(world, predicted(world)) for world in worlds])
+    return Comparison(runs[-1].strategy, policy, rows, link, size, [(world, predicted(world)) for world in worlds])
+
+
+def series(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by strategy; a run on one process without any is the smallest one of each that has none of its own."""
+    alone = [run for run in runs if run.strategy == "single"]
+    others = {run.strategy: [other for other in runs if other.strategy == run.strategy] for run in runs}
+    if alone and len(others) > 1:
+        del others["single"]
+        for mine in others.values():
+            if all(run.world > 1 for run in mine):
+                mine.extend(alone)
+    return others
 
 
 def as_text(comparison: Comparison) -> str:
@@ -248,17 +260,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     found = [read_run(path) for path in options.runs]
     refuse_different(options.runs, [summary for _, summary in found])
+    summaries = {run.path: summary for run, summary in found}
     comparisons = []
-    for strategy in dict.fromkeys(run.strategy for run, _ in found):
-        mine = [(path, run, summary) for path, (run, summary) in zip(options.runs, found, strict=True)
-                if run.strategy == strategy]  # fmt: skip
-        size = options.gradient_mb * 1e6 if options.gradient_mb else gradient_bytes(mine[0][0], mine[0][2])
+    for runs in series([run for run, _ in found]).values():
+        own = summaries[runs[0].path]
+        published = (size for run in runs if (size := gradient_bytes(Path(run.path), own)) is not None)
+        size = options.gradient_mb * 1e6 if options.gradient_mb else next(published, None)
         if size is None:
-            raise UserError(f"{mine[0][0]} has not published its weights: give the size as --gradient-mb")
-        comparisons.append(compare(
-            [run for _, run, _ in mine], size, options.latency_us / 1e6 if options.latency_us is not None else None,
-            options.bandwidth_gb * 1e9 if options.bandwidth_gb else None, options.up_to,
-        ))  # fmt: skip
+            raise UserError(f"{runs[0].path} has not published its weights: give the size as --gradient-mb")
+        latency = options.latency_us / 1e6 if options.latency_us is not None else None
+        bandwidth = options.bandwidth_gb * 1e9 if options.bandwidth_gb else None
+        comparisons.append(compare(runs, size, latency, bandwidth, options.up_to))
     from trainers.report.scaling import render  # beside the other pages
 
     write_atomically(options.html, render(comparisons, found[0][1]).encode())

@@ -65,6 +65,18 @@ def test_model_is_found_again_and_predicts_the_runs(tmp_path: Path) -> None:
     assert [world for world, _ in found.curve] == [1, 2, 4, 8, 16, 32]
 
 
+def test_single_process_is_the_smallest_run_of_each_strategy(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path, 1, 64, strategy="single")]
+    paths += [make_run(tmp_path, world, 64 * world, strategy=name) for name, world in
+              (("ddp", 2), ("ddp", 4), ("fsdp", 2), ("horovod", 1), ("horovod", 2))]  # fmt: skip
+    found = scaling.series([scaling.read_run(path)[0] for path in paths])
+    assert {name: sorted(run.world for run in runs) for name, runs in found.items()} == {
+        "ddp": [1, 2, 4], "fsdp": [1, 2], "horovod": [1, 2],
+    }  # fmt: skip
+    assert compare([Path(run.path) for run in found["ddp"]]).strategy == "ddp"
+    assert list(scaling.series([scaling.read_run(paths[0])[0]])) == ["single"]
+
+
 def test_fixed_global_batch_divides_the_work(tmp_path: Path) -> None:
     found = compare([make_run(tmp_path, world, 256) for world in (1, 2, 4)])
     assert found.policy == "fixed global batch (strong scaling)"
