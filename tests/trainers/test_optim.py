@@ -1,13 +1,11 @@
 """Optimizers, gradient clipping and parameter groups; LAMB against a literal transcription of its paper, and timm's."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import HERE, ROOT, environment
+from forked import Fleet, under_torchrun
 from torch import nn
 
 from trainers import optim
@@ -146,18 +144,8 @@ def test_shared_parameters_and_foreign_norms_are_grouped_once() -> None:
     assert ([tuple(p.shape) for p in decayed], [tuple(p.shape) for p in plain]) == ([(3, 3), (3,), (3,)], [(3,)])
 
 
-def test_shards_on_two_processes_do_as_whole_tensors(tmp_path: Path) -> None:
+def test_shards_on_two_processes_do_as_whole_tensors(fleet: Fleet, tmp_path: Path) -> None:
     """Every optimizer, clipping and the moving average under FSDP's fully_shard."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(HERE / "sharded.py"), str(rank), "2", str(tmp_path / "meet")],
-            cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in running]
-    finally:
-        for process in running:
-            process.kill()
-    assert [process.returncode for process in running] == [0, 0], "\n".join(outputs)
+    job = fleet.forker.start("sharded", [], under_torchrun(2), tmp_path)
+    codes, output = fleet.wait((job, tmp_path))
+    assert codes == [0, 0], output
