@@ -69,8 +69,8 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
     # tmpfs rounds to whole pages
     if found + facts.f_frsize < wanted:
         raise UserError(
-            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size "
-            "there, and let the memory limit of the pod hold it"
+            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there "
+            "(global.training.shmSize); it gets no more than the pod's memory limit and the node's memory hold"
         )
     _say(f"shared memory: {_size(found)}")
 
@@ -107,7 +107,8 @@ def check_results(folder: Path, free_wanted: int) -> None:
     free = shutil.disk_usage(place).free
     if free < free_wanted:
         raise UserError(
-            f"{place} has {_size(free)} free, and {_size(free_wanted)} are wanted: free space or enlarge the claim"
+            f"{place} has {_size(free)} free, and {_size(free_wanted)} are wanted: free space or enlarge the claim "
+            "(global.storage.results)"
         )
     _say(f"results: {place} can be written, {_size(free)} free")
 
@@ -120,7 +121,8 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY) -> None:
         if now - started >= timeout:
             raise UserError(
                 f"{root / manifests.FILE} did not appear within {timeout:.0f} s ({progress(root)}): the dataset is not "
-                f"prepared; {_WHERE}, or raise the time to wait"
+                f"prepared; {_WHERE}; is global.dataset.name its name? Else raise the time to wait "
+                "(global.dataset.wait)"
             )
         if now - said >= every or said == started:
             left = timeout - (now - started)
@@ -160,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _refused(place: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{place} is full: free space or enlarge the claim"
+        return f"{place} is full: free space or enlarge the claim (global.storage.results)"
     if error.errno == errno.EROFS:
         return f"{place} is mounted read-only: results need a claim that can be written"
     return (
