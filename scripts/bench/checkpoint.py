@@ -68,16 +68,20 @@ class Ours:
         self.loop, self.writer, self.count = loop, Writer(folder, 1), 0
 
     def save(self) -> None:
+        """Save now, or begin to."""
         self.count += 1
         self.writer.submit(self.count, self.loop.state(), {}, changing=self.loop.model.buffers())
 
     def settle(self) -> None:
+        """Wait until the state may change."""
         self.writer.settle()
 
     def writing(self) -> bool:
+        """Whether a checkpoint is not on the disk yet."""
         return self.writer.writing
 
     def finish(self) -> None:
+        """Wait for the disk."""
         self.writer.wait()
 
 
@@ -89,16 +93,16 @@ class TorchSave(Ours):
     def __init__(self, loop: Loop, folder: Path) -> None:
         self.loop, self.path = loop, folder / "state.pt"
 
-    def save(self) -> None:
+    def save(self) -> None:  # noqa: D102
         torch.save(self.loop.state(), self.path)
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: D102
         return
 
-    def writing(self) -> bool:
+    def writing(self) -> bool:  # noqa: D102
         return False
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: D102
         return
 
 
@@ -110,14 +114,14 @@ class AsyncSave(TorchSave):
     def __init__(self, loop: Loop, folder: Path) -> None:
         self.loop, self.path, self.future = loop, folder, None
 
-    def save(self) -> None:
+    def save(self) -> None:  # noqa: D102
         shutil.rmtree(self.path, ignore_errors=True)
         self.future: Any = dcp.async_save(self.loop.state(), checkpoint_id=self.path)
 
-    def writing(self) -> bool:
+    def writing(self) -> bool:  # noqa: D102
         return not self.future.done()
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: D102
         self.future.result()
 
 
@@ -179,9 +183,8 @@ def main() -> None:
     table = rows(found, options.rounds)
     options.out.write_text(json.dumps(table, indent=2) + "\n")
     for row in table:
-        print(
-            f"{row['name']:46} {row['ours']:9.2f} {row['peer']:9.2f} {row['unit']:5} {row['ratio']:7.3f}  vs {row['peer_name']}"
-        )
+        figures = f"{row['ours']:9.2f} {row['peer']:9.2f} {row['unit']:5} {row['ratio']:7.3f}"
+        print(f"{row['name']:46} {figures}  vs {row['peer_name']}")
     print(f"calm step {statistics.median(run['calm'] for run in found[Ours.name]) * 1e3:.0f} ms")
 
 
