@@ -1,16 +1,15 @@
-"""A model whose process dies by SIGKILL at a planned place: in the middle of a step, a validation, or a write.
+"""A model whose process dies by SIGKILL at a random place: in the middle of a step, a validation, or a write.
 
-KILLS holds the plan as JSON: for each start of the processes [rank, place, step, part]. The process of that rank is
-killed at the first such place once the run has done `step` steps; `part`, from 0 to 1, says how far into the place.
+KILLS starts of the processes end that way, KILLS_DONE of them already have; KILLS_SEED decides which rank is killed,
+where and how far on from the newest checkpoint of KILLS_RUN, the run directory.
 """
 
-import json
 import os
+import random
 import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from little_models import Net
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 PLACES = ("forward", "backward", "optimizer", "validation", "writing")
+STEPS, AHEAD = 24, 6  # of the run; a kill comes so many steps after the checkpoint at most
 
 
 class Killed(nn.Module):
@@ -28,47 +28,53 @@ class Killed(nn.Module):
         self.body = nn.Sequential(Net(32), nn.Dropout(0.5))
         self.wide = nn.Linear(32, 16_384, bias=False)
         self.fc = nn.Linear(16_384, num_classes)
-        start = int(os.environ.get("KILLS_DONE", "0")) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        plan: list[Any] = json.loads(os.environ.get("KILLS", "[]"))
-        rank, self.place, self.step, self.part = plan[start] if start < len(plan) else (-1, "", 0, 0.0)
-        self.chosen = rank == int(os.environ.get("RANK", "0"))
         self.folder = Path(os.environ.get("KILLS_RUN", ".")) / "checkpoints"
-        self.done, self.validated = -1, 0
-        if self.chosen:
-            register_optimizer_step_post_hook(lambda *_: self.stepped())
+        self.done, self.validated = self.newest(), 0
+        self.place = self.choose(self.done)
+
+    def choose(self, saved: int) -> str:
+        """Draw rank, place and step of this start; the place if it is this process's, else nothing."""
+        start = int(os.environ.get("KILLS_DONE", "0")) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        if start >= int(os.environ.get("KILLS", "0")):
+            return ""
+        draw = random.Random(f"{os.environ['KILLS_SEED']}:{start}")
+        place = draw.choice(PLACES) if saved < STEPS else "validation"
+        chosen = 0 if place == "writing" else draw.randrange(2)
+        self.step = min(saved + draw.randrange(AHEAD), STEPS - 1)
+        self.part = draw.random()
+        if chosen != int(os.environ.get("RANK", "0")):
+            return ""
+        print(f"KILL {start}: rank {chosen} in {place} after step {self.step} ({self.part:.3f})", flush=True)
+        if place == "optimizer":
+            register_optimizer_step_post_hook(lambda *_: self.meet("optimizer"))
+        if place == "writing":
+            threading.Thread(target=self.watch, args=(saved,), daemon=True).start()
+        return place
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.done < 0:
-            self.done = self.newest()
-            if self.chosen and self.place == "writing":
-                threading.Thread(target=self.watch, daemon=True).start()
         if self.training:
             self.meet("forward")
-        elif self.done >= self.step:
+        else:
             self.validated += 1
-            self.meet("validation", self.validated > 3 * self.part)
+            self.meet("validation", bool(self.place) and self.validated > 3 * self.part)
         hidden = self.wide(self.body(x)).relu()
-        if self.training and self.chosen and torch.is_grad_enabled():
+        if self.training and torch.is_grad_enabled():
             hidden.register_hook(lambda _: self.meet("backward"))
+            self.done += 1
         out: Tensor = self.fc(hidden)
         return out
 
-    def stepped(self) -> None:
-        self.meet("optimizer")
-        self.done += 1
-
     def meet(self, place: str, here: bool = True) -> None:
-        if self.chosen and place == self.place and self.done >= self.step and here:
+        if place == self.place and here and (place == "validation" or self.done >= self.step):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def newest(self) -> int:
         return max((int(path.name[5:]) for path in self.folder.glob("step-*")), default=0)
 
-    def watch(self) -> None:
-        """Die while a checkpoint is being written, or has just been."""
-        while not any(self.folder.glob(".step-*.tmp")) or self.done < self.step:
-            if self.newest() > max(self.step, 1) + 4:
-                break
+    def watch(self, saved: int) -> None:
+        """Die while the next checkpoint is being written, or has just been."""
+        left = set(self.folder.glob(".step-*.tmp"))  # by an earlier kill
+        while set(self.folder.glob(".step-*.tmp")) <= left and self.newest() == saved:
             time.sleep(0.0002)
         time.sleep(0.01 * self.part)
         os.kill(os.getpid(), signal.SIGKILL)
