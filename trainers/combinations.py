@@ -18,8 +18,8 @@ def _optimizer(config: Config) -> None:
     for key in foreign:
         if (value := getattr(settings, key)) != getattr(default, key):
             raise UserError(
-                f"optimizer.{key} = {value} with optimizer.name = {settings.name!r}: it belongs to {others}; remove it, "
-                f"or set it to {getattr(default, key)} where a recipe sets it"
+                f"optimizer.{key} = {value} with optimizer.name = {settings.name!r}: it belongs to {others}; remove it "
+                f"or, where a recipe sets it, set it to {getattr(default, key)}"
             )
     if settings.nesterov and not settings.momentum:
         raise UserError(
