@@ -14,7 +14,8 @@ dali         NVIDIA DALI's pipeline on the CPU: reader, random-crop decoder, res
 Then ours, ours without readahead, and torchvision once more with 10 ms added to each open and each read (slowread.c).
 
 In every run all are measured, one after the other, each in a process of its own on the same two cores: two workers,
-a warm-up, then batches for some seconds. Medians over the runs; ratio = ours / peer.
+a warm-up, then batches for some seconds. Medians over the runs; ratio = ours / peer. The rows per processor second
+divide by the time that all threads and workers computed, which other programs on the machine hardly change.
 """
 
 import argparse
@@ -175,8 +176,16 @@ def prepare() -> Path:
     return root
 
 
-def measure(name: str, root: Path, seconds: float) -> float:
-    """Pictures per second, after a warm-up long enough for all that was made ahead."""
+def computed(process: int) -> float:
+    """Seconds that a process, its threads and its children have computed."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # the last two: of children that have ended
+    lists = (path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children"))
+    return own + sum(computed(int(child)) for text in lists for child in text.split())
+
+
+def measure(name: str, root: Path, seconds: float) -> tuple[float, float]:
+    """Pictures per second, and per second computed, after a warm-up long enough for all that was made ahead."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -187,11 +196,11 @@ def measure(name: str, root: Path, seconds: float) -> float:
     while warm < 12 or time.perf_counter() - begin < seconds / 4:
         next(batches)
         warm += 1
-    count, begin = 0, time.perf_counter()
+    count, begin, spent = 0, time.perf_counter(), computed(os.getpid())
     while time.perf_counter() - begin < seconds:
         next(batches)
         count += BATCH
-    return count / (time.perf_counter() - begin)
+    return count / (time.perf_counter() - begin), count / (computed(os.getpid()) - spent)
 
 
 def slow_reading(root: Path) -> Path:
@@ -203,7 +212,7 @@ def slow_reading(root: Path) -> Path:
 
 def side_by_side(case: str, options: argparse.Namespace, environment: dict[str, str]) -> list[dict[str, Any]]:
     """Measure a case's candidates in turn, as often as asked for; a row for each peer."""
-    found: dict[str, list[float]] = {name: [] for name in CASES[case]}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES[case]}
     for run in range(options.runs):
         for name, rates in found.items():
             command = [sys.executable, __file__, str(options.out), "--one", name, "--seconds", str(options.seconds)]
@@ -213,13 +222,21 @@ def side_by_side(case: str, options: argparse.Namespace, environment: dict[str, 
             line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
             if line is None:
                 sys.exit(f"{name} failed: {done.stdout[-2000:]}{done.stderr[-4000:]}")
-            rates.append(float(line.split()[1]))
-        print(f"{case}: run {run + 1}: " + ", ".join(f"{n} {r[-1]:.0f}" for n, r in found.items()), flush=True)
-    middle = {name: statistics.median(rates) for name, rates in found.items()}
+            wall, processor = map(float, line.split()[1:])
+            rates.append((wall, processor))
+        told = ", ".join(f"{name} {rates[-1][0]:.0f} ({rates[-1][1]:.0f})" for name, rates in found.items())
+        print(f"{case}: run {run + 1}: {told}", flush=True)
+    names = {0: case} if environment else {0: case, 1: f"{case}, per processor second"}
+    return [row for which, name in names.items() for row in rows(name, found, which)]
+
+
+def rows(name: str, found: dict[str, list[tuple[float, float]]], which: int) -> list[dict[str, Any]]:
+    """A row for each peer: the first or the second number of each run, in the median."""
+    middle = {candidate: statistics.median(run[which] for run in runs) for candidate, runs in found.items()}
     return [
-        {"name": case, "ours": round(middle["ours"], 1), "peer": round(middle[peer], 1), "peer_name": TITLES[peer],
-         "unit": "img/s", "ratio": round(middle["ours"] / middle[peer], 3), "runs": options.runs}
-        for peer in CASES[case][1:]
+        {"name": name, "ours": round(middle["ours"], 1), "peer": round(value, 1), "peer_name": TITLES[peer],
+         "unit": "img/s", "ratio": round(middle["ours"] / value, 3), "runs": len(found[peer])}
+        for peer, value in middle.items() if peer != "ours"
     ]  # fmt: skip
 
 
@@ -233,12 +250,12 @@ def main() -> None:
     options = parser.parse_args()
     root = prepare()
     if options.one:
-        print(f"RESULT {measure(options.one, root, options.seconds)}", flush=True)
+        print("RESULT", *measure(options.one, root, options.seconds), flush=True)
         os._exit(0)  # some leave workers behind that would be waited for
     slow = {"LD_PRELOAD": str(slow_reading(root)), "SLOWREAD_BELOW": str(root), "SLOWREAD_MS": "10"}
-    rows = side_by_side("loader", options, {}) + side_by_side("loader, 10 ms more per open and read", options, slow)
+    found = [side_by_side(case, options, environment) for case, environment in zip(CASES, ({}, slow), strict=True)]
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    options.out.write_text(json.dumps([row for case in found for row in case], indent=1) + "\n")
 
 
 if __name__ == "__main__":
