@@ -96,7 +96,7 @@ class Buffer:
     def _chunks(self) -> Iterator[memoryview]:
         header = self._header()
         yield memoryview(header)
-        content = memoryview(self._bytes.numpy())
+        content = self._bytes.numpy().data
         for start in range(0, len(content), CHUNK):
             yield content[start : start + CHUNK]
 
@@ -168,6 +168,6 @@ def _dense(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
     """A view whose dimensions stand in the order of its memory, and that order unless it is the usual one."""
     if tensor.is_contiguous():
         return tensor, None
-    order = sorted(range(tensor.dim()), key=lambda i: -tensor.stride(i))
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     view = tensor.permute(order)
     return (view, order) if view.is_contiguous() else (tensor, None)
