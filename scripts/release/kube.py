@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -91,16 +92,22 @@ def definition(kind: str) -> dict:
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
-    found = {kind: items(kind, namespace, f"{INSTANCE}={release}") for kind in KINDS}
-    found["events"] = items("events", namespace)
+    found = listed({kind: f"{INSTANCE}={release}" for kind in KINDS} | {"events": ""}, namespace)
     found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
     return found
+
+
+def listed(kinds: dict[str, str], namespace: str) -> dict[str, list[dict]]:
+    """List several kinds at a time, each with its selector: a cluster may be far away."""
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        waits = {kind: pool.submit(items, kind, namespace, selector) for kind, selector in kinds.items()}
+        return {kind: wait.result() for kind, wait in waits.items()}
 
 
 def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
     own = f"{INSTANCE}={release}"
-    found = {kind: items(kind, namespace, own if "kueue" not in kind else "") for kind in CAUSES}
+    found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
     found["crds"] = [crd for kind in OPERATORS if (crd := definition(kind))]
     names = {f"{release}-data", f"{release}-results"}
     found["claims_of_its_name"] = [

@@ -195,6 +195,25 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "global.training.peers.port",
     ),
     (r"would fall back to TCP|turns RDMA off|NCCL uses TCP", "RDMA does not work here: do what the message says"),
+    (
+        r"/dev/shm has .* instead of",
+        "lower global.training.shmSize, or give the pod's memory limit and the node that much memory",
+    ),
+    (
+        r"(is full|are wanted): free space",
+        "remove what is not needed from that claim, or enlarge it: size under global.storage, where its StorageClass "
+        "allows expansion",
+    ),
+    (
+        r"manifest\.json did not appear",
+        "have the dataset prepared (dataset.enabled: true), or correct global.dataset.name; a longer "
+        "global.dataset.wait if it is being prepared",
+    ),
+    (
+        r"\d wrong in all\)|is not a manifest",
+        "the data on the claim is damaged: delete the dataset's Job and the failed job, and upgrade with "
+        "dataset.enabled: true; only what is damaged is made again",
+    ),
 )  # fmt: skip
 
 JOBS: tuple[tuple[str, str], ...] = (
@@ -237,6 +256,12 @@ SECRETS: tuple[tuple[str, str], ...] = (
 )
 
 REMEDIES = (*ADMISSION, *SCHEDULING, *IMAGES, *STORAGE, *CONTAINERS, *QUEUES, *SECRETS, *JOBS)
+
+# What a pod that waits for a dataset needs when no Job of its release prepares one.
+UNPREPARED = (
+    "no Job of this release prepares it: set dataset.enabled: true, or correct global.dataset.name or "
+    "global.storage.data; if another release prepares it, wait"
+)
 
 # Exit codes of the trainers -> what they mean.
 EXIT_CODES: dict[int, str] = {

@@ -6,13 +6,14 @@ Reads conditions, events and termination messages; the answer also for what neve
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from release import claims, crds, kube
 from release.findings import Finding, age, conditions, events_of, name, since
-from release.remedies import CONTAINERS, EXIT_CODES, JOBS, QUEUES, SECRETS, remedy
+from release.remedies import CONTAINERS, EXIT_CODES, JOBS, QUEUES, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -50,7 +51,7 @@ def job(thing: dict, events: list[dict], now: datetime, workloads: Sequence[dict
 def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
     """Explain a job that waits or runs."""
     warnings = [e for e in events_of(thing, events) if e.get("reason") != "PyTorchJobRestarting"]
-    if warnings and "Running" not in held:
+    if warnings and ("Running" not in held or (lacks_pods(thing) and warnings[-1].get("reason") == "FailedCreatePod")):
         text = warnings[-1]["message"]
         return Finding(name(thing), next(iter(held), "Pending"), text, remedy(text))
     if not thing.get("status") and thing["kind"] != "Job" and age(thing, now) > STUCK_AFTER:
@@ -64,6 +65,14 @@ def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetim
     if "Restarting" in held:
         return Finding(name(thing), "Restarting", held["Restarting"].get("message", ""))
     return Finding(name(thing), "Running" if "Running" in held or thing.get("status", {}).get("active") else "Pending")
+
+
+def lacks_pods(thing: dict) -> bool:
+    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be made anew."""
+    kinds = thing["spec"].get("pytorchReplicaSpecs") or thing["spec"].get("mpiReplicaSpecs") or {}
+    held = thing.get("status", {}).get("replicaStatuses") or {}
+    there = sum(kind.get("active", 0) + kind.get("succeeded", 0) for kind in held.values())
+    return there < sum(kind.get("replicas", 1) for kind in kinds.values())
 
 
 def suspended(thing: dict, held: dict[str, dict], workloads: Sequence[dict]) -> Finding:
@@ -129,6 +138,17 @@ def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -
     return None
 
 
+def unprepared(findings: list[Finding], jobs: list[dict]) -> list[Finding]:
+    """Give pods that wait for a dataset a remedy where no Job of their release is making it."""
+    makers = [j for j in jobs if j["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "dataset"]
+    if any(not {"Complete", "Failed"} & set(conditions(j)) for j in makers):
+        return findings
+    return [
+        f._replace(remedy=UNPREPARED) if re.search(r"^preflight: waiting for .*manifest\.json", f.cause) else f
+        for f in findings
+    ]
+
+
 def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
     """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
     label, status = name(thing), thing.get("status", {})
@@ -170,7 +190,7 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
     findings += [job(j, events, now, workloads) for j in jobs]
     for number, p in enumerate(objects["pods"]):
-        findings += pod(p, events, namespace, now, look=number < LOOKS)
+        findings += unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])

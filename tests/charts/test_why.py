@@ -13,6 +13,7 @@ from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED,
 
 sys.path.insert(0, str(helm.ROOT / "scripts"))
 from release import claims, crds, remedies, why
+from release.findings import Finding
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-11-21T11:00:00Z", "2026-11-21T11:59:55Z"
@@ -181,6 +182,18 @@ def test_jobs_that_failed():
     says(explain(jobs=[late]), "too long", "dataset.activeDeadlineSeconds")
 
 
+@pytest.mark.parametrize(("workers", "answers"), [({"active": 1}, False), ({}, True)])
+def test_a_job_that_runs_on_while_a_pod_cannot_be_made_anew(workers, answers):
+    status = {
+        "conditions": [condition("Created"), condition("Running")],
+        "replicaStatuses": {"Master": {"active": 1}, "Worker": workers},
+    }
+    job = thing("PyTorchJob", "demo-x", status, {"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {}}})
+    message, answer = NOT_CREATED["quota"]
+    text = explain(pytorchjobs=[job], events=[event(job, "FailedCreatePod", message)])
+    assert (answer in text) is answers
+
+
 def test_jobs_that_nobody_runs():
     job = thing("MPIJob", "demo-y")
     says(explain(mpijobs=[job]), "no operator has looked at it in 3600 s", "mpi-operator is not running")
@@ -269,6 +282,34 @@ def test_what_runs_needs_no_remedy():
     job = thing("PyTorchJob", "demo-x", {"conditions": [condition("Running"), condition("Created")]})
     text = explain(pytorchjobs=[job], pods=[thing("Pod", "demo-x-master-0", running)], claims=[unbound("Bound")])
     assert "remedy" not in text
+
+
+WAITS = "preflight: waiting for /data/x/manifest.json (no shard is finished yet), 3600 s left; see `kubectl get jobs`"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "answer"),
+    [
+        ([], remedies.UNPREPARED),
+        ([thing("Job", "demo-dataset", labels={"app.kubernetes.io/name": "dataset"})], ""),
+        (
+            [
+                thing(
+                    "Job",
+                    "demo-dataset",
+                    {"conditions": [condition("Failed")]},
+                    labels={"app.kubernetes.io/name": "dataset"},
+                )
+            ],
+            remedies.UNPREPARED,
+        ),
+    ],
+    ids=["no job", "at work", "failed"],
+)
+def test_a_dataset_that_nobody_prepares(jobs, answer):
+    waits = Finding("pod/demo-x-master-0 preflight", "running", WAITS)
+    other = Finding("pod/demo-x-master-0 pytorch", "running", "preflight: 2 pods reach each other")
+    assert why.unprepared([waits, other], jobs) == [waits._replace(remedy=answer), other]
 
 
 def test_a_release_that_is_not_there():
