@@ -92,7 +92,7 @@ def definition(kind: str) -> dict:
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
-    found = listed({kind: f"{INSTANCE}={release}" for kind in KINDS} | {"events": ""}, namespace)
+    found = listed(dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": ""}, namespace)
     found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
     return found
 
