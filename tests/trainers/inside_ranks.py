@@ -44,7 +44,8 @@ class Training:
         if self.settings.model.channels_last:
             plain.to(memory_format=torch.channels_last)
         self.forwards, self.plain = forwards, plain
-        self.model = self.strategy.wrap(plain)
+        compiled: Any = torch.compile(plain) if self.settings.model.compile else plain
+        self.model = self.strategy.wrap(compiled)
         self.optimizer = self.strategy.distribute(optim.build(plain, self.settings.optimizer), plain)
         self.scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.generator = torch.Generator().manual_seed(7)
@@ -82,7 +83,9 @@ def net(dtype: torch.dtype = torch.float32, norm: bool = False) -> nn.Module:
 
 def collectives(kind: str, forwards: str) -> dict[str, int]:
     """How often what is called in a step of so many forwards, from the profiler's record."""
-    training = Training(net(), int(forwards), strategy=kind)
+    plain = net(norm=True)
+    replace_batch_norm(plain, None)
+    training = Training(plain, int(forwards), strategy=kind)
     for _ in range(2):
         training.step()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -111,8 +114,8 @@ FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def losses(kind: str, forwards: str, clip: str, **over: Any) -> list[float]:
     """Losses of steps with a model of blocks, in fp64."""
     torch.manual_seed(3)
-    plain = Blocks(5, norm=False).double()
-    training = Training(plain, int(forwards), strategy=kind, precision="fp64", **over)
+    plain = Blocks(5, norm=False).to(torch.float32 if over.get("precision") == "fp32" else torch.float64)
+    training = Training(plain, int(forwards), **{"strategy": kind, "precision": "fp64", **over})
     found = [training.step(float(clip)) for _ in range(6)]
     training.strategy.close()
     return found
@@ -134,6 +137,19 @@ def exposed(kind: str) -> dict[str, float]:
     training.strategy.barrier()
     training.strategy.close()
     return {"even": before, "slowed": after}
+
+
+def unused(**over: Any) -> str:
+    """Steps with a parameter that has no part in them: what went wrong, if anything."""
+    plain = net()
+    plain.register_parameter("idle", nn.Parameter(torch.ones(3)))
+    training = Training(plain, strategy="ddp", **over)
+    try:
+        for _ in range(3):
+            training.step()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def parts() -> dict[str, int]:

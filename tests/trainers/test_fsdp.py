@@ -33,10 +33,11 @@ def test_parts_are_the_repeated_blocks_and_large_layers() -> None:
 
     from trainers.parallel.fsdp import blocks
 
-    resnet = torchvision.models.resnet50()
+    with torch.device("meta"):
+        resnet, large = torchvision.models.resnet50(), torchvision.models.vgg11()
     kinds = [type(part).__name__ for part in blocks(resnet)]
     assert kinds == ["Bottleneck"] * 16 + ["Linear"]
-    vgg = blocks(torchvision.models.vgg11())
+    vgg = blocks(large)
     assert sum(p.numel() for part in vgg for p in part.parameters()) > 0.95 * 132_863_336
     assert len(blocks(Blocks(4))) == 3
     assert len(blocks(Net(4))) == 2

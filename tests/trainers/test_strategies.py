@@ -39,9 +39,20 @@ def test_strategies_accumulate_and_clip_alike(fleet: Fleet, tmp_path: Path, kind
     assert abs(free[-1] - alone[-1]) > 1e-3, "the norm is not limited"
 
 
-def test_static_graph_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+def test_static_graph_bears_unused_parameters_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    assert "Expected to have finished reduction" in fleet.inside(tmp_path, 2, "unused")[0]
+    assert fleet.inside(tmp_path, 2, "unused", **{"ddp.static_graph": True}) == ["", ""]
     plain = fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0")[0]
     assert plain == fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0", **{"ddp.static_graph": True})[0]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_compiled_blocks_compute_the_same(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    over: dict[str, Any] = {"precision": "fp32"}
+    eager = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over)[0]
+    compiled = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over, **{"model.compile": True})[0]
+    assert compiled == pytest.approx(eager, rel=1e-4)
 
 
 @pytest.mark.parametrize(
