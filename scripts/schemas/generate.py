@@ -66,6 +66,7 @@ def schemas() -> dict[Path, str]:
     known = pool(umbrella, subcharts)
     # A subchart's own schema stays shallow where the umbrella's is deep: a mistake is said once.
     shallow = known | {name: {"type": "object"} for name in ("training", "scheduling", "prepare-config")}
+    umbrella["allOf"] = [{"$ref": "#/$defs/tag-or-digests"}]  # no annotation of values.yaml reaches the root
     found = {CHART / "values.schema.json": bundle(umbrella, known)}
     for name, schema in subcharts.items():
         found[CHART / "charts" / name / "values.schema.json"] = bundle(schema, shallow)

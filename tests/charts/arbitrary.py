@@ -10,6 +10,7 @@ from . import helm
 Schema = dict[str, Any]
 OFTEN, SELDOM = 0.35, 0.12  # how likely an optional key is present, near the top and far below
 DEPTH = 14
+MADE = ("size", "storageClass", "accessModes", "annotations", "volumeName")  # what describes a claim to make
 # Texts that YAML would take for something else, or that break where a template forgets to quote.
 HARD = (
     "yes", "no", "null", "~", "1e3", "0x10", "007", "1.0", "2026-11-21", ": ", "- a", "#", "{{ .Values }}", '"', "'",
@@ -129,6 +130,9 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     parts = {name: values.setdefault(name, {}) for name in helm.SUBCHARTS}
     image = shared.setdefault("image", {})
     image |= {"registry": image.get("registry") or "registry.example.com/team", "tag": image.get("tag") or "0.1.0"}
+    used = [parts[name] for name in ("dataset", "pytorchjob", "mpijob") if parts[name].get("enabled", name != "mpijob")]
+    if used and all(part.get("image", {}).get("digest") for part in used):
+        image["tag"] = ""
     training = shared.setdefault("training", {})
     for one in (training, parts["pytorchjob"].get("training", {}), parts["mpijob"].get("training", {})):
         _mend_training(one, pick, own=one is not training)
@@ -136,6 +140,8 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         claim = shared.setdefault("storage", {}).setdefault(which, {})
         if parts["storage"].get("enabled") is False:
             claim["existingClaim"] = claim.get("existingClaim") or "there"
+        for key in MADE if claim.get("existingClaim") else ():
+            claim.pop(key, None)
     for job in ("pytorchjob", "mpijob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
         parts[job].get("training", {}).pop("name", None)

@@ -226,3 +226,31 @@ def test_a_misspelt_key_is_an_error_that_names_it(program: str):
             helm.template(changed, program)
         said = f"at '{place}': additional properties '{wrong}' not allowed"
         assert said in str(caught.value), (place, key)
+
+
+PINNED = helm.at("image.digest", DIGEST)
+EXCLUSIVE = {
+    "at '/global/storage/data/size': '1Ti' does not match": helm.at(
+        "global.storage.data", {"existingClaim": "a", "size": "1Ti"}
+    ),
+    "at '/global/storage/results/annotations/example.com~1team': 'vision' does not match": helm.at(
+        "global.storage.results", {"existingClaim": "a", "annotations": {"example.com/team": "vision"}}
+    ),
+    "at '/global/image/tag': '0.1.0-abc' does not match": {"dataset": PINNED, "pytorchjob": PINNED, "mpijob": PINNED},
+}
+
+
+@pytest.mark.parametrize("said", EXCLUSIVE)
+def test_two_answers_to_one_question_are_an_error_that_says_what_to_leave_out(said: str):
+    for program in helm.HELMS:
+        with pytest.raises(helm.HelmError) as caught:
+            helm.template(helm.merged(helm.everything(), EXCLUSIVE[said]), program)
+        assert re.search(re.escape(said) + r"[^\n]*leave [^\n]* out", str(caught.value))
+
+
+def test_claims_of_default_size_are_made_where_nothing_names_one():
+    for values, sizes in (({}, ["300Gi", "100Gi"]), (helm.at("global.storage.results.size", "2Ti"), ["300Gi", "2Ti"])):
+        made = helm.documents(helm.template(helm.merged(helm.everything(), values)))
+        claims = [one["spec"] for one in made if one["kind"] == "PersistentVolumeClaim"]
+        assert [claim["resources"]["requests"]["storage"] for claim in claims] == sizes
+        assert all(claim["accessModes"] == ["ReadWriteMany"] for claim in claims)

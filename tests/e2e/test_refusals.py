@@ -1,4 +1,4 @@
-"""A release in a cluster that lacks something: scripts/why names the cause and the remedy within a minute."""
+"""A release that lacks credentials, a kind of job or part of its archive; test_misconfigurations.py has the others."""
 
 import pytest
 
@@ -41,55 +41,11 @@ def explained(namespace, install):
         uninstall(release, namespace)
 
 
-@CHANGES_OPERATORS
-def test_the_stock_init_container_in_a_restricted_namespace(explained, archive):
-    cluster.run("scripts/cluster/init-template", "stock")
-    try:
-        explained(
-            "stock", *ONE_JOB, words=["init-pytorch", "violates PodSecurity", "--pytorch-init-container-template-file"]
-        )
-    finally:
-        cluster.run("scripts/cluster/init-template", "restricted")
-
-
-def test_a_missing_image(explained):
-    said = explained(
-        "image", *ONE_JOB, "--set", "global.image.tag=never-built", words=["global.image.tag", "make push"]
-    )
-    assert "never-built" in said
-
-
-def test_a_missing_claim(explained):
-    explained(
-        "claim", *ONE_JOB, "--set", "global.storage.data.existingClaim=nowhere",
-        words=['persistentvolumeclaim "nowhere" not found', "existingClaim"],
-    )  # fmt: skip
-
-
-def test_a_missing_secret(explained):
-    explained(
-        "secret", *ONE_JOB, *NO_DATASET, "--set", "global.secrets.wandb.existingSecret=nowhere",
-        words=['secret "nowhere" not found', "create that Secret"],
-    )  # fmt: skip
-
-
 def test_missing_kaggle_credentials(explained):
     explained(
         "kaggle", *ONE_JOB, "--set", "dataset.source.kind=kaggle,dataset.source.competition=some,dataset.source.url=",
         words=["exit 2", "no Kaggle credentials"],
     )  # fmt: skip
-
-
-@CHANGES_OPERATORS
-def test_a_missing_operator(explained):
-    kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=0")
-    try:
-        settings = ["--set", "pytorchjob.enabled=false", "--set", "mpijob.runPolicy.suspend=false"]
-        explained("operator", *NO_DATASET, *settings,
-                  words=["no operator has looked at it", "mpi-operator is not running"])  # fmt: skip
-    finally:
-        kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
-        kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=60s")
 
 
 @CHANGES_OPERATORS

@@ -52,6 +52,12 @@ so that shortened names stay apart. Call with a list: the subchart's context, an
 {{- $claim.existingClaim | default (printf "%s-%s" $root.Release.Name (index . 1)) -}}
 {{- end -}}
 
+{{/* Size of a claim to make. Its default is no value: one beside `existingClaim` could not be told from a user's. Call as common.claim. */}}
+{{- define "common.claimSize" -}}
+{{- $which := index . 1 -}}
+{{- (index (index . 0).Values.global.storage $which).size | default (get (dict "data" "300Gi" "results" "100Gi") $which) -}}
+{{- end -}}
+
 {{/* Name of a Secret. Call with a list: the context, and `kaggle` or `wandb`. */}}
 {{- define "common.secret" -}}
 {{- $root := index . 0 -}}
