@@ -111,7 +111,7 @@ def may_connect(policies: list[dict], source: dict | None, target: dict | None, 
     out = [p["spec"] for p in policies if source is not None and selects(p["spec"]["podSelector"], source)]
     into = [p["spec"] for p in policies if target is not None and selects(p["spec"]["podSelector"], target)]
     leaves = not out or any(allowed(spec["egress"], "to", target, namespace, port) for spec in out)
-    enters = not into or any(allowed(spec["ingress"], "from", source, namespace, port) for spec in into)
+    enters = not into or any(allowed(spec.get("ingress", []), "from", source, namespace, port) for spec in into)
     return leaves and enters
 
 
