@@ -135,10 +135,10 @@ def measure(loop: Loop, method: Ours) -> dict[str, float]:
     steps = [loop.step(method.settle)]
     while method.writing():
         steps.append(loop.step(method.settle))
-    wall = time.perf_counter() - begin
     method.finish()
-    return {"stall": stall + loop.waited, "loop": wall - len(steps) * calm, "slow": statistics.median(steps) / calm,
-            "calm": calm}  # fmt: skip
+    stall += loop.waited
+    slower = statistics.median(steps) - calm  # a median, since a step that something else delayed is no part of it
+    return {"stall": stall, "loop": stall + len(steps) * slower, "slow": 1 + slower / calm, "calm": calm}
 
 
 def rows(found: dict[str, list[dict[str, float]]], rounds: int) -> list[dict[str, Any]]:
