@@ -93,7 +93,7 @@ def test_a_changed_recipe_is_a_new_job_and_a_rollback_the_old_one(namespace, pro
     assert len(first) == 2
     assert claims
 
-    upgrade(program, namespace, *WAITING, "--set", "global.training.config.epochs=3")
+    upgrade(program, namespace, *WAITING, "--set", "global.training.recipe=resnet50-a3")
     until("the old jobs are gone", lambda: not jobs(namespace, program) & first, 30)
     assert len(jobs(namespace, program)) == 2
 
