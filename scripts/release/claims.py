@@ -32,6 +32,10 @@ def pending(thing: dict, phase: str, events: list[dict]) -> Finding:
         )
         return Finding(name(thing), phase, text, known)
     mine = [e for e in events if e["involvedObject"].get("uid") == thing["metadata"]["uid"]]
+    if failed := [e["message"] for e in mine if e.get("reason") == "FailedBinding"]:  # not a warning, but final
+        return Finding(
+            name(thing), phase, failed[-1], remedy(failed[-1]) or "kubectl get pv: which one should it take?"
+        )
     if any(e.get("reason") == "WaitForFirstConsumer" for e in mine):
         return Finding(name(thing), phase, "waits for the first pod that uses it")
     if any(e.get("reason") == "ExternalProvisioning" for e in mine):

@@ -147,6 +147,11 @@ def test_claims_that_wait_or_go():
     claim = unbound()
     first = event(claim, "WaitForFirstConsumer", "waiting for first consumer", "Normal")
     assert "waits for the first pod" in explain(claims=[claim], events=[first])
+    none = "no persistent volumes available for this claim and no storage class is set"
+    by_hand = unbound(spec={"storageClassName": ""})
+    says(
+        explain(claims=[by_hand], events=[event(by_hand, "FailedBinding", none, "Normal")]), none, "name a StorageClass"
+    )
     says(explain(claims=[unbound(spec={"storageClassName": None})]), "no default StorageClass", "storageClass")
     says(
         explain(claims=[unbound("Lost", spec={"volumeName": "pv-1"})]), "its volume pv-1 is gone", "restore the volume"

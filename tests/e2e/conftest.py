@@ -25,8 +25,9 @@ def image() -> dict[str, str]:
 @pytest.fixture(scope="session", autouse=True)
 def undisturbed(image) -> None:
     """Undo what a test run that was killed in the middle may have left in the cluster."""
-    cluster.kubectl("delete", "namespace", "-l", f"{MARK}=e2e", "--wait=false")
+    cluster.kubectl("delete", "namespace,pv,storageclass", "-l", f"{MARK}=e2e", "--wait=false")
     if cluster.OWN:
+        cluster.kubectl("-n", "local-path-storage", "delete", "deployment,configmap", "-l", f"{MARK}=e2e")
         cluster.run("scripts/cluster/init-template", "restricted")
         cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
 

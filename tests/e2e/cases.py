@@ -1,0 +1,128 @@
+"""Releases with something wrong in them, installed side by side, and how soon scripts/why and their pods name it."""
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, why
+
+WITHIN = 60  # seconds in which scripts/why must name the cause
+AT_ONCE = threading.Semaphore(2)  # helm and scripts/why at a time
+
+
+@dataclass
+class Case:
+    """What is set wrong, and parts of the cause and the remedy that must be named together."""
+
+    cause: str
+    remedy: str
+    values: Mapping[str, object] = field(default_factory=dict)  # dotted keys
+    tells: bool = False  # a container runs, and names the cause itself
+    change: Callable[[str], str] | None = None  # of the rendered manifests, where no values can do it
+    place: str = ""  # what the test makes for it: `class` without RWX for its data, or `registry` for its image
+
+
+@dataclass
+class Named:
+    """When and how a case was named, in seconds since `helm install` was called."""
+
+    seconds: float = 0.0
+    cause: str = ""
+    remedy: str = ""
+    pod_seconds: float = 0.0
+    last: str = ""  # all that scripts/why said last
+
+
+def nested(values: Mapping[str, object]) -> dict:
+    """Turn dotted keys into the tree of a values file."""
+    tree: dict = {}
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def installer(namespace: str, image: Mapping[str, str], places: Mapping[str, dict]) -> Callable[[Case, str], None]:
+    """Return a function that installs a case under a release's name; `places` are values of what the test made."""
+    base = {
+        "global.image.registry": image["registry"], "global.image.tag": image["tag"],
+        "global.storage.data.existingClaim": "data", "global.storage.results.existingClaim": "results",
+        "global.dataset.name": "whole",
+        "global.training.nodes": 1, "global.training.gpusPerNode": 0, "global.training.processesPerNode": 1,
+        "global.training.recipe": "demo", "global.training.shmSize": "8Mi",
+        "global.training.resources.requests": {"cpu": "10m", "memory": "64Mi"},
+        "dataset.enabled": False, "pytorchjob.enabled": True, "mpijob.enabled": False,
+    }  # fmt: skip
+
+    def install(case: Case, release: str) -> None:
+        values = base | dict(case.values) | places.get(case.place, {})
+        command = ("template" if case.change else "install", release, "charts/trainyard", "-n", namespace, "-f", "-")
+        done = cluster.helm(*command, stdin=json.dumps(nested(values)))
+        if case.change:
+            kubectl("apply", "-n", namespace, "-f", "-", stdin=case.change(done.stdout))
+
+    return install
+
+
+def findings(text: str) -> list[tuple[str, str]]:
+    """Return cause and remedy of each finding that scripts/why printed with both."""
+    return re.findall(r"^    because: (.*)\n    remedy:  (.*)$", text, re.M)
+
+
+def told(pod: dict) -> str:
+    """Return what a pod's containers say: their termination messages, and the logs of those that run."""
+    said = []
+    for status in (*pod["status"].get("initContainerStatuses", []), *pod["status"].get("containerStatuses", [])):
+        ended = status["state"].get("terminated") or status.get("lastState", {}).get("terminated") or {}
+        said.append(ended.get("message", ""))
+        if status["state"].get("running"):
+            meta = pod["metadata"]
+            said.append(kubectl("logs", meta["name"], "-n", meta["namespace"], "-c", status["name"], check=False))
+    return "\n".join(said)
+
+
+def listen(namespace: str, cases: Mapping[str, Case], heard: dict[str, float], over: threading.Event) -> None:
+    """Note when the first pod of each release whose case tells names its cause."""
+    tell = {release: case for release, case in cases.items() if case.tells}
+    while not over.wait(2) and tell.keys() - heard.keys():
+        for pod in get("pods", namespace, "-l", "app.kubernetes.io/part-of=trainyard"):
+            release = pod["metadata"]["labels"]["app.kubernetes.io/instance"]
+            if release in tell.keys() - heard.keys() and tell[release].cause in told(pod):
+                heard[release] = time.monotonic()
+
+
+def watch(case: Case, release: str, namespace: str, install: Callable[[Case, str], None], heard: dict) -> Named:
+    """Install a case and look until it is named, or the time is over."""
+    found = Named()
+    with AT_ONCE:
+        started = time.monotonic()
+        install(case, release)
+    while time.monotonic() - started < WITHIN + 10:
+        if not found.seconds:
+            with AT_ONCE:
+                found.last = why(release, namespace)
+            now = time.monotonic() - started
+            fits = [(c, r) for c, r in findings(found.last) if case.cause in c and case.remedy in r]
+            if fits:
+                found.seconds, (found.cause, found.remedy) = now, fits[0]
+        if found.seconds and (release in heard or not case.tells):
+            break
+        time.sleep(1)
+    found.pod_seconds = heard.get(release, started) - started
+    return found
+
+
+def table(named: Mapping[str, Named]) -> str:
+    """Lay out what was measured."""
+    rows = [("case", "why, s", "pod, s", "what scripts/why said", "remedy")]
+    for name, one in named.items():
+        own = f"{one.pod_seconds:.0f}" if one.pod_seconds else "-"
+        rows.append((name, f"{one.seconds:.0f}" if one.seconds else "never", own, one.cause, one.remedy))
+    return "\n".join(" | ".join(row) for row in rows) + "\n"
