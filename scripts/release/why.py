@@ -127,6 +127,9 @@ def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -
     over = state.get("terminated") or status.get("lastState", {}).get("terminated")
     if over and (finding := ended(over, where)) and not (state.get("running") and not init):
         return finding
+    if init and over and (said := over.get("message", "").strip()):
+        # A preflight that fails ends well, with its message: the main container, which the operators look at, ends 2
+        return Finding(where, "failed", said.splitlines()[-1], remedy(said) or EXIT_CODES[2])
     if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
         text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
         return Finding(where, "waiting", text, remedy(text))

@@ -121,6 +121,17 @@ def test_containers_that_ended(pod, cause, answer):
     says(explain(pods=[pod]), cause, answer)
 
 
+def test_a_preflight_that_hands_its_failure_over():
+    said = "/results is full: free space or enlarge the claim"
+    preflight = {"name": "preflight", "state": {"terminated": {"exitCode": 0, "message": said}}}
+    starting = {"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}
+    status = {"phase": "Pending", "conditions": [1], "initContainerStatuses": [preflight]}
+    status |= {"containerStatuses": [starting]}
+    says(explain(pods=[thing("Pod", "demo-x-master-0", status)]), said, "remove what is not needed from that claim")
+    preflight["state"]["terminated"]["message"] = ""
+    assert "remedy" not in explain(pods=[thing("Pod", "demo-x-master-0", status)])
+
+
 def test_pods_that_a_node_gave_up():
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
     says(explain(pods=[thing("Pod", "demo-x-worker-0", evicted)]), "Evicted", "the node's disk is full")
