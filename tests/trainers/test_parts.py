@@ -1,6 +1,5 @@
 """The parts of the engine by themselves: order, augmentation, counting, environment."""
 
-
 import numpy as np
 import pytest
 import torch
