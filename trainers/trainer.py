@@ -107,12 +107,12 @@ def build(
     wrapped = strategy.wrap(compiled)
     optimizer = strategy.distribute(optim.build(plain, config.optimizer), plain)
     scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-    ema = average(config, plain, order, length)
     if meta:
         strategy.load(plain, optimizer, {key: state[key] for key in ("model", "optimizer") if key in state})
         scaler.load_state_dict(meta["scaler"])
-        if ema:
-            strategy.load_tensors(ema.state_dict(), state.get("ema", {}))
+    ema = average(config, plain, order, length)  # of the weights gone on from, where the checkpoint has no average
+    if meta and ema:
+        strategy.load_tensors(ema.state_dict(), state.get("ema", {}))
     step = int(meta.get("step", 0))
     if strategy.first:
         clock.add(meta.get("seconds", {}))

@@ -1,9 +1,12 @@
 """The moving average of the weights against PyTorch's AveragedModel, driven as by torchvision's reference script."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import Trainer
+from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -84,3 +87,12 @@ def test_a_loaded_average_goes_on_bit_by_bit() -> None:
     ema.update(7)
     other.update(7)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in ema.state_dict().items())
+
+
+def test_an_average_begun_in_mid_run_starts_from_the_weights_gone_on_from(trainer: Trainer, tmp_path: Path) -> None:
+    over = {"epochs": None, "schedule.warmup_epochs": 0, "checkpoint.every_steps": 2}
+    run = trainer.train(tmp_path / "run", **over, max_steps=2)
+    before = load_file(run / "checkpoints" / "step-00000002" / "model.safetensors")
+    trainer.train(run, **over, **{"max_steps": 3, "ema.decay": 1.0})  # never moves from where it starts
+    published = torch.load(run / "published" / "model.pth", weights_only=True)
+    assert all(torch.equal(published[name], value) for name, value in before.items() if value.is_floating_point())
