@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim import SGD, Optimizer
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from trainers.parallel.base import State, load_optimizer
 from trainers.parallel.ddp import wire_dtype
@@ -21,6 +21,7 @@ from trainers.parallel.environment import Place
 from trainers.parallel.group import Group
 from trainers.parallel.waiting import Waiting
 from trainers.settings import Config
+from trainers.sharding import laid_out_as
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 LARGE_LAYER = 1_000_000  # parameters from which on a layer outside of blocks is fetched by itself
@@ -51,15 +52,6 @@ class Fsdp(Group):
         if self.device.type == "cpu":
             time_collectives([*units, plain], self._waiting)
         return plain
-
-    def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
-        if isinstance(optimizer, SGD):  # its fused form knows no distributed tensors
-            own = ("fused", "foreach")
-            groups = [
-                {key: value for key, value in group.items() if key not in own} for group in optimizer.param_groups
-            ]
-            return SGD(groups, foreach=True)
-        return optimizer
 
     def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:  # noqa: D102
         whole = self._whole({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
@@ -140,13 +132,6 @@ def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Mod
 def count_parameters(module: nn.Module) -> int:
     """Numbers that are learned in a module."""
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-def laid_out_as(target: Tensor, value: Any) -> Any:
-    """A whole tensor as this process's part of it, where the target is distributed and of its shape."""
-    if isinstance(target, DTensor) and isinstance(value, Tensor) and value.shape == target.shape:
-        return distribute_tensor(value, target.device_mesh, target.placements, src_data_rank=None)
-    return value
 
 
 def reshard_without_backward(module: nn.Module, *_: Any) -> None:
