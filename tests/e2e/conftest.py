@@ -4,32 +4,50 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
-from tests.e2e import cluster
+from tests.e2e import cluster, owners
 
-MARK = "trainyard.test"  # label of the namespaces that tests make
+LOCK = pytest.StashKey[TextIO | None]()
+
+
+def operators_as_they_came() -> None:
+    """Undo what a test that was killed in the middle may have done to the operators."""
+    cluster.run("scripts/cluster/init-template", "restricted")
+    cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Use the cluster beside other runs, but not while a test changes it for all; with such a test, alone."""
+    mine = [item for item in session.items if item.get_closest_marker("e2e")]
+    if mine and not session.config.option.collectonly and Path(cluster.KUBECONFIG).exists():
+        alone = any(item.get_closest_marker("alone") for item in mine) and "PYTEST_XDIST_WORKER" not in os.environ
+        say = session.config.get_terminal_writer().line
+        session.config.stash[LOCK] = owners.share(alone, operators_as_they_came, say)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a test beside others that must be alone."""
+    if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.fail("it changes the cluster for all tests: run it without -n, or leave it out with -m 'not alone'")
 
 
 @pytest.fixture(scope="session")
 def image() -> dict[str, str]:
-    """Registry and tag of this tree's images, which the cluster must hold."""
+    """Registry and tag of this tree's images, or of those of REGISTRY and TAG, which the cluster must hold."""
     assert Path(cluster.KUBECONFIG).exists(), "no cluster: run `make cluster images` first, or `make test`"
     return {
         "registry": os.environ.get("REGISTRY", "localhost"),
-        "tag": cluster.run("scripts/images/tag").stdout.strip(),
+        "tag": os.environ.get("TAG") or cluster.run("scripts/images/tag").stdout.strip(),
     }
 
 
 @pytest.fixture(scope="session", autouse=True)
 def undisturbed(image) -> None:
-    """Undo what a test run that was killed in the middle may have left in the cluster."""
-    cluster.kubectl("delete", "namespace,pv,storageclass", "-l", f"{MARK}=e2e", "--wait=false")
-    if cluster.OWN:
-        cluster.kubectl("-n", "local-path-storage", "delete", "deployment,configmap", "-l", f"{MARK}=e2e")
-        cluster.run("scripts/cluster/init-template", "restricted")
-        cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
+    """Delete what test runs that were killed in the middle left in the cluster."""
+    owners.delete_leftovers()
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +78,8 @@ def namespace() -> Iterator[str]:
     """A namespace that enforces the restricted Pod Security Standard, deleted afterwards."""
     name = f"e2e-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, f"{MARK}=e2e", "pod-security.kubernetes.io/enforce=restricted",
+    marks = [f"{key}={value}" for key, value in owners.LABELS.items()]
+    cluster.kubectl("label", "namespace", name, *marks, "pod-security.kubernetes.io/enforce=restricted",
                     "pod-security.kubernetes.io/warn=restricted")  # fmt: skip
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.e2e import cluster
 from tests.e2e.cluster import kubectl
-from tests.e2e.conftest import MARK
+from tests.e2e.owners import LABELS
 
 # A dataset of four pictures, prepared by the image's own program, and copies of it that lack something.
 SEED = """
@@ -81,7 +81,7 @@ def full_volume(namespace: str) -> Iterator[str]:
     volume = {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": name, "labels": {MARK: "e2e"}},
+        "metadata": {"name": name, "labels": LABELS},
         "spec": {"accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Mi"}, "hostPath": {"path": str(place)},
                  "claimRef": {"namespace": namespace, "name": "full"}, "persistentVolumeReclaimPolicy": "Retain"},
     }  # fmt: skip
@@ -121,7 +121,7 @@ def one_node_class() -> Iterator[str]:
     pod["metadata"]["labels"] = {"app": name}
     pod["spec"]["containers"][0]["command"] += ["--provisioner-name", f"trainyard.test/{name}"]
     pod["spec"]["volumes"][0]["configMap"]["name"] = name
-    meta = {"name": name, "labels": {MARK: "e2e"}}
+    meta = {"name": name, "labels": LABELS}
     things = (
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": settings},
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta,

@@ -48,6 +48,7 @@ def test_missing_kaggle_credentials(explained):
     )  # fmt: skip
 
 
+@pytest.mark.alone
 @CHANGES_OPERATORS
 def test_a_missing_kind(namespace, install):
     programs = cluster.run("scripts/cluster/build", "--where").stdout.strip()

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e import cluster, misconfigured
 from tests.e2e.cases import WITHIN, Case, Named, installer, table, watch
 from tests.e2e.cluster import kubectl
-from tests.e2e.conftest import MARK
+from tests.e2e.owners import LABELS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(600)]
 TRAINING, PLACING, DATA = "global.training", "global.scheduling", "global.storage.data"
@@ -103,7 +103,7 @@ def named(namespace, image) -> dict[str, Named]:
     with ThreadPoolExecutor(len(releases)) as pool, contextlib.ExitStack() as stack:
         for name, home in homes.items():
             kubectl("create", "namespace", home)
-            kubectl("label", "namespace", home, f"{MARK}=e2e")
+            kubectl("label", "namespace", home, *(f"{key}={value}" for key, value in LABELS.items()))
             stack.callback(kubectl, "delete", "namespace", home, "--wait=false")
             kind, spec = RULES[name]
             rule = {"apiVersion": "v1", "kind": kind, "metadata": {"name": "team"}, "spec": spec}

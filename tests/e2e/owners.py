@@ -1,0 +1,78 @@
+"""Several test runs on one cluster: labels that say whose a thing is, and a lock for what changes all of it.
+
+A process that is no longer there owns nothing: what it left may be deleted. One that is there keeps what it made, in
+this run's other workers and in other runs.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from tests.e2e import cluster
+
+MARK = "trainyard.test"  # label of what tests make outside their namespaces, and of these
+OWNER = f"{MARK}/owner"
+# What may be left over; of a kind that this cluster does not know nothing is found
+KINDS = ("namespace", "persistentvolume", "storageclass", "deployment", "configmap")
+
+
+def place() -> str:
+    """Name the only processes that can be looked for: those since this boot, in this namespace of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return f"{boot[:8]}-{Path('/proc/self/ns/pid').stat().st_ino}"
+
+
+def owner(pid: int) -> str:
+    """Name a process for all time: another one may get its number later. Nothing, when it is not there."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+    return f"{place()}-{pid}-{started}"
+
+
+LABELS = {MARK: "e2e", OWNER: owner(os.getpid())}
+
+
+def ended(name: str) -> bool:
+    """Return whether the process of that name is known to have ended; of another machine's nothing is known."""
+    if not name:
+        return True
+    where, pid, _ = name.rsplit("-", 2)
+    return where == place() and owner(int(pid)) != name
+
+
+def delete_leftovers() -> None:
+    """Delete what test runs that were killed in the middle left in the cluster."""
+    for kind in KINDS:
+        found = cluster.kubectl("get", kind, "-A", "-l", f"{MARK}=e2e", "-o", "json", check=False)
+        for one in json.loads(found or '{"items": []}')["items"]:
+            meta = one["metadata"]
+            if ended(meta["labels"].get(OWNER, "")):
+                home = ("-n", meta["namespace"]) if "namespace" in meta else ()
+                cluster.kubectl("delete", kind, meta["name"], *home, "--wait=false", "--ignore-not-found")
+
+
+def share(alone: bool, mend: Callable[[], None], say: Callable[[str], None]) -> TextIO | None:
+    """Wait until this process may use the one-node cluster: beside others, or `alone`. Held until the file is closed.
+
+    Whoever finds nobody else mends what a killed run may have left changed for all.
+    """
+    run = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run"
+    if not cluster.OWN or not run.exists():
+        return None
+    lock = (run / "tests.lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for other tests on this cluster ({run}/tests.lock)")
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        if not alone:
+            return lock
+    mend()
+    if not alone:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    return lock
