@@ -1,0 +1,101 @@
+# What the add-ons are built from and of: programs of the Go modules beside this file, images that hold them, manifests.
+# shellcheck shell=bash
+GO_MINIMUM=1.26.3 # Argo CD asks for it
+EXTRAS=(trainer kueue argocd)
+
+# modules_of NAME: the folders here that the add-on is made from
+modules_of() { case $1 in trainer) echo jobset trainer ;; *) echo "$1" ;; esac; }
+
+# source_of MODULE: the Go module that its folder pins
+source_of() {
+  case $1 in
+    jobset) echo sigs.k8s.io/jobset ;;
+    trainer) echo github.com/kubeflow/trainer/v2 ;;
+    kueue) echo sigs.k8s.io/kueue ;;
+    argocd) echo github.com/argoproj/argo-cd/v3 ;;
+  esac
+}
+
+# pinned MODULE: the version in its go.mod, read without Go
+pinned() { sed -nE "s#^[[:space:]]*(require )?$(source_of "$1") (v[0-9.]+).*#\2#p" "$HERE/extras/$1/go.mod"; }
+
+# extra_key NAME, extra_home NAME: what its content is named by, and where it is cached
+extra_key() {
+  local modules
+  read -ra modules <<< "$(modules_of "$1")"
+  files "${modules[@]/#/extras/}" extras/build.sh images/oci.py | content_key "$(go_version)" "$IMAGE"
+}
+extra_home() { echo "$CACHE/cluster/extra-$1-$(extra_key "$1")"; }
+
+# version_flags MODULE: without these, programs call themselves v0.0.0-main and 99.99.99
+version_flags() {
+  local version
+  version=$(pinned "$1")
+  case $1 in
+    kueue) echo "-X sigs.k8s.io/kueue/pkg/version.GitVersion=$version" ;;
+    argocd) echo "-X github.com/argoproj/argo-cd/v3/common.version=${version#v}" ;;
+  esac
+}
+
+# program MODULE OUT: its one program
+program() {
+  local dir=$HERE/extras/$1 package
+  package=$(go -C "$dir" list -f '{{.ImportPath}}' tool)
+  go_build "$dir" "$2" "$(version_flags "$1")" "$package"
+}
+
+# manifests MODULE FOLDER IMAGE: its own, from FOLDER of its module, with our image and settings; `upstream` beside ours is that folder
+manifests() {
+  local work=$PARTIAL/work/$1 module file
+  module=$(module_dir "$HERE/extras/$1" "$(source_of "$1")")
+  mkdir -p "$work"
+  for file in "$HERE/extras/$1"/*.yaml; do
+    sed "s#@IMAGE@#$3#; s#@VERSION@#$(pinned "$1")#" "$file" > "$work/${file##*/}"
+  done
+  cp -r --no-preserve=mode "$module/$2" "$work/upstream"
+  "$KUBECTL" kustomize "$work" > "$PARTIAL/manifests/$1.yaml"
+}
+
+# controller MODULE FOLDER: a program that runs as a pod. Its image is tagged by version and content: another one is rolled out.
+controller() {
+  local image
+  image=$IMAGE/$1:$(pinned "$1")-$KEY
+  program "$1" "$PARTIAL/manager"
+  python3 "$HERE/images/oci.py" "$image" "$PARTIAL/images/$1.tar" "$PARTIAL/manager:/manager" -- /manager
+  rm "$PARTIAL/manager"
+  manifests "$1" "$2" "$image"
+}
+
+build_jobset() { controller jobset config; }
+build_trainer() { controller trainer manifests; }
+build_kueue() { controller kueue config; }
+# One program that plays the part it is called by; two scripts of its own that it calls by name
+build_argocd() {
+  local part module
+  mkdir -p "$PARTIAL/bin"
+  program argocd "$PARTIAL/bin/argocd"
+  for part in repo-server application-controller applicationset-controller; do ln -sf argocd "$PARTIAL/bin/argocd-$part"; done
+  module=$(module_dir "$HERE/extras/argocd" "$(source_of argocd)")
+  install -m 755 "$module"/hack/{git-verify-wrapper,gpg-wrapper}.sh "$PARTIAL/bin/"
+  manifests argocd manifests none
+}
+
+# build_extra NAME: into the cache, unless it is there
+build_extra() {
+  local home module
+  KEY=$(extra_key "$1")
+  home=$(extra_home "$1")
+  PARTIAL=$home.part
+  [ ! -d "$home" ] || { touch "$home"; return 0; }
+  [ -n "${LOCK_FD:-}" ] || locked "$CACHE/cluster/.lock"
+  [ ! -d "$home" ] || return 0
+  need_go
+  rm -rf "$PARTIAL"
+  mkdir -p "$PARTIAL"/{images,manifests}
+  for module in $(modules_of "$1"); do
+    step "$module $(pinned "$module")" "$CACHE/cluster/extra-$module.log" "build_$module"
+  done
+  rm -rf "$PARTIAL/work"
+  mv "$PARTIAL" "$home"
+  find "$CACHE/cluster" -mindepth 1 -maxdepth 1 -name "extra-$1-*" -mtime +14 -exec rm -rf {} + # what nobody used lately
+}

@@ -1,0 +1,91 @@
+# Start an add-on in the running cluster; is it there, of this very version, and well?
+# shellcheck shell=bash
+LIVE=$RUN/extras # what runs: gone with the cluster
+# Argo CD's daemons, in the order in which they start, and the ports of the node's loopback that they answer on
+DAEMONS=(argocd-redis:6379 argocd-repo-server:8081 argocd-application-controller:8082 argocd-applicationset-controller:8087)
+
+# deployments_of NAME
+deployments_of() {
+  case $1 in
+    trainer) echo jobset-system/jobset-controller-manager kubeflow-system/kubeflow-trainer-controller-manager ;;
+    kueue) echo kueue-system/kueue-controller-manager ;;
+  esac
+}
+
+# extra_healthy NAME
+extra_healthy() {
+  local item
+  [ "$(cat "$LIVE/$1.ready" 2> /dev/null)" = "$(extra_key "$1")" ] || return 1
+  for item in $(deployments_of "$1"); do
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+  done
+  if [ "$1" = argocd ]; then
+    for item in "${DAEMONS[@]}"; do RUN=$LIVE daemon_alive "${item%:*}" 2> /dev/null || return 1; done
+  fi
+}
+
+# answers FILE: a pod that is Ready does not mean that its webhooks answer: ask for FILE as a dry run until they do
+answers() {
+  local end=$((SECONDS + 60)) said
+  until said=$(kubectl create --dry-run=server -f "$1" 2>&1); do
+    [ $SECONDS -lt $end ] || { echo "no answer for ${1##*/extras/}: $said"; return 1; }
+    sleep 0.2
+  done
+}
+
+# start_manifests NAME: images into the node, manifests to the API server (CRDs are too large for a client-side apply), wait
+start_manifests() {
+  local home file item
+  home=$(extra_home "$1")
+  for file in "$home"/images/*.tar; do [ ! -e "$file" ] || "$HERE/load" "$file"; done
+  for file in "$home"/manifests/*.yaml; do kubectl apply --server-side --force-conflicts --field-manager=trainyard-extra -f "$file"; done
+  for item in $(deployments_of "$1"); do rolled_out "$item"; done
+  for item in $(modules_of "$1"); do answers "$HERE/extras/$item/probe.yaml"; done
+}
+
+# argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine
+argocd_daemon() {
+  local name=$1 home=$LIVE/argocd
+  shift
+  LOG=$LIVE/log RUN=$LIVE daemon "$name" "$HERE/in-node" env PATH="$home/bin:/usr/local/bin:/usr/bin:/bin" TMPDIR="$home/tmp" HOME="$home" \
+    KUBECONFIG="$RUN/admin.conf" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false "$@"
+}
+
+# stop_argocd: whatever of it still runs
+stop_argocd() {
+  local item pid
+  for item in "${DAEMONS[@]}"; do
+    pid=$(cat "$LIVE/pids/${item%:*}" 2> /dev/null) || continue
+    if in_our_cgroup "$pid"; then kill -9 "$pid" 2> /dev/null || true; fi
+  done
+}
+
+# listening PORT: on the node's loopback
+listening() { "$HERE/in-node" bash -c ": < /dev/tcp/127.0.0.1/$1"; }
+
+start_argocd() {
+  local home=$LIVE/argocd redis=127.0.0.1:6379 repo=127.0.0.1:8081 item
+  stop_argocd
+  rm -rf "$home"
+  mkdir -p "$home"/{bin,tmp,redis} "$LIVE"/{pids,log}
+  "$ROOT/scripts/tools/build" helm4
+  ln -s "$(extra_home argocd)"/bin/* "$home/bin/"
+  ln -s "$(readlink -f "$ROOT/build/bin/helm4")" "$home/bin/helm"
+  ln -s "$(command -v redis-check-rdb)" "$home/bin/redis-server" # one program: its name decides. Debian's redis-server would start a service
+  argocd_daemon argocd-redis redis-server --bind 127.0.0.1 --port 6379 --save '' --appendonly no --dir "$home/redis"
+  argocd_daemon argocd-repo-server argocd-repo-server --address 127.0.0.1 --port 8081 --metrics-address 127.0.0.1 --metrics-port 8084 \
+    --disable-tls --client-ca-path= --redis "$redis" --logformat text
+  argocd_daemon argocd-application-controller argocd-application-controller --namespace argocd --repo-server "$repo" --repo-server-plaintext \
+    --redis "$redis" --metrics-port 8082 --logformat text
+  argocd_daemon argocd-applicationset-controller argocd-applicationset-controller --namespace argocd --argocd-repo-server "$repo" \
+    --repo-server-plaintext --metrics-addr 127.0.0.1:8086 --probe-addr 127.0.0.1:8087 --webhook-addr 127.0.0.1:8088 --logformat text
+  for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 60 "${item%:*}" listening "${item#*:}"; done
+}
+
+# start_extra NAME
+start_extra() {
+  rm -f "$LIVE/$1.ready"
+  start_manifests "$1"
+  if [ "$1" = argocd ]; then start_argocd; fi
+  extra_key "$1" > "$LIVE/$1.ready"
+}
