@@ -2,9 +2,9 @@
 
     python -m trainers.preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
 
-It waits, bounded, for the dataset's manifest, saying what for; then checks the data's files and sizes, that results can
-be written, shared memory and, with `--gpus`, the GPUs. Peers are looked at by the main container: a pod in its init
-phase has no name yet.
+It waits, bounded, for the dataset's manifest, saying what for, and with `--idle` only while somebody prepares it; then
+it checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, the GPUs. Peers are
+looked at by the main container: a pod in its init phase has no name yet.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import uuid
 from pathlib import Path
 
 from trainers.exits import Exit, UserError, guarded, write_termination_message
+from trainers.prepare import heartbeat
 from trainers.prepare import manifest as manifests
 
 EVERY = 5.0
@@ -58,7 +59,7 @@ def check(options: argparse.Namespace) -> None:
     if options.results:
         check_results(options.results, options.results_free)
     if options.data:
-        wait_for_data(options.data, options.timeout, options.every)
+        wait_for_data(options.data, options.timeout, options.every, options.idle)
         check_data(options.data)
 
 
@@ -113,11 +114,20 @@ def check_results(folder: Path, free_wanted: int) -> None:
     _say(f"results: {place} can be written, {_size(free)} free")
 
 
-def wait_for_data(root: Path, timeout: float, every: float = EVERY) -> None:
-    """Wait until the dataset's manifest is there, with a line every few seconds that says how far it is."""
-    started = said = time.monotonic()
+def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float = 0) -> None:
+    """Wait until the dataset's manifest is there, with a line every few seconds that says how far it is.
+
+    With `idle`, wait no longer than so many seconds in which nobody gets on with it: who waits on a queue's quota may
+    be what keeps the preparation from its own.
+    """
+    started = said = moved = time.monotonic()
+    seen = heartbeat.signs(root) if idle else None
     while not manifests.exists(root):
         now = time.monotonic()
+        if idle and (found := heartbeat.signs(root)) != seen:
+            seen, moved = found, now
+        if idle and now - moved >= idle:
+            raise UserError(_abandoned(root, now - moved))
         if now - started >= timeout:
             raise UserError(
                 f"{root / manifests.FILE} did not appear within {timeout:.0f} s ({progress(root)}): the dataset is not "
@@ -125,7 +135,7 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY) -> None:
                 "(global.dataset.wait)"
             )
         if now - said >= every or said == started:
-            left = timeout - (now - started)
+            left = min(timeout - (now - started), idle - (now - moved) if idle else timeout)
             _say(f"waiting for {root / manifests.FILE} ({progress(root)}), {left:.0f} s left; {_WHERE}")
             said = now
         time.sleep(min(1.0, every, max(timeout - (now - started), 0.01)))
@@ -156,8 +166,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shm", type=int, default=0, help="bytes that /dev/shm must have")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be usable")
     parser.add_argument("--timeout", type=float, default=600, help="most seconds to wait for the dataset")
+    parser.add_argument("--idle", type=float, default=0, help="most of them in which nobody prepares it; 0: any")
     parser.add_argument("--every", type=float, default=EVERY, help="seconds between lines while waiting")
     return parser
+
+
+def _abandoned(root: Path, seconds: float) -> str:
+    return (
+        f"nobody has prepared {root} for {seconds:.0f} s ({progress(root)}), and its preparation may wait in the queue "
+        "for the quota that this job holds: the job ends to give it back. When the dataset is complete, delete the job "
+        "and upgrade its release; or raise the time to wait (global.dataset.idleWait)"
+    )
 
 
 def _refused(place: Path, error: OSError) -> str:

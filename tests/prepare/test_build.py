@@ -22,6 +22,7 @@ from tests.prepare.archives import DATA, HASTE, SYNSETS, config, contents, image
 from trainers.data.shards import open_split
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
+from trainers.prepare import heartbeat
 from trainers.prepare import manifest as manifests
 from trainers.prepare import writer
 from trainers.prepare.build import Options, build
@@ -203,10 +204,14 @@ def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
     process = subprocess.Popen(command(tmp_path / "x", f"{server.url}/archive.zip"), stderr=subprocess.PIPE, text=True)
     while len(server.requests) < 4:
         time.sleep(0.01)
+    lived, _ = heartbeat.signs(tmp_path / "x")
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
     assert "the same command goes on" in err
+    # those who wait for the folder see whether somebody prepares it
+    assert lived
+    assert not heartbeat.signs(tmp_path / "x")[0]
 
 
 def test_of_two_preparations_one_works_and_the_other_waits_in_words(server, prepared, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 
 from trainers import preflight
 from trainers.exits import UserError
+from trainers.prepare import heartbeat
 
 
 def test_all_is_well(prepared, tmp_path, capsys):
@@ -56,6 +57,38 @@ def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
     assert "did not appear within 0 s" in done.stderr
     assert "dataset's Job" in done.stderr
     assert log.read_text().strip() == done.stderr.strip().removeprefix("error: ")
+
+
+def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path):
+    """Else trainers would hold the quota that the preparation itself waits for."""
+    out = tmp_path / "little"
+    wait = ["--data", str(out), "--timeout", "60", "--idle", "1"]
+    with pytest.raises(UserError, match=r"nobody has prepared .* for 1 s .*the folder is not there yet.*upgrade its"):
+        preflight.main(wait)
+    shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
+
+    def prepare():
+        with heartbeat.beating(out, 0.2):
+            time.sleep(2.5)
+        shutil.copy(prepared / "manifest.json", out)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    started = time.monotonic()
+    assert preflight.main(wait) == 0
+    assert time.monotonic() - started > 2
+    thread.join()
+    (out / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"nobody has prepared .*3 shards are finished"):
+        preflight.main(wait)
+
+
+def test_shards_that_appear_are_a_sign_too(prepared, tmp_path):
+    shutil.copytree(prepared / "train", tmp_path / "train", ignore=shutil.ignore_patterns("*00001.tar"))
+    before = heartbeat.signs(tmp_path)
+    assert heartbeat.signs(tmp_path) == before
+    shutil.copy(prepared / "train" / "shard-00001.tar", tmp_path / "train")
+    assert heartbeat.signs(tmp_path) != before
 
 
 def test_a_failure_is_handed_to_the_main_container_where_that_is_asked_for(tmp_path, monkeypatch):

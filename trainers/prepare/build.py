@@ -23,9 +23,10 @@ from trainers.prepare.catalogue import SPLITS, Catalogue, read_catalogue
 from trainers.prepare.config import Config
 from trainers.prepare.containers import open_container, open_object
 from trainers.prepare.crew import Crew
+from trainers.prepare.heartbeat import beating
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
-from trainers.prepare.manifest import Manifest, SplitEntry
+from trainers.prepare.manifest import WORK, Manifest, SplitEntry
 from trainers.prepare.names import Naming
 from trainers.prepare.plan import Plan, ShardPlan, make_plan
 from trainers.prepare.progress import Progress
@@ -33,7 +34,7 @@ from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
 from trainers.prepare.spent import Spent
 from trainers.prepare.tar import remove_leftovers
-from trainers.prepare.writer import WORK, Finished, Job, finished
+from trainers.prepare.writer import Finished, Job, finished
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
             return manifest
         for folder in (work, *(config.out / split for split in SPLITS)):
             folder.mkdir(parents=True, exist_ok=True)
-        with _locked(work, options):
+        with _locked(work, options), beating(config.out):
             return _complete(config) or _prepare(config, options)
     except OSError as error:
         raise _storage_error(config.out, error) from None

@@ -18,6 +18,7 @@ from trainers.exits import UserError
 FORMAT = 1
 FILE = "manifest.json"
 CLASSES_FILE = "classes.json"
+WORK = ".prepare"  # folder of what a preparation needs for itself
 REMEDY = "run the dataset's preparation again (`python -m trainers.prepare build`); it redoes only what is missing"
 REPAIR = "run `python -m trainers.prepare repair` on {} with its settings; it redoes only what is damaged"
 

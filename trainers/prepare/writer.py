@@ -24,11 +24,10 @@ from trainers.prepare import pictures
 from trainers.prepare.archive import Container, DamagedMemberError, Member, extract, name_of
 from trainers.prepare.config import Reencode
 from trainers.prepare.frame import frame
-from trainers.prepare.manifest import ShardEntry
+from trainers.prepare.manifest import WORK, ShardEntry
 from trainers.prepare.plan import BLOCK, OVERHEAD, TAR_END, ShardPlan
 from trainers.prepare.spent import Spent
 
-WORK = ".prepare"
 # One request fetches neighbours up to this size, and reads over gaps up to that one rather than ask again
 LARGEST_REQUEST = 2 << 20
 LARGEST_GAP = 64 << 10
