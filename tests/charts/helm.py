@@ -73,6 +73,22 @@ def documents(text: str) -> list[Values]:
     return [document for document in yaml.safe_load_all(text) if document]
 
 
+def validate(text: str) -> None:
+    """Hold manifests against the strict schemas, Argo CD's and Kueue's among them."""
+    location = str(ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
+    run("kubeconform", "-strict", "-schema-location", location, stdin=text)
+
+
+def rendered(values: Path, release: str) -> list[Values]:
+    """Return the objects that values become, the same on both Helms and valid."""
+    texts = [template(yaml.safe_load(values.read_text()), program, release) for program in HELMS]
+    objects = [documents(text) for text in texts]
+    assert objects[0] == objects[1]
+    for text in texts:
+        validate(text)
+    return objects[0]
+
+
 def only(text: str, kind: str) -> Values:
     """Return the one object of a kind."""
     (found,) = [document for document in documents(text) if document["kind"] == kind]

@@ -1,87 +1,23 @@
-"""The files of docs/argocd.md and docs/kueue.md: valid against the real CRDs, and what they start renders.
-
-No Argo CD and no Kueue runs here: what their controllers would do with the files is read, not tried.
-"""
+"""The files of docs/kueue.md: valid against the real CRDs, and what they start renders."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from . import helm
 
-ARGOCD, KUEUE = helm.ROOT / "examples" / "argocd", helm.ROOT / "examples" / "kueue"
-RUNS = sorted((ARGOCD / "runs").glob("*.yaml"))
+KUEUE = helm.ROOT / "examples" / "kueue"
 QUEUED = [path for path in sorted(KUEUE.glob("*.yaml")) if path.name != "queues.yaml"]
 UNITS = {"Gi": 1 << 30, "Mi": 1 << 20, "m": 0.001, "": 1}
 
 
-def validate(text: str) -> None:
-    """Hold manifests against the strict schemas, Argo CD's and Kueue's among them."""
-    location = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
-    helm.run("kubeconform", "-strict", "-schema-location", location, stdin=text)
-
-
-def rendered(values: Path, release: str) -> list[helm.Values]:
-    """Return the objects that values become, the same on both Helms and valid."""
-    texts = [helm.template(yaml.safe_load(values.read_text()), program, release) for program in helm.HELMS]
-    objects = [helm.documents(text) for text in texts]
-    assert objects[0] == objects[1]
-    for text in texts:
-        validate(text)
-    return objects[0]
-
-
-def applications(folder: Path) -> list[helm.Values]:
-    """Return the Applications that the ApplicationSet makes of the files, by Go's templates with sprig."""
-    template = yaml.safe_load((ARGOCD / "applicationset.yaml").read_text())["spec"]["template"]
-    (folder / "templates").mkdir()
-    (folder / "Chart.yaml").write_text("apiVersion: v2\nname: filled\nversion: 0.1.0\n")
-    (folder / "templates" / "one.yaml").write_text(f"{{{{ with .Values }}}}\n{yaml.safe_dump(template)}{{{{ end }}}}")
-    found = []
-    for path in RUNS:
-        parameters = {"path": {"path": "examples/argocd/runs", "filename": path.name}}
-        text = helm.run("helm3", "template", "filled", folder, "-f", "-", stdin=yaml.safe_dump(parameters))
-        (one,) = helm.documents(text)
-        found.append({"apiVersion": "argoproj.io/v1alpha1", "kind": "Application"} | one)
-    return found
-
-
-def chart_source(application: helm.Values) -> tuple[str, Path]:
-    """Return the release's name and the values file that an Application gives the chart."""
-    chart, team = application["spec"]["sources"]
-    assert (helm.ROOT / chart["path"]).resolve() == helm.CHART
-    (values,) = chart["helm"]["valueFiles"]
-    assert values.startswith(f"${team['ref']}/")
-    return chart["helm"]["releaseName"], helm.ROOT / values.split("/", 1)[1]
-
-
-@pytest.mark.parametrize("path", [*sorted(ARGOCD.glob("*.yaml")), KUEUE / "queues.yaml"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [KUEUE / "queues.yaml"], ids=lambda path: path.stem)
 def test_the_objects_match_the_schemas_of_their_controllers(path: Path):
-    validate(path.read_text())
+    helm.validate(path.read_text())
     with pytest.raises(helm.HelmError, match="additional properties 'specc' not allowed"):
-        validate(path.read_text().replace("\nspec:", "\nspecc:", 1))
-
-
-def test_every_file_in_the_folder_is_a_run_of_its_own_on_the_claims_of_the_application(tmp_path: Path):
-    first, values = chart_source(yaml.safe_load((ARGOCD / "application.yaml").read_text()))
-    made = {one["metadata"]["name"] for one in rendered(values, first) if one["kind"] == "PersistentVolumeClaim"}
-    (files,) = yaml.safe_load((ARGOCD / "applicationset.yaml").read_text())["spec"]["generators"][0]["git"]["files"]
-    assert sorted(helm.ROOT.glob(files["path"])) == RUNS
-    directories = set()
-    for application, path in zip(applications(tmp_path), RUNS, strict=True):
-        validate(yaml.safe_dump(application))
-        assert application["metadata"]["name"] == f"run-{path.stem}"
-        release, values = chart_source(application)
-        assert (release, values) == (path.stem, path)
-        objects = rendered(values, release)
-        text = str(objects)
-        assert set(re.findall(r"'claimName': '([^']+)'", text)) == made
-        assert "ttlSecondsAfterFinished" not in text
-        directories |= set(re.findall(r"/results/runs/([\w-]+)", text))
-    assert len(directories) == len(RUNS) > 1
+        helm.validate(path.read_text().replace("\nspec:", "\nspecc:", 1))
 
 
 def number(quantity: Any) -> float:
@@ -110,7 +46,7 @@ def asked(job: helm.Values) -> dict[str, float]:
 @pytest.mark.parametrize("path", QUEUED, ids=lambda path: path.stem)
 def test_a_queued_run_names_a_queue_that_could_admit_it(path: Path):
     objects = {one["kind"]: one for one in helm.documents((KUEUE / "queues.yaml").read_text())}
-    (job,) = [one for one in rendered(path, "run") if one["kind"] in ("PyTorchJob", "MPIJob")]
+    (job,) = [one for one in helm.rendered(path, "run") if one["kind"] in ("PyTorchJob", "MPIJob")]
     labels = job["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == objects["LocalQueue"]["metadata"]["name"]
     assert (
@@ -133,5 +69,5 @@ def test_both_runs_together_are_more_than_the_quota():
     objects = {one["kind"]: one for one in helm.documents((KUEUE / "queues.yaml").read_text())}
     resources = objects["ClusterQueue"]["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
     quota = {one["name"]: number(one["nominalQuota"]) for one in resources}
-    jobs = [one for path in QUEUED for one in rendered(path, "run") if one["kind"] in ("PyTorchJob", "MPIJob")]
+    jobs = [one for path in QUEUED for one in helm.rendered(path, "run") if one["kind"] in ("PyTorchJob", "MPIJob")]
     assert sum(asked(job)["nvidia.com/gpu"] for job in jobs) > quota["nvidia.com/gpu"]
