@@ -65,6 +65,7 @@ listening() { "$HERE/in-node" bash -c ": < /dev/tcp/127.0.0.1/$1"; }
 
 start_argocd() {
   local home=$LIVE/argocd redis=127.0.0.1:6379 repo=127.0.0.1:8081 item
+  kubectl apply --server-side -f "$HERE/extras/argocd/project.yaml"
   stop_argocd
   rm -rf "$home"
   mkdir -p "$home"/{bin,tmp,redis} "$LIVE"/{pids,log}
@@ -76,7 +77,7 @@ start_argocd() {
   argocd_daemon argocd-repo-server argocd-repo-server --address 127.0.0.1 --port 8081 --metrics-address 127.0.0.1 --metrics-port 8084 \
     --disable-tls --client-ca-path= --redis "$redis" --logformat text
   argocd_daemon argocd-application-controller argocd-application-controller --namespace argocd --repo-server "$repo" --repo-server-plaintext \
-    --redis "$redis" --metrics-port 8082 --logformat text
+    --redis "$redis" --metrics-port 8082 --logformat text --persist-resource-health # the health of each object, readable with kubectl
   argocd_daemon argocd-applicationset-controller argocd-applicationset-controller --namespace argocd --argocd-repo-server "$repo" \
     --repo-server-plaintext --metrics-addr 127.0.0.1:8086 --probe-addr 127.0.0.1:8087 --webhook-addr 127.0.0.1:8088 --logformat text
   for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 60 "${item%:*}" listening "${item#*:}"; done
