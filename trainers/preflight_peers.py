@@ -1,8 +1,9 @@
 """The other half of the checks before training: whether this pod finds its peers and reaches them.
 
-It is the first act of a PyTorchJob's main container (`trainers.launch`), before the process group. Each pod listens on
-one port for as long as it lives, and asks every peer's: a name that resolves does not mean a port that is open. A pod
-that has not started is waited for, in words; one that runs and cannot be reached ends the check within half a minute.
+It is the first act of a PyTorchJob's or TrainJob's main container (`trainers.launch`), before the process group. Each
+pod listens on one port for as long as it lives, and asks every peer's: a name that resolves does not mean a port that
+is open. A pod that has not started is waited for, in words; one that runs and cannot be reached ends the check within
+half a minute.
 
     TRAINYARD_PEERS_PORT   port of the check; unset, nothing is checked (a single machine, or an MPIJob, whose launcher
                            asks the workers' ssh instead)
@@ -55,23 +56,28 @@ class Plan:
 
 
 def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
-    """Read the plan from what training-operator and the chart set; None where there is nothing to check."""
+    """Read the plan from what the operator and the chart set; None where there is nothing to check."""
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
     nodes = int(most or least)
     if not (job and port) or nodes < 2:
         return None
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
+    first, _, domain = environ.get("PET_MASTER_ADDR", "").partition(".")
+    me = hostname
     if endpoint:
         names = [f"{job}-worker-{index}" for index in range(nodes)]
         meet = endpoint.rpartition(":")[2]
+    elif first == f"{job}-node-0-0":  # of a TrainJob, whose pods have names below that of their JobSet
+        names = [f"{job}-node-0-{index}.{domain}" for index in range(nodes)]
+        meet, me = environ.get("PET_MASTER_PORT", "29500"), f"{hostname}.{domain}"
     else:
         names = [f"{job}-master-0", *(f"{job}-worker-{index}" for index in range(nodes - 1))]
         meet = environ.get("PET_MASTER_PORT") or environ.get("MASTER_PORT", "23456")
-    if hostname not in names:
+    if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
     wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
-    return Plan(job, hostname, tuple(names), int(least), int(port), int(meet), wait)
+    return Plan(job, me, tuple(names), int(least), int(port), int(meet), wait)
 
 
 class Listener:
@@ -259,7 +265,7 @@ def _never_came(peers: Mapping[str, Peer], seconds: float) -> str:
     missing = [name for name, peer in peers.items() if peer.why]
     return (
         f"{len(missing)} pods did not start within {seconds:.0f} s ({', '.join(missing[:5])}): see their events with "
-        f"`kubectl describe pod {missing[0] if missing else ''}`, or raise global.training.peers.wait"
+        f"`kubectl describe pod {missing[0].partition('.')[0] if missing else ''}`, or raise global.training.peers.wait"
     )
 
 
@@ -274,7 +280,8 @@ def _waiting(peers: Mapping[str, Peer]) -> str:
 def _note(environ: Mapping[str, str], what: Plan) -> Path | None:
     """Where failures in a row are counted: beside the pod's log, since a tried pod is a new one."""
     folder = environ.get("TRAINYARD_LOGS")
-    return Path(folder) / f"{what.me.removeprefix(what.job + '-')}.peers.json" if folder else None
+    me = what.me.partition(".")[0].removeprefix(f"{what.job}-")
+    return Path(folder) / f"{me}.peers.json" if folder else None
 
 
 def _count(note: Path | None, job: str) -> int:

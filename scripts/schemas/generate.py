@@ -17,7 +17,7 @@ from bundle import Schema, bundle, from_kubernetes, settings, trim
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "trainyard"
 BIN = ROOT / "build" / "bin"
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob")
+SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -49,11 +49,13 @@ def pool(umbrella: Schema, subcharts: dict[str, Schema]) -> Schema:
     for kind in ("pod-v1", "networkpolicy-networking-v1"):
         definitions |= json.loads((ROOT / f"build/schemas/{kind}.json").read_text())["definitions"]
     own: Schema = yaml.safe_load((Path(__file__).parent / "defs.yaml").read_text())
+    # Which job trains is asked once: a job's own overrides cannot say it
+    training = {key: value for key, value in shared["training"]["properties"].items() if key != "operator"}
     return (
         own
         | from_kubernetes(definitions)
         | {name: {k: v for k, v in schema.items() if k != "$schema"} for name, schema in subcharts.items()}
-        | {"training": shared["training"], "scheduling": shared["scheduling"]}
+        | {"training": shared["training"] | {"properties": training}, "scheduling": shared["scheduling"]}
         | {"recipe": trainer["properties"]["recipe"], "trainer-config": settings(trainer, "recipe")}
         | {"prepare-config": settings(prepare, "source", "out")}
     )

@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 # Examples that leave the images to the command line are complete with these.
 IMAGES = ("--set", "global.image.registry=registry.example.com/team", "--set", "global.image.tag=0.1.0")
 HELMS = ("helm3", "helm4")
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob")
+SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob")
 
 Values = dict[str, Any]
 
@@ -69,8 +69,9 @@ def render_all(many: list[Values], workers: int = 2) -> list[dict[str, str]]:
 
 
 def documents(text: str) -> list[Values]:
-    """Split rendered manifests into objects."""
-    return [document for document in yaml.safe_load_all(text) if document]
+    """Split rendered manifests into objects, those of a List too."""
+    found = [document for document in yaml.safe_load_all(text) if document]
+    return [item for one in found for item in (one["items"] if one["kind"] == "List" else [one])]
 
 
 def validate(text: str) -> None:
@@ -132,4 +133,5 @@ def everything() -> Values:
         "secrets": {"enabled": True, "wandb": {"apiKey": "not-a-key"}},
         "dataset": {"source": {"kind": "http", "url": "https://data.example.com/pictures.zip"}},
         "mpijob": {"enabled": True},
+        "trainjob": {"enabled": True},
     }

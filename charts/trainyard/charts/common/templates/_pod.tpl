@@ -32,12 +32,15 @@ terminationMessagePath: /dev/termination-log
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
-{{/* Where a pod goes. Call with a dict: scheduling, and job, whose pods a spread constraint counts unless it says otherwise. */}}
+{{/*
+Where a pod goes. Call with a dict: scheduling, and job, whose pods a spread constraint counts unless it says otherwise, or own, the parts
+of a constraint that count them.
+*/}}
 {{- define "common.scheduling" -}}
-{{- $own := dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .job)) -}}
+{{- $own := .own | default (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .job))) -}}
 {{- $spread := list -}}
 {{- range .scheduling.topologySpreadConstraints -}}
-{{- $spread = append $spread (merge (deepCopy .) $own) -}}
+{{- $spread = append $spread (merge (deepCopy .) (deepCopy $own)) -}}
 {{- end -}}
 {{- with .scheduling.nodeSelector }}
 nodeSelector:
@@ -63,7 +66,7 @@ schedulerName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* First lines of every pod's spec. Call with a dict: root, scheduling, job. */}}
+{{/* First lines of every pod's spec. Call with a dict: root, scheduling, job or own. */}}
 {{- define "common.podHead" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -78,7 +81,7 @@ imagePullSecrets:
   - name: {{ . | quote }}
   {{- end }}
 {{- end }}
-{{- with include "common.scheduling" (pick . "scheduling" "job") | trim }}
+{{- with include "common.scheduling" (pick . "scheduling" "job" "own") | trim }}
 {{ . }}
 {{- end }}
 {{- end -}}

@@ -1,15 +1,24 @@
-{{/* Environment that the chart gives to all containers of a training pod, then the user's own. */}}
+{{/* Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share
+(`shared`) the job's name is the pod's label, and a failed preflight ends the pod: what runs after it may know nothing of it. */}}
 {{- define "common.trainerEnv" -}}
 - name: HOME
   value: /home/trainer
 - name: PYTHONUNBUFFERED
   value: "1"
 - name: TRAINYARD_JOB
+  {{- if .shared }}
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
+  {{- else }}
   value: {{ .name }}
+  {{- end }}
 - name: TRAINYARD_GRACE_SECONDS
   value: {{ int .training.gracePeriodSeconds | quote }}
+{{- if not .shared }}
 - name: TRAINYARD_PREFLIGHT
   value: /tmp/preflight-failed
+{{- end }}
 {{- if .training.logs.keep }}
 - name: TRAINYARD_LOGS
   value: {{ .config.run.dir }}/logs
@@ -79,14 +88,20 @@ names no CPU or memory at all, requests that grow with the processes.
     - python
     - -m
     - trainers.preflight
+    {{- if not .run.ungated }}
     - --data
     - {{ .run.config.data.dir | quote }}
+    {{- end }}
     - --results
     - {{ .run.config.run.dir | quote }}
     - --shm
     - {{ include "common.bytes" .run.training.shmSize | quote }}
     - --timeout
     - {{ int .root.Values.global.dataset.wait | quote }}
+    {{- if .root.Values.global.scheduling.queue }}
+    - --idle
+    - {{ int .root.Values.global.dataset.idleWait | quote }}
+    {{- end }}
     {{- if .run.training.gpusPerNode }}
     - --gpus
     - {{ int .run.training.gpusPerNode | quote }}
@@ -130,8 +145,8 @@ names no CPU or memory at all, requests that grow with the processes.
 
 {{/*
 The pod template of a training pod, the same for every kind of job.
-Call with a dict: root, run (from common.run), container (its name), restartPolicy where the job needs one in the pod,
-and extra, further YAML of the container.
+Call with a dict: root, run (from common.run), container (its name), command, restartPolicy where the job needs one in the pod,
+own, what a spread constraint counts where the operator's labels are others, ports, a list, and extra, further YAML of the container.
 */}}
 {{- define "common.trainerPod" -}}
 {{- $run := .run -}}
@@ -142,12 +157,15 @@ metadata:
     {{- with $training.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with $training.podAnnotations }}
+  {{- with include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromYaml }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  {{- include "common.podHead" (dict "root" .root "scheduling" .root.Values.global.scheduling "job" $run.name) | nindent 2 }}
+  {{- include "common.podHead" (dict "root" .root "scheduling" .root.Values.global.scheduling "job" $run.name "own" .own) | nindent 2 }}
+  {{- with .restartPolicy }}
+  restartPolicy: {{ . }}
+  {{- end }}
   terminationGracePeriodSeconds: {{ int $training.gracePeriodSeconds }}
   initContainers:
     {{- include "common.preflight" . | nindent 4 }}
@@ -162,6 +180,10 @@ spec:
         {{- toYaml .command | nindent 8 }}
       env:
         {{- include "common.trainerEnv" $run | nindent 8 }}
+      {{- with include "common.trainerPorts" (list .root .ports) | fromYamlArray }}
+      ports:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       {{- with .extra }}
       {{- . | nindent 6 }}
       {{- end }}
@@ -228,10 +250,18 @@ pods without which none may start: the training pods alone, since an MPI launche
 {{- toYaml $policy -}}
 {{- end -}}
 
-{{/* Labels of a training job: those of every object, and Kueue's queue. */}}
+{{/* Labels of a training job: those of every object, and Kueue's. */}}
 {{- define "common.jobLabels" -}}
 {{ include "common.labels" . }}
-{{- with .Values.global.scheduling.queue }}
+{{- include "common.queueLabels" .Values.global.scheduling }}
+{{- end -}}
+
+{{/* Labels by which Kueue queues a job. They belong to the job alone: its name does not cover them. Call with the scheduling. */}}
+{{- define "common.queueLabels" -}}
+{{- with .queue }}
 kueue.x-k8s.io/queue-name: {{ . | quote }}
+{{- end }}
+{{- with .queuePriority }}
+kueue.x-k8s.io/priority-class: {{ . | quote }}
 {{- end }}
 {{- end -}}

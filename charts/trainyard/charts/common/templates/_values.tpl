@@ -24,6 +24,20 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- mulf (float64 $number) (float64 (get $units $unit | default 1)) | int64 -}}
 {{- end -}}
 
+{{/*
+Whether a job trains: true, or nothing. global.training.operator, where it is set, decides alone. Call with a list: the global values, the
+job's name, and its own values.
+*/}}
+{{- define "common.trains" -}}
+{{- $values := index . 2 -}}
+{{- with (index . 0).training.operator -}}
+{{- if eq . (index $ 1) -}}true{{- end -}}
+{{- else -}}
+{{- $job := $values.job | default dict -}}
+{{- if and $values.enabled (ne (toString $job.enabled) "false") -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What a job trains, as JSON: global.training with the subchart's own overrides. */}}
 {{- define "common.training" -}}
 {{- $training := dict -}}
@@ -99,6 +113,12 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- mustToJson $place -}}
 {{- end -}}
 
+{{/* Name of a run. Call with a list: the release, the job's name, and what it trains. */}}
+{{- define "common.runName" -}}
+{{- $training := index . 2 -}}
+{{- $training.name | default (ternary (first .) (printf "%s-%s" (first .) (index . 1)) (not (empty $training.operator))) -}}
+{{- end -}}
+
 {{/*
 All that a training job runs with, derived once, as JSON: name, runName, image, command, training, processes, nodes, config.
 Call with a dict: root, command (may hold <np> for the number of processes of the job), and identity, what else changes the job.
@@ -109,7 +129,7 @@ The hash leaves out what changes how the job is kept, not what it computes: labe
 {{- $training := include "common.training" $root | fromJson -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
 {{- $nodes := int $training.nodes -}}
-{{- $runName := $training.name | default (printf "%s-%s" $root.Release.Name $root.Chart.Name) -}}
+{{- $runName := include "common.runName" (list $root.Release.Name $root.Chart.Name $training) -}}
 {{- $command := list -}}
 {{- range .command -}}
 {{- $command = append $command (replace "<np>" (toString (mul $nodes $processes)) .) -}}
@@ -124,5 +144,6 @@ The hash leaves out what changes how the job is kept, not what it computes: labe
 {{- $what = merge $what $run (dict "identity" .identity "storage" (include "common.place" $root)) -}}
 {{- $_ := set $run "name" (include "common.jobName" (list $root (mustToJson $what))) -}}
 {{- $_ := set $run "training" $training -}}
+{{- include "common.addMetrics" (list $root $run) -}}
 {{- mustToJson $run -}}
 {{- end -}}

@@ -4,11 +4,8 @@
 {{- include "common.run" (dict "root" . "command" $command "identity" "mpi") -}}
 {{- end -}}
 
-{{/* What a worker has beside a trainer's container: sshd, by which mpirun starts the ranks. */}}
+{{/* What a worker has beside a trainer's container: sshd, on the port `ssh`, by which mpirun starts the ranks. */}}
 {{- define "mpijob.sshd" -}}
-ports:
-  - name: ssh
-    containerPort: 2222
 readinessProbe:
   tcpSocket:
     port: ssh

@@ -1,0 +1,149 @@
+{{/*
+All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: set anew it is a new job,
+instead of a refused upgrade.
+*/}}
+{{- define "trainjob.run" -}}
+{{- $command := list "python" "-m" "trainers.launch" "-m" "trainers.ddp" "--config" "/etc/trainyard/config.json" -}}
+{{- $fixed := pick .Values.runPolicy "activeDeadlineSeconds" "managedBy" -}}
+{{- include "common.run" (dict "root" . "command" $command "identity" (printf "trainjob %s" (mustToJson $fixed))) -}}
+{{- end -}}
+
+{{/*
+What runs through the release's own TrainingRuntime, as JSON: many TrainJobs, each with a run directory of its name. A TrainJob that names
+no command, or a function that calls the trainers, trains with the release's settings.
+*/}}
+{{- define "trainjob.shared" -}}
+{{- $run := include "trainjob.run" . | fromJson -}}
+{{- $dir := "/results/runs/$(TRAINYARD_JOB)" -}}
+{{- $_ := set $run "name" .Release.Name -}}
+{{- $_ := set $run "shared" true -}}
+{{- $_ := set $run "command" (concat $run.command (list "--set" (printf "run.dir=%s" $dir))) -}}
+{{- $_ := set $run.config "run" (merge (dict "dir" $dir) $run.config.run) -}}
+{{- $_ := set $run "ungated" (not .Values.runtime.waitForDataset) -}}
+{{- $_ := set $run.training "env" (concat $run.training.env (include "trainjob.torchrun" $run | fromYamlArray)) -}}
+{{- mustToJson $run -}}
+{{- end -}}
+
+{{/*
+What torchrun is told of a TrainJob without a `trainer`, to which Trainer gives none of it: each node would train alone. Where it gives
+these, they win.
+*/}}
+{{- define "trainjob.torchrun" -}}
+- name: PET_NNODES
+  value: {{ int .nodes | quote }}
+- name: PET_NPROC_PER_NODE
+  value: {{ int .processes | quote }}
+- name: PET_NODE_RANK
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+- name: PET_MASTER_ADDR
+  value: $(TRAINYARD_JOB)-node-0-0.$(TRAINYARD_JOB)
+- name: PET_MASTER_PORT
+  value: "29500"
+{{- end -}}
+
+{{/*
+Resources of the training container. The SDK cannot read limits that name neither a GPU nor CPU: one TrainJob with such a container, and its
+list_jobs() fails for the whole namespace. The limit added is one that no node reaches.
+*/}}
+{{- define "trainjob.training" -}}
+{{- $training := deepCopy . -}}
+{{- if and .resources.limits (not .gpusPerNode) (not (hasKey .resources.limits "cpu")) -}}
+{{- if not (hasKey .resources.requests "cpu") -}}
+{{- $_ := set $training.resources.requests "cpu" (toString .processesPerNode) -}}
+{{- end -}}
+{{- $_ := set $training.resources.limits "cpu" "1000" -}}
+{{- end -}}
+{{- mustToJson $training -}}
+{{- end -}}
+
+{{/* How pods start together, where a gang scheduler is asked for: Volcano by its name, otherwise coscheduling. */}}
+{{- define "trainjob.gang" -}}
+{{- $scheduling := .Values.global.scheduling -}}
+{{- if $scheduling.gang.enabled -}}
+{{- if eq $scheduling.schedulerName "volcano" -}}
+volcano: {}
+{{- else -}}
+coscheduling:
+  scheduleTimeoutSeconds: {{ int ($scheduling.gang.timeoutSeconds | default 60) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are made anew, all of them together, since a
+process group does not take one back; codes below are permanent (trainers/exits.py). A drained node is not the training's fault, whatever
+the code. One backoffLimit of 0 makes any failure the Job's own, and the JobSet decides by its reason.
+*/}}
+{{- define "trainjob.runtime" -}}
+{{- $root := .root -}}
+{{- $training := include "trainjob.training" .run.training | fromJson -}}
+{{- $run := merge (dict "training" $training) (omit .run "training") -}}
+{{- $pods := dict "app.kubernetes.io/name" $root.Chart.Name "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- $own := dict "labelSelector" (dict "matchLabels" $pods) "matchLabelKeys" (list "jobset.sigs.k8s.io/jobset-name") -}}
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainingRuntime
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "common.labels" $root | nindent 4 }}
+    # Without it the SDK refuses the runtime, and with it all TrainJobs of the namespace
+    trainer.kubeflow.org/framework: torch
+spec:
+  mlPolicy:
+    numNodes: {{ int $run.nodes }}
+    torch: {}
+  {{- with include "trainjob.gang" $root }}
+  podGroupPolicy:
+    {{- . | nindent 4 }}
+  {{- end }}
+  template:
+    metadata:
+      labels:
+        {{- include "common.ownLabels" $root | nindent 8 }}
+      {{- with $root.Values.global.scheduling.gang }}
+      {{- if and .enabled .queue }}
+      annotations:
+        scheduling.volcano.sh/queue-name: {{ .queue | quote }}
+      {{- end }}
+      {{- end }}
+    spec:
+      # A pod has a name once its training container runs, as the check of the peers takes it
+      network:
+        publishNotReadyAddresses: false
+      {{- with $root.Values.runPolicy }}
+      {{- if hasKey . "ttlSecondsAfterFinished" }}
+      ttlSecondsAfterFinished: {{ int .ttlSecondsAfterFinished }}
+      {{- end }}
+      failurePolicy:
+        maxRestarts: {{ int .backoffLimit }}
+        rules:
+          - name: permanent
+            action: FailJobSet
+            onJobFailureReasons:
+              - PodFailurePolicy
+      {{- end }}
+      replicatedJobs:
+        - name: node
+          replicas: 1
+          template:
+            metadata:
+              labels:
+                trainer.kubeflow.org/trainjob-ancestor-step: trainer
+            spec:
+              backoffLimit: 0
+              podFailurePolicy:
+                rules:
+                  - action: Count
+                    onPodConditions:
+                      - type: DisruptionTarget
+                        status: "True"
+                  - action: FailJob
+                    onExitCodes:
+                      operator: In
+                      values: {{ untilStep 1 128 1 | toJson }}
+              template:
+                {{- $pod := dict "root" $root "run" $run "container" "node" "command" $run.command "restartPolicy" "Never" "own" $own }}
+                {{- include "common.trainerPod" (merge (dict "extra" "workingDir: /home/trainer") $pod) | nindent 16 }}
+{{- end -}}
