@@ -29,9 +29,9 @@ cluster: ## a real one-node Kubernetes with both operators on this machine (root
 	@scripts/bootstrap python cluster && scripts/cluster/up
 cluster-down: ## take that cluster down; the machine is as before
 	@scripts/cluster/down
-images: ## build both training images on the local base and load them into the cluster
+images: ## build the images on the local bases and load them into the cluster
 	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/load
-push: ## build both images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
+push: ## build the images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
 	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
 tools: ## build the pinned tools (helm3, helm4, ct ...) and link them in build/bin
 	@scripts/bootstrap python && scripts/tools/build

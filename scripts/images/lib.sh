@@ -4,7 +4,7 @@
 IMAGES=$CACHE/images
 STORE=$CACHE/buildah/storage
 RUNROOT=$CACHE/buildah/run
-NAMES=(pytorch horovod)
+NAMES=(pytorch horovod filebrowser)
 REGISTRY=localhost # under this name they are built and loaded; push gives them their names in a registry
 
 # sources: every file that goes into the images
@@ -16,10 +16,13 @@ sources() {
 # base_key: the content of the local base, or the name of the base that the user gave
 base_key() { (cd "$ROOT" && find images/base -type f | LC_ALL=C sort) | content_key "${BASE_IMAGE:-local}"; }
 
+# bases: what users may choose to stand on: that of the training images, and that of the file server
+bases() { echo "${BASE_IMAGE:-local}${FILEBROWSER_BASE_IMAGE:+ $FILEBROWSER_BASE_IMAGE}"; }
+
 image_tag() {
   local version
   version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$ROOT/pyproject.toml" | head -n 1)
-  echo "$version-$(sources | content_key "${BASE_IMAGE:-local}" | cut -c1-12)"
+  echo "$version-$(sources | content_key "$(bases)" | cut -c1-12)"
 }
 
 # builder ARGS...: buildah on this project's own storage

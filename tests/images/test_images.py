@@ -18,7 +18,7 @@ CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainya
 
 @pytest.fixture(scope="session")
 def layout() -> Path:
-    """The OCI layout with both images, built if need be."""
+    """The OCI layout with all images, built if need be."""
     out = subprocess.check_output([str(ROOT / "scripts/images/build")], text=True)
     return CACHE / "images" / out.splitlines()[0].removeprefix("TAG=")
 
@@ -76,7 +76,20 @@ def test_labels_user_and_no_secret_in_the_image(layout: Path) -> None:
         assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
         assert labels["org.opencontainers.image.base.name"]
         assert not any("CERT" in line or "PROXY" in line.upper() for line in config["Env"]), "nothing of the builder's"
-    assert names == {f"localhost/trainyard-{name}:{layout.name}" for name in ("pytorch", "horovod")}
+    assert names == {f"localhost/trainyard-{name}:{layout.name}" for name in ("pytorch", "horovod", "filebrowser")}
+
+
+def test_the_file_servers_image_is_small(layout: Path) -> None:
+    index = json.loads((layout / "index.json").read_text())
+    manifests = {entry["annotations"]["org.opencontainers.image.ref.name"]: entry for entry in index["manifests"]}
+    entry = manifests[f"localhost/trainyard-filebrowser:{layout.name}"]
+    layers = [
+        layout / "blobs" / one["digest"].replace(":", "/")
+        for one in json.loads(blob(layout, entry["digest"]))["layers"]
+    ]
+    size = sum(layer.stat().st_size for layer in layers)
+    print(f"\ntrainyard-filebrowser has {size / 1e6:.0f} MB")
+    assert size < 250e6
 
 
 def blob(layout: Path, digest: str) -> str:

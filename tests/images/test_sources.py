@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILES = [ROOT / "images" / name / "Dockerfile" for name in ("pytorch", "horovod")]
+FILEBROWSER = ROOT / "images" / "filebrowser" / "Dockerfile"
 
 
 def test_pins_are_those_of_the_lock_file() -> None:
@@ -40,13 +41,15 @@ def test_tag_follows_content_and_nothing_else(tmp_path: Path) -> None:
     assert tag(folder) != first
 
 
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", [*DOCKERFILES, FILEBROWSER], ids=lambda path: path.parent.name)
 def test_dockerfile_is_plain(path: Path) -> None:
     text = path.read_text()
-    assert "ARG BASE_IMAGE=nvcr.io/nvidia/pytorch:" in text
+    base = "debian:bookworm-slim\n" if path == FILEBROWSER else "nvcr.io/nvidia/pytorch:"
+    assert f"ARG BASE_IMAGE={base}" in text
     assert ":latest" not in text
     assert not re.search(r"--mount|--security|<<", text), "syntax that not every builder knows"
-    final = text.rpartition("FROM ${BASE_IMAGE}\n")[2]
+    final = re.split(r"(?m)^FROM .*\n", text)[-1]
     assert re.search(r"(?m)^USER 1000:1000$", final)
     assert not re.search(r"g\+\+|gcc|cmake|build-essential", final), "compilers stay in builder stages"
+    assert path != FILEBROWSER or "--require-hashes" in text
     assert "certificates.crt" not in text

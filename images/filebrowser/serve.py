@@ -1,0 +1,105 @@
+"""Show the folders `data` and `results` in a web page, behind a password: copyparty with this project's settings.
+
+    python3 serve.py
+
+Settings are environment variables: FILEBROWSER_ROOT (/srv: where the two folders lie), FILEBROWSER_PASSWORD_FILE
+(/etc/filebrowser/password), FILEBROWSER_ADDRESS (all), FILEBROWSER_PORT (8080), and FILEBROWSER_WRITABLE (false; true
+lets the page upload to, move and delete in `results`).
+
+The password is read from its file, and copyparty gets its hash inside this process: no process list, file or log holds
+either. When the file changes the server starts anew with the new password, and whoever used the old one is logged out.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from copyparty.__main__ import main as copyparty  # type: ignore[import-untyped]
+from copyparty.pwhash import PWHash  # type: ignore[import-untyped]
+
+FOLDERS = ("data", "results")
+LEAST, MOST = 8, 255  # characters of a password; copyparty takes no longer one
+WATCH = 5.0  # seconds between two looks at the password's file
+HASH = "scrypt,13,1,8,1"  # 16 MiB and some 30 ms a guess
+SETTINGS = (
+    # Files are listed and sent, not opened: no thumbnails, archives, READMEs or types that a link chooses
+    *("--no-thumb", "--no-mtag-ff", "--no-zls", "--no-readme", "--no-logues", "--no-mime", "--no-robots"),
+    *("--no-dav", "--no-tarcmp", "--no-reload", "--no-rescan", "--no-stack", "--no-ups-page", "--urlform=get"),
+    "--csp-dl=sandbox",  # a page of a claim, such as a report, gets neither scripts nor the reader's session
+    *("--xvol", "--vol-or-crash"),  # links are followed inside the two folders and nowhere else
+    # Behind an Ingress all requests come from one address: believe its headers, and lock no address out
+    *("--xff-src=any", "--rproxy=-1", "--ban-pw=no", "--ban-404=no", "--ban-403=no", "--ban-422=no", "--ban-url=no"),
+    *("--http-only", "--no-ansi", "-nb", "-nih", "--log-utc", "--log-date=%Y-%m-%d", "--log-badpwd=0"),
+)
+
+
+class PasswordError(Exception):
+    """The password is missing or cannot be used; the message says what to do."""
+
+
+def read_password(file: Path) -> str:
+    """Return the password that a file holds, without a line break at its end; raise PasswordError."""
+    try:
+        password = file.read_text().removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PasswordError(f"{file} cannot be read ({error}): the Secret needs a key `password`") from None
+    if not LEAST <= len(password) <= MOST or not password.isprintable():
+        raise PasswordError(
+            f"the password in {file} has {len(password)} characters: give one line of {LEAST} to {MOST} printable ones"
+        )
+    return password
+
+
+def arguments(env: dict[str, str], password: str, state: Path) -> list[str]:
+    """Return copyparty's command line, which stays inside this process; `state` is a folder for what it writes."""
+    salt = secrets.token_urlsafe(18)
+    hashed = PWHash(SimpleNamespace(ah_alg=HASH, ah_salt=salt)).hash(password)
+    writable = env.get("FILEBROWSER_WRITABLE") == "true"
+    root = env.get("FILEBROWSER_ROOT", "/srv")
+    volumes = [f"-v{root}/{name}:/{name}:{'rwmd' if writable and name == 'results' else 'r'},user" for name in FOLDERS]
+    listen = ["-p", env.get("FILEBROWSER_PORT", "8080"), "-i", env.get("FILEBROWSER_ADDRESS", "::")]
+    own = [f"--ah-alg={HASH}", f"--ah-salt={salt}", f"--hist={state}/hist", f"--ses-db={state}/sessions.db"]
+    return ["copyparty", "-a", f"user:{hashed}", *volumes, *listen, *own, *SETTINGS]
+
+
+def restart_on_change(file: Path, password: str, state: Path) -> None:
+    """Start this program anew once the file holds another password that can be used."""
+    said = ""
+    while True:
+        time.sleep(WATCH)
+        try:
+            changed = read_password(file) != password
+        except PasswordError as error:
+            if str(error) != said:
+                print(f"serve: the password stays as it was: {error}", file=sys.stderr, flush=True)
+            said = str(error)
+            continue
+        if changed:
+            print("serve: the password has changed", file=sys.stderr, flush=True)
+            shutil.rmtree(state, ignore_errors=True)
+            os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def main() -> int:
+    """Serve until stopped; end 2 when the password cannot be used."""
+    file = Path(os.environ.get("FILEBROWSER_PASSWORD_FILE", "/etc/filebrowser/password"))
+    try:
+        password = read_password(file)
+    except PasswordError as error:
+        print(f"serve: {error}", file=sys.stderr)
+        return 2
+    state = Path(tempfile.mkdtemp(prefix="filebrowser-"))
+    os.environ["XDG_CONFIG_HOME"] = str(state)
+    threading.Thread(target=restart_on_change, args=(file, password, state), daemon=True).start()
+    copyparty(arguments(dict(os.environ), password, state))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
