@@ -1,6 +1,7 @@
 # Every target is one command; `make help` prints them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
 .PHONY: help demo demo-down train test unit soak bench bench-gpu lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
@@ -25,8 +26,8 @@ lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files cur
 	@scripts/lint
 format: ## let ruff format and mend what it can
 	@scripts/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
-cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent
-	@scripts/bootstrap python cluster && scripts/cluster/up
+cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1
+	@scripts/bootstrap python cluster && scripts/cluster/up$(if $(strip $(EXTRAS)), && scripts/cluster/extra $(EXTRAS))
 cluster-down: ## take that cluster down; the machine is as before
 	@scripts/cluster/down
 images: ## build the images on the local bases and load them into the cluster

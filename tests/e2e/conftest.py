@@ -94,3 +94,28 @@ def archive(namespace, image) -> str:
         cluster.run(".venv/bin/python", "scripts/demo/make_archive.py", path)
     cluster.run("scripts/demo/serve", namespace, f"{image['registry']}/trainyard-pytorch:{image['tag']}", path)
     return "http://archive/fashion.zip"
+
+
+def add_on(name: str) -> None:
+    """Start an add-on in the one-node cluster; skip where the user's own cluster lacks it."""
+    done = cluster.run("scripts/cluster/extra", name, check=cluster.OWN, timeout=1200)
+    if done.returncode:
+        pytest.skip(done.stderr.strip())
+
+
+@pytest.fixture(scope="session")
+def trainer_v2() -> None:
+    """Kubeflow Trainer v2 with JobSet; its progress in status is on."""
+    add_on("trainer")
+
+
+@pytest.fixture(scope="session")
+def kueue() -> None:
+    """Kueue, with queues for Jobs, PyTorchJobs, MPIJobs, JobSets and TrainJobs; no queue is made."""
+    add_on("kueue")
+
+
+@pytest.fixture(scope="session")
+def argocd() -> None:
+    """Argo CD beside the cluster's pods, which reads git repositories of this machine by `file://`."""
+    add_on("argocd")

@@ -12,10 +12,13 @@ deployments_of() {
   esac
 }
 
+# extra_version NAME: what runs is of this version when neither what was built nor how it is started has changed
+extra_version() { files extras/start.sh | content_key "$(extra_key "$1")"; }
+
 # extra_healthy NAME
 extra_healthy() {
   local item
-  [ "$(cat "$LIVE/$1.ready" 2> /dev/null)" = "$(extra_key "$1")" ] || return 1
+  [ "$(cat "$LIVE/$1.ready" 2> /dev/null)" = "$(extra_version "$1")" ] || return 1
   for item in $(deployments_of "$1"); do
     kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
@@ -33,12 +36,17 @@ answers() {
   done
 }
 
-# start_manifests NAME: images into the node, manifests to the API server (CRDs are too large for a client-side apply), wait
-start_manifests() {
-  local home file item
+# apply_extra NAME: images into the node, manifests to the API server (CRDs are too large for a client-side apply)
+apply_extra() {
+  local home file
   home=$(extra_home "$1")
   for file in "$home"/images/*.tar; do [ ! -e "$file" ] || "$HERE/load" "$file"; done
   for file in "$home"/manifests/*.yaml; do kubectl apply --server-side --force-conflicts --field-manager=trainyard-extra -f "$file"; done
+}
+
+# wait_extra NAME: until it answers
+wait_extra() {
+  local item
   for item in $(deployments_of "$1"); do rolled_out "$item"; done
   for item in $(modules_of "$1"); do answers "$HERE/extras/$item/probe.yaml"; done
 }
@@ -56,7 +64,7 @@ stop_argocd() {
   local item pid
   for item in "${DAEMONS[@]}"; do
     pid=$(cat "$LIVE/pids/${item%:*}" 2> /dev/null) || continue
-    if in_our_cgroup "$pid"; then kill -9 "$pid" 2> /dev/null || true; fi
+    if in_our_cgroup "$pid"; then kill -9 -- "-$pid" 2> /dev/null || true; fi # its group: what nsenter started, too
   done
 }
 
@@ -83,10 +91,16 @@ start_argocd() {
   for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 60 "${item%:*}" listening "${item#*:}"; done
 }
 
-# start_extra NAME
-start_extra() {
-  rm -f "$LIVE/$1.ready"
-  start_manifests "$1"
-  if [ "$1" = argocd ]; then start_argocd; fi
-  extra_key "$1" > "$LIVE/$1.ready"
+# start_extras NAME...: all of them come up side by side
+start_extras() {
+  local name
+  for name in "$@"; do
+    rm -f "$LIVE/$name.ready"
+    apply_extra "$name"
+  done
+  for name in "$@"; do
+    wait_extra "$name"
+    if [ "$name" = argocd ]; then start_argocd; fi
+    extra_version "$name" > "$LIVE/$name.ready"
+  done
 }
