@@ -46,6 +46,9 @@ def run(config: Config, entry: str) -> int:
         code = error.code if isinstance(error, ExitError) else Exit.CONFIG
         if code in (Exit.CONFIG, Exit.NAN) and not isinstance(error, TakenOverError):
             record_failure(config, str(error), code, getattr(error, "details", {}))
+        if code == Exit.NAN:  # all processes have found it at once, so they can wait until it is known outside
+            trainer.recorder.linger()
+            strategy.barrier()
         raise
     except BaseException as error:
         if strategy.is_lost_peer(error):
@@ -217,6 +220,7 @@ def finish(t: Trainer) -> None:
             t.directory.release()
             t.recorder.close()
     leave(t)
+    t.recorder.linger()
 
 
 def leave(t: Trainer) -> None:

@@ -31,7 +31,7 @@ from trainers.optim import Length, learning_rate
 from trainers.parallel.base import Strategy
 from trainers.rundir import RunDirectory, length_asked
 from trainers.settings import Config
-from trainers.telemetry import slowest
+from trainers.telemetry import prometheus, slowest
 from trainers.telemetry.clock import PARTS, Clock, goodput
 from trainers.telemetry.goodput import Past, settle
 from trainers.telemetry.metrics import rewind
@@ -64,8 +64,12 @@ class Recorder:
             self._past = settle(clock, directory.path, step)
             self._lost = rewind_all(directory, step, validated)
         strategy.barrier()
+        name = config.run.name or directory.path.resolve().name
+        self._endpoint = prometheus.serve(config.metrics.port, name, strategy.place, socket.gethostname())
         self._telemetry = (
-            Telemetry(config, directory.path, length.steps, length.steps_per_epoch) if strategy.first else None
+            Telemetry(config, directory.path, length.steps, length.steps_per_epoch, self._endpoint)
+            if strategy.first
+            else None
         )
         self._samples = None
         if config.debug.record_samples:
@@ -94,6 +98,7 @@ class Recorder:
             steps=self._length.steps, model=self._config.model.name,
             run=self._config.run.name or self._directory.path.resolve().name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
+            seconds_total=self._seconds,
         )  # fmt: skip
         self._telemetry.say(
             f"{self._config.model.name} on {order.samples} samples of {identity['model.num_classes']} classes: "
@@ -124,8 +129,9 @@ class Recorder:
         spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
         self._seconds = seconds
         with self._clock.spent("communication"):
-            packed = slowest.pack(mine, spent, self._strategy.rank, self._strategy.world)
-            losses, times = slowest.unpack(self._strategy.sum(packed), self._strategy.world)
+            held = slowest.memory_held(self._strategy.device)
+            packed = slowest.pack(mine, spent, held, self._strategy.rank, self._strategy.world)
+            losses, times, memory = slowest.unpack(self._strategy.sum(packed), self._strategy.world)
         self._pending = []
         self._refuse_ill(mine, losses, step)
         wall = sum(spent.values()) - spent["validation"]
@@ -141,6 +147,7 @@ class Recorder:
                 lr=learning_rate(self._config, self._order.batch, self._length, step - 1),
                 images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
             )  # fmt: skip
+            self._telemetry.ranks(self._ranks, self._times, memory)
 
     def validated(self, step: int, epoch: int, result: Result) -> None:
         """Report a validation."""
@@ -199,7 +206,8 @@ class Recorder:
         write_json(self._directory.path / "summary.json", summary)
         if self._telemetry is None:
             return
-        self._telemetry.event("end", step, self._epoch(step), status=status, seconds_total=seconds)
+        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        self._telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
         if result is not None:
             self._telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
@@ -211,6 +219,11 @@ class Recorder:
         """Close the files."""
         if self._telemetry is not None:
             self._telemetry.close()
+
+    def linger(self) -> None:
+        """Let whoever scrapes fetch the last numbers; shorter than the watch over hangs bears."""
+        if self._telemetry is not None:
+            self._telemetry.linger(min(prometheus.LONGEST, self._config.comm.hang_seconds / 2 or prometheus.LONGEST))
 
     def _epoch(self, step: int) -> int:
         """The epoch of the last of `step` steps, counted from 1."""

@@ -1,5 +1,6 @@
 """What a run tells: Prometheus while it runs, W&B in its own file, progress lines, the launcher's environment."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -16,9 +17,10 @@ from conftest import ROOT, Trainer, environment, events, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
 from trainers.exits import UserError
+from trainers.parallel.environment import Place
 from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.metrics import rewind
-from trainers.telemetry.prometheus import Endpoint
+from trainers.telemetry.prometheus import Endpoint, serve
 
 
 def free_port() -> int:
@@ -28,13 +30,17 @@ def free_port() -> int:
         return port
 
 
-def scrape(port: int) -> dict[str, float]:
+def scrape(port: int, run: str) -> dict[str, float]:
+    """The numbers of a run's endpoint by name, without the label that names the run: every one of them has it."""
     text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
     lines = text.splitlines()
     helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert {name.partition("{")[0] for name in values} == helped  # each metric says what it is
-    return {name: float(value) for name, value in values.items()}
+    label = f'run="{run}"'
+    assert [name for name in values if label not in name] == []
+    plain = {name.replace(f",{label}", "").replace(f"{{{label}}}", ""): value for name, value in values.items()}
+    return {name: float(value) for name, value in plain.items()}
 
 
 def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
@@ -62,7 +68,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
     wait_for_step(run, 10, process)
-    first = scrape(port)
+    first = scrape(port, "little: a/b")
     assert first["trainyard_step"] >= 10
     assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (24, 2)
     assert 0 < first["trainyard_loss"] < 3
@@ -74,7 +80,13 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert first["trainyard_restarts_total"] == 0
     assert first["trainyard_slowest_rank"] in (0, 1)
     assert sum(value >= 0 for name, value in first.items() if name.startswith("trainyard_slowest_rank_behind")) == 3
+    for rank in (0, 1):
+        host = f'host="{socket.gethostname()}"'
+        assert first[f'trainyard_rank_seconds_total{{{host},part="compute",rank="{rank}"}}'] > 0.5
+        assert 2e7 < first[f'trainyard_rank_memory_bytes{{device="cpu",{host},rank="{rank}"}}'] < 1e11
+    assert first["trainyard_loss_ill"] == 0
     assert 0 <= time.time() - first["trainyard_last_step_timestamp_seconds"] < 30
+    assert 0 < time.time() - first["trainyard_started_timestamp_seconds"] < 120
     assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 60
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
@@ -82,10 +94,15 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
 
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
     wait_for_step(run, events(run, "train")[-1]["step"] + 1, process)
-    second = scrape(port)
+    second = scrape(port, "little: a/b")
     assert second["trainyard_restarts_total"] == 1
     assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
     assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
+    # the seconds of the whole run go on where the first start ended, the counters begin anew
+    ended = events(run, "end")[0]["seconds_total"]
+    assert second['trainyard_run_seconds{cause="compute"}'] > ended["compute"]
+    assert second['trainyard_run_seconds{cause="init"}'] > ended["init"]
+    assert second['trainyard_goodput_seconds_total{cause="compute"}'] < ended["compute"]
     assert second["trainyard_last_validation_timestamp_seconds"] in [e["time"] for e in events(run, "validate")]
     output, _ = process.communicate(timeout=90)
     assert process.returncode == 0, output
@@ -107,7 +124,39 @@ def test_port_that_is_taken() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with pytest.raises(UserError, match=r"metrics.port = \d+: cannot be opened \(.*\); choose a free one, or 0"):
-            Endpoint(listener.getsockname()[1])
+            Endpoint(listener.getsockname()[1], "run")
+
+
+def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: Trainer, tmp_path: Path) -> None:
+    """Also one that ends for a loss that is no number: nothing else could tell a Prometheus of it."""
+    run, port = tmp_path / "run", free_port()
+    over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.5"}, **over)
+    seen: list[dict[str, float]] = []
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            seen.append(scrape(port, "run"))
+        time.sleep(0.2)
+    assert process.returncode == 77, process.communicate()[0]
+    assert [numbers["trainyard_loss_ill"] for numbers in seen if "trainyard_loss_ill" in numbers][-1] == 1
+    whole = json.loads((run / "summary.json").read_text())["seconds"]
+    assert {cause: seen[-1][f'trainyard_run_seconds{{cause="{cause}"}}'] for cause in whole} == whole
+
+
+def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
+    port, other = free_port(), free_port()
+    assert serve(0, "run", Place(), "here") is None
+    assert serve(port, "run", Place(1, 4, 1, 2), "here") is None  # not the first of its node
+    assert serve(port, "run", Place(2, 4, 0, 2), "there") is not None
+    assert scrape(port, "run") == {'trainyard_node_info{host="there",rank="2"}': 1}
+    assert serve(port, "run", Place(4, 6, 0, 2), "there") is None  # a second node on one machine: no reason to end
+    first = serve(other, "run", Place(0, 4, 0, 2), "here")
+    assert first is not None
+    first.recall({"event": "train", "step": 7})
+    assert scrape(other, "run")["trainyard_step"] == 7
+    began = time.monotonic()
+    first.linger()  # scraped only once: nobody comes regularly
+    assert time.monotonic() - began < 0.1
 
 
 def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path: Path) -> None:

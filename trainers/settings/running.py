@@ -121,7 +121,7 @@ class Wandb(Settings):
 
 
 class Metrics(Settings):
-    """Prometheus endpoint, on rank 0 only."""
+    """Prometheus endpoint, on the first process of each node; the numbers of the run are rank 0's."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="Port of the text endpoint; 0: none.")
 

@@ -1,9 +1,13 @@
-"""A Prometheus text endpoint on the first process, when a port is set.
+"""A Prometheus text endpoint, when a port is set: on the first process of each node, so that no node is a dead target.
 
-Names and meanings are part of the interface: alert rules are written on them (docs/reports.md lists them).
+The run's numbers come from the first process of all; the others say who they are. Names and meanings are part of the
+interface: the alert rules are written on them (docs/metrics.md lists them).
 """
 
-from collections.abc import Iterator
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -11,8 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.registry import Collector
 
 from trainers.exits import UserError
-from trainers.telemetry.clock import CAUSES
+from trainers.parallel.environment import Place
+from trainers.telemetry.clock import CAUSES, PARTS
 from trainers.telemetry.metrics import Event
+
+LONGEST = 60.0  # seconds that a run which has ended waits for its last numbers to be fetched
+SENDING = 0.5  # seconds that it gives the answer to that scrape
+
+log = logging.getLogger("trainers")
 
 # name -> (event, field, help); the newest value of a field of an event
 GAUGES = {
@@ -25,6 +35,7 @@ GAUGES = {
     "trainyard_images_per_second": (
         "train", "images_per_second", "Training samples per second over all processes, waiting for data included"
     ),
+    "trainyard_started_timestamp_seconds": ("start", "started", "Unix time of the first process's start"),
     "trainyard_last_step_timestamp_seconds": ("train", "time", "Unix time of the last line of training metrics"),
     "trainyard_last_checkpoint_timestamp_seconds": ("checkpoint", "time", "Unix time of the last checkpoint's begin"),
     "trainyard_last_validation_timestamp_seconds": ("validate", "time", "Unix time of the last validation"),
@@ -36,13 +47,19 @@ GAUGES = {
 
 
 class Endpoint(Collector):
-    """Serves the newest number of each kind; what has not happened yet is not served."""
+    """Serves the newest number of each kind, labelled with the run's name; what has not happened yet is not served."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, run: str, rank: int = 0, host: str = "") -> None:
+        self._run, self._rank, self._host = run, rank, host
         self._values: dict[tuple[str, str], float] = {}
         self._seconds = dict.fromkeys(CAUSES, 0.0)
+        self._whole: dict[str, float] = {}
         self._start: Event = {}
+        self._ill = 0.0
         self._slowest: dict[str, Any] = {}
+        self._ranks: list[tuple[list[str], list[float], float]] = []
+        self._scraped: list[float] = []
+        self._changed = 0.0
         registry = CollectorRegistry()
         registry.register(self)
         try:
@@ -57,11 +74,27 @@ class Endpoint(Collector):
         kind = event["event"]
         if kind == "start":
             self._start = event
-        if kind in ("start", "train"):
+        if kind in ("start", "train", "end"):
             for cause, seconds in event["seconds"].items():
                 self._seconds[cause] += max(0.0, seconds)
+            whole = event.get("seconds_total") or {
+                cause: before + event["seconds"].get(cause, 0.0) for cause, before in self._whole.items()
+            }
+            self._whole = dict(whole)
+        if kind == "end" and event["status"] == "failed":
+            self._ill = 1.0  # an orderly end in failure is one for the loss
+        if kind == "validate" and not math.isfinite(event["loss"]):
+            self._ill = 1.0
         self._slowest = event.get("slowest", self._slowest)
         self.recall(event)
+        self._changed = time.monotonic()
+
+    def show_ranks(self, ranks: Sequence[dict[str, Any]], times: Sequence[Sequence[float]], held: list[float]) -> None:
+        """Take over each rank's seconds by part since its start (rank, part), and the bytes it holds (rank)."""
+        self._ranks = [
+            ([str(who["rank"]), who["host"], str(who["device"]).partition(":")[0]], list(row), memory)
+            for who, row, memory in zip(ranks, times, held, strict=True)
+        ]
 
     def recall(self, event: Event) -> None:
         """Take over the numbers of an event of an earlier start."""
@@ -69,29 +102,105 @@ class Endpoint(Collector):
         numbers = {(kind, key): float(value) for key, value in event.items() if isinstance(value, int | float)}
         self._values = {**self._values, **numbers}
 
+    def linger(self, longest: float = LONGEST) -> None:
+        """Where somebody scrapes, let them fetch the last numbers: wait about as long as between two scrapes."""
+        if len(self._scraped) < 2 or self._rank:
+            return
+        interval = min(longest, 1.5 * (self._scraped[-1] - self._scraped[-2]))
+        end = time.monotonic() + interval
+        while self._scraped[-1] <= self._changed and time.monotonic() < end:
+            time.sleep(0.02)
+        time.sleep(SENDING)
+
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now; called by the server's thread for each scrape."""
+        self._scraped = [*self._scraped[-1:], time.monotonic()]
+        node = _gauge("trainyard_node_info", "A node of the run, by its first process", "run", "rank", "host")
+        node.add_metric([self._run, str(self._rank), self._host], 1.0)
+        yield node
+        if self._rank == 0:
+            yield from self._of_the_run()
+
+    def _of_the_run(self) -> Iterator[Metric]:
+        run = self._run
         for name, (kind, key, text) in GAUGES.items():
             if (value := self._values.get((kind, key))) is not None:
-                yield GaugeMetricFamily(name, text, value=value)
-        seconds = CounterMetricFamily(
+                gauge = _gauge(name, text, "run")
+                gauge.add_metric([run], value)
+                yield gauge
+        if not self._start:
+            return
+        seconds = _counter(
             "trainyard_goodput_seconds", "Wall-clock seconds of the first process since its start, by cause; lost work "
-            "and waiting for the restart before it included", labels=["cause"],
+            "and waiting for the restart before it included", "run", "cause",
         )  # fmt: skip
-        for cause, value in dict(self._seconds).items():
-            seconds.add_metric([cause], round(value, 3))
-        yield seconds
-        if self._start:
-            info = {key: str(self._start[key]) for key in ("model", "strategy", "run")}
-            yield InfoMetricFamily("trainyard_run", "The run", value=info)
-            text = "Starts of this run but the first one"
-            yield CounterMetricFamily("trainyard_restarts", text, value=self._start["restarts"])
+        whole = _gauge(
+            "trainyard_run_seconds", "Wall-clock seconds of the run over all starts, by cause", "run", "cause"
+        )
+        for family, numbers in ((seconds, self._seconds), (whole, self._whole)):
+            for cause, value in dict(numbers).items():
+                family.add_metric([run, cause], round(value, 3))
+            yield family
+        info = InfoMetricFamily("trainyard_run", "The run", labels=["run"])
+        info.add_metric([run], {key: str(self._start[key]) for key in ("model", "strategy")})
+        yield info
+        restarts = _counter("trainyard_restarts", "Starts of this run but the first one", "run")
+        restarts.add_metric([run], self._start["restarts"])
+        yield restarts
+        ill = _gauge(
+            "trainyard_loss_ill",
+            "1 once a loss was no number or above log.max_loss; in training it ends the run",
+            "run",
+        )
+        ill.add_metric([run], self._ill)
+        yield ill
+        yield from self._of_its_ranks()
+
+    def _of_its_ranks(self) -> Iterator[Metric]:
+        run = self._run
         if slow := self._slowest:
-            yield GaugeMetricFamily("trainyard_slowest_rank", "Rank of the slowest process", value=slow["rank"])
-            behind = GaugeMetricFamily(
+            slowest = _gauge("trainyard_slowest_rank", "Rank of the slowest process", "run")
+            slowest.add_metric([run], slow["rank"])
+            yield slowest
+            behind = _gauge(
                 "trainyard_slowest_rank_behind_ratio", "Share of the time for which the slowest process holds up the "
-                "others, by what keeps it: data, compute or communication", labels=["cause"],
+                "others, by what keeps it: data, compute or communication", "run", "cause",
             )  # fmt: skip
             for cause in ("data", "compute", "communication"):
-                behind.add_metric([cause], slow["behind"] if slow["cause"] == cause else 0.0)
+                behind.add_metric([run, cause], slow["behind"] if slow["cause"] == cause else 0.0)
             yield behind
+        if ranks := self._ranks:
+            who = ("run", "rank", "host")
+            spent = _counter(
+                "trainyard_rank_seconds", "Seconds of each rank's steps since its start, by part", *who, "part"
+            )
+            held = _gauge(
+                "trainyard_rank_memory_bytes", "Memory of each rank: on a GPU the most that was reserved on it, else "
+                "what is resident", *who, "device",
+            )  # fmt: skip
+            for (rank, host, device), times, memory in ranks:
+                for part, value in zip(PARTS, times, strict=True):
+                    spent.add_metric([run, rank, host, part], round(value, 3))
+                held.add_metric([run, rank, host, device], memory)
+            yield from (spent, held)
+
+
+def serve(port: int, run: str, place: Place, host: str) -> Endpoint | None:
+    """Open the endpoint on the first process of a node, if a port is set."""
+    if not port or place.local_rank:
+        return None
+    try:
+        return Endpoint(port, run, place.rank, host)
+    except UserError:
+        if place.rank == 0:
+            raise
+        log.warning("metrics.port = %d is taken on this node, which has no endpoint then", port)
+        return None
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def _counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, labels=labels)

@@ -1,7 +1,9 @@
 """The slowest rank and what keeps it: found from each rank's seconds, which travel with the losses in one sum."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,18 +28,25 @@ class Slowest:
         return asdict(self)
 
 
-def pack(losses: Tensor, spent: dict[str, float], rank: int, world: int) -> Tensor:
-    """Losses (steps,) and this rank's seconds, in its own place among zeros: (steps + 3 * world,), to be summed."""
-    times = torch.zeros(world, len(PARTS), dtype=torch.float64)
-    times[rank] = torch.tensor([spent[part] for part in PARTS], dtype=torch.float64)
-    return torch.cat([losses, times.flatten()])
+def pack(losses: Tensor, spent: dict[str, float], held: float, rank: int, world: int) -> Tensor:
+    """Losses (steps,), and this rank's seconds and bytes in its own place among zeros: (steps + 4 * world,), to sum."""
+    rows = torch.zeros(world, len(PARTS) + 1, dtype=torch.float64)
+    rows[rank] = torch.tensor([*(spent[part] for part in PARTS), held], dtype=torch.float64)
+    return torch.cat([losses, rows.flatten()])
 
 
-def unpack(total: Tensor, world: int) -> tuple[Tensor, list[list[float]]]:
-    """The sum of what all ranks packed: losses (steps,), and seconds by rank and part."""
-    steps = len(total) - world * len(PARTS)
-    times: list[list[float]] = total[steps:].view(world, len(PARTS)).tolist()
-    return total[:steps], times
+def unpack(total: Tensor, world: int) -> tuple[Tensor, list[list[float]], list[float]]:
+    """The sum of what all ranks packed: losses (steps,), seconds by rank and part, and bytes by rank."""
+    steps = len(total) - world * (len(PARTS) + 1)
+    rows: list[list[float]] = total[steps:].view(world, len(PARTS) + 1).tolist()
+    return total[:steps], [row[:-1] for row in rows], [row[-1] for row in rows]
+
+
+def memory_held(device: torch.device) -> float:
+    """The most bytes that torch has reserved on this process's GPU; without one, the bytes resident now."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_reserved(device))
+    return float(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:

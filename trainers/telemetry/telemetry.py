@@ -2,12 +2,13 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from trainers.settings import Config
-from trainers.telemetry import wandb
+from trainers.telemetry import trainjob, wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events
 from trainers.telemetry.prometheus import Endpoint
@@ -18,16 +19,19 @@ log = logging.getLogger("trainers")
 
 
 class Telemetry:
-    """Sends each event to metrics.jsonl, the console, W&B and Prometheus, as far as they are on."""
+    """Sends each event to metrics.jsonl, the console, W&B, Prometheus and the TrainJob, as far as they are on."""
 
-    def __init__(self, config: Config, path: Path, total: int, steps_per_epoch: int) -> None:
-        self._endpoint = Endpoint(config.metrics.port) if config.metrics.port else None
+    def __init__(
+        self, config: Config, path: Path, total: int, steps_per_epoch: int, endpoint: Endpoint | None = None
+    ) -> None:
+        self._endpoint = endpoint
         self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name)
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)
         self._file = MetricsFile(path / "metrics.jsonl")
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
+        self._trainjob = trainjob.start(total, self.say)
 
     def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
         """Report that something happened."""
@@ -38,6 +42,18 @@ class Telemetry:
             self._endpoint.show(event)
         if self._wandb is not None:
             wandb.report(self._wandb, event)
+        if self._trainjob is not None:
+            self._trainjob.show(event)
+
+    def ranks(self, ranks: Sequence[dict[str, Any]], times: Sequence[Sequence[float]], held: list[float]) -> None:
+        """Report each rank's seconds by part since the start (rank, part), and the bytes it holds (rank)."""
+        if self._endpoint is not None:
+            self._endpoint.show_ranks(ranks, times, held)
+
+    def linger(self, longest: float) -> None:
+        """Let whoever scrapes fetch the last numbers, for at most some seconds."""
+        if self._endpoint is not None:
+            self._endpoint.linger(longest)
 
     def say(self, text: str) -> None:
         """Tell people something."""
@@ -46,6 +62,8 @@ class Telemetry:
 
     def close(self) -> None:
         """Send what is left and close."""
+        if self._trainjob is not None:
+            self._trainjob.close()
         self._console.close()
         self._file.close()
         if self._wandb is not None:
