@@ -1,5 +1,6 @@
 """The one place where these scripts talk to the cluster: kubectl, with the user's own kubeconfig."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ KINDS = (
 )
 # What scripts/why looks at beside the jobs: further causes of waiting.
 CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
+PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
 
 
@@ -109,6 +111,8 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     own = f"{INSTANCE}={release}"
     found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
     found["crds"] = [crd for kind in OPERATORS if (crd := definition(kind))]
+    with contextlib.suppress(KubeError):  # they are the cluster's, and this user may not be allowed to look
+        found[PRIORITY_CLASSES] = items(PRIORITY_CLASSES, namespace)
     names = {f"{release}-data", f"{release}-results"}
     found["claims_of_its_name"] = [
         claim for claim in items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names

@@ -181,7 +181,10 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         r"low on resource: memory",
         "the node ran out of memory and the pod used more than it requested: raise global.training.resources.requests",
     ),
-    (r"[Pp]reempt", "a pod of higher priority took its place: set global.scheduling.priorityClassName, or wait"),
+    (
+        r"[Pp]reempt(?!ed to accommodate)",
+        "a pod of higher priority took its place: set global.scheduling.priorityClassName, or wait",
+    ),
     (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is made anew elsewhere; "
      "a pod that stays Terminating goes with kubectl delete pod --force"),
     (r"its name does not resolve", "the named pod has not started: see its own line"),
@@ -203,6 +206,11 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         r"(is full|are wanted): free space",
         "remove what is not needed from that claim, or enlarge it: size under global.storage, where its StorageClass "
         "allows expansion",
+    ),
+    (
+        r"nobody has prepared",
+        "see what the dataset's Job waits for (scripts/why of its release); when the dataset is complete, delete this "
+        "job and upgrade",
     ),
     (
         r"manifest\.json did not appear",
@@ -231,16 +239,49 @@ JOBS: tuple[tuple[str, str], ...] = (
 
 QUEUES: tuple[tuple[str, str], ...] = (
     (
-        r"LocalQueue \S+ (doesn't exist|not found|is inactive|is stopped)",
+        r"Preempted to accommodate",
+        "a job of higher priority has its place; it has saved, and goes on by itself when there is room "
+        "(global.scheduling.queuePriority says who comes first)",
+    ),
+    (
+        r"LocalQueue \S+ (doesn't exist|not found)",
         "name a LocalQueue of this namespace under global.scheduling.queue (kubectl get localqueue)",
     ),
     (
-        r"insufficient quota|insufficient unused quota|couldn't assign flavors",
+        r"(LocalQueue|ClusterQueue) \S+ (is inactive|is stopped|doesn't exist|not found)|Queue is stopped",
+        "the queue lets nothing in: ask who runs Kueue (kubectl describe localqueue)",
+    ),
+    (
+        r"namespace doesn't match ClusterQueue selector",
+        "the ClusterQueue behind the queue does not take this namespace: name another LocalQueue under "
+        "global.scheduling.queue, or have its namespaceSelector changed",
+    ),
+    (
+        r"no WorkloadPriorityClass is named",
+        "name one that exists under global.scheduling.queuePriority (kubectl get workloadpriorityclass)",
+    ),
+    (
+        r"resource \S+ unavailable in ClusterQueue",
+        "the ClusterQueue does not cover that resource: have it added to its coveredResources, or ask for none of it",
+    ),
+    (
+        r"insufficient quota for .* > maximum capacity",
+        "it asks for more than its queue ever has: lower global.training.nodes or what a pod asks for "
+        "(dataset.parallelism for the dataset), or have the quota raised",
+    ),
+    (
+        r"flavor \S+ doesn't match node affinity|untolerated taint \S+ in flavor",
+        "global.scheduling.nodeSelector, affinity or tolerations rule out every flavor's nodes: take them out, Kueue "
+        "sets the flavor's",
+    ),
+    (
+        r"insufficient (unused )?quota|couldn't assign flavors",
         "Kueue's queue has no room now: wait, lower global.training.nodes, or have its quota raised",
     ),
     (
-        r"ClusterQueue \S+ (is inactive|not found)",
-        "the ClusterQueue behind the queue is not active: ask who runs Kueue",
+        r"mpi-operator: not resumed",
+        "mpi-operator's own role keeps it from resuming a job: kubectl apply -f examples/kueue/mpi-operator.yaml "
+        "(docs/kueue.md)",
     ),
 )
 

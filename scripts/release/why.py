@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from release import claims, crds, kube
+from release import claims, crds, kube, queues
 from release.findings import Finding, age, conditions, events_of, name, since
-from release.remedies import CONTAINERS, EXIT_CODES, JOBS, QUEUES, SECRETS, UNPREPARED, remedy
+from release.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -32,8 +32,14 @@ def store(thing: dict) -> Finding:
     return Finding(name(thing), "not ready", ready.get("message", ""), known)
 
 
-def job(thing: dict, events: list[dict], now: datetime, workloads: Sequence[dict] = ()) -> Finding:
-    """Explain a Job, PyTorchJob or MPIJob."""
+def job(
+    thing: dict,
+    events: list[dict],
+    now: datetime,
+    workloads: Sequence[dict] = (),
+    classes: Sequence[dict] | None = None,
+) -> Finding:
+    """Explain a Job, PyTorchJob or MPIJob; of Kueue its namespace's Workloads, and the priority classes if known."""
     held = conditions(thing)
     if "Failed" in held:
         text = " ".join(filter(None, (held["Failed"].get("reason"), held["Failed"].get("message"))))
@@ -44,7 +50,7 @@ def job(thing: dict, events: list[dict], now: datetime, workloads: Sequence[dict
         if state in held:
             return Finding(name(thing), state)
     if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
-        return suspended(thing, held, workloads)
+        return queues.suspended(thing, held, workloads, classes, now)
     return unended(thing, held, events, now)
 
 
@@ -75,24 +81,6 @@ def lacks_pods(thing: dict) -> bool:
     return there < sum(kind.get("replicas", 1) for kind in kinds.values())
 
 
-def suspended(thing: dict, held: dict[str, dict], workloads: Sequence[dict]) -> Finding:
-    """Explain a job that does not start on purpose: Kueue's queue, or values."""
-    queue = thing["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
-    if not queue:
-        return Finding(name(thing), "Suspended", held.get("Suspended", {}).get("message", "values say suspend: true"))
-    for workload in workloads:
-        if any(o.get("uid") == thing["metadata"]["uid"] for o in workload["metadata"].get("ownerReferences", [])):
-            waits = [c for c in workload.get("status", {}).get("conditions", []) if c.get("status") == "False"]
-            text = next((c["message"] for c in waits if c["type"] in ("QuotaReserved", "Admitted")), "")
-            return Finding(name(thing), "queued", text or f"waits in Kueue's queue {queue}", remedy(text, QUEUES))
-    return Finding(
-        name(thing),
-        "queued",
-        f"it carries the queue {queue}, and Kueue has made no Workload for it",
-        "is Kueue running, with the integration of this kind of job? Else empty global.scheduling.queue",
-    )
-
-
 def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
     """Yield a pod's container statuses, and whether each is an init container."""
     status = pod.get("status", {})
@@ -100,6 +88,12 @@ def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
         yield one, True
     for one in status.get("containerStatuses", []):
         yield one, False
+
+
+def last_word(message: str) -> str:
+    """Return the line of a termination message that says most: its last error; mpirun draws boxes below."""
+    lines = [line.strip() for line in message.splitlines() if re.search(r"\w", line)] or [message]
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), lines[-1])
 
 
 def ended(state: dict, label: str) -> Finding | None:
@@ -116,7 +110,7 @@ def ended(state: dict, label: str) -> Finding | None:
             "raise resources.limits.memory, or lower batch.micro and data.workers (shared memory counts too)",
         )
     known = EXIT_CODES.get(code, "")
-    cause = message.splitlines()[-1] if message else known or state.get("reason", "")
+    cause = last_word(message) if message else known or state.get("reason", "")
     return Finding(label, f"exit {code}", cause or known, remedy(message) or known or "see its log: kubectl logs")
 
 
@@ -191,7 +185,8 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
-    findings += [job(j, events, now, workloads) for j in jobs]
+    classes = objects.get(kube.PRIORITY_CLASSES)
+    findings += [job(j, events, now, workloads, classes) for j in jobs]
     for number, p in enumerate(objects["pods"]):
         findings += unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
     findings += [

@@ -41,7 +41,7 @@ def condition(kind: str, message: str = "", status: str = "True", reason: str = 
 def explain(**objects: list[dict]) -> str:
     kinds = {"claims": "persistentvolumeclaims", "jobs": "jobs.batch", "pytorchjobs": "pytorchjobs.kubeflow.org"}
     kinds |= {"mpijobs": "mpijobs.kubeflow.org", "workloads": "workloads.kueue.x-k8s.io"}
-    kinds |= {"stores": "externalsecrets.external-secrets.io"}
+    kinds |= {"stores": "externalsecrets.external-secrets.io", "classes": "workloadpriorityclasses.kueue.x-k8s.io"}
     every = {"persistentvolumeclaims", "jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org", "pods",
              "events", "missing_kinds"}  # fmt: skip
     found = {key: [] for key in every} | {kinds.get(key, key): value for key, value in objects.items()}
@@ -267,6 +267,53 @@ def test_jobs_in_a_queue():
     text = explain(pytorchjobs=[held])
     assert "is suspended" in text
     assert "remedy" not in text
+
+
+PREEMPTED = (
+    "Preempted to accommodate a workload (UID: uid-other, JobUID: j) due to prioritization in the ClusterQueue; "
+    "preemptor path: /all; preemptee path: /all"
+)
+
+
+def workload(*held: dict, owner: str = "demo-x", **spec: Any) -> dict:
+    owners = [{"uid": f"uid-{owner}", "kind": "Job", "name": owner}]
+    name = "w" if owner == "demo-x" else owner
+    return thing("Workload", name, {"conditions": list(held)}, spec, ownerReferences=owners)
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "MPIJob", "Job", "TrainJob"])
+def test_a_job_of_any_kind_that_gave_way(kind):
+    spec = {"suspend": True} if kind in ("Job", "TrainJob") else {"runPolicy": {"suspend": True}}
+    mine = workload(condition("Evicted", PREEMPTED, reason="Preempted"), condition("QuotaReserved", "more", "False"))
+    text = explain(jobs=[thing(kind, "demo-x", spec=spec)], workloads=[mine, workload(owner="other")])
+    assert f"{kind.lower()}/demo-x  preempted, queued again" in text
+    says(text, "preemptee path: /all (job/other); more", "global.scheduling.queuePriority says who comes first")
+
+
+def test_what_kueue_does_with_a_job_beside_waiting():
+    def said(of: dict, kind: str = "PyTorchJob", labels: dict | None = None, **more: Any) -> str:
+        held = thing(kind, "demo-x", {"conditions": [condition("Suspended")]}, labels=labels or {})
+        return explain(pytorchjobs=[held], workloads=[of] if of else [], **more)
+
+    late = condition("Admitted") | {"lastTransitionTime": OLD}
+    says(said(workload(late), "MPIJob"), "has not resumed it", "kubectl apply -f examples/kueue/mpi-operator.yaml")
+    says(said(workload(late)), "Kueue admitted it 3600 s ago", "see its operator's log")
+    assert "remedy" not in said(workload(late | {"lastTransitionTime": YOUNG}))
+    stopped = condition("Evicted", "The workload is deactivated", reason="Deactivated")
+    says(said(workload(stopped, active=False)), "is deactivated", "kubectl patch workload/w --type merge")
+    checked = workload(condition("QuotaReserved"))
+    checked["status"]["admissionChecks"] = [{"name": "nodes", "state": "Pending", "message": "2 nodes are made"}]
+    assert "waits for the check nodes: 2 nodes are made" in said(checked)
+    labels = {"kueue.x-k8s.io/queue-name": "q", "kueue.x-k8s.io/priority-class": "urgent"}
+    says(said({}, labels=labels, classes=[]), "no WorkloadPriorityClass is named urgent", "queuePriority")
+    says(said({}, labels=labels, classes=[thing("WorkloadPriorityClass", "urgent")]), "made no Workload", "is Kueue")
+
+
+def test_the_word_of_a_launcher_is_what_its_ranks_said():
+    box = "launch: told to stop\nerror: stopped on SIGTERM at step 51; saved\n----\n  Exit code:    143\n-----\n"
+    assert why.last_word(box) == "stopped on SIGTERM at step 51; saved"
+    assert why.last_word("one line\n\n----\n") == "one line"
+    assert why.last_word("---") == "---"
 
 
 def test_secrets_of_a_store():
