@@ -25,6 +25,8 @@ CHANGES = {
 SAME = {
     "labels": helm.at("global.training.podLabels", {"team": "vision"}),
     "queue": helm.at("global.scheduling.queue", "vision"),
+    "metrics": helm.at("global.metrics", {"enabled": True, "port": 9500}),
+    "priority in it": helm.at("global.scheduling.queuePriority", "urgent"),
     "node": helm.at("global.scheduling.nodeSelector", {"disk": "fast"}),
     "time to live": helm.merged(
         helm.at("pytorchjob.runPolicy.ttlSecondsAfterFinished", 60),

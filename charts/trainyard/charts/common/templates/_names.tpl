@@ -18,10 +18,11 @@ app.kubernetes.io/part-of: trainyard
 
 {{/* Refuse labels that the chart sets itself. Call with a list: the key in values, and its labels. */}}
 {{- define "common.refuseOwnLabels" -}}
-{{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of" "sidecar.istio.io/inject" "kueue.x-k8s.io/queue-name" -}}
+{{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of" "sidecar.istio.io/inject" "kueue.x-k8s.io/queue-name" "kueue.x-k8s.io/priority-class" -}}
 {{- range $key, $_ := index . 1 -}}
 {{- if has $key $own -}}
-{{- fail (printf "\n\n%s sets %s, which the chart sets itself: take it out.\n" (index $ 0) $key) -}}
+{{- $from := get (dict "kueue.x-k8s.io/queue-name" " from global.scheduling.queue" "kueue.x-k8s.io/priority-class" " from global.scheduling.queuePriority") $key -}}
+{{- fail (printf "\n\n%s sets %s, which the chart sets itself%s: take it out.\n" (index $ 0) $key $from) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -69,22 +70,24 @@ so that shortened names stay apart. Call with a list: the subchart's context, an
 {{- define "common.image" -}}
 {{- $shared := .Values.global.image -}}
 {{- $own := .Values.image -}}
+{{- $registry := get $own "registry" | default $shared.registry -}}
+{{- $tag := get $own "tag" | default $shared.tag -}}
 {{- $missing := list -}}
-{{- if not $shared.registry -}}
+{{- if not $registry -}}
 {{- $missing = append $missing "global.image.registry (registry and folder that hold the images, such as registry.example.com/team)" -}}
 {{- end -}}
-{{- if not (or $own.digest $shared.tag) -}}
+{{- if not (or $own.digest $tag) -}}
 {{- $missing = append $missing "global.image.tag (as `make push REGISTRY=...` prints it)" -}}
 {{- end -}}
 {{- if $missing -}}
 {{- fail (printf "\n\n%s has no image. Please set %s.\n" .Chart.Name (join " and " $missing)) -}}
 {{- end -}}
-{{- if and (eq $shared.tag "latest") (not $own.digest) -}}
+{{- if and (eq $tag "latest") (not $own.digest) -}}
 {{- fail "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
 {{- end -}}
 {{- if $own.digest -}}
-{{- printf "%s/%s@%s" $shared.registry $own.repository $own.digest -}}
+{{- printf "%s/%s@%s" $registry $own.repository $own.digest -}}
 {{- else -}}
-{{- printf "%s/%s:%s" $shared.registry $own.repository $shared.tag -}}
+{{- printf "%s/%s:%s" $registry $own.repository $tag -}}
 {{- end -}}
 {{- end -}}

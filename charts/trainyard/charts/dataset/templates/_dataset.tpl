@@ -89,10 +89,17 @@ spec:
     {{- include "common.scratchVolumes" $root | nindent 4 }}
 {{- end -}}
 
+{{/* Labels of the Job by which Kueue queues it. */}}
+{{- define "dataset.queueLabels" -}}
+{{- include "common.queueLabels" (include "dataset.scheduling" . | fromJson) -}}
+{{- end -}}
+
 {{/*
-Name of the Job. A Job's pod template cannot be changed, so the name has a hash of all of it: any change, also a new image, is a new
-Job instead of a refused upgrade. It costs seconds: on a dataset that is complete with the same settings the preparation only verifies.
+Name of the Job. Its pod template cannot be changed, nor, while it runs or when it has ended, what Kueue knows it by; so the name has a hash
+of all of that: any change, also a new image, is a new Job instead of a refused upgrade. It costs seconds: on a dataset that is complete
+with the same settings the preparation only verifies.
 */}}
 {{- define "dataset.name" -}}
-{{- include "common.jobName" (list . (printf "%s%s" (include "dataset.config" .) (include "dataset.pod" (dict "root" . "configMap" "")))) -}}
+{{- $pod := include "dataset.pod" (dict "root" . "configMap" "") -}}
+{{- include "common.jobName" (list . (printf "%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .))) -}}
 {{- end -}}
