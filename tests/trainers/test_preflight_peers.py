@@ -149,6 +149,20 @@ def test_the_operators_environment_says_who_the_peers_are():
         peers.plan(MASTER_FORM, "elsewhere")
 
 
+def test_the_pods_of_a_trainjob_are_asked_by_their_names_below_its_own(port, tmp_path):
+    job = "demo-trainjob-01234567"
+    environ = {
+        "TRAINYARD_JOB": job, "TRAINYARD_PEERS_PORT": str(port), "TRAINYARD_PEERS_WAIT": "0.1", "PET_NNODES": "3",
+        "PET_MASTER_ADDR": f"{job}-node-0-0.{job}", "PET_MASTER_PORT": "29500", "TRAINYARD_LOGS": str(tmp_path),
+    }  # fmt: skip
+    what = peers.plan(environ, f"{job}-node-0-1")
+    assert what.names == tuple(f"{job}-node-0-{index}.{job}" for index in range(3))
+    assert (what.me, what.least, what.rendezvous) == (what.names[1], 3, 29500)
+    with pytest.raises(ExitError, match=rf"`kubectl describe pod {job}-node-0-0`, or raise"):
+        peers.check(environ, f"{job}-node-0-1")
+    assert [path.name for path in tmp_path.iterdir()] == ["node-0-1.peers.json"]
+
+
 def test_nothing_is_checked_where_there_are_no_peers_or_nobody_asks():
     assert peers.plan({}, "here") is None
     assert peers.plan({**MASTER_FORM, "PET_NNODES": "1"}, f"{JOB}-master-0") is None
