@@ -13,7 +13,10 @@ deployments_of() {
 }
 
 # extra_version NAME: what runs is of this version when neither what was built nor how it is started has changed
-extra_version() { files extras/start.sh | content_key "$(extra_key "$1")"; }
+extra_version() { { files extras/start.sh; also "$1"; } | content_key "$(extra_key "$1")"; }
+
+# also NAME: files of the project, for users too, that the add-on wants applied: mpi-operator's own role lacks what resumes an MPIJob
+also() { if [ "$1" = kueue ]; then echo examples/kueue/mpi-operator.yaml; fi; }
 
 # extra_healthy NAME
 extra_healthy() {
@@ -42,6 +45,7 @@ apply_extra() {
   home=$(extra_home "$1")
   for file in "$home"/images/*.tar; do [ ! -e "$file" ] || "$HERE/load" "$file"; done
   for file in "$home"/manifests/*.yaml; do kubectl apply --server-side --force-conflicts --field-manager=trainyard-extra -f "$file"; done
+  for file in $(also "$1"); do kubectl apply -f "$ROOT/$file"; done
 }
 
 # wait_extra NAME: until it answers
