@@ -1,5 +1,6 @@
 """The cluster that the end-to-end tests use, and namespaces of their own in it."""
 
+import functools
 import os
 import secrets
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.e2e import cluster, owners
+from tests.e2e import cluster, owners, undisturbed
 
 LOCK = pytest.StashKey[TextIO | None]()
 
@@ -45,7 +46,7 @@ def image() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def undisturbed(image) -> None:
+def no_leftovers(image) -> None:
     """Delete what test runs that were killed in the middle left in the cluster."""
     owners.delete_leftovers()
 
@@ -55,7 +56,8 @@ def install(image):
     """Return a function that installs the chart with values files and settings."""
 
     def do(release: str, namespace: str, *args: str | Path, check: bool = True, values: str = "examples/demo.yaml"):
-        settings = ["--set", f"global.image.registry={image['registry']}", "--set", f"global.image.tag={image['tag']}"]
+        settings = ["--set", f"global.image.registry={image['registry']},global.image.tag={image['tag']}"]
+        settings += ["--set", "dataset.resources.requests.cpu=100m"]  # tests in parallel share a node of two CPUs
         return cluster.helm(
             "upgrade",
             "--install",
@@ -94,6 +96,13 @@ def archive(namespace, image) -> str:
         cluster.run(".venv/bin/python", "scripts/demo/make_archive.py", path)
     cluster.run("scripts/demo/serve", namespace, f"{image['registry']}/trainyard-pytorch:{image['tag']}", path)
     return "http://archive/fashion.zip"
+
+
+@pytest.fixture(scope="session")
+def calm(tmp_path_factory):
+    """Return a function of data, settings and processes: the run directory of a training that nobody disturbs."""
+    own = tmp_path_factory.getbasetemp()
+    return functools.partial(undisturbed.train, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)
 
 
 def add_on(name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 ROOT = Path(__file__).resolve().parents[2]
 STATE = Path("/var/lib/trainyard-second")
 LINK = "trainyard2"

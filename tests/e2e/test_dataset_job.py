@@ -14,7 +14,7 @@ from tests.e2e.cluster import get, kubectl, until
 from trainers.prepare.build import build
 from trainers.prepare.config import parse
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(60)]
 RELEASE = "shared"
 PODS = 3
 PREPARATION = {"shard_mb": 1, "workers": 1}

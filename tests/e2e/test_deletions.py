@@ -1,30 +1,20 @@
 """`kubectl delete pod` of each kind of pod in training: all ranks save at one step, and the run goes on from there."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until
+from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(130)]
 RELEASE = "gone"
-STEPS = 100
-CONFIG = {
-    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "log.console_seconds": 1, "wandb.mode": "off",
-}  # fmt: skip
-SETTINGS = [
-    "--set", "mpijob.runPolicy.suspend=false", "--set", "global.training.processesPerNode=1",
-    "--set", "global.training.env[3].name=OMP_NUM_THREADS", "--set-string", "global.training.env[3].value=1",
-    *(part for key, value in CONFIG.items() for part in ("--set", f"global.training.config.{key}={value}")),
-]  # fmt: skip
+SETTINGS = ["--set", "mpijob.runPolicy.suspend=false", *HELM]
 ROLES = {
     "pytorchjob": "training.kubeflow.org/replica-type=master",
     "mpijob": "training.kubeflow.org/job-role=launcher",
@@ -124,19 +114,7 @@ def test_the_pods_status_says_saved_and_stopped(disturbed):
     assert {code for _, code in ended.values()} == {0, 143}
 
 
-def test_the_weights_are_those_of_an_undisturbed_run(disturbed, namespace, tmp_path):
+def test_the_weights_are_those_of_an_undisturbed_run(disturbed, namespace, calm, tmp_path):
     cluster.run("scripts/fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
-    settings = {**CONFIG, "data.dir": str(tmp_path / "data"), "run.dir": str(tmp_path / "calm")}
-    options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "trainers.launch", "--nproc-per-node", "2", "-m", "trainers.ddp", "--recipe", "demo",
-         *options],
-        cwd=cluster.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    calm, run = (weights(path) for path in (tmp_path / "calm", disturbed[0] / "pytorchjob"))
-    assert all(torch.equal(calm[name], run[name]) for name in calm)
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return torch.load(run / "published" / "model.pth", weights_only=True)
+    expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(disturbed[0] / "pytorchjob")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)

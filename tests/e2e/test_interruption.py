@@ -8,12 +8,12 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(70)]
 RELEASE = "stop"
 KEY = "a-key-that-is-not-one"
 SETTINGS = [
     "--set", "pytorchjob.enabled=false", "--set", "mpijob.runPolicy.suspend=false",
-    "--set", "global.training.config.epochs=2",
+    "--set", "global.training.config.max_steps=40",  # beyond the first epoch
     "--set", "global.training.config.checkpoint.every_steps=10",
     "--set", "global.training.config.wandb.mode=off",
     "--set", "global.secrets.wandb.existingSecret=wandb",

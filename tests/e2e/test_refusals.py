@@ -5,7 +5,7 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until, why
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(25)]
 WITHIN = 60  # seconds in which scripts/why must name the cause
 NO_DATASET = ["--set", "dataset.enabled=false"]
 CHANGES_OPERATORS = pytest.mark.skipif(

@@ -9,7 +9,7 @@ import torchvision
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.alone]  # it measures
 RELEASE = "demo"
 JOBS = ("pytorchjob", "mpijob")
 

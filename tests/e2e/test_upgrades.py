@@ -9,7 +9,7 @@ import yaml
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.takes(45)]
 HELMS = ("helm3", "helm4")
 EVERYTHING = [
     "-f", "examples/demo.yaml",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.images import inside
 
-pytestmark = pytest.mark.images
+pytestmark = [pytest.mark.images, pytest.mark.takes(45)]
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))

@@ -1,0 +1,51 @@
+"""A short training that tests disturb, and what it comes to when nobody does: trained once for all tests that ask."""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from tests.e2e import cluster
+
+STEPS = 100
+CONFIG = {
+    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "log.console_seconds": 1, "wandb.mode": "off",
+}  # fmt: skip
+# The same as settings of the chart on examples/demo.yaml; two ranks of one thread each
+HELM = (
+    "--set", "global.training.processesPerNode=1",
+    "--set", "global.training.env[3].name=OMP_NUM_THREADS", "--set-string", "global.training.env[3].value=1",
+    *(part for key, value in CONFIG.items() for part in ("--set", f"global.training.config.{key}={value}")),
+)  # fmt: skip
+
+
+def train(folder: Path, data: Path, config: Mapping[str, object], processes: int) -> Path:
+    """Return the run directory of the demo's recipe with these settings on this machine.
+
+    It is trained by whoever asks first; `folder` is shared by all that ask, and they wait meanwhile.
+    """
+    facts = [sorted(config.items()), processes, (data / "manifest.json").read_text()]
+    run = folder / f"undisturbed-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+    with run.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (run / "published").exists():
+            settings = {**config, "data.dir": str(data), "run.dir": str(run)}
+            options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+            launch = ("-m", "trainers.launch", "--nproc-per-node", str(processes), "-m", "trainers.ddp")
+            done = subprocess.run(
+                [sys.executable, *launch, "--recipe", "demo", *options], cwd=cluster.ROOT, check=False,
+                env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+    return run
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    """Read the published weights of a run: tensors by name."""
+    return torch.load(run / "published" / "model.pth", weights_only=True)
