@@ -8,11 +8,11 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from release import kube, why
+from release import kube, trainjobs, why
 
 EVERY = 2.0  # seconds between looks
 ENDED = {"Succeeded", "Complete", "Failed"}
-LEADERS = ("master-0", "launcher")  # the pods whose log tells how far a job is
+LEADERS = ("master-0", "launcher", "-node-0-0-")  # the pods whose log tells how far a job is
 
 
 def leader(job: dict, pods: list[dict]) -> dict | None:
@@ -24,6 +24,9 @@ def leader(job: dict, pods: list[dict]) -> dict | None:
     mine += [
         p for p in pods if p not in mine and p["metadata"]["name"].startswith(f"{job['metadata']['name']}-launcher-")
     ]
+    # a TrainJob's belong to a Job of its JobSet, which carries the TrainJob's name
+    own = job["metadata"]["name"]
+    mine += [p for p in pods if p["metadata"].get("labels", {}).get(trainjobs.JOBSET_NAME) == own]
     mine.sort(key=lambda p: p["metadata"]["creationTimestamp"])
     leaders = [p for p in mine if any(part in p["metadata"]["name"] for part in LEADERS)]
     return (leaders or mine or [None])[-1]
@@ -50,7 +53,8 @@ def stage(job: dict, pods: list[dict], namespace: str) -> str:
 def jobs_of(objects: dict[str, list[dict]]) -> list[dict]:
     """Return the release's own jobs; the launcher's Job that mpi-operator makes is part of its MPIJob."""
     plain = [j for j in objects["jobs.batch"] if not j["metadata"].get("ownerReferences")]
-    return plain + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]
+    kinds = ("pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org", trainjobs.TRAINJOBS)
+    return plain + [job for kind in kinds for job in objects[kind]]
 
 
 def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int:
@@ -82,7 +86,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/follow", description=__doc__.splitlines()[0])
     parser.add_argument("release")
     parser.add_argument("-n", "--namespace", default="default")
-    parser.add_argument("--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob (default: all)")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob, trainjob (default: all)"
+    )
     parser.add_argument("--timeout", type=float, default=7 * 86400, help="seconds to follow at most (default: a week)")
     args = parser.parse_args()
     try:

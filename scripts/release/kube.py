@@ -8,18 +8,28 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from release import trainjobs, versions
+
 INSTANCE = "app.kubernetes.io/instance"
 KINDS = (
     "persistentvolumeclaims",
     "jobs.batch",
     "pytorchjobs.kubeflow.org",
     "mpijobs.kubeflow.org",
+    trainjobs.RUNTIMES,
+    trainjobs.JOBSETS,
     "pods",
 )
 # What scripts/why looks at beside the jobs: further causes of waiting.
 CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
 PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
+# The kinds of a TrainJob, and what brings them
+TRAINER = {
+    trainjobs.TRAINJOBS: "Kubeflow Trainer",
+    trainjobs.RUNTIMES: "Kubeflow Trainer",
+    trainjobs.JOBSETS: "JobSet",
+}
 
 
 class KubeError(Exception):
@@ -94,8 +104,12 @@ def definition(kind: str) -> dict:
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
-    found = listed(dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": ""}, namespace)
-    found["missing_kinds"] = [{"kind": kind} for kind in OPERATORS if not known(kind)]
+    found = listed(dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace)
+    found[trainjobs.CHILDREN] = (
+        items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
+    )
+    found[trainjobs.TRAINJOBS] = trainjobs.owned(release, found)
+    found["missing_kinds"] = [{"kind": kind} for kind in (*OPERATORS, *TRAINER) if not known(kind)]
     return found
 
 
@@ -110,7 +124,8 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
     own = f"{INSTANCE}={release}"
     found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
-    found["crds"] = [crd for kind in OPERATORS if (crd := definition(kind))]
+    found["crds"] = [crd for kind in (*OPERATORS, *TRAINER) if (crd := definition(kind))]
+    found["trainer_version"] = [{"version": trainer_version()}]
     with contextlib.suppress(KubeError):  # they are the cluster's, and this user may not be allowed to look
         found[PRIORITY_CLASSES] = items(PRIORITY_CLASSES, namespace)
     names = {f"{release}-data", f"{release}-results"}
@@ -118,6 +133,16 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
         claim for claim in items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names
     ]
     return found
+
+
+def trainer_version() -> str:
+    """Return the version of the cluster's Kubeflow Trainer, as it tells everybody; empty where it does not."""
+    where = os.environ.get("KUBEFLOW_SYSTEM_NAMESPACE", versions.NAMESPACE)
+    try:
+        found = json.loads(kubectl("get", "configmap", versions.PUBLIC, "-n", where, "-o", "json"))
+    except KubeError:
+        return ""
+    return found.get("data", {}).get("kubeflow_trainer_version", "")
 
 
 def logs(pod: str, namespace: str, container: str = "", tail: int = -1) -> str:

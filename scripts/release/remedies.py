@@ -231,10 +231,10 @@ JOBS: tuple[tuple[str, str], ...] = (
         "the run continues from its last checkpoint",
     ),
     (
-        r"backoff limit|BackoffLimitExceeded",
+        r"backoff limit|BackoffLimitExceeded|ReachedMaxRestarts",
         "it failed as often as backoffLimit allows: see its pods below for the cause, mend it, and upgrade",
     ),
-    (r"PodFailurePolicy", "what it failed on is not cured by another try: see its pods below"),
+    (r"PodFailurePolicy|FailJobSet", "what it failed on is not cured by another try: see its pods below"),
 )
 
 QUEUES: tuple[tuple[str, str], ...] = (

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from release import claims, crds, kube, queues
+from release import claims, crds, kube, queues, trainjobs
 from release.findings import Finding, age, conditions, events_of, name, since
 from release.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
 
@@ -39,7 +39,7 @@ def job(
     workloads: Sequence[dict] = (),
     classes: Sequence[dict] | None = None,
 ) -> Finding:
-    """Explain a Job, PyTorchJob or MPIJob; of Kueue its namespace's Workloads, and the priority classes if known."""
+    """Explain a job of any kind; of Kueue its namespace's Workloads, and the priority classes if known."""
     held = conditions(thing)
     if "Failed" in held:
         text = " ".join(filter(None, (held["Failed"].get("reason"), held["Failed"].get("message"))))
@@ -51,6 +51,8 @@ def job(
             return Finding(name(thing), state)
     if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
         return queues.suspended(thing, held, workloads, classes, now)
+    if thing["kind"] == "TrainJob":
+        return trainjobs.unended(thing, events, now)
     return unended(thing, held, events, now)
 
 
@@ -171,19 +173,12 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
 def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
-    findings = [
-        Finding(
-            f"crd/{one['kind']}",
-            "missing",
-            f"this cluster does not know {one['kind']}",
-            f"install {kube.OPERATORS[one['kind']]} (docs/operators.md)",
-        )
-        for one in objects["missing_kinds"]
-    ]
-    findings += [found for crd in objects.get("crds", []) if (found := crds.fit(crd))]
+    findings = crds.explain(objects)
     findings += claims.explain(release, objects, events)
     findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
-    jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"]
+    trains = objects.get(trainjobs.TRAINJOBS, [])
+    findings += [trainjobs.runtime(one, trains) for one in objects.get(trainjobs.RUNTIMES, [])]
+    jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"] + trains
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
     classes = objects.get(kube.PRIORITY_CLASSES)
     findings += [job(j, events, now, workloads, classes) for j in jobs]

@@ -1,0 +1,191 @@
+"""A run begun as a PyTorchJob, killed, and continued as a TrainJob by one key; its progress; its pods made anew.
+
+examples/demo.yaml has a PyTorchJob and an MPIJob: `global.training.operator` alone says which job trains.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, lines, until, why
+from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(110)]
+RELEASE = "cross"
+EVERY = 5  # steps between checkpoints
+KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
+LEADERS = {
+    "pytorchjob": ("training.kubeflow.org/replica-type=master", "pytorch"),
+    "trainjob": ("app.kubernetes.io/name=trainjob,batch.kubernetes.io/job-completion-index=0", "node"),
+}
+# Ends each rank at once, as a node that fails does
+KILL = """
+import os, pathlib, signal
+for path in pathlib.Path("/proc").glob("[0-9]*"):
+    if b"trainers.ddp" in (path / "cmdline").read_bytes().split(b"\\0")[2:4] and path.name != "1":
+        os.kill(int(path.name), signal.SIGKILL)
+"""
+
+
+@dataclass
+class Story:
+    """What was seen of the run on its way."""
+
+    namespace: str
+    folder: Path
+    killed_at: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    statuses: list[dict] = field(default_factory=list)
+    before: set[str] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
+    finished: str = ""
+    refused: str = ""
+    failed: dict = field(default_factory=dict)
+    failed_pods: list[dict] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return why(RELEASE, self.namespace)
+
+
+def steps(namespace: str, job: str) -> tuple[int, int]:
+    """Return the step that a job's newest first pod went on from, and the last one it tells of; -1 before it trains."""
+    selector, container = LEADERS[job]
+    pods = get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE},{selector}")
+    if not pods:
+        return -1, -1
+    pod = max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"]["name"]
+    log = kubectl("logs", pod, "-n", namespace, "-c", container, check=False)
+    resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", log)]
+    done = [int(step) for step in re.findall(r"step +(\d+)/", log)]
+    return (resumed[-1] if resumed else 0), max(done, default=-1)
+
+
+def pods_of(namespace: str) -> dict[str, str]:
+    """Return the uids of the TrainJob's pods that are not being deleted, by name."""
+    found = get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=trainjob")
+    return {p["metadata"]["name"]: p["metadata"]["uid"] for p in found if not p["metadata"].get("deletionTimestamp")}
+
+
+def trainjob(namespace: str) -> dict:
+    """Return the release's TrainJob."""
+    (found,) = get("trainjobs", namespace, "-l", f"app.kubernetes.io/instance={RELEASE}")
+    return found
+
+
+def cross(story: Story, install) -> None:
+    """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
+    space = story.namespace
+    install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
+    until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY, 180)
+    pods = get("pods", space, "-l", "training.kubeflow.org/job-name")
+    for pod in pods:
+        kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
+    story.killed_at = steps(space, "pytorchjob")[1]
+    install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
+    kinds = ("pytorchjobs", "mpijobs", "trainjobs")
+    story.kinds = {kind: len(get(kind, space, "-l", f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
+    until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at, 120)
+
+
+def disturb(story: Story) -> None:
+    """Delete one of the TrainJob's pods, and follow it to its end."""
+    space = story.namespace
+    story.statuses.append(trainjob(space).get("status", {}).get("trainerStatus", {}))
+    pods = pods_of(space)
+    story.before = set(pods.values())
+    kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
+    until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2, 90)
+    story.after = set(pods_of(space).values())
+    cluster.follow(RELEASE, space, 150)
+    story.statuses.append(trainjob(space)["status"]["trainerStatus"])
+    story.finished = why(RELEASE, space)
+
+
+def refuse(story: Story, install) -> None:
+    """Ask the same run for another model, which its checkpoints refuse."""
+    space = story.namespace
+    wrong = "global.training.operator=trainjob,global.training.config.model.name=resnet34"
+    install(RELEASE, space, *HELM, *KEPT, "--set", wrong)
+
+    def ended() -> bool:
+        return any(c["type"] == "Failed" for c in trainjob(space).get("status", {}).get("conditions", []))
+
+    until(lambda: str(story), ended, 90)
+    story.failed = trainjob(space)
+    story.refused = why(RELEASE, space)
+    story.failed_pods = get("pods", space, "-l", f"jobset.sigs.k8s.io/jobset-name={story.failed['metadata']['name']}")
+
+
+@pytest.fixture(scope="module")
+def story(namespace, archive, install, trainer_v2, tmp_path_factory) -> Story:
+    """The run's way from one operator to the other, and what it left."""
+    found = Story(namespace, tmp_path_factory.mktemp("cross"))
+    cross(found, install)
+    disturb(found)
+    cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)
+    refuse(found, install)
+    return found
+
+
+def test_one_key_switches_the_operator_and_the_run_goes_on_in_its_directory(story):
+    assert story.kinds == {"pytorchjobs": 0, "mpijobs": 0, "trainjobs": 1}
+    metrics = lines(story.folder / "run" / "metrics.jsonl")
+    resumed = [event["step"] for event in metrics if event["event"] == "resume"]
+    assert resumed
+    assert 0 < resumed[0] <= story.killed_at, "it went on from a checkpoint of the PyTorchJob"
+    steps = [event["step"] for event in metrics if event["event"] == "train"]
+    assert steps == list(range(1, STEPS + 1))
+    logs = {path.name for path in (story.folder / "run" / "logs").iterdir()}
+    assert {"master-0.log", "node-0-0.log", "node-0-1.log"} <= logs
+
+
+def test_a_deleted_pod_brings_all_pods_anew_which_go_on_from_the_step_in_flight(story):
+    assert len(story.after) == 2
+    assert not story.after & story.before
+    metrics = lines(story.folder / "run" / "metrics.jsonl")
+    last = [event for event in metrics if event["event"] == "resume"][-1]
+    assert last["lost_steps"] == 0
+    assert last["step"] > story.killed_at
+
+
+def test_the_weights_are_those_of_an_undisturbed_run(story, calm, tmp_path):
+    cluster.run("scripts/fetch", RELEASE, "fashion", tmp_path / "data", "-n", story.namespace, "--claim", "data")
+    expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(story.folder / "run")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_the_status_shows_progress_time_left_and_metrics(story):
+    before, after = story.statuses
+    assert 0 < before["progressPercentage"] < 100
+    assert (after["progressPercentage"], after["estimatedRemainingSeconds"]) == (100, 0)
+    told = {one["name"]: float(one["value"]) for one in after["metrics"]}
+    summary = json.loads((story.folder / "run" / "summary.json").read_text())
+    assert told["top1"] == pytest.approx(summary["top1"], rel=1e-4)
+    assert told["step"] == STEPS
+    assert told["images_per_second"] > 0
+    assert re.search(r"trainjob/\S+ +Complete", story.finished)
+    assert "remedy" not in story.finished
+
+
+def test_an_exit_code_that_no_retry_cures_fails_the_job_at_once_and_is_named(story):
+    (failed,) = [c for c in story.failed["status"]["conditions"] if c["type"] == "Failed"]
+    assert "FailJobSet" in failed["reason"]
+    (jobset,) = [one for one in get("jobsets", story.namespace) if one["metadata"]["name"] == failed_name(story)]
+    assert jobset["status"]["restarts"] == 0
+    codes = [
+        status["state"]["terminated"]["exitCode"]
+        for pod in story.failed_pods
+        for status in pod["status"]["containerStatuses"]
+        if status["state"].get("terminated")
+    ]
+    assert 2 in codes
+    assert re.search(r"because: .*resnet34.*\n *remedy:", story.refused)
+
+
+def failed_name(story: Story) -> str:
+    return story.failed["metadata"]["name"]
