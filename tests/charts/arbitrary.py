@@ -130,10 +130,10 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     parts = {name: values.setdefault(name, {}) for name in helm.SUBCHARTS}
     image = shared.setdefault("image", {})
     image |= {"registry": image.get("registry") or "registry.example.com/team", "tag": image.get("tag") or "0.1.0"}
-    used = [parts[name] for name in ("dataset", "pytorchjob", "mpijob") if parts[name].get("enabled", name != "mpijob")]
-    if used and all(part.get("image", {}).get("digest") for part in used):
-        image["tag"] = ""
     training = shared.setdefault("training", {})
+    used = [parts[name].get("image", {}) for name in _pulling(parts, training.get("operator", ""))]
+    if used and all(one.get("digest") or one.get("tag") for one in used):
+        image["tag"] = ""
     for one in (training, parts["pytorchjob"].get("training", {}), parts["mpijob"].get("training", {})):
         _mend_training(one, pick, own=one is not training)
     for which in ("data", "results"):
@@ -147,9 +147,31 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         parts[job].get("training", {}).pop("name", None)
     training.pop("name", None)
     parts["pytorchjob"].get("elastic", {}).pop("minNodes", None)
+    metrics = shared.get("metrics", {})
+    if not metrics.get("enabled"):
+        metrics.get("rules", {}).pop("enabled", None)
+    for one in (training, *(parts[job].get("training", {}) for job in ("pytorchjob", "mpijob", "trainjob"))):
+        one.get("config", {}).get("metrics", {}).pop("port", None)
+        if one.get("peers", {}).get("port") == metrics.get("port", 9400):
+            one["peers"].pop("port")
     _mend_source(parts["dataset"])
     _mend_secrets(parts["secrets"], shared)
+    _mend_filebrowser(parts["filebrowser"])
     return values
+
+
+def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
+    """Return the parts that pull an image; where an operator is named, it alone trains."""
+    on = {name for name in ("dataset", "pytorchjob") if parts[name].get("enabled", True)}
+    on |= {name for name in ("mpijob", "trainjob", "filebrowser") if parts[name].get("enabled")}
+    return on - {"pytorchjob", "mpijob"} | {operator} if operator else on
+
+
+def _mend_filebrowser(filebrowser: helm.Values) -> None:
+    auth = filebrowser.setdefault("auth", {})
+    auth["password"] = "" if auth.get("existingSecret") else auth.get("password") or "some password"
+    ingress = filebrowser.setdefault("ingress", {})
+    ingress["host"] = ingress.get("host") or "files.example.com"
 
 
 def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> None:

@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 # Examples that leave the images to the command line are complete with these.
 IMAGES = ("--set", "global.image.registry=registry.example.com/team", "--set", "global.image.tag=0.1.0")
 HELMS = ("helm3", "helm4")
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob")
+SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser")
 
 Values = dict[str, Any]
 
@@ -134,4 +134,5 @@ def everything() -> Values:
         "dataset": {"source": {"kind": "http", "url": "https://data.example.com/pictures.zip"}},
         "mpijob": {"enabled": True},
         "trainjob": {"enabled": True},
+        "filebrowser": {"enabled": True, "auth": {"password": "not-a-password"}},
     }

@@ -54,7 +54,9 @@ def test_shared_settings_reach_every_pod():
         "image": {"pullSecrets": ["regcred"]},
     }
     found = all_pods(helm.merged(helm.everything(), {"global": shared}))
-    assert len(found) == 5  # the dataset's, Master, Worker, Launcher, Worker
+    assert (
+        len(found) == 8
+    )  # the dataset's, Master, Worker, Launcher, Worker, two runtimes of TrainJobs, the file browser's
     for pod in found:
         assert pod["metadata"]["labels"]["example.com/team"] == "vision"
         assert pod["spec"]["serviceAccountName"] == "training"
@@ -110,7 +112,7 @@ def may_connect(policies: list[dict], source: dict | None, target: dict | None, 
     """Whether pods with these labels may connect; `namespace` holds the labels of the other one, {} is the same."""
     out = [p["spec"] for p in policies if source is not None and selects(p["spec"]["podSelector"], source)]
     into = [p["spec"] for p in policies if target is not None and selects(p["spec"]["podSelector"], target)]
-    leaves = not out or any(allowed(spec["egress"], "to", target, namespace, port) for spec in out)
+    leaves = not out or any(allowed(spec.get("egress", []), "to", target, namespace, port) for spec in out)
     enters = not into or any(allowed(spec.get("ingress", []), "from", source, namespace, port) for spec in into)
     return leaves and enters
 
@@ -152,11 +154,24 @@ def test_nobody_else_reaches_them(closed):
 
 def test_names_are_resolved_and_the_dataset_is_fetched(closed):
     policies, labels = closed
-    for pod in labels.values():
-        assert may_connect(policies, pod, {"k8s-app": "kube-dns"}, 53, DNS)
+    for part, pod in labels.items():
+        assert may_connect(policies, pod, {"k8s-app": "kube-dns"}, 53, DNS) == (part != "Deployment-0")
         assert not may_connect(policies, pod, {"k8s-app": "kube-dns"}, 9153, DNS)
     assert may_connect(policies, labels["Job-0"], None, 443, {})
     assert not may_connect(policies, labels["Job-0"], None, 22, {})
+
+
+def test_the_file_browser_goes_nowhere_and_lets_in_whom_values_name(closed):
+    policies, labels = closed
+    browser = labels["Deployment-0"]
+    assert not may_connect(policies, browser, labels["Job-0"], 80, {})
+    assert not may_connect(policies, browser, None, 443, {})
+    controller, home = {"app": "ingress"}, {"kubernetes.io/metadata.name": "ingress"}
+    assert not may_connect(policies, controller, browser, 8080, home)
+    rules = helm.at("networkPolicy.filebrowser.ingress", [{"from": [{"namespaceSelector": {"matchLabels": home}}]}])
+    opened = [d for d in helm.documents(helm.template(helm.merged(CLOSED, rules))) if d["kind"] == "NetworkPolicy"]
+    assert may_connect(opened, controller, browser, 8080, home)
+    assert not may_connect(opened, controller, browser, 8080, {"kubernetes.io/metadata.name": "other"})
 
 
 def test_without_policies_everything_is_open(closed):

@@ -85,6 +85,13 @@ OTHER: dict[str, Any] = {
     "secrets.external.registry.properties": {".dockerconfigjson": "config"},
     "pytorchjob.runPolicy.cleanPodPolicy": "None",
     "mpijob.runPolicy.cleanPodPolicy": "None",
+    "filebrowser.auth.password": "another-password",
+    "filebrowser.ingress.annotations": {"example.com/team": "vision"},
+    "filebrowser.command": ["filebrowser"],
+    "filebrowser.args": ["--root=/srv"],
+    "filebrowser.env": [{"name": "FB_USERNAME", "value": "team"}],
+    "filebrowser.scheduling": {"nodeSelector": {"disk": "fast"}},
+    "networkPolicy.filebrowser.ingress": [{"from": [{"podSelector": {}}]}],
 }
 # What must hold for a value to matter.
 CONTEXT: dict[str, helm.Values] = {
@@ -124,6 +131,12 @@ CONTEXT: dict[str, helm.Values] = {
     "dataset.source.anonymous": OBJECTS,
     "global.secrets.objectstore.existingSecret": OBJECTS,
     "global.secrets.kaggle.existingSecret": helm.at("dataset.source.kind", "kaggle"),
+    "filebrowser.auth.existingSecret": helm.at("filebrowser.auth.password", ""),
+    **{
+        f"filebrowser.ingress.{key}": helm.at("filebrowser.ingress", {"enabled": True, "host": "files.example.com"})
+        for key in ("className", "host", "tls.secretName", "annotations")
+    },
+    "networkPolicy.filebrowser.ingress": helm.at("networkPolicy.enabled", True),
     "global.secrets.wandb.existingSecret": helm.at("secrets.enabled", False),
 }
 
@@ -236,7 +249,12 @@ EXCLUSIVE = {
     "at '/global/storage/results/annotations/example.com~1team': 'vision' does not match": helm.at(
         "global.storage.results", {"existingClaim": "a", "annotations": {"example.com/team": "vision"}}
     ),
-    "at '/global/image/tag': '0.1.0-abc' does not match": {"dataset": PINNED, "pytorchjob": PINNED, "mpijob": PINNED},
+    "at '/global/image/tag': '0.1.0-abc' does not match": dict.fromkeys(
+        ("dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser"), PINNED
+    ),
+    "at '/filebrowser/auth/password': 'not-a-password' does not match": helm.at(
+        "filebrowser.auth.existingSecret", "page"
+    ),
 }
 
 

@@ -1,0 +1,43 @@
+{{/*
+Name of the Deployment and the Service, which has 63 characters at most and starts with a letter. A release's name that does not fit gets
+a hash, as the jobs' names do.
+*/}}
+{{- define "filebrowser.name" -}}
+{{- if and (regexMatch "^[a-z][-a-z0-9]*$" .Release.Name) (le (len .Release.Name) 51) -}}
+{{- printf "%s-filebrowser" .Release.Name -}}
+{{- else -}}
+{{- include "common.jobName" (list . "") -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which Deployment, Service and NetworkPolicy find the pod. They never change: a Deployment's selector cannot. */}}
+{{- define "filebrowser.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end -}}
+
+{{/* Name of the Secret with the password; says in words what is missing. */}}
+{{- define "filebrowser.secret" -}}
+{{- with .Values.auth -}}
+{{- if and .existingSecret .password -}}
+{{- fail "\n\nfilebrowser.auth.existingSecret and filebrowser.auth.password are both set: leave one of them out.\n" -}}
+{{- end -}}
+{{- if not (or .existingSecret .password) -}}
+{{- fail "\n\nThe file browser has no password: set filebrowser.auth.existingSecret, a Secret with the key password (or, for a trial, filebrowser.auth.password).\n" -}}
+{{- end -}}
+{{- end -}}
+{{- .Values.auth.existingSecret | default (include "filebrowser.name" .) -}}
+{{- end -}}
+
+{{/* Where the pod goes: to nodes that the training pods may use, unless filebrowser.scheduling says otherwise. */}}
+{{- define "filebrowser.scheduling" -}}
+{{- $scheduling := dict -}}
+{{- $_ := include "common.mergeInto" (list $scheduling (pick .Values.global.scheduling "nodeSelector" "affinity" "tolerations")) -}}
+{{- $_ := include "common.mergeInto" (list $scheduling .Values.scheduling) -}}
+{{- mustToJson $scheduling -}}
+{{- end -}}
+
+{{/* The mount of a claim, below /srv. Call as common.claimMount. */}}
+{{- define "filebrowser.mount" -}}
+{{- include "common.claimMount" . | replace "mountPath: /" "mountPath: /srv/" -}}
+{{- end -}}
