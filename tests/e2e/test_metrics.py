@@ -1,0 +1,150 @@
+"""A Prometheus finds the run's pods by their annotations, and holds at the end what the run directory says."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scripts.dashboard.draw import picture
+from scripts.dashboard.panels import panels
+from scripts.dashboard.server import running
+from tests.e2e import cluster
+from tests.e2e.cluster import get, lines, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(60)]
+RELEASE = "watched"
+RUN = f"{RELEASE}-pytorchjob"
+STEPS = 48
+SETTINGS = [
+    "--set", "mpijob.enabled=false,pytorchjob.enabled=true",
+    "--set", "global.metrics.enabled=true",
+    "--set", "global.training.processesPerNode=1",
+    "--set", f"global.training.config.max_steps={STEPS},global.training.config.checkpoint.every_steps=20",
+]  # fmt: skip
+DEPLOY = cluster.ROOT / "deploy"
+# Panels that may be empty, and why
+EMPTY = {"Alerts": "nothing is wrong with the run"}
+
+
+def scraping(namespace: str) -> list[dict]:
+    """The scrape config that users have, for one namespace, with the tests' kubeconfig."""
+    (job,) = yaml.safe_load((DEPLOY / "prometheus" / "scrape.yaml").read_text())["scrape_configs"]
+    (pods,) = job["kubernetes_sd_configs"]
+    pods |= {"kubeconfig_file": cluster.KUBECONFIG, "namespaces": {"names": [namespace]}}
+    return [job]
+
+
+def beside_the_pods() -> tuple[list[str], str]:
+    """How a program is started in the node's network, which alone reaches pods, and its address there."""
+    state = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard"))
+    address = os.environ.get("TRAINYARD_NODE_IP", "10.90.0.2")
+    return ["nsenter", "-t", (state / "run" / "node.pid").read_text().strip(), "-n", "--"], address
+
+
+@pytest.fixture(scope="module")
+def seen(namespace, archive, install, tmp_path_factory):
+    """Train under a Prometheus; yields it while it still runs, the run directory, and how long the run took."""
+    if not cluster.OWN:
+        pytest.skip("pods of another cluster cannot be reached from here")
+    folder = tmp_path_factory.mktemp("metrics")
+    rules = folder / "rules.yaml"
+    rules.write_text((DEPLOY / "prometheus" / "rules.yaml").read_text().replace("interval: 30s", "interval: 1s"))
+    within, address = beside_the_pods()
+    with running(folder / "prometheus", scraping(namespace), [rules], within=within, address=address) as server:
+        began = time.time()
+        install(RELEASE, namespace, *SETTINGS)
+        until("the run's first step", lambda: server.query("trainyard_step > 0"), 180)
+        targets = server.get("targets")["activeTargets"]
+        firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
+        cluster.follow(RELEASE, namespace, 240)
+        cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
+        yield server, folder / "run", (began, time.time()), targets, firing
+
+
+def last(seen, name: str, **labels: str) -> float:
+    """The last value that Prometheus holds of a series."""
+    server, _, (began, ended), *_ = seen
+    selector = ", ".join(f'{key}="{value}"' for key, value in {"run": RUN, **labels}.items())
+    found = server.query(f"last_over_time({name}{{{selector}}}[{int(ended - began) + 60}s])")
+    (value,) = [value for _, value in found]
+    return value
+
+
+def test_each_node_is_a_target_that_answers(seen, namespace):
+    server, _, span, targets, _ = seen
+    assert {target["labels"]["namespace"] for target in targets} == {namespace}
+    pods = {pod["metadata"]["name"] for pod in get("pods", namespace, "-l", "app.kubernetes.io/name=pytorchjob")}
+    assert {target["labels"]["pod"] for target in targets} <= pods
+    answered = {labels["pod"] for labels, _ in server.matrix("up == 1", *span)}
+    assert len(answered) == 2
+    nodes = server.matrix("trainyard_node_info", *span)
+    assert {(labels["rank"], labels["host"]) for labels, _ in nodes} >= {
+        ("0", labels["pod"]) for labels, _ in nodes if labels["rank"] == "0"
+    }
+    assert {labels["rank"] for labels, _ in nodes} == {"0", "1"}
+    assert {labels["pod"] for labels, _ in server.matrix("trainyard_step", *span)} == {
+        f"{pod}" for pod in pods if "master" in pod
+    }
+
+
+def test_the_last_numbers_are_those_of_the_run_directory(seen):
+    """Though the run ends seconds after its last validation: it waits until they were fetched."""
+    _, run, *_ = seen
+    summary = json.loads((run / "summary.json").read_text())
+    events = lines(run / "metrics.jsonl")
+    train = [event for event in events if event["event"] == "train"][-1]
+    assert (summary["status"], summary["steps"]) == ("finished", STEPS)
+    assert last(seen, "trainyard_step") == STEPS == last(seen, "trainyard_steps_planned")
+    assert last(seen, "trainyard_loss") == pytest.approx(train["loss"])
+    assert last(seen, "trainyard_learning_rate") == pytest.approx(train["lr"])
+    assert last(seen, "trainyard_samples") == summary["samples"]
+    assert last(seen, "trainyard_validation_top1_percent") == pytest.approx(summary["top1"])
+    assert last(seen, "trainyard_validation_top5_percent") == pytest.approx(summary["top5"])
+    checkpoint = [event for event in events if event["event"] == "checkpoint"][-1]
+    assert last(seen, "trainyard_last_checkpoint_timestamp_seconds") == checkpoint["time"]
+    for cause, seconds in summary["seconds"].items():
+        assert last(seen, "trainyard_run_seconds", cause=cause) == pytest.approx(seconds, abs=0.002)
+        assert last(seen, "trainyard_goodput_seconds_total", cause=cause) == pytest.approx(seconds, abs=0.05)
+    for rank in summary["ranks"]:
+        for part, seconds in rank["seconds"].items():
+            found = last(seen, "trainyard_rank_seconds_total", rank=str(rank["rank"]), host=rank["host"], part=part)
+            assert found == pytest.approx(seconds, abs=0.002)
+
+
+def test_prometheus_holds_every_line_that_it_came_to_see(seen):
+    server, run, span, *_ = seen
+    written = {event["step"]: event["loss"] for event in lines(run / "metrics.jsonl") if event["event"] == "train"}
+    (steps,) = [dict(points) for _, points in server.matrix(f'trainyard_step{{run="{RUN}"}}', *span)]
+    (losses,) = [dict(points) for _, points in server.matrix(f'trainyard_loss{{run="{RUN}"}}', *span)]
+    pairs = {(int(steps[at]), losses[at]) for at in steps}
+    assert len(pairs) >= 4
+    assert all(written[step] == pytest.approx(loss) for step, loss in pairs)
+
+
+def test_the_alert_rules_are_loaded_and_evaluated(seen):
+    *_, rules = seen
+    assert len([rule for rule in rules if rule["type"] == "alerting"]) == 7
+    for rule in rules:
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule["name"]
+        assert rule["lastEvaluation"] > "2026"
+        assert rule["type"] == "recording" or rule["state"] == "inactive", rule
+
+
+def test_every_query_of_the_dashboard_finds_the_run(seen, namespace):
+    server, _, span, *_ = seen
+    values = {"namespace": namespace, "run": RUN, "__rate_interval": "10s"}
+    for panel in panels(values):
+        for target in panel.targets:
+            found = server.matrix(target.expression, *span)
+            assert found or panel.title in EMPTY, f"{panel.title}: {target.expression}"
+    assert len(panels(values)) == 19
+
+
+def test_the_dashboard_is_drawn_of_it(seen, namespace):
+    server, _, span, *_ = seen
+    text = picture(server, {"namespace": namespace, "run": RUN, "__rate_interval": "10s"}, span)
+    assert text.count("<polyline") >= 15
+    assert "Step time by rank" in text

@@ -1,0 +1,65 @@
+"""The dashboard is one that Grafana takes: numbers, places, variables. tests/e2e/test_metrics.py asks its queries."""
+
+import itertools
+import json
+import re
+
+from scripts.dashboard.draw import chart, legend, shown
+from scripts.dashboard.panels import DASHBOARD, filled, named, panels
+
+TEXT = DASHBOARD.read_text()
+BOARD = json.loads(TEXT)
+VALUES = {"namespace": "vision", "run": "first", "__rate_interval": "2m"}
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_lie_on_each_other():
+    numbers = [panel["id"] for panel in BOARD["panels"]]
+    assert len(set(numbers)) == len(numbers) > 15
+    places = {panel["id"]: panel["gridPos"] for panel in BOARD["panels"]}
+    for place in places.values():
+        assert place["x"] >= 0
+        assert place["x"] + place["w"] <= 24
+        assert place["w"] > 0 < place["h"]
+    for one, other in itertools.combinations(places.values(), 2):
+        apart = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert apart or above, (one, other)
+
+
+def test_nothing_names_a_datasource_but_by_the_variable():
+    asked = [BOARD["annotations"]["list"][0], *BOARD["panels"], *(t for p in BOARD["panels"] for t in p["targets"])]
+    asked += [one for one in BOARD["templating"]["list"] if one["type"] == "query"]
+    for one in asked:
+        assert one["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, one
+    (source,) = [one for one in BOARD["templating"]["list"] if one["type"] == "datasource"]
+    assert (source["name"], source["query"]) == ("datasource", "prometheus")
+    assert BOARD["id"] is None  # Grafana gives it one
+
+
+def test_every_query_chooses_namespace_and_run_and_every_variable_is_there():
+    known = {one["name"] for one in BOARD["templating"]["list"]} | {"__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", TEXT)) == known
+    expressions = [target["expr"] for panel in BOARD["panels"] for target in panel["targets"]]
+    for expression in [*expressions, BOARD["annotations"]["list"][0]["expr"]]:
+        selectors = re.findall(r"\{([^{}]*)\}", expression)
+        assert selectors
+        for selector in selectors:
+            assert 'namespace=~"$namespace", run=~"$run"' in selector, expression
+
+
+def test_variables_are_filled_in_and_names_are_made_of_labels():
+    assert filled('x{run=~"$run"}[$__rate_interval]', VALUES) == 'x{run=~"first"}[2m]'
+    assert named("{{run}} rank {{rank}}", {"run": "a", "rank": "3"}) == "a rank 3"
+    for panel in panels(VALUES):
+        assert all("$" not in target.expression for target in panel.targets)
+
+
+def test_numbers_are_drawn_in_the_panels_unit():
+    assert shown(0.456, "percentunit") == "45.6 %"
+    assert shown(90, "s") == "1 min 30 s"
+    (panel,) = [panel for panel in panels(VALUES) if panel.title == "Memory by rank"]
+    drawn = chart(panel, [("rank 0", [(60.0, 1 << 30), (120.0, 1 << 31)])], (0.0, 120.0), [1.0])
+    assert "2,000 MiB</text>" in drawn
+    assert 'class="mark"' in drawn
+    assert "nothing to show" in chart(panel, [], (0.0, 120.0), [])
+    assert legend(["a" * 50, "b" * 50, "c"], 400, 0).count("<rect") == 1  # what does not fit is left out
