@@ -1,0 +1,163 @@
+"""The add-ons of the one-node cluster: there, of the pinned versions, asked by the API server, started once."""
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import cluster
+from tests.e2e.owners import LABELS
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not cluster.OWN, reason="add-ons are installed in the one-node cluster alone"),
+    pytest.mark.usefixtures("trainer_v2", "kueue", "argocd"),
+]
+NAMES = ("trainer", "kueue", "argocd")
+MODULES = {
+    "jobset": "sigs.k8s.io/jobset",
+    "trainer": "github.com/kubeflow/trainer/v2",
+    "kueue": "sigs.k8s.io/kueue",
+    "argocd": "github.com/argoproj/argo-cd/v3",
+}
+NAMESPACES = ("jobset-system", "kubeflow-system", "kueue-system")
+EXTRAS = cluster.ROOT / "scripts/cluster/extras"
+RUN = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run"
+POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "pytorch", "image": "none"}]}}
+PYTORCH = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": POD}}}
+QUEUE = {"kueue.x-k8s.io/queue-name": "nobody"}
+
+
+def pinned(module: str) -> str:
+    """The version in the go.mod of an add-on's module."""
+    found = re.search(rf"\b{MODULES[module]} (v[0-9.]+)\b", (EXTRAS / module / "go.mod").read_text())
+    assert found
+    return found[1]
+
+
+def asked(api: str, kind: str, spec: dict, labels: dict[str, str] | None = None) -> tuple[dict, str]:
+    """What the API server would make of an object, and its refusal."""
+    meta = {"name": f"asked-{secrets.token_hex(3)}", "labels": labels or {}}
+    done = cluster.run(
+        "kubectl", "create", "-n", "default", "--dry-run=server", "-o", "json", "-f", "-",
+        stdin=json.dumps({"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}), check=False,
+    )  # fmt: skip
+    return (json.loads(done.stdout) if done.returncode == 0 else {}), done.stderr
+
+
+def living() -> set[str]:
+    """The add-ons' containers and processes, so that a restarted one is another."""
+    pods = [pod for name in NAMESPACES for pod in cluster.get("pods", name)]
+    found = {
+        f"{pod['metadata']['uid']} {s['restartCount']}" for pod in pods for s in pod["status"]["containerStatuses"]
+    }
+    return found | {f"{path.name} {path.read_text().strip()}" for path in (RUN / "extras/pids").iterdir()}
+
+
+def test_what_is_there_is_not_started_again():
+    before, seconds = living(), []
+    for _ in range(3):  # the best of three, since other tests run beside
+        start = time.monotonic()
+        done = cluster.run("scripts/cluster/extra", *NAMES)
+        seconds.append(time.monotonic() - start)
+        if seconds[-1] < 3:
+            break
+    assert [line for line in done.stderr.splitlines() if "ready (it was up)" in line] == done.stderr.splitlines()
+    assert living() == before
+    assert min(seconds) < 3
+
+
+def test_they_are_of_the_pinned_versions():
+    images = cluster.kubectl("get", "deployments", "-A", "-o", "jsonpath={..image}").split()
+    for module in ("jobset", "trainer", "kueue"):
+        assert any(f"/{module}:{pinned(module)}-" in image for image in images), images
+    public = json.loads(
+        cluster.kubectl("get", "configmap", "kubeflow-trainer-public", "-n", "kubeflow-system", "-o", "json")
+    )
+    assert public["data"] == {"kubeflow_trainer_version": pinned("trainer")}
+    home = cluster.run("scripts/cluster/extra", "--where", "argocd").stdout.strip()
+    assert f"{pinned('argocd')}+" in cluster.run(f"{home}/bin/argocd", "version", "--client", "--short").stdout
+
+
+def test_a_trainjob_is_refused_in_words():
+    made, refusal = asked("trainer.kubeflow.org/v1alpha1", "TrainJob", {"runtimeRef": {"name": "nowhere"}})
+    assert not made
+    # Kueue looks for the runtime too, and either may be the first to answer
+    assert re.search(
+        r"webhook \"v(alidator\.trainjob\.trainer\.kubeflow\.org|trainjob\.kb\.io)\" denied the request", refusal
+    )
+    assert "nowhere" in refusal
+
+
+def test_the_webhooks_of_trainer_and_jobset_refuse_in_words():
+    meta = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
+    node = {"name": "node", "template": {"metadata": meta, "spec": {"template": POD}}}
+    runtime = {"template": {"spec": {"replicatedJobs": [node]}}}
+    made, refusal = asked("trainer.kubeflow.org/v1alpha1", "TrainingRuntime", runtime)
+    assert not made
+    assert "must contain the required container for the ancestor: trainer" in refusal
+    policy = {"targetReplicatedJobs": ["absent"], "operator": "All"}
+    made, refusal = asked("jobset.x-k8s.io/v1alpha2", "JobSet", {"replicatedJobs": [node], "successPolicy": policy})
+    assert not made
+    assert "invalid replicatedJob name 'absent'" in refusal
+
+
+def test_kueue_holds_what_names_a_queue_and_leaves_the_rest_alone():
+    queued, _ = asked("kubeflow.org/v1", "PyTorchJob", PYTORCH, QUEUE)
+    free, _ = asked("kubeflow.org/v1", "PyTorchJob", PYTORCH)
+    assert queued["spec"]["runPolicy"]["suspend"] is True
+    assert not free["spec"].get("runPolicy", {}).get("suspend")
+    for labels, held in ((QUEUE, True), (None, False)):
+        assert asked("batch/v1", "Job", {"template": POD}, labels)[0]["spec"].get("suspend", False) is held
+
+
+def test_no_webhook_is_asked_about_every_pod():
+    text = cluster.kubectl("get", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "json")
+    hooks = [hook for item in json.loads(text)["items"] for hook in item["webhooks"] if "objectSelector" in hook]
+    every = [hook for hook in hooks if not hook["objectSelector"]]
+    asked_about = {name for hook in every for rule in hook["rules"] for name in rule["resources"]}
+    assert {"jobs", "pytorchjobs", "trainjobs"} <= asked_about
+    assert not {"pods", "deployments", "statefulsets"} & asked_about
+
+
+def test_a_namespace_goes_away_beside_kueues_own_apis():
+    name = f"e2e-{secrets.token_hex(3)}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("label", "namespace", name, *(f"{key}={value}" for key, value in LABELS.items()))
+    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
+
+
+def test_argo_cd_ends_with_the_node_and_is_reached_from_nowhere_else():
+    groups = {path.name: Path(f"/proc/{path.read_text().strip()}/cgroup") for path in (RUN / "extras/pids").iterdir()}
+    assert len(groups) == 4
+    for name, group in groups.items():
+        assert "/trainyard-node-" in group.read_text(), name
+    node = cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
+    for port in (6379, 8081):  # its store and what reads repositories
+        cluster.run("scripts/cluster/in-node", "bash", "-c", f": < /dev/tcp/127.0.0.1/{port}")
+        with pytest.raises(OSError), socket.create_connection((node, port), timeout=2):
+            pass
+
+
+def test_in_a_cluster_of_the_users_they_are_only_looked_for(tmp_path):
+    absent = tmp_path / "config"
+    text = Path(cluster.KUBECONFIG).read_text()
+    absent.write_text(re.sub(r"https://[0-9.]+:6443", "https://127.0.0.1:1", text))
+    done = cluster.run("env", f"KUBECONFIG={absent}", "scripts/cluster/extra", "kueue", check=False)
+    assert done.returncode
+    assert f"the cluster of KUBECONFIG={absent} does not answer" in done.stderr
+    absent.write_text(text)
+    done = cluster.run("env", f"KUBECONFIG={absent}", "scripts/cluster/extra", "kueue", "trainer")
+    assert "has kueue trainer" in done.stderr
+    assert "in the cluster" not in done.stderr
+
+
+def test_an_unknown_add_on_is_refused():
+    done = cluster.run("scripts/cluster/extra", "kueu", check=False)
+    assert done.returncode == 1
+    assert "no add-on 'kueu'; there are: trainer kueue argocd" in done.stderr
