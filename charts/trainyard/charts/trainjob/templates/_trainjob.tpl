@@ -4,6 +4,10 @@ instead of a refused upgrade.
 */}}
 {{- define "trainjob.run" -}}
 {{- $command := list "python" "-m" "trainers.launch" "-m" "trainers.ddp" "--config" "/etc/trainyard/config.json" -}}
+{{- $peers := (include "common.training" . | fromJson).peers -}}
+{{- if and $peers.check (eq (int $peers.port) 29500) -}}
+{{- fail "\n\nglobal.training.peers.port is 29500, where the process group of a TrainJob meets: choose another.\n" -}}
+{{- end -}}
 {{- $fixed := pick .Values.runPolicy "activeDeadlineSeconds" "managedBy" -}}
 {{- include "common.run" (dict "root" . "command" $command "identity" (printf "trainjob %s" (mustToJson $fixed))) -}}
 {{- end -}}
