@@ -16,7 +16,7 @@ from tests.e2e import cluster
 MARK = "trainyard.test"  # label of what tests make outside their namespaces, and of these
 OWNER = f"{MARK}/owner"
 # What may be left over; of a kind that this cluster does not know nothing is found
-KINDS = ("namespace", "persistentvolume", "storageclass", "deployment", "configmap")
+KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
 
 
 def place() -> str:
