@@ -34,10 +34,16 @@ PLAIN = {
 LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
 
 
+def rank(pod: dict) -> tuple[bool, str]:
+    """Order pods by how well they tell what to read with: the file browser's image may be anybody's and lack tar."""
+    meta = pod["metadata"]
+    return meta.get("labels", {}).get("app.kubernetes.io/name") != "filebrowser", meta["creationTimestamp"]
+
+
 def source(release: str, which: str, pods: list[dict], image: str = "") -> Source:
     """Read from the release's newest pod where `data` or `results` lie; a claim may be named itself, too."""
     named = which not in ("results", "data")
-    for pod in sorted(pods, key=lambda p: p["metadata"]["creationTimestamp"], reverse=True):
+    for pod in sorted(pods, key=rank, reverse=True):
         spec = pod["spec"]
         claims = {
             v["name"]: v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v

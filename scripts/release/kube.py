@@ -18,6 +18,7 @@ KINDS = (
     "mpijobs.kubeflow.org",
     trainjobs.RUNTIMES,
     trainjobs.JOBSETS,
+    "deployments.apps",
     "pods",
 )
 # What scripts/why looks at beside the jobs: further causes of waiting.

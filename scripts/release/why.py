@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from release import claims, crds, kube, queues, trainjobs
+from release import claims, crds, deployments, kube, queues, trainjobs
 from release.findings import Finding, age, conditions, events_of, name, since
 from release.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
 
@@ -182,13 +182,15 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
     classes = objects.get(kube.PRIORITY_CLASSES)
     findings += [job(j, events, now, workloads, classes) for j in jobs]
+    serving = objects.get("deployments.apps", [])
+    findings += [deployments.explain(one, objects["pods"], events) for one in serving]
     for number, p in enumerate(objects["pods"]):
         findings += unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
     ]
-    if not jobs and not objects["pods"]:
+    if not jobs and not serving and not objects["pods"]:
         findings.append(
             Finding(
                 f"release/{release}",
