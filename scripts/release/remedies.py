@@ -182,7 +182,7 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "the node ran out of memory and the pod used more than it requested: raise global.training.resources.requests",
     ),
     (
-        r"[Pp]reempt(?!ed to accommodate)",
+        r"[Pp]reempt(?!ed to accommodate a workload|or path|ee path)",
         "a pod of higher priority took its place: set global.scheduling.priorityClassName, or wait",
     ),
     (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is made anew elsewhere; "

@@ -1,4 +1,4 @@
-"""The files of docs/kueue.md: valid against the real CRDs, and their runs fit the queues. Those of cpu/ run in tests/e2e."""
+"""The files of docs/kueue.md: valid against the real CRDs, and their runs fit the queues. cpu/ runs in tests/e2e."""
 
 import re
 from pathlib import Path

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.e2e import test_misconfigurations, test_what_clusters_say
+from tests.e2e import test_kueue_dataset, test_misconfigurations, test_what_clusters_say
 
 from . import helm
 from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
@@ -12,6 +12,7 @@ from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED,
 TEXT = (helm.ROOT / "docs" / "troubleshooting.md").read_text()
 ROWS = re.findall(r"^\| `(.+)` \| (.+) \| (.+) \|$", TEXT, re.M)
 CASES = test_misconfigurations.CASES | test_what_clusters_say.CASES | test_what_clusters_say.RULED
+CASES |= test_kueue_dataset.CASES
 ABSENT = {"operator absent", "scheduler", "incomplete dataset: no manifest"}  # nothing fails: a list names them
 SAID = {said for table in (NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING) for said, _ in table.values()}
 SAID |= {f"{reason}: {said}" for reason, said, _ in IMAGES.values()} | FURTHER.keys()

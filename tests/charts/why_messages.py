@@ -187,7 +187,8 @@ FURTHER = {
     "Workload namespace doesn't match ClusterQueue selector": "have its namespaceSelector changed",
     "LocalQueue q doesn't exist": "global.scheduling.queue",
     "no WorkloadPriorityClass is named urgent": "global.scheduling.queuePriority",
-    "Preempted to accommodate a workload (UID: u, JobUID: j) due to prioritization in the ClusterQueue": "it has saved",
+    "Preempted to accommodate a workload (UID: u, JobUID: j) due to prioritization in the ClusterQueue; preemptor "
+    "path: /small; preemptee path: /small (pytorchjob/deadline-x)": "it has saved",
     "mpi-operator: not resumed": "kubectl apply -f examples/kueue/mpi-operator.yaml",
     "nobody has prepared /data/imagenet for 900 s (no shard is finished yet), and its preparation may wait": "upgrade",
     'could not get ClusterSecretStore "vault", not found': "secrets.external.store",

@@ -1,0 +1,191 @@
+"""Kueue itself: a job of any kind is admitted whole, gives way to a higher priority, and goes on from where it saved.
+
+The files are those of docs/kueue.md. The three runs have the same settings, so one undisturbed run on this machine is
+the reference for all: on processors its weights must be theirs, bit for bit.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.e2e import cluster, queueing
+from tests.e2e.cluster import lines, until, why
+from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, state, steps
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+# release -> its kind, the container whose exit code tells, and its run
+KINDS = {
+    "run": ("pytorchjob", "pytorch", "run-pytorchjob"),
+    "mpi": ("mpijob", "launcher", "mpi"),
+    "tj": ("trainjob", "node", "tj"),
+}
+CONFIG = yaml.safe_load((EXAMPLES / "run.yaml").read_text())["global"]["training"]["config"]
+STEPS = CONFIG["max_steps"]
+
+
+@dataclass
+class Story:
+    """The runs in their queue, what was seen of them, and the table of it."""
+
+    namespace: str
+    suffix: str
+    install: Callable
+    watch: Watch
+    short: dict[str, int] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def note(self, who: str, what: str) -> None:
+        """Add a line to the table."""
+        self.rows.append((time.strftime("%X"), who, what))
+
+    def ended(self, release: str) -> str:
+        """Return how a run's job has ended; nothing while it has not."""
+        return state(self.namespace, KINDS[release][0], release)
+
+    def codes(self, release: str) -> list[int]:
+        """Return the exit codes of a run's pods."""
+        return self.watch.codes(release, KINDS[release][1])
+
+
+def undisturbed(folder: Path) -> subprocess.Popen:
+    """Start the same run on this machine, beside the cluster's."""
+    cache = os.environ.get("TRAINYARD_CACHE", str(Path.home() / ".cache" / "trainyard"))
+    settings = {"recipe": "demo", **CONFIG, "data": {"dir": f"{folder}/data"}, "run": {"dir": f"{folder}/run"}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    source = f"--set source.kind=path --set source.path={cache}/sample/fashion.zip"
+    prepare = f"{sys.executable} -m trainers.prepare build {source} --set out={folder}/data"
+    train = f"{sys.executable} -m trainers.launch --nproc-per-node 2 -m trainers.ddp --config {folder}/config.json"
+    return subprocess.Popen(
+        ["bash", "-c", f"{prepare} && {train}"], cwd=cluster.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def wait_in_the_queue(story: Story) -> None:
+    """Queue a run of each kind where the quota holds one pod; only the dataset's Job, which is one, is admitted."""
+    give(f"small{story.suffix}", "100m")
+    story.install("run", story.namespace, values=EXAMPLES / "run.yaml")
+    for release in ("mpi", "tj"):
+        operator = ["--set", f"dataset.enabled=false,global.training.operator={KINDS[release][0]}"]
+        story.install(release, story.namespace, *CLAIMS, *operator, values=EXAMPLES / "run.yaml")
+    until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"), 240)
+    story.note("run", "its dataset's Job, of 100m, was admitted into a quota of 100m before it, and is complete")
+    prepared = len(pods(story.namespace, "run"))
+    story.short = most_pods(story.namespace, list(KINDS), 4)
+    story.short["run"] -= prepared
+    for release, (kind, *_) in KINDS.items():
+        story.said[release] = why(release, story.namespace)
+        story.note(release, f"{kind}: {story.short[release]} pods in 4 s, while the quota holds one pod but not all")
+
+
+def give_way(story: Story) -> None:
+    """Admit them, take their places for a run of higher priority, and wait until all have ended."""
+    give(f"small{story.suffix}", "700m")
+    until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS), 400)
+    story.note("all", "admitted into a quota of 700m, and train")
+    other = ["--set", "global.scheduling.queue=other"]
+    refused = story.install("run", story.namespace, *other, check=False, values=EXAMPLES / "run.yaml")
+    story.refused = refused.stderr
+    urgent = f"global.scheduling.queuePriority=deadline{story.suffix},global.training.resources.requests.cpu=350m"
+    story.install("deadline", story.namespace, "--set", urgent, values=EXAMPLES / "deadline.yaml")
+    until("all have given way", lambda: all(story.codes(release) for release in KINDS), 200)
+    for release in KINDS:
+        story.said[release] += why(release, story.namespace)
+    until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"), 300)
+    story.note("deadline", f"of 700m and a higher priority: {state(story.namespace, 'pytorchjob', 'deadline')}")
+    waits = lambda: "\n".join(why(release, story.namespace) for release in KINDS)  # noqa: E731
+    until(waits, lambda: all(story.ended(release) for release in KINDS), 400)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """Return a function that waits for the weights of the undisturbed run."""
+    folder = tmp_path_factory.mktemp("calm")
+    process = undisturbed(folder)
+
+    def weights() -> dict[str, torch.Tensor]:
+        said, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, said
+        return torch.load(folder / "run" / "published" / "model.pth", weights_only=True)
+
+    yield weights
+    process.kill()
+
+
+@pytest.fixture(scope="module")
+def story(namespace, install, request, calm):
+    """Play it."""
+    for needed in ("kueue", "trainer_v2", "archive"):
+        request.getfixturevalue(needed)
+    watch = Watch(namespace)
+    try:
+        with queueing.queues(namespace) as suffix:
+            found = Story(namespace, suffix, install, watch)
+            wait_in_the_queue(found)
+            give_way(found)
+            yield found
+    finally:
+        watch.process.terminate()
+
+
+@pytest.fixture(scope="module")
+def runs(story, tmp_path_factory) -> dict[str, Path]:
+    """The folders of the three runs, by release."""
+    folder = tmp_path_factory.mktemp("kueue")
+    cluster.run("scripts/fetch", "run", "runs", folder / "runs", "-n", story.namespace)
+    return {release: folder / "runs" / run for release, (_, _, run) in KINDS.items()}
+
+
+def resumed(run: Path) -> dict:
+    """Return the one time that a run went on."""
+    (event,) = [event for event in lines(run / "metrics.jsonl") if event["event"] == "resume"]
+    return event
+
+
+@pytest.mark.parametrize("release", KINDS)
+def test_no_pod_is_made_while_the_quota_does_not_hold_all(story, release):
+    assert story.short[release] == 0
+    assert f"{KINDS[release][0]}/{release}-" in story.said[release]
+    assert "it asks for more than its queue ever has" in story.said[release]
+
+
+@pytest.mark.parametrize("release", KINDS)
+def test_a_run_that_gives_way_saves_and_goes_on_from_that_step(story, runs, release):
+    assert set(story.codes(release)) == {0, 143}, "saved and stopped, then finished"
+    assert resumed(runs[release])["lost_steps"] == 0
+    assert 3 <= resumed(runs[release])["step"] < STEPS
+    assert json.loads((runs[release] / "summary.json").read_text())["status"] == "finished"
+    assert "preempted, queued again" in story.said[release]
+    assert "(pytorchjob/deadline-" in story.said[release]
+
+
+def test_the_weights_are_those_of_an_undisturbed_run(story, runs, calm):
+    reference = calm()
+    equal = {}
+    for release, run in runs.items():
+        mine = torch.load(run / "published" / "model.pth", weights_only=True)
+        equal[release] = all(torch.equal(reference[name], mine[name]) for name in reference)
+        again = resumed(run)
+        where = f"went on at step {again['step']} of {STEPS}, {again['lost_steps']} lost"
+        codes = f"{KINDS[release][0]}: exit codes {story.codes(release)}"
+        story.note(release, f"{codes}, {where}, weights bit-equal: {equal[release]}")
+    text = "\n".join(" | ".join(row) for row in story.rows) + "\n"
+    (cluster.ROOT / "build" / "kueue.txt").write_text(text)
+    print(f"\n{text}")
+    assert all(equal.values()), equal
+
+
+def test_another_queue_is_refused_by_kueue_while_the_job_runs(story):
+    assert "kueue.x-k8s.io/queue-name" in story.refused
+    assert "field is immutable" in story.refused

@@ -1,0 +1,189 @@
+"""A queued dataset is not kept from its quota by the trainers that wait for it; and what Kueue says of who waits.
+
+Nothing here is set up by who runs Kueue but queues: no waitForPodsReady, and a priority in one of the stories alone.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from tests.e2e import queueing
+from tests.e2e.cases import Case, Named, installer, table, watch
+from tests.e2e.cluster import kubectl, until, why
+from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+IDLE = 12  # seconds for which trainers hold their quota while nobody prepares
+QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
+# What keeps a job waiting, and what scripts/why says of it
+CASES = {
+    "queue that is not there": Case("LocalQueue nowhere doesn't exist", "name a LocalQueue", {QUEUE: "nowhere"}),
+    "queue without room": Case("insufficient unused quota for cpu", "has no room now", {QUEUE: "full"}),
+    "more than the queue has": Case(
+        "> maximum capacity (50m)", "more than its queue ever has",
+        {QUEUE: "full", "global.training.resources.requests": {"cpu": "1", "memory": "64Mi"}},
+    ),
+    "resource out of the queue": Case(
+        "resource example.com/thing unavailable in ClusterQueue", "have it added to its coveredResources",
+        {QUEUE: "full", "global.training.resources": {
+            "requests": {"cpu": "10m", "example.com/thing": 1}, "limits": {"example.com/thing": 1}}},
+    ),
+    "nodes out of the queue": Case(
+        "doesn't match node affinity", "rule out every flavor's nodes",
+        {QUEUE: "full", "global.scheduling.nodeSelector": {"kubernetes.io/os": "plan9"}},
+    ),
+    "namespace out of the queue": Case(
+        "Workload namespace doesn't match ClusterQueue selector", "have its namespaceSelector changed",
+        {QUEUE: "others"},
+    ),
+    "queue that is stopped": Case("LocalQueue stopped is inactive", "the queue lets nothing in", {QUEUE: "stopped"}),
+    "priority that is not there": Case(
+        "no WorkloadPriorityClass is named nowhere", "name one that exists", {QUEUE: "full", PRIORITY: "nowhere"}
+    ),
+}  # fmt: skip
+
+HOLDER = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "metadata": {"name": "holder", "labels": {"kueue.x-k8s.io/queue-name": "full"}},
+    "spec": {
+        "parallelism": 1,
+        "template": {
+            "spec": {
+                "restartPolicy": "Never",
+                "nodeSelector": {"no": "node"},  # it holds quota and does nothing
+                "containers": [{"name": "holder", "image": "none/none:1", "resources": {"requests": {"cpu": "50m"}}}],
+            }
+        },
+    },
+}
+
+
+@dataclass
+class Pair:
+    """Trainers of one release that hold a queue's quota, and a release that prepares their dataset."""
+
+    namespace: str
+    install: Callable
+    name: str
+    idle: int
+
+    def start(self, *more: str) -> None:
+        """Start the trainers, wait until they wait in their preflight, and queue the preparation."""
+        own = f"{QUEUE}={self.name},global.dataset.name={self.name}"
+        only = f"{own},dataset.enabled=false,global.training.config.max_steps=1,global.dataset.idleWait={self.idle}"
+        self.install(self.name, self.namespace, *CLAIMS, "--set", only, values=EXAMPLES / "run.yaml")
+        until("it waits for its dataset", lambda: "preflight: waiting for" in why(self.name, self.namespace), 200)
+        alone = ",".join([own, "storage.enabled=false,pytorchjob.enabled=false", *more])
+        self.install(f"{self.name}-data", self.namespace, *CLAIMS, "--set", alone, values=EXAMPLES / "run.yaml")
+
+    def prepared(self) -> bool:
+        """Return whether the dataset is complete."""
+        return state(self.namespace, "job", f"{self.name}-data").startswith("Complete")
+
+    def trainers(self) -> str:
+        """Return how the trainers have ended; nothing while they have not."""
+        return state(self.namespace, "pytorchjob", self.name)
+
+
+def further_queues(namespace: str) -> list[dict]:
+    """Return a queue for each story, and those of the cases."""
+    elsewhere = {"namespaceSelector": {"matchLabels": {"not": "this"}}}
+    amounts = {"gives-up": "200m", "gives-way": "200m", "full": "50m", "stopped": "1"}
+    many = {name: queueing.another(name, namespace, cpu) for name, cpu in amounts.items()}
+    many["others"] = queueing.another("others", namespace, "1", **elsewhere)
+    many["stopped"][1]["spec"]["stopPolicy"] = "Hold"
+    return [one for pair in many.values() for one in pair]
+
+
+@pytest.fixture(scope="module")
+def queued(namespace, archive, install, kueue):
+    """Make claims and queues, one of them full; return the suffix of the names, and a watch over the pods."""
+    over = Watch(namespace)
+    own = "dataset.enabled=false,pytorchjob.enabled=false"
+    install("run", namespace, "--set", own, values=EXAMPLES / "run.yaml")
+    with queueing.queues(namespace, *further_queues(namespace)) as suffix:
+        kubectl("apply", "-n", namespace, "-f", "-", stdin=yaml.safe_dump(HOLDER))
+        yield suffix, over
+    over.process.terminate()
+
+
+@pytest.fixture(scope="module")
+def said(namespace, queued, image) -> dict[str, Named]:
+    """Queue what can never run, and note what scripts/why says of each."""
+    install = installer(namespace, image, {})
+    with ThreadPoolExecutor(len(CASES)) as pool:
+        running = {
+            name: pool.submit(watch, case, f"c{number}", namespace, install, {})
+            for number, (name, case) in enumerate(CASES.items())
+        }
+        found = {name: one.result() for name, one in running.items()}
+    print(f"\n{table(found)}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def gave_up(namespace, queued, install) -> tuple[Pair, str, float]:
+    """Trainers and preparation of one priority; with what was said meanwhile, and the seconds to the dataset."""
+    pair = Pair(namespace, install, "gives-up", IDLE)
+    started = time.monotonic()
+    pair.start()
+    meanwhile = why(f"{pair.name}-data", namespace)
+    until("the trainers give up", pair.trainers, 200)
+    meanwhile += why(pair.name, namespace)
+    until("the dataset is prepared", pair.prepared, 240)
+    return pair, meanwhile, time.monotonic() - started
+
+
+@pytest.fixture(scope="module")
+def gave_way(namespace, queued, install) -> Pair:
+    """Trainers, and a preparation of higher priority; nobody gives up."""
+    pair = Pair(namespace, install, "gives-way", 600)
+    pair.start(f"{PRIORITY}=deadline{queued[0]}")
+    until("the dataset is prepared", pair.prepared, 240)
+    until("the trainers have ended", pair.trainers, 300)
+    return pair
+
+
+def test_trainers_that_hold_the_quota_of_their_datasets_job_give_it_back(queued, gave_up):
+    pair, meanwhile, seconds = gave_up
+    print(
+        f"\ndataset complete {seconds:.0f} s after its trainers were started, which gave up after {IDLE} s of waiting"
+    )
+    assert "insufficient unused quota" in meanwhile
+    assert pair.trainers().startswith("Failed")
+    assert 2 in queued[1].codes(pair.name, "pytorch")
+    assert "nobody has prepared /data/gives-up" in queued[1].words(pair.name)
+    assert "see what the dataset's Job waits for" in meanwhile
+
+
+def test_a_dataset_of_higher_priority_takes_the_place_of_its_trainers(queued, gave_way):
+    """They are let in again when it is complete, and train."""
+    assert 143 in queued[1].codes(gave_way.name, "preflight")
+    assert gave_way.trainers().startswith("Succeeded")
+
+
+def test_a_shared_preparation_is_admitted_whole(namespace, queued, install):
+    suffix, _ = queued
+    three = "dataset.parallelism=3,storage.enabled=false,pytorchjob.enabled=false,global.dataset.name=whole"
+    install("whole", namespace, *CLAIMS, "--set", f"{QUEUE}=gives-up,{three}", values=EXAMPLES / "run.yaml")
+    assert queueing.most_pods(namespace, ["whole"], 3) == {"whole": 0}, "the quota of 200m holds two"
+    queueing.give(f"gives-up{suffix}", "300m")
+    until("all are there", lambda: len(pods(namespace, "whole")) == 3, 30)
+    until("it is prepared", lambda: state(namespace, "job", "whole").startswith("Complete"), 240)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_why_says_what_a_queued_job_waits_for(said, name):
+    assert said[name].seconds, f"scripts/why did not name it; it said last:\n{said[name].last}"
+
+
+def test_a_finished_dataset_follows_its_release_to_another_queue(namespace, gave_up, install):
+    """Kueue refuses another queue for a Job that has ended: it is a new Job, which finds the dataset complete."""
+    other = f"{QUEUE}=gives-way,global.dataset.name=gives-up,storage.enabled=false,pytorchjob.enabled=false"
+    install("gives-up-data", namespace, *CLAIMS, "--set", other, values=EXAMPLES / "run.yaml")
+    until("it has been looked at again", gave_up[0].prepared, 60)

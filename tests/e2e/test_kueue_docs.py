@@ -1,0 +1,75 @@
+"""The commands of docs/kueue.md, each as it stands there, and what it prints. On the one-node cluster alone."""
+
+import re
+import subprocess
+import time
+
+import pytest
+
+from tests.e2e import cluster
+from tests.e2e.cluster import kubectl
+from tests.test_docs import blocks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(900)]
+HERE = "tests/e2e/test_kueue_docs.py"
+NAMESPACE = "team-a"
+SECOND = " (2)"
+# how a command begins -> what it prints
+PRINTS = {
+    "export KUBECONFIG=$PWD/build/kubeconfig": "",
+    'image="localhost,global.image.tag=$(scripts/images/tag)"': "",
+    "kubectl create": "namespace/team-a created",
+    "kubectl apply": r"clusterqueue\S+/small (created|configured)[\s\S]*mpi-operator-resume",
+    "scripts/demo/serve team-a": "http://archive/fashion.zip",
+    "helm3 install": "STATUS: deployed",
+    "scripts/why run": r"job/run-dataset-\w+ +(Running|admitted|Complete|queued)",
+    f"scripts/why run{SECOND}": r"pytorchjob/run-pytorchjob-\w+ +preempted, queued again\n.*pytorchjob/deadline-",
+    "scripts/follow deadline": "Succeeded",
+    "scripts/follow run": "Succeeded",
+}
+
+
+@pytest.fixture
+def clean(kueue):
+    """Nothing of an earlier try; and all of it deleted afterwards."""
+
+    def delete() -> None:
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=300)
+        kubectl("delete", "-f", "examples/kueue/cpu/queues.yaml", "--ignore-not-found", timeout=120, check=False)
+
+    assert cluster.OWN, "it makes a namespace and a queue of fixed names"
+    delete()
+    yield
+    delete()
+
+
+def trains() -> bool:
+    """Return whether the run's master tells of steps."""
+    select = "app.kubernetes.io/instance=run,training.kubeflow.org/job-role=master"
+    return "step " in kubectl("logs", "-n", NAMESPACE, "-l", select, "-c", "pytorch", "--tail=3", check=False)
+
+
+def test_the_commands_print_what_the_page_says(clean, image):
+    (block,) = [one for one in blocks() if one.what.strip() == HERE and one.where.startswith("kueue.md")]
+    shell = subprocess.Popen(
+        ["bash"], cwd=cluster.ROOT, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    seen: set[str] = set()
+    for line in filter(None, block.text.splitlines()):
+        if line.startswith("helm3 install deadline"):
+            cluster.until("the run trains", trains, 180)
+        key = next(key for key in PRINTS if line.startswith(key.removesuffix(SECOND)))
+        key = f"{key}{SECOND}" if key in seen and f"{key}{SECOND}" in PRINTS else key
+        seen.add(key)
+        if key.endswith(SECOND):
+            time.sleep(5)  # Kueue has made its decision, and the run saves
+        shell.stdin.write(f"{line}\necho; echo '<<<'\n")
+        shell.stdin.flush()
+        said = "".join(iter(shell.stdout.readline, "<<<\n"))
+        print(f"$ {line}\n{said}")
+        assert re.search(PRINTS[key], said), f"{line}\n{said}"
+    shell.stdin.close()
+    assert seen == PRINTS.keys()
