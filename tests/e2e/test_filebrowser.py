@@ -1,0 +1,210 @@
+"""The file browser on the cluster: who gets what of the claims, and where its password is."""
+
+import base64
+import json
+import random
+import re
+import secrets
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, until, why
+from tests.images.page import ask, form, listing, log_in
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+RELEASE, NAME = "files", "files-filebrowser"
+BEGUN, REFUSED = 60, (401, 403)
+SHARD = random.Random(7).randbytes(3 << 20)
+VALUES = {
+    "global": {"storage": {"data": {"size": "64Mi"}, "results": {"size": "64Mi", "subPath": "team-a"}}},
+    "dataset": {"enabled": False},
+    "pytorchjob": {"enabled": False},
+    "filebrowser": {"enabled": True, "auth": {"existingSecret": "page"}},
+}
+# Fills the claims, then asks the page by its Service's name, as any pod of the cluster can.
+FILL = f"""
+import os, random, sys, time, urllib.error, urllib.request
+os.makedirs("/data/set"); os.makedirs("/results/runs/a")
+open("/data/set/shard.tar", "wb").write(random.Random(7).randbytes(3 << 20))
+open("/results/runs/a/summary.json", "w").write('{{"top1": 93.5}}')
+for name, target in (("password", "/etc/filebrowser/password"), ("up", "../../etc/hostname"), ("newest", "runs/a")):
+    os.symlink(target, f"/results/{{name}}")
+for _ in range({BEGUN * 4}):
+    try:
+        print(urllib.request.urlopen("http://{NAME}/", timeout=5).status, flush=True)
+        urllib.request.urlopen("http://{NAME}/results/runs/a/summary.json", timeout=5)
+        sys.exit("a file without a password")
+    except urllib.error.HTTPError as error:
+        sys.exit(0 if error.code in {REFUSED} else error.code)
+    except OSError:
+        time.sleep(0.25)
+sys.exit("no page")
+"""
+
+
+@dataclass
+class Page:
+    """The page, reached as its notes say, and its password."""
+
+    url: str
+    password: str
+    namespace: str
+
+    def path(self, path: str, password: str | None = None, *args, **kwargs):
+        return ask(self.url + path, self.password if password is None else password, *args, **kwargs)
+
+
+def filler(image: str) -> dict:
+    """Return a pod that writes the claims, at their folders of the values."""
+    claims = {"data": "", "results": "team-a"}
+    pod = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000,
+                            "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "fill", "image": image, "command": ["python3", "-c", FILL],
+            "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [{"name": k, "mountPath": f"/{k}", "subPath": v} for k, v in claims.items()],
+        }],
+        "volumes": [{"name": k, "persistentVolumeClaim": {"claimName": f"{RELEASE}-{k}"}} for k in claims],
+    }  # fmt: skip
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fill"}, "spec": pod}
+
+
+@contextmanager
+def forwarded(namespace: str) -> Iterator[str]:
+    """Forward a port of this machine to the page, by kubectl port-forward; yields the page's address."""
+    command = ["kubectl", "port-forward", "-n", namespace, f"service/{NAME}", ":http"]
+    forward = subprocess.Popen(command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.PIPE, text=True)
+    try:
+        line = forward.stdout.readline()
+        yield f"http://127.0.0.1:{re.search(r'127.0.0.1:([0-9]+)', line)[1]}"
+    finally:
+        forward.terminate()
+        forward.wait(20)
+
+
+def upgrade(namespace: str, image: dict[str, str], values: dict) -> None:
+    """Install or upgrade the release."""
+    own = {**values["global"], "image": image}
+    text = json.dumps({**values, "global": own})
+    cluster.helm("upgrade", "--install", RELEASE, "charts/trainyard", "-n", namespace, "-f", "-", stdin=text)
+
+
+@pytest.fixture(scope="module")
+def page(namespace, image) -> Iterator[Page]:
+    password = secrets.token_urlsafe(18)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "page"}, "stringData": {"password": password}}
+    kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(secret))
+    upgrade(namespace, image, VALUES)
+    pod = filler(f"{image['registry']}/trainyard-filebrowser:{image['tag']}")
+    kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
+    kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=90s")
+    until(
+        lambda: why(RELEASE, namespace) + kubectl("logs", "-n", namespace, "fill", check=False),
+        lambda: get("pods", namespace, "--field-selector=metadata.name=fill")[0]["status"]["phase"] == "Succeeded",
+        BEGUN,
+    )
+    with forwarded(namespace) as url:
+        yield Page(url, password, namespace)
+
+
+@pytest.mark.parametrize("password", ["", "wrong password"])
+def test_without_the_password_there_is_no_file(page: Page, password: str):
+    for path in ("/data/set/shard.tar", "/results/runs/a/summary.json", "/results/?ls", "/data/?zip"):
+        answer = page.path(path, password)
+        assert answer.status in REFUSED, path
+        assert b"top1" not in answer.body
+        assert SHARD[:64] not in answer.body
+    assert b"results" not in page.path("/?ls", password).body
+
+
+def test_with_it_there_are_listings_and_ranges_of_the_claims_own_bytes(page: Page):
+    assert listing(f"{page.url}/results/", page.password) == {"runs/", "newest/"}  # its folder of the claim, no more
+    assert page.path("/results/newest/summary.json").body == b'{"top1": 93.5}'
+    part = page.path("/data/set/shard.tar", Range="bytes=1000000-1999999")
+    assert (part.status, part.headers["Content-Range"]) == (206, f"bytes 1000000-1999999/{len(SHARD)}")
+    assert part.body == SHARD[1_000_000:2_000_000]
+    assert page.path("/data/set/shard.tar").body == SHARD
+    for link in ("/results/password", "/results/up"):
+        assert page.path(link).status in (403, 404)
+
+
+def test_nothing_is_written(page: Page):
+    body, kind = form(act="bput", f=("new.txt", b"new"))
+    assert page.path("/results/new.txt", None, "PUT", b"new").status == 403
+    assert page.path("/results/", None, "POST", body, Content_Type=kind).status == 403
+    assert page.path("/results/runs/a/summary.json", None, "DELETE").status == 403
+    for folder in ("data", "results"):
+        done = cluster.run("kubectl", "exec", "-n", page.namespace, f"deployment/{NAME}", "--", "touch",
+                           f"/srv/{folder}/new", check=False)  # fmt: skip
+        assert "Read-only file system" in done.stderr
+    found = kubectl("exec", "-n", page.namespace, f"deployment/{NAME}", "--", "find", "/srv", "-type", "f")
+    assert sorted(found.split()) == ["/srv/data/set/shard.tar", "/srv/results/runs/a/summary.json"]
+
+
+def test_the_password_is_in_the_secret_and_nowhere_else(page: Page):
+    page.path("/results/runs/a/summary.json", "")  # so that there is something to log
+    ask(f"{page.url}/results/?pw={page.password}")
+    log_in(page.url, page.password)
+    place = ("-n", page.namespace)
+    said = {
+        "release": "".join(cluster.helm("get", what, RELEASE, *place).stdout for what in ("all", "manifest", "values")),
+        "objects": kubectl("get", "deployments,replicasets,pods,configmaps,services,events", *place, "-o", "yaml"),
+        "description": kubectl("describe", "pods", *place),
+        "log": kubectl("logs", *place, f"deployment/{NAME}"),
+        "processes": kubectl("exec", *place, f"deployment/{NAME}", "--", "bash", "-c", "cat /proc/1/{cmdline,environ}"),
+    }  # fmt: skip
+    assert "GET  /results/" in said["log"]
+    for where, text in said.items():
+        assert len(text) > 100, where
+        for form_of_it in (page.password, base64.b64encode(page.password.encode()).decode()):
+            assert form_of_it not in text, where
+    stored = json.loads(kubectl("get", "secret", "page", *place, "-o", "json"))["data"]["password"]
+    assert base64.b64decode(stored).decode() == page.password
+
+
+def test_a_new_password_needs_no_restart(page: Page):
+    cookie = log_in(page.url, page.password)
+    assert page.path("/results/runs/a/summary.json", "", Cookie=cookie).status == 200
+    old, page.password = page.password, secrets.token_urlsafe(18)
+    patch = json.dumps({"stringData": {"password": page.password}})
+    kubectl("patch", "secret", "page", "-n", page.namespace, "-p", patch)
+    # The kubelet looks at Secrets about once a minute, and at once where a pod changes
+    kubectl(
+        "annotate", "pods", "-n", page.namespace, "-l", "app.kubernetes.io/name=filebrowser", "example.com/look=now"
+    )
+
+    place = ("-n", page.namespace, f"deployment/{NAME}")
+
+    def taken() -> bool:
+        return "workers OK" in kubectl("logs", *place).partition("the password has changed")[2]
+
+    until("the page takes the new password", taken, 100)
+    with forwarded(page.namespace) as url:
+        file = f"{url}/results/runs/a/summary.json"
+        assert ask(file, page.password).status == 200
+        assert ask(file, old).status in REFUSED
+        assert ask(file, "", Cookie=cookie).status in REFUSED
+    (pod,) = get("pods", page.namespace, "-l", "app.kubernetes.io/name=filebrowser")
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_missing_secret_is_named(page: Page, image):
+    values = {**VALUES, "filebrowser": {"enabled": True, "auth": {"existingSecret": "missing"}}}
+    upgrade(page.namespace, image, values)
+    seen = [""]
+
+    def named() -> bool:
+        seen[0] = why(RELEASE, page.namespace)
+        return 'secret "missing" not found' in seen[0] and "create that Secret in this namespace" in seen[0]
+
+    until(lambda: seen[0], named, 60)
+    assert f"deployment/{NAME}" in seen[0]
