@@ -24,7 +24,7 @@ CASES = {
     "queue that is not there": Case("LocalQueue nowhere doesn't exist", "name a LocalQueue", {QUEUE: "nowhere"}),
     "queue without room": Case("insufficient unused quota for cpu", "has no room now", {QUEUE: "full"}),
     "more than the queue has": Case(
-        "> maximum capacity (50m)", "more than its queue ever has",
+        "> maximum capacity (100m)", "more than its queue ever has",
         {QUEUE: "full", "global.training.resources.requests": {"cpu": "1", "memory": "64Mi"}},
     ),
     "resource out of the queue": Case(
@@ -56,7 +56,7 @@ HOLDER = {
             "spec": {
                 "restartPolicy": "Never",
                 "nodeSelector": {"no": "node"},  # it holds quota and does nothing
-                "containers": [{"name": "holder", "image": "none/none:1", "resources": {"requests": {"cpu": "50m"}}}],
+                "containers": [{"name": "holder", "image": "none/none:1", "resources": {"requests": {"cpu": "100m"}}}],
             }
         },
     },
@@ -93,7 +93,7 @@ class Pair:
 def further_queues(namespace: str) -> list[dict]:
     """Return a queue for each story, and those of the cases."""
     elsewhere = {"namespaceSelector": {"matchLabels": {"not": "this"}}}
-    amounts = {"gives-up": "200m", "gives-way": "200m", "full": "50m", "stopped": "1"}
+    amounts = {"gives-up": "200m", "gives-way": "200m", "full": "100m", "stopped": "1"}
     many = {name: queueing.another(name, namespace, cpu) for name, cpu in amounts.items()}
     many["others"] = queueing.another("others", namespace, "1", **elsewhere)
     many["stopped"][1]["spec"]["stopPolicy"] = "Hold"
@@ -112,45 +112,51 @@ def queued(namespace, archive, install, kueue):
     over.process.terminate()
 
 
-@pytest.fixture(scope="module")
-def said(namespace, queued, image) -> dict[str, Named]:
+def why_they_wait(namespace: str, image: dict[str, str]) -> dict[str, Named]:
     """Queue what can never run, and note what scripts/why says of each."""
     install = installer(namespace, image, {})
-    with ThreadPoolExecutor(len(CASES)) as pool:
+    with ThreadPoolExecutor(2) as pool:
         running = {
             name: pool.submit(watch, case, f"c{number}", namespace, install, {})
             for number, (name, case) in enumerate(CASES.items())
         }
-        found = {name: one.result() for name, one in running.items()}
-    print(f"\n{table(found)}")
-    return found
+        return {name: one.result() for name, one in running.items()}
 
 
-@pytest.fixture(scope="module")
-def gave_up(namespace, queued, install) -> tuple[Pair, str, float]:
-    """Trainers and preparation of one priority; with what was said meanwhile, and the seconds to the dataset."""
-    pair = Pair(namespace, install, "gives-up", IDLE)
+def give_up(pair: Pair) -> tuple[str, float]:
+    """Play trainers and a preparation of one priority; what was said meanwhile, and the seconds to the dataset."""
     started = time.monotonic()
     pair.start()
-    meanwhile = why(f"{pair.name}-data", namespace)
+    meanwhile = why(f"{pair.name}-data", pair.namespace)
     until("the trainers give up", pair.trainers, 200)
-    meanwhile += why(pair.name, namespace)
+    meanwhile += why(pair.name, pair.namespace)
     until("the dataset is prepared", pair.prepared, 240)
-    return pair, meanwhile, time.monotonic() - started
+    return meanwhile, time.monotonic() - started
+
+
+def give_way(pair: Pair, priority: str) -> None:
+    """Play trainers, and a preparation of higher priority; nobody gives up."""
+    pair.start(f"{PRIORITY}={priority}")
+    until("the dataset is prepared", pair.prepared, 240)
+    until("the trainers have ended", pair.trainers, 300)
 
 
 @pytest.fixture(scope="module")
-def gave_way(namespace, queued, install) -> Pair:
-    """Trainers, and a preparation of higher priority; nobody gives up."""
-    pair = Pair(namespace, install, "gives-way", 600)
-    pair.start(f"{PRIORITY}=deadline{queued[0]}")
-    until("the dataset is prepared", pair.prepared, 240)
-    until("the trainers have ended", pair.trainers, 300)
-    return pair
+def played(namespace, queued, install, image):
+    """Play the stories side by side: they mostly wait. Returns what becomes of each, by its name."""
+    up, way = (Pair(namespace, install, name, idle) for name, idle in (("gives-up", IDLE), ("gives-way", 600)))
+    with ThreadPoolExecutor(3) as pool:
+        yield {
+            "gives up": pool.submit(give_up, up),
+            "gives way": pool.submit(give_way, way, f"deadline{queued[0]}"),
+            "waits": pool.submit(why_they_wait, namespace, image),
+            "pairs": (up, way),
+        }
 
 
-def test_trainers_that_hold_the_quota_of_their_datasets_job_give_it_back(queued, gave_up):
-    pair, meanwhile, seconds = gave_up
+def test_trainers_that_hold_the_quota_of_their_datasets_job_give_it_back(queued, played):
+    meanwhile, seconds = played["gives up"].result()
+    pair, _ = played["pairs"]
     print(
         f"\ndataset complete {seconds:.0f} s after its trainers were started, which gave up after {IDLE} s of waiting"
     )
@@ -161,14 +167,17 @@ def test_trainers_that_hold_the_quota_of_their_datasets_job_give_it_back(queued,
     assert "see what the dataset's Job waits for" in meanwhile
 
 
-def test_a_dataset_of_higher_priority_takes_the_place_of_its_trainers(queued, gave_way):
+def test_a_dataset_of_higher_priority_takes_the_place_of_its_trainers(queued, played):
     """They are let in again when it is complete, and train."""
-    assert 143 in queued[1].codes(gave_way.name, "preflight")
-    assert gave_way.trainers().startswith("Succeeded")
+    played["gives way"].result()
+    _, pair = played["pairs"]
+    assert 143 in queued[1].codes(pair.name, "preflight")
+    assert pair.trainers().startswith("Succeeded")
 
 
-def test_a_shared_preparation_is_admitted_whole(namespace, queued, install):
+def test_a_shared_preparation_is_admitted_whole(namespace, queued, played, install):
     suffix, _ = queued
+    played["gives up"].result()  # its queue is free
     three = "dataset.parallelism=3,storage.enabled=false,pytorchjob.enabled=false,global.dataset.name=whole"
     install("whole", namespace, *CLAIMS, "--set", f"{QUEUE}=gives-up,{three}", values=EXAMPLES / "run.yaml")
     assert queueing.most_pods(namespace, ["whole"], 3) == {"whole": 0}, "the quota of 200m holds two"
@@ -178,12 +187,15 @@ def test_a_shared_preparation_is_admitted_whole(namespace, queued, install):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_why_says_what_a_queued_job_waits_for(said, name):
-    assert said[name].seconds, f"scripts/why did not name it; it said last:\n{said[name].last}"
+def test_why_says_what_a_queued_job_waits_for(played, name):
+    named = played["waits"].result()
+    assert named[name].seconds, f"scripts/why did not name it; it said last:\n{named[name].last}"
+    if name == [*CASES][-1]:
+        print(f"\n{table(named)}")
 
 
-def test_a_finished_dataset_follows_its_release_to_another_queue(namespace, gave_up, install):
+def test_a_finished_dataset_follows_its_release_to_another_queue(namespace, played, install):
     """Kueue refuses another queue for a Job that has ended: it is a new Job, which finds the dataset complete."""
     other = f"{QUEUE}=gives-way,global.dataset.name=gives-up,storage.enabled=false,pytorchjob.enabled=false"
     install("gives-up-data", namespace, *CLAIMS, "--set", other, values=EXAMPLES / "run.yaml")
-    until("it has been looked at again", gave_up[0].prepared, 60)
+    until("it has been looked at again", played["pairs"][0].prepared, 60)
