@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.takes(30)
+
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"(?:<!-- (?P<mark>needs|run by): (?P<what>[^>]+) -->\n)?```bash\n(?P<text>.*?)```", re.S)
 

@@ -13,6 +13,8 @@ import pytest
 from . import helm
 from .arbitrary import Arbitrary, meaningful
 
+pytestmark = pytest.mark.takes(30)
+
 COUNT = 2020  # a few are refused in words
 RENDERED = 2000
 WORKERS = 2

@@ -16,6 +16,8 @@ from tests.prepare.test_build import command
 from trainers.prepare import manifest as manifests
 from trainers.prepare.build import build
 
+pytestmark = pytest.mark.takes(40)
+
 
 def preparing(out, url, workers=2):
     """Prepare in a process of its own, which needs no time to start."""

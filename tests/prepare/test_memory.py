@@ -7,6 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.takes(12)
+
 BOUND_MB = 300
 PROGRAM = """
 import sys

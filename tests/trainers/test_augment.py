@@ -13,6 +13,8 @@ from trainers.data import policies, transforms
 from trainers.data.sampler import Order
 from trainers.settings import Augment
 
+pytestmark = pytest.mark.takes(15)
+
 MEAN = (0.485, 0.456, 0.406)
 HEIGHT, WIDTH = 37, 44
 

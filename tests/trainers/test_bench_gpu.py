@@ -9,6 +9,8 @@ import pytest
 import torch
 from conftest import ROOT, environment
 
+pytestmark = pytest.mark.takes(25)
+
 
 def bench(out: Path, *options: str) -> str:
     command = [sys.executable, "scripts/bench/gpu.py", str(out), *options]

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from trainers import checkpoint
 from trainers.exits import ExitError, UserError
 
+pytestmark = pytest.mark.takes(15)
+
 
 def state(value: float) -> dict[str, Any]:
     return {"model": {"w": torch.full((50,), value)}, "optimizer": {"state": {0: {"m": torch.full((50,), -value)}}}}

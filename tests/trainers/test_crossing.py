@@ -10,6 +10,8 @@ from forked import Fleet
 
 from trainers import checkpoint
 
+pytestmark = pytest.mark.takes(15)
+
 HOROVOD = "horovod" if importlib.util.find_spec("horovod") else "ddp"
 # The length must not show in the learning rate: each leg of the journey is a longer run than the one before.
 SAME = {

@@ -14,10 +14,13 @@ import torch
 from conftest import ROOT, Trainer, environment, events
 from forked import Fleet
 
-pytestmark = pytest.mark.skipif(
-    not (importlib.util.find_spec("horovod") and shutil.which("mpirun")),
-    reason="no Horovod or OpenMPI here: scripts/bootstrap mpi installs them",
-)
+pytestmark = [
+    pytest.mark.takes(35),
+    pytest.mark.skipif(
+        not (importlib.util.find_spec("horovod") and shutil.which("mpirun")),
+        reason="no Horovod or OpenMPI here: scripts/bootstrap mpi installs them",
+    ),
+]
 SAME = {"max_steps": 60, "epochs": None, "validate.every_epochs": 0, "checkpoint.every_steps": 0, "augment.mixup": 0.2}
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import Trainer, events, ranks_of, wait_for_step
 
+pytestmark = pytest.mark.takes(55)
+
 SLOW = {"STEP_SECONDS": "0.1"}
 
 

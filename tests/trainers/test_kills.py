@@ -16,6 +16,8 @@ from killed_models import STEPS
 
 from trainers import checkpoint
 
+pytestmark = pytest.mark.takes(20)
+
 SETTINGS: dict[str, Any] = {
     "precision": "fp32", "model.batch_norm": "local", "model.name": "killed_models:net", "epochs": 3,
     "ema.decay": 0.9, "augment.mixup": 0.2, "run.max_restarts": 1000, "validate.batch": 100,

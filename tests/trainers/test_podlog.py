@@ -9,6 +9,8 @@ import pytest
 from trainers import podlog
 from trainers.telemetry import telemetry
 
+pytestmark = pytest.mark.takes(10)
+
 CHATTY = """
 import os, subprocess, sys
 from trainers import podlog

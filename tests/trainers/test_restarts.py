@@ -16,6 +16,8 @@ from conftest import ROOT, Trainer, environment, events, ranks_of, wait_for_step
 
 from trainers import checkpoint
 
+pytestmark = pytest.mark.takes(30)
+
 ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  # in fp64: equal on any world to rounding
 
 

@@ -22,6 +22,8 @@ from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.prometheus import Endpoint, serve
 
+pytestmark = pytest.mark.takes(30)
+
 
 def free_port() -> int:
     with socket.socket() as listener:

@@ -15,6 +15,8 @@ from forked import Fleet
 
 from trainers import watchdog
 
+pytestmark = pytest.mark.takes(20)
+
 HANG = 2.0
 STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
 

@@ -16,6 +16,8 @@ from forked import Fleet
 from little_models import Net
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.takes(30)
+
 WORLDS = (1, 2, 3, 4)
 HOROVOD = importlib.util.find_spec("horovod") is not None
 KINDS = ("ddp", "fsdp", *(["horovod"] if HOROVOD else []))
