@@ -64,13 +64,14 @@ if holds.Running or holds.Created then
   return {status = "Progressing", message = text(map(holds.Running or holds.Created).message)}
 end
 -- A Job counts its pods, a TrainJob those of each of its jobs
-local active = status.active
+local active
+if type(status.active) == "number" then active = status.active end
 for _, job in ipairs(map(status.jobsStatus)) do
   local more = map(job).active
   if type(more) == "number" then active = (active or 0) + more end
 end
-if type(active) == "number" then
+if type(active) == "number" and active > 0 then
   return {status = "Progressing", message = join("at work: " .. active, ", ended well: ", text(status.succeeded))}
 end
-if known then return {status = "Progressing", message = "starts"} end
+if known or active then return {status = "Progressing", message = "starts"} end
 return {status = "Progressing", message = "waits for its operator to look at it"}

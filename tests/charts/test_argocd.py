@@ -29,7 +29,7 @@ def applications(folder: Path) -> list[helm.Values]:
     for path in RUNS:
         parameters = {"path": {"path": "deploy/argocd/runs", "filename": path.name}}
         text = helm.run("helm3", "template", "filled", folder, "-f", "-", stdin=yaml.safe_dump(parameters))
-        (one,) = helm.documents(text)
+        one = yaml.safe_load(text)
         found.append({"apiVersion": "argoproj.io/v1alpha1", "kind": "Application"} | one)
     return found
 

@@ -5,13 +5,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
+from tests.charts import helm
 from tests.e2e import cluster
 from tests.e2e.cluster import kubectl, until
 
 ARGOCD = "argocd"  # its namespace
+DEPLOY = helm.ROOT / "deploy" / "argocd"
 GIT = ("git", "-c", "user.name=tests", "-c", "user.email=tests@example.com", "-c", "init.defaultBranch=main")
 
 
@@ -71,10 +76,10 @@ def trouble(one: dict) -> str:
     return json.dumps(keep | {"operation": status.get("operationState", {}).get("message")}, indent=1)
 
 
-def refresh(name: str, how: str = "normal") -> None:
-    """Have Argo CD compare an Application with git now; `hard` renders it anew too."""
+def refresh(*names: str, how: str = "normal") -> None:
+    """Have Argo CD compare Applications with git now; `hard` renders them anew too."""
     note = f"argocd.argoproj.io/refresh={how}"
-    kubectl("annotate", "application", name, "-n", ARGOCD, note, "--overwrite", check=False)
+    kubectl("annotate", "application", *names, "-n", ARGOCD, note, "--overwrite", check=False)
 
 
 def abandon(name: str) -> None:
@@ -87,6 +92,17 @@ def regenerate(name: str) -> None:
     """Have Argo CD look at an ApplicationSet's repository now."""
     note = "argocd.argoproj.io/application-set-refresh=true"
     kubectl("annotate", "applicationset", name, "-n", ARGOCD, note, "--overwrite")
+
+
+def synced(health: str, without: str = "") -> Callable[[dict], bool]:
+    """Return whether an Application is as git says, of this health, and does not hold the object of a name any more."""
+
+    def look(one: dict) -> bool:
+        names = {resource["name"] for resource in one.get("status", {}).get("resources", [])}
+        ended = operation(one)[1] == "Succeeded"
+        return ended and state(one) == ("Synced", health) and without not in names
+
+    return look
 
 
 def becomes(name: str, wanted: Callable[[dict], object], what: str, seconds: float) -> dict:
@@ -163,3 +179,52 @@ class Watch:
         """Return the healths that an Application in sync with git went through, one after the other."""
         found = [one.health for one in self.seen.get(name, []) if one.sync == "Synced"]
         return [one for before, one in zip(["", *found], found, strict=False) if one != before]
+
+
+@dataclass
+class World:
+    """The two repositories, the names in Argo CD, and what was measured."""
+
+    team: Path
+    namespace: str
+    image: Mapping[str, str]
+    watch: "Watch"
+    files: dict[str, str]  # application.yaml and applicationset.yaml for these repositories
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def app(self, release: str) -> str:
+        """Name the Application of a run, or that of the data."""
+        return f"{self.namespace}-{release}" if release == "data" else f"{self.namespace}-run-{release}"
+
+    def values(self, shipped: str, *layers: helm.Values) -> str:
+        """Return one of the shipped values files with what makes it fit this cluster."""
+        values = yaml.safe_load((DEPLOY / shipped).read_text())
+        return yaml.safe_dump(helm.merged(values, {"global": {"image": dict(self.image)}}, *layers))
+
+    def write(self, files: Mapping[str, str | None], message: str) -> None:
+        """Commit to the team's repository."""
+        commit(self.team, {f"deploy/argocd/{name}": text for name, text in files.items()}, message)
+
+    def note(self, what: str, result: float | str) -> None:
+        """Put a row into the table."""
+        self.rows.append((what, result if isinstance(result, str) else f"{result:.0f} s"))
+
+
+def chart_files() -> dict[str, str]:
+    """Return the chart's files as they are in this tree."""
+    paths = [path for path in helm.CHART.rglob("*") if path.is_file()]
+    return {str(path.relative_to(helm.ROOT)): path.read_text() for path in paths}
+
+
+def changed(name: str, replace: Mapping[str, str]) -> str:
+    """Return a shipped file with some texts replaced, each of which must be in it."""
+    text = (DEPLOY / name).read_text()
+    for old, new in replace.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def table(rows: list[tuple[str, str]]) -> str:
+    """Lay out what was measured."""
+    return "\n".join(f"{what} | {result}" for what, result in [("what", "measured"), *rows]) + "\n"

@@ -6,12 +6,9 @@ test makes. The table of what was measured is printed, and written to build/argo
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import pytest
-import yaml
 
 from tests.charts import helm
 from tests.e2e import cluster, gitops, owners
@@ -19,10 +16,10 @@ from tests.e2e.cluster import get, kubectl, until
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1200),
+    pytest.mark.usefixtures("argocd", "kueue"),
     pytest.mark.skipif(not cluster.OWN, reason="it starts Argo CD in the one-node cluster"),
 ]
-DEPLOY = helm.ROOT / "deploy" / "argocd"
 STEPS, MORE = 6, 9
 DATASET = {
     "global": {
@@ -43,52 +40,13 @@ RUN = {
         },
     },
 }  # fmt: skip
+# No queue of this name is there: Kueue's webhook suspends the job, and nobody lets it go on
+QUEUED = {"global": {"training": {"name": "queued"}, "scheduling": {"queue": "team-a"}}}
 # `shutil.copy` cannot be called as a model is: a Python error, and so exit code 1
 BROKEN = {"global": {"training": {"name": "broken", "config": {"model": {"name": "shutil:copy"}}}}}
 
 
-@dataclass
-class World:
-    """The two repositories, the names in Argo CD, and what was measured."""
-
-    team: Path
-    namespace: str
-    image: Mapping[str, str]
-    watch: gitops.Watch
-    files: dict[str, str]  # application.yaml and applicationset.yaml for these repositories
-    rows: list[tuple[str, str]] = field(default_factory=list)
-
-    def app(self, release: str) -> str:
-        """Name the Application of a run, or that of the data."""
-        return f"{self.namespace}-{release}" if release == "data" else f"{self.namespace}-run-{release}"
-
-    def values(self, shipped: str, *layers: helm.Values) -> str:
-        """Return one of the shipped values files with what makes it fit this cluster."""
-        values = yaml.safe_load((DEPLOY / shipped).read_text())
-        return yaml.safe_dump(helm.merged(values, {"global": {"image": dict(self.image)}}, *layers))
-
-    def write(self, files: Mapping[str, str | None], message: str) -> None:
-        """Commit to the team's repository."""
-        gitops.commit(self.team, {f"deploy/argocd/{name}": text for name, text in files.items()}, message)
-
-    def note(self, what: str, result: float | str) -> None:
-        """Put a row into the table."""
-        self.rows.append((what, result if isinstance(result, str) else f"{result:.0f} s"))
-
-
-def chart_files() -> dict[str, str]:
-    """Return the chart's files as they are in this tree."""
-    paths = [path for path in helm.CHART.rglob("*") if path.is_file()]
-    return {str(path.relative_to(helm.ROOT)): path.read_text() for path in paths}
-
-
-def changed(name: str, replace: Mapping[str, str]) -> str:
-    """Return a shipped file with some texts replaced, each of which must be in it."""
-    text = (DEPLOY / name).read_text()
-    for old, new in replace.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
+ENDS = {"data": "Healthy", "ddp": "Healthy", "mpi": "Healthy", "broken": "Degraded", "queued": "Suspended"}
 
 
 def wait_gone(names: Mapping[str, str], seconds: float) -> None:
@@ -97,10 +55,10 @@ def wait_gone(names: Mapping[str, str], seconds: float) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(argocd, namespace, archive, image, tmp_path_factory) -> Iterator[World]:
+def world(namespace, archive, image, tmp_path_factory) -> Iterator[gitops.World]:
     """Repositories on this machine, and the health checks in Argo CD; all is deleted afterwards."""
     folder, place = tmp_path_factory.mktemp("git"), f"{namespace}-gitops"
-    gitops.commit(folder / "chart", chart_files(), "The chart", tag="v0.1.0")
+    gitops.commit(folder / "chart", gitops.chart_files(), "The chart", tag="v0.1.0")
     marks = "".join(f", {key}: {value}" for key, value in owners.LABELS.items())
     both = {
         "https://git.example.com/platform/trainyard.git": f"file://{folder}/chart",
@@ -109,16 +67,16 @@ def world(argocd, namespace, archive, image, tmp_path_factory) -> Iterator[World
         "\n  namespace: argocd\n": f"\n  namespace: {gitops.ARGOCD}\n  labels: {{{marks[2:]}}}\n",
     }
     files = {
-        "application.yaml": changed("application.yaml", both | {
+        "application.yaml": gitops.changed("application.yaml", both | {
             "\n  name: imagenet": f"\n  name: {place}-data", "enforce: restricted": f"enforce: restricted{marks}",
         }),
-        "applicationset.yaml": changed("applicationset.yaml", both | {
+        "applicationset.yaml": gitops.changed("applicationset.yaml", both | {
             "\n  name: runs": f"\n  name: {place}", "name: 'run-": f"name: '{place}-run-",
         }),
     }  # fmt: skip
-    kubectl("patch", "configmap", "argocd-cm", "-n", gitops.ARGOCD, "--type", "merge",
-            "--patch-file", "deploy/argocd/health-checks.yaml")  # fmt: skip
-    made = World(folder / "team", place, image, gitops.Watch(), files)
+    cluster.run("kubectl", "patch", "configmap", "argocd-cm", "-n", gitops.ARGOCD, "--type", "merge",
+                "--patch-file", "deploy/argocd/health-checks.yaml")  # fmt: skip
+    made = gitops.World(folder / "team", place, image, gitops.Watch(), files)
     source = {"kind": "http", "url": f"http://archive.{namespace}/fashion.zip"}
     made.write(
         {"dataset/values.yaml": made.values("dataset/values.yaml", DATASET, {"dataset": {"source": source}})}, "Data"
@@ -126,13 +84,13 @@ def world(argocd, namespace, archive, image, tmp_path_factory) -> Iterator[World
     try:
         yield made
     finally:
-        text = table(made.rows)
+        text = gitops.table(made.rows)
         (helm.ROOT / "build" / "argocd.txt").write_text(text)
         print(f"\n{text}")
         made.watch.stop()
         for kind, name in (("applicationset", place), ("application", made.app("data"))):
             kubectl("delete", kind, name, "-n", gitops.ARGOCD, "--ignore-not-found", "--wait=false")
-        names = {release: made.app(release) for release in ("data", "ddp", "mpi", "broken")}
+        names = {release: made.app(release) for release in ENDS}
         try:
             wait_gone(names, 60)
         except AssertionError:  # as when a sync is tried again and again
@@ -141,23 +99,7 @@ def world(argocd, namespace, archive, image, tmp_path_factory) -> Iterator[World
         kubectl("delete", "namespace", place, "--ignore-not-found", "--wait=false")
 
 
-def table(rows: list[tuple[str, str]]) -> str:
-    """Lay out what was measured."""
-    return "\n".join(f"{what} | {result}" for what, result in [("what", "measured"), *rows]) + "\n"
-
-
-def synced(health: str, without: str = "") -> Callable[[dict], bool]:
-    """Return whether an Application is as git says, of this health, and does not hold the object of a name any more."""
-
-    def look(one: dict) -> bool:
-        names = {resource["name"] for resource in one.get("status", {}).get("resources", [])}
-        ended = gitops.operation(one)[1] == "Succeeded"
-        return ended and gitops.state(one) == ("Synced", health) and without not in names
-
-    return look
-
-
-def job(world: World, release: str) -> dict:
+def job(world: gitops.World, release: str) -> dict:
     """Return the one training job of a release."""
     kinds = "pytorchjobs.kubeflow.org,mpijobs.kubeflow.org"
     found = get(kinds, world.namespace, "-l", f"app.kubernetes.io/instance={release}")
@@ -166,7 +108,7 @@ def job(world: World, release: str) -> dict:
     return found[0]
 
 
-def log(world: World, release: str) -> str:
+def log(world: gitops.World, release: str) -> str:
     """Return what the pod of a release's job that tells of its progress printed."""
     name = job(world, release)["metadata"]["name"]
     pods = get("pods", world.namespace, "-l", f"training.kubeflow.org/job-name={name}")
@@ -174,33 +116,35 @@ def log(world: World, release: str) -> str:
     return "".join(kubectl("logs", pod, "-n", world.namespace, check=False) for pod in pods)
 
 
-def claims(world: World) -> dict[str, str]:
+def claims(world: gitops.World) -> dict[str, str]:
     """Return the uids of the claims, by name."""
     return {one["metadata"]["name"]: one["metadata"]["uid"] for one in get("pvc", world.namespace)}
 
 
 @pytest.fixture(scope="module")
 def ran(world) -> Mapping[str, dict]:
-    """Data and three runs, synced at once and followed to their end; the Applications by release."""
+    """Data and four runs, synced at once and followed to their end; the Applications by release."""
     start = time.monotonic()
     world.write(
         {
             "runs/ddp.yaml": world.values("runs/seed-2.yaml", RUN, {"global": {"training": {"name": "ddp"}}}),
             "runs/mpi.yaml": world.values("runs/horovod.yaml", RUN, {"global": {"training": {"name": "mpi"}}}),
             "runs/broken.yaml": world.values("runs/seed-2.yaml", RUN, BROKEN),
+            "runs/queued.yaml": world.values("runs/horovod.yaml", RUN, QUEUED),
         },
-        "Three runs",
+        "Four runs",
     )
-    kubectl("apply", "-f", "-", stdin=world.files["application.yaml"])
+    cluster.run("kubectl", "apply", "-f", "-", stdin=world.files["application.yaml"])
     until("Argo CD has made the namespace", lambda: kubectl("get", "ns", world.namespace, "--ignore-not-found"), 60)
     kubectl("apply", "-f", "-", stdin=world.files["applicationset.yaml"])
-    found = {"data": gitops.becomes(world.app("data"), synced("Healthy"), "is healthy", 180)}
-    for release, health in (("ddp", "Healthy"), ("mpi", "Healthy"), ("broken", "Degraded")):
-        found[release] = gitops.becomes(world.app(release), synced(health), f"is {health}", 180)
-    for release, what in (("data", "dataset"), ("ddp", "PyTorchJob"), ("mpi", "MPIJob"), ("broken", "exit code 1")):
-        health = "Degraded" if release == "broken" else "Healthy"
-        begun, end = world.watch.first(world.app(release), start, "Progressing"), world.watch.last(world.app(release))
-        world.note(f"from commit to Progressing and {health}: {what}", f"{begun:.0f} s, {end.time - start:.0f} s")
+    found = {}
+    for release, health in ENDS.items():
+        found[release] = gitops.becomes(world.app(release), gitops.synced(health), f"is {health}", 300)
+    kinds = {"data": "dataset", "ddp": "PyTorchJob", "mpi": "MPIJob", "broken": "exit code 1", "queued": "in a queue"}
+    for release, what in kinds.items():
+        name, health = world.app(release), ENDS[release]
+        begun = "" if health == "Suspended" else f"Progressing {world.watch.first(name, start, 'Progressing'):.0f} s, "
+        world.note(f"from commit on: {what}", f"{begun}{health} {world.watch.last(name).time - start:.0f} s")
     return found
 
 
@@ -218,10 +162,16 @@ def test_a_failed_job_is_degraded_with_its_reason(world, ran):
     world.note("what Argo CD says of it", text)
 
 
-def versions(world: World) -> dict[str, dict[str, tuple[str, ...]]]:
+def test_a_job_in_kueues_queue_is_suspended_and_as_git_says(world, ran):
+    assert gitops.said(ran["queued"], "MPIJob") == ["waits in Kueue's queue team-a"]
+    assert job(world, "queued")["spec"]["runPolicy"]["suspend"] is True
+    assert "ignoreDifferences" not in world.files["applicationset.yaml"], "something is left out of the comparison"
+
+
+def versions(world: gitops.World) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return uid, generation and resourceVersion of every object of every Application, and its operation."""
     found = {}
-    for release in ("data", "ddp", "mpi", "broken"):
+    for release in ENDS:
         one = gitops.application(world.app(release))
         found[release] = {"operation": (*gitops.operation(one), str(len(one["status"]["history"])))}
         for name, thing in gitops.objects(one).items():
@@ -230,19 +180,17 @@ def versions(world: World) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
-def keep_quiet(world: World, seconds: float) -> None:
+def keep_quiet(world: gitops.World, seconds: float) -> None:
     """Have Argo CD compare everything anew, time and again, and see that it changes nothing."""
     before, start, looks = versions(world), time.monotonic(), 0
     while time.monotonic() - start < seconds:
-        for release in before:
-            gitops.refresh(world.app(release), "hard" if looks % 2 else "normal")
+        gitops.refresh(*map(world.app, before), how="hard" if looks % 2 else "normal")
         looks += 1
         time.sleep(5)
     assert versions(world) == before
     for release, things in before.items():
-        health = "Degraded" if release == "broken" else "Healthy"
         states = {(one.sync, one.health) for one in world.watch.seen[world.app(release)] if one.time > start}
-        assert states == {("Synced", health)}, release
+        assert states == {("Synced", ENDS[release])}, release
         assert len(things) > 1
     things = sum(len(one) - 1 for one in before.values())
     world.note(
@@ -271,24 +219,24 @@ def test_self_heal_is_at_work(world, ran):
 
 @pytest.fixture(scope="module")
 def merged(world, ran) -> dict[str, str]:
-    """Merged changes: a longer run, a run under another name, and one taken away; the names of the jobs before."""
-    before = {release: job(world, release)["metadata"]["name"] for release in ("ddp", "mpi", "broken")}
+    """Merged changes: a longer run, a run under another name, two taken away; the names of the jobs before."""
+    before = {release: job(world, release)["metadata"]["name"] for release in ENDS if release != "data"}
     longer = {"global": {"training": {"name": "ddp", "config": {"max_steps": MORE}}}}
     files = {
         "runs/ddp.yaml": world.values("runs/seed-2.yaml", RUN, longer),
         "runs/mpi.yaml": world.values("runs/horovod.yaml", RUN, {"global": {"training": {"name": "mpi-again"}}}),
         "runs/broken.yaml": None,
+        "runs/queued.yaml": None,
     }
     start = time.monotonic()
     world.write(files, "Longer, anew, and away")
     gitops.regenerate(world.namespace)
-    for release in ("ddp", "mpi"):
-        gitops.refresh(world.app(release))
-
+    gitops.refresh(world.app("ddp"), world.app("mpi"))
     for release, what in (("ddp", "more steps: resumed"), ("mpi", "another name: begun anew")):
-        gitops.becomes(world.app(release), synced("Healthy", before[release]), "has another job, which has ended", 120)
+        ended = gitops.synced("Healthy", before[release])
+        gitops.becomes(world.app(release), ended, "has another job, which has ended", 240)
         world.note(f"merged change, {what}", world.watch.last(world.app(release)).time - start)
-    until("the run that was taken away is gone", lambda: not gitops.application(world.app("broken")), 60)
+    wait_gone({release: world.app(release) for release in ("broken", "queued")}, 60)
     return before
 
 
@@ -301,8 +249,8 @@ def test_a_merged_change_replaces_the_job_and_goes_on_as_its_values_say(world, m
 
 
 def test_a_file_taken_away_takes_its_job_away(world, merged):
-    every = get("pytorchjobs.kubeflow.org", world.namespace)
-    assert merged["broken"] not in {one["metadata"]["name"] for one in every}
+    left = {one["metadata"]["name"] for one in get("pytorchjobs.kubeflow.org,mpijobs.kubeflow.org", world.namespace)}
+    assert not left & {merged["broken"], merged["queued"]}
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +273,7 @@ def again(world, merged, namespace) -> dict[str, str]:
         kubectl("apply", "-f", "-", stdin=text)
     kinds = {"data": "dataset, its archive's server gone", "ddp": "finished PyTorchJob", "mpi": "finished MPIJob"}
     for release, what in kinds.items():
-        gitops.becomes(names[release], synced("Healthy"), "is healthy again", 120)
+        gitops.becomes(names[release], gitops.synced("Healthy"), "is healthy again", 240)
         world.note(f"made anew: {what}", world.watch.last(names[release]).time - start)
     return before
 
