@@ -234,6 +234,10 @@ JOBS: tuple[tuple[str, str], ...] = (
         r"backoff limit|BackoffLimitExceeded|ReachedMaxRestarts",
         "it failed as often as backoffLimit allows: see its pods below for the cause, mend it, and upgrade",
     ),
+    (
+        r"TrainJob resources reconciliation failed",
+        "Kubeflow Trainer cannot make its parts: is JobSet installed, and do the versions fit (docs/operators.md)?",
+    ),
     (r"PodFailurePolicy|FailJobSet", "what it failed on is not cured by another try: see its pods below"),
 )
 

@@ -134,7 +134,8 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     used = [parts[name].get("image", {}) for name in _pulling(parts, training.get("operator", ""))]
     if used and all(one.get("digest") or one.get("tag") for one in used):
         image["tag"] = ""
-    for one in (training, parts["pytorchjob"].get("training", {}), parts["mpijob"].get("training", {})):
+    own = [parts[job].get("training", {}) for job in ("pytorchjob", "mpijob", "trainjob")]
+    for one in (training, *own):
         _mend_training(one, pick, own=one is not training)
     for which in ("data", "results"):
         claim = shared.setdefault("storage", {}).setdefault(which, {})
@@ -142,7 +143,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
             claim["existingClaim"] = claim.get("existingClaim") or "there"
         for key in MADE if claim.get("existingClaim") else ():
             claim.pop(key, None)
-    for job in ("pytorchjob", "mpijob"):
+    for job in ("pytorchjob", "mpijob", "trainjob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
         parts[job].get("training", {}).pop("name", None)
     training.pop("name", None)
@@ -150,7 +151,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     metrics = shared.get("metrics", {})
     if not metrics.get("enabled"):
         metrics.get("rules", {}).pop("enabled", None)
-    for one in (training, *(parts[job].get("training", {}) for job in ("pytorchjob", "mpijob", "trainjob"))):
+    for one in (training, *own):
         one.get("config", {}).get("metrics", {}).pop("port", None)
         if one.get("peers", {}).get("port") == metrics.get("port", 9400):
             one["peers"].pop("port")

@@ -31,11 +31,17 @@ SAME = {
     "time to live": helm.merged(
         helm.at("pytorchjob.runPolicy.ttlSecondsAfterFinished", 60),
         helm.at("mpijob.runPolicy.ttlSecondsAfterFinished", 60),
+        helm.at("trainjob.runPolicy.ttlSecondsAfterFinished", 60),
     ),
-    "suspend": helm.merged(helm.at("pytorchjob.runPolicy.suspend", True), helm.at("mpijob.runPolicy.suspend", True)),
+    "suspend": helm.merged(
+        *(helm.at(f"{job}.runPolicy.suspend", True) for job in ("pytorchjob", "mpijob", "trainjob"))
+    ),
     "rotated secret": helm.at("secrets.wandb.apiKey", "another-key"),
     "secret": helm.merged(helm.at("global.secrets.wandb.existingSecret", "team"), helm.at("secrets.enabled", False)),
 }
+
+
+TRAINING = ("PyTorchJob", "MPIJob", "TrainJob")
 
 
 def names(values: helm.Values, release: str = "demo") -> dict[str, str]:
@@ -53,14 +59,14 @@ def base() -> helm.Values:
 def test_a_changed_run_is_a_new_job(change: helm.Values):
     before, after = names(base()), names(helm.merged(base(), change))
     changed = {kind for kind, name in before.items() if after[kind] != name}
-    assert "PyTorchJob" in changed
+    assert changed >= {"PyTorchJob", "TrainJob"}
     assert "MPIJob" in changed or change == CHANGES["run name"]  # which has a run name of its own
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME.keys())
 def test_what_does_not_change_the_run_keeps_the_job(change: helm.Values):
     before, after = names(base()), names(helm.merged(base(), change))
-    assert (before["PyTorchJob"], before["MPIJob"]) == (after["PyTorchJob"], after["MPIJob"])
+    assert [before[kind] for kind in TRAINING] == [after[kind] for kind in TRAINING]
 
 
 def test_the_version_of_the_chart_is_not_part_of_a_name():
@@ -87,8 +93,11 @@ def test_a_job_whose_pod_template_changes_has_a_new_name():
 
 def test_settings_belong_to_the_job_that_was_started_with_them():
     for document in helm.documents(helm.template(base())):
-        if document["kind"] in ("Job", "PyTorchJob", "MPIJob"):
-            assert f"{document['metadata']['name']}-run" in str(document["spec"])
+        name = document["metadata"]["name"]
+        if document["kind"] in ("Job", "PyTorchJob", "MPIJob", "TrainingRuntime"):
+            assert f"{name}-run" in str(document["spec"])
+        if document["kind"] == "TrainJob":
+            assert document["spec"]["runtimeRef"]["name"] == name
 
 
 @pytest.mark.parametrize("release", ["demo", "a" * 53, "x" * 19 + "-" + "y" * 33, "7th.run", "r.e.l-e.a-s.e"])
@@ -107,3 +116,25 @@ def test_a_run_directory_is_named_after_release_and_job_without_a_hash():
     text = helm.template(helm.everything())
     assert '"dir": "/results/runs/demo-pytorchjob"' in text
     assert '"dir": "/results/runs/demo-mpijob"' in text
+    assert '"dir": "/results/runs/demo-trainjob"' in text
+
+
+def test_with_an_operator_named_one_job_trains_in_the_directory_of_the_release():
+    for operator, kind in zip(("pytorchjob", "mpijob", "trainjob"), TRAINING, strict=True):
+        found = helm.documents(
+            helm.template(helm.merged(helm.everything(), helm.at("global.training.operator", operator)))
+        )
+        assert [one["kind"] for one in found if one["kind"] in TRAINING] == [kind]
+        own = [one for one in found if one["kind"] == "ConfigMap" and operator in one["metadata"]["name"]]
+        assert '"dir": "/results/runs/demo"' in own[0]["data"]["config.json"]
+
+
+def test_what_nobody_may_change_in_a_trainjob_is_a_new_one():
+    """Its spec can be changed in `suspend` alone: with the same name the upgrade would be refused."""
+    seen: dict[str, dict] = {}
+    policies = ({"activeDeadlineSeconds": 60}, {"managedBy": "kueue.x-k8s.io/multikueue"}, {"backoffLimit": 3})
+    changes = [{}, *CHANGES.values(), *SAME.values(), *(helm.at("trainjob.runPolicy", one) for one in policies)]
+    for change in changes:
+        job = helm.only(helm.template(helm.merged(base(), change)), "TrainJob")
+        spec = {key: value for key, value in job["spec"].items() if key != "suspend"}
+        assert seen.setdefault(job["metadata"]["name"], spec) == spec

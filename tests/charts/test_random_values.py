@@ -22,7 +22,7 @@ SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
 LOCATION = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
 # What a template refuses is said in words that name a key; nothing else may go wrong.
 IN_WORDS = re.compile(
-    r"execution error at \(.*\): \n\n.*\b(global|dataset|pytorchjob|mpijob|secrets|storage)\.\w+.*\n", re.S
+    r"execution error at \(.*\): \n\n.*\b(global|dataset|pytorchjob|mpijob|trainjob|secrets|storage)\.\w+.*\n", re.S
 )
 
 

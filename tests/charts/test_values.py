@@ -71,6 +71,8 @@ OTHER: dict[str, Any] = {
     "dataset.scheduling": {"nodeSelector": {"disk": "fast"}},
     "pytorchjob.training": {"nodes": 3},
     "mpijob.training": {"nodes": 3},
+    "trainjob.training": {"nodes": 3},
+    "global.training.operator": "trainjob",
     "pytorchjob.form": "elastic",
     "networkPolicy.enabled": True,
     "networkPolicy.dns": [{"ipBlock": {"cidr": "169.254.20.10/32"}}],
