@@ -18,9 +18,10 @@ from trainers.charts import Line, duration, line_chart, number, stacked_area
 from trainers.report.style import KINDS, STYLE
 
 WIDTH, ROW, GAP = 1260, 34, 10  # of the picture, of a unit of the grid, between panels
+WIDEST = 12  # of 24: our charts have one shape, so the strip of alerts is left out
 TITLE, KEYS = 30, 22  # heights of a panel's title and of its legend
 # unit of Grafana -> what the numbers are multiplied with, and the unit they are shown in
-UNITS = {"percentunit": (100.0, " %"), "percent": (1.0, " %"), "s": (1.0, " s"), "bytes": (1 / (1 << 20), " MiB")}
+UNITS = {"percentunit": (100.0, " %"), "percent": (1.0, " %"), "s": (1.0, " s"), "bytes": (1 / (1 << 30), " GiB")}
 COLOURS = STYLE.partition("*{box-sizing")[0].strip() + "".join(
     f".l{kind}{{stroke:var(--c{kind})}}.f{kind}{{fill:var(--c{kind})}}" for kind in KINDS
 )
@@ -45,7 +46,7 @@ def legend(names: list[str], width: int, top: int) -> str:
     """Keys of as many lines as fit, each with its colour."""
     parts, x = [], 14
     for index, name in enumerate(names):
-        needed = 24 + 6 * len(name)
+        needed = 30 + math.ceil(6.2 * len(name))
         if x + needed > width:
             parts.append(f'<text x="{x}" y="{top + 10}">...</text>')
             break
@@ -108,7 +109,7 @@ def picture(server: Prometheus, values: Mapping[str, str], span: tuple[float, fl
     starts = server.matrix(f'trainyard_started_timestamp_seconds{{run=~"{values["run"]}"}}', *span)
     marks = sorted({(value - span[0]) / 60 for _, points in starts for _, value in points})[1:]
     every = [(panel, asked(server, panel, span)) for panel in panels(values)]
-    every = [(panel, found) for panel, found in every if found or panel.kind == "stat"]
+    every = [(panel, found) for panel, found in every if panel.place[2] <= WIDEST and (found or panel.kind == "stat")]
     high = max(panel.place[1] + panel.place[3] for panel, _ in every) * ROW + GAP
     body = "".join(drawn(panel, found, span, marks) for panel, found in every)
     return (

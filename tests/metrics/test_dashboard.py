@@ -59,7 +59,7 @@ def test_numbers_are_drawn_in_the_panels_unit():
     assert shown(90, "s") == "1 min 30 s"
     (panel,) = [panel for panel in panels(VALUES) if panel.title == "Memory by rank"]
     drawn = chart(panel, [("rank 0", [(60.0, 1 << 30), (120.0, 1 << 31)])], (0.0, 120.0), [1.0])
-    assert "2,000 MiB</text>" in drawn
+    assert "2 GiB</text>" in drawn
     assert 'class="mark"' in drawn
     assert "nothing to show" in chart(panel, [], (0.0, 120.0), [])
     assert legend(["a" * 50, "b" * 50, "c"], 400, 0).count("<rect") == 1  # what does not fit is left out
