@@ -1,0 +1,94 @@
+"""Following a TrainJob beyond what the SDK shows: progress, all warnings, and the last words of its pods."""
+
+import time
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+from kubeflow.trainer import TrainerClient
+from kubernetes import client as kubernetes
+from text import fail
+
+API = ("trainer.kubeflow.org", "v1alpha1")
+
+
+def follow(client: TrainerClient, job: str, timeout: int = 3600) -> int:
+    """Print log, progress and warnings of a job until it has ended; 0 if that was good."""
+    until, reader, said = time.monotonic() + timeout, None, set[str]()
+    while True:
+        if time.monotonic() > until:
+            fail(f"trainjob/{job} has not ended in {timeout} s and goes on; raise --timeout, or follow it by watch.py")
+        try:
+            state = client.get_job(job)
+        except RuntimeError as error:
+            fail(f"trainjob/{job}: {getattr(error.__cause__, 'reason', '') or error.__cause__ or error}")
+        node = next((step for step in state.steps if step.name == "node-0"), None)
+        if not reader and node and node.status != "Pending":  # earlier the SDK gives an empty log, and no error
+            reader = Thread(target=_print_log, args=(client, job), daemon=True)
+            reader.start()
+        for line in [*progress(client, job), *warnings(client, job)]:
+            if line not in said:
+                said.add(line)
+                print(line, flush=True)
+        if state.status in ("Complete", "Failed"):
+            if reader:
+                reader.join(10)
+            print("\n".join([*last_words(client, job), f"trainjob/{job}: {state.status}"]), flush=True)
+            return int(state.status == "Failed")
+        time.sleep(1)
+
+
+def listed(client: TrainerClient) -> Iterator[tuple[str, str]]:
+    """Names and states of the namespace's jobs; the SDK's list_jobs() fails if it cannot read any one of them."""
+    api = kubernetes.CustomObjectsApi()
+    found: Any = api.list_namespaced_custom_object(*API, _namespace(client), "trainjobs")
+    for job in found["items"]:
+        true = [entry["type"] for entry in job.get("status", {}).get("conditions", []) if entry["status"] == "True"]
+        yield job["metadata"]["name"], true[-1] if true else "Running"
+
+
+def progress(client: TrainerClient, job: str) -> Iterator[str]:
+    """What the trainer reports, where Trainer's gate TrainJobStatus is on; the SDK's TrainJob leaves it out."""
+    api = kubernetes.CustomObjectsApi()
+    found: Any = api.get_namespaced_custom_object(*API, _namespace(client), "trainjobs", job)
+    told = found.get("status", {}).get("trainerStatus")
+    if told:
+        left = [f"{told['estimatedRemainingSeconds']} s left"] if "estimatedRemainingSeconds" in told else []
+        metrics = [f"{metric['name']} {metric['value']}" for metric in told.get("metrics") or []]
+        yield ", ".join([f"progress: {told.get('progressPercentage', 0)} %", *left, *metrics])
+
+
+def warnings(client: TrainerClient, job: str) -> Iterator[str]:
+    """Warnings about the job's objects; the SDK's get_job_events has none of the scheduler's and of the Job's."""
+    found = kubernetes.CoreV1Api().list_namespaced_event(_namespace(client), field_selector="type=Warning")
+    for event in found.items:
+        name = event.involved_object.name or ""
+        if name == job or name.startswith(f"{job}-node-"):
+            yield f"warning: {event.involved_object.kind} {name}: {event.reason}: {event.message}"
+
+
+def last_words(client: TrainerClient, job: str) -> Iterator[str]:
+    """How the pods that failed have ended, as their containers say it."""
+    selector = f"jobset.sigs.k8s.io/jobset-name={job}"
+    for pod in kubernetes.CoreV1Api().list_namespaced_pod(_namespace(client), label_selector=selector).items:
+        for status in pod.status.container_statuses or []:
+            end = status.state.terminated
+            if end and end.exit_code:
+                yield f"{pod.metadata.name} ended {end.exit_code}: {(end.message or end.reason or '').strip()[-1000:]}"
+
+
+def delete(client: TrainerClient, job: str) -> None:
+    """Delete a job and its pods; what it wrote to the claims stays."""
+    try:
+        client.delete_job(job)
+    except (RuntimeError, TimeoutError) as error:
+        fail(f"trainjob/{job}: {getattr(error.__cause__, 'reason', '') or error.__cause__ or error}")
+
+
+def _print_log(client: TrainerClient, job: str) -> None:
+    for line in client.get_job_logs(job, follow=True):
+        print(f"[node-0] {line}", flush=True)
+
+
+def _namespace(client: TrainerClient) -> str:
+    return str(client.backend.namespace)

@@ -1,0 +1,141 @@
+"""The scripts of examples/sdk through the chart's TrainingRuntime, in a namespace that enforces `restricted`.
+
+They run side by side: DDP and FSDP2 on two nodes, our trainers by a command and by a function, one that never starts.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from kubeflow.common.types import KubernetesBackendConfig
+from kubeflow.trainer import TrainerClient
+
+from tests.e2e import cluster
+from tests.e2e.cluster import get, kubectl, until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(90)]
+RUNTIME = "lab"
+SMALL = (
+    "--set data.dir=synthetic --set data.synthetic_samples=64 --set data.image_size=16 --set model.num_classes=10 "
+    "--set batch.global=32 --set max_steps=3"
+)
+JOBS = {
+    "two": ".venv/bin/python examples/sdk/two_nodes.py --gpus 0 --cpu 100m --global-batch 64",
+    "one": ".venv/bin/python examples/sdk/one_node.py --gpus 0 --cpu 100m --epochs 1",
+    "large": ".venv/bin/python examples/sdk/too_large.py --gpus 0 --cpu 100m --steps 10",
+    "ours": f".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m {SMALL}",
+    "sharded": f".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m {SMALL} --set strategy=fsdp "
+    "--form function",
+    "wrong": ".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m --nodes 1 --set optimizer.lr=fast",
+    "waits": ".venv/bin/python examples/sdk/two_nodes.py --gpus 0 --cpu 900 --nodes 1 --timeout 25",
+}
+WATCH = ".venv/bin/python examples/sdk/watch.py"
+
+
+def start(command: str, namespace: str, *options: str) -> subprocess.Popen[str]:
+    """Start a script of examples/sdk."""
+    words = [*command.split(), "-n", namespace, *options]
+    return subprocess.Popen(
+        words, cwd=cluster.ROOT, env=cluster.ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+@pytest.fixture(scope="module")
+def outputs(namespace: str, install, trainer_v2) -> Iterator[dict[str, tuple[int, str]]]:
+    """Exit code and output of each script, by its job's name."""
+    install(RUNTIME, namespace, values="examples/sdk/runtime.yaml")
+    running = {job: start(JOBS[job], namespace, "--runtime", RUNTIME, "--name", job) for job in JOBS}
+    try:
+        found = {job: process.communicate(timeout=800)[0] for job, process in running.items()}
+        yield {job: (running[job].returncode, found[job]) for job in JOBS}
+    finally:
+        for process in running.values():
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def client(namespace: str) -> TrainerClient:
+    """The SDK's own client."""
+    return TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=cluster.KUBECONFIG))
+
+
+def test_a_function_trains_on_two_nodes_with_the_batch_asked_for(outputs) -> None:
+    code, output = outputs["two"]
+    assert code == 0, output
+    assert "[node-0] 2 processes on cpu, 64 samples a step over all of them; weights in /results/runs/two" in output
+    assert output.rstrip().endswith("trainjob/two: Complete")
+
+
+def test_a_function_trains_on_one_node(outputs) -> None:
+    code, output = outputs["one"]
+    assert code == 0, output
+    assert "[node-0] 1 processes on cpu, 32 samples a step" in output
+
+
+def test_a_model_is_spread_over_two_nodes(outputs) -> None:
+    code, output = outputs["large"]
+    assert code == 0, output
+    assert "2 processes on cpu: this one keeps 529,605 of 1,059,210 parameters" in output
+
+
+@pytest.mark.parametrize(("job", "strategy"), [("ours", "ddp"), ("sharded", "fsdp")])
+def test_our_trainers_train_by_command_and_by_function(outputs, job: str, strategy: str) -> None:
+    code, output = outputs[job]
+    assert code == 0, output
+    assert f"3 steps of 32, {strategy} on 2 processes" in output
+    assert f"published to /results/runs/{job}/published" in output
+
+
+def test_progress_is_shown(outputs, client) -> None:
+    _, output = outputs["ours"]
+    assert "progress: 100 %" in output
+    assert "top1" in output.split("progress: 100 %")[1].splitlines()[0]
+    assert not hasattr(client.get_job("ours"), "trainer_status"), "the SDK has it now: use it"
+
+
+def test_a_wrong_setting_is_told_with_its_exit_code(outputs) -> None:
+    code, output = outputs["wrong"]
+    assert code == 1, output
+    assert "ended 2: optimizer.lr = 'fast'" in output
+    assert output.rstrip().endswith("trainjob/wrong: Failed")
+
+
+def test_what_never_starts_says_why_where_the_sdk_says_nothing(outputs, client) -> None:
+    code, output = outputs["waits"]
+    assert code == 1
+    assert "warning: Pod waits-node-0-0-" in output
+    assert "FailedScheduling" in output
+    assert "error: trainjob/waits has not ended in 25 s and goes on" in output
+    assert "FailedScheduling" not in [event.reason for event in client.get_job_events("waits")]
+
+
+def test_the_sdk_reads_runtime_jobs_logs_and_events(outputs, client) -> None:
+    assert [
+        (runtime.name, runtime.trainer.framework) for runtime in client.list_runtimes() if runtime.name == RUNTIME
+    ] == [(RUNTIME, "torch")]
+    states = {job.name: job.status for job in client.list_jobs()}
+    assert states == {**dict.fromkeys(JOBS, "Complete"), "wrong": "Failed", "waits": "Created"}
+    assert any("samples a step" in line for line in client.get_job_logs("two"))
+    assert client.get_job_events("two")
+
+
+def test_jobs_are_listed_followed_and_deleted(outputs, namespace: str) -> None:
+    listed = start(WATCH, namespace).communicate(timeout=100)[0]
+    assert "two: Complete" in listed
+    assert "waits: Running" in listed
+    assert "samples a step" in start(WATCH, namespace, "two").communicate(timeout=100)[0]
+    assert start(WATCH, namespace, "waits", "--delete").communicate(timeout=100)[0] == "deleted trainjob/waits\n"
+    selector = "jobset.sigs.k8s.io/jobset-name=waits"
+    until("its pods go", lambda: not get("pods", namespace, "-l", selector), 60)
+    again = start(WATCH, namespace, "waits")
+    assert "error: trainjob/waits: " in again.communicate(timeout=100)[0]
+    assert again.returncode == 1
+
+
+def test_an_unknown_runtime_is_named_beside_those_there_are(outputs, namespace: str) -> None:
+    process = start(JOBS["two"], namespace, "--runtime", "lib", "--name", "none")
+    said = process.communicate(timeout=100)[0]
+    assert re.search(r"error: --runtime lib: .*not found; there are: .*\blab\b", said), said
+    assert process.returncode == 1
+    assert "/none" not in kubectl("get", "trainjobs", "-n", namespace, "-o", "name")

@@ -1,0 +1,7 @@
+"""The scripts of examples/sdk, importable as they import each other."""
+
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
+sys.path.insert(0, str(SCRIPTS))
