@@ -1,4 +1,4 @@
-"""The whole road: helm install, both jobs to the end, what they leave, uninstall, install again."""
+"""The whole road: helm install, jobs of all three kinds to the end, what they leave, uninstall, install again."""
 
 import time
 
@@ -70,6 +70,20 @@ def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
     done = cluster.run("scripts/why", RELEASE, "-n", namespace)
     assert "remedy" not in done.stdout
     assert "Succeeded" in done.stdout
+
+
+def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
+    install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
+    print(cluster.follow(RELEASE, namespace, 600))
+    cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", tmp_path, "-n", namespace)
+    found, other = summary(tmp_path), summary(results["pytorchjob"])
+    assert (found["status"], found["world_size"]) == ("finished", 4)
+    assert len({rank["host"] for rank in found["ranks"]}) == 2
+    assert abs(found["top1"] - other["top1"]) <= 2
+    (job,) = get("trainjobs", namespace)
+    told = job["status"]["trainerStatus"]
+    assert (told["progressPercentage"], told["estimatedRemainingSeconds"]) == (100, 0)
+    assert {one["name"] for one in told["metrics"]} >= {"loss", "top1", "images_per_second"}
 
 
 def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(results, namespace, install):
