@@ -79,8 +79,12 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- toYaml (dict "requests" (merge (dict "cpu" "100m" "memory" "128Mi") $gpus) "limits" (merge (dict "cpu" "1" "memory" "2Gi") $gpus)) -}}
 {{- end -}}
 
-{{/* Init container that waits for the dataset and checks what is local to the pod. */}}
+{{/*
+Init container that waits for the dataset and checks what is local to the pod. In a template that many jobs share it asks for no GPUs: a
+job that wants fewer would get as many all the same.
+*/}}
 {{- define "common.preflight" -}}
+{{- $training := ternary (omit .run.training "gpusPerNode") .run.training (not (empty .run.shared)) -}}
 - name: preflight
   image: {{ .run.image | quote }}
   imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
@@ -102,14 +106,14 @@ names no CPU or memory at all, requests that grow with the processes.
     - --idle
     - {{ int .root.Values.global.dataset.idleWait | quote }}
     {{- end }}
-    {{- if .run.training.gpusPerNode }}
+    {{- if $training.gpusPerNode }}
     - --gpus
-    - {{ int .run.training.gpusPerNode | quote }}
+    - {{ int $training.gpusPerNode | quote }}
     {{- end }}
   env:
     {{- include "common.trainerEnv" .run | nindent 4 }}
   resources:
-    {{- include "common.preflightResources" .run.training | nindent 4 }}
+    {{- include "common.preflightResources" $training | nindent 4 }}
   {{- include "common.lastWord" . | nindent 2 }}
   securityContext:
     {{- include "common.containerSecurity" "" | nindent 4 }}
