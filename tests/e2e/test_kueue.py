@@ -6,10 +6,10 @@ the reference for all: on processors its weights must be theirs, bit for bit.
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,15 +20,21 @@ import yaml
 from tests.e2e import cluster, queueing
 from tests.e2e.cluster import lines, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, state, steps
+from tests.e2e.undisturbed import weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(110), pytest.mark.timeout(1200)]
 # release -> its kind, the container whose exit code tells, and its run
 KINDS = {
     "run": ("pytorchjob", "pytorch", "run-pytorchjob"),
     "mpi": ("mpijob", "launcher", "mpi"),
     "tj": ("trainjob", "node", "tj"),
 }
-CONFIG = yaml.safe_load((EXAMPLES / "run.yaml").read_text())["global"]["training"]["config"]
+NESTED = yaml.safe_load((EXAMPLES / "run.yaml").read_text())["global"]["training"]["config"]
+CONFIG = {
+    f"{key}.{inner}" if inner else key: value
+    for key, below in NESTED.items()
+    for inner, value in (below if isinstance(below, dict) else {"": below}).items()
+}
 STEPS = CONFIG["max_steps"]
 
 
@@ -58,18 +64,12 @@ class Story:
         return self.watch.codes(release, KINDS[release][1])
 
 
-def undisturbed(folder: Path) -> subprocess.Popen:
-    """Start the same run on this machine, beside the cluster's."""
+def prepare(folder: Path) -> Path:
+    """Prepare the demo's archive on this machine, as the cluster's Job does."""
     cache = os.environ.get("TRAINYARD_CACHE", str(Path.home() / ".cache" / "trainyard"))
-    settings = {"recipe": "demo", **CONFIG, "data": {"dir": f"{folder}/data"}, "run": {"dir": f"{folder}/run"}}
-    (folder / "config.json").write_text(json.dumps(settings))
-    source = f"--set source.kind=path --set source.path={cache}/sample/fashion.zip"
-    prepare = f"{sys.executable} -m trainers.prepare build {source} --set out={folder}/data"
-    train = f"{sys.executable} -m trainers.launch --nproc-per-node 2 -m trainers.ddp --config {folder}/config.json"
-    return subprocess.Popen(
-        ["bash", "-c", f"{prepare} && {train}"], cwd=cluster.ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    source = ("--set", "source.kind=path", "--set", f"source.path={cache}/sample/fashion.zip")
+    cluster.run(sys.executable, "-m", "trainers.prepare", "build", *source, "--set", f"out={folder}/data")
+    return folder / "data"
 
 
 def wait_in_the_queue(story: Story) -> None:
@@ -77,7 +77,8 @@ def wait_in_the_queue(story: Story) -> None:
     give(f"small{story.suffix}", "100m")
     story.install("run", story.namespace, values=EXAMPLES / "run.yaml")
     for release in ("mpi", "tj"):
-        operator = ["--set", f"dataset.enabled=false,global.training.operator={KINDS[release][0]}"]
+        only = f"dataset.enabled=false,global.training.operator={KINDS[release][0]}"
+        operator = ["--set", f"{only},mpijob.launcher.resources.requests.cpu=50m"]
         story.install(release, story.namespace, *CLAIMS, *operator, values=EXAMPLES / "run.yaml")
     until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"), 240)
     story.note("run", "its dataset's Job, of 100m, was admitted into a quota of 100m before it, and is complete")
@@ -91,40 +92,33 @@ def wait_in_the_queue(story: Story) -> None:
 
 def give_way(story: Story) -> None:
     """Admit them, take their places for a run of higher priority, and wait until all have ended."""
-    give(f"small{story.suffix}", "700m")
+    give(f"small{story.suffix}", "650m")
     until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS), 400)
-    story.note("all", "admitted into a quota of 700m, and train")
+    story.note("all", "admitted into a quota of 650m, and train")
     other = ["--set", "global.scheduling.queue=other"]
     refused = story.install("run", story.namespace, *other, check=False, values=EXAMPLES / "run.yaml")
     story.refused = refused.stderr
-    urgent = f"global.scheduling.queuePriority=deadline{story.suffix},global.training.resources.requests.cpu=350m"
+    urgent = f"global.scheduling.queuePriority=deadline{story.suffix},global.training.resources.requests.cpu=325m"
     story.install("deadline", story.namespace, "--set", urgent, values=EXAMPLES / "deadline.yaml")
     until("all have given way", lambda: all(story.codes(release) for release in KINDS), 200)
     for release in KINDS:
         story.said[release] += why(release, story.namespace)
     until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"), 300)
-    story.note("deadline", f"of 700m and a higher priority: {state(story.namespace, 'pytorchjob', 'deadline')}")
+    story.note("deadline", f"of 650m and a higher priority: {state(story.namespace, 'pytorchjob', 'deadline')}")
     waits = lambda: "\n".join(why(release, story.namespace) for release in KINDS)  # noqa: E731
     until(waits, lambda: all(story.ended(release) for release in KINDS), 400)
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory):
-    """Return a function that waits for the weights of the undisturbed run."""
+def reference(calm, tmp_path_factory):
+    """The same run, started on this machine beside the cluster's, and disturbed by nobody; what becomes of it."""
     folder = tmp_path_factory.mktemp("calm")
-    process = undisturbed(folder)
-
-    def weights() -> dict[str, torch.Tensor]:
-        said, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, said
-        return torch.load(folder / "run" / "published" / "model.pth", weights_only=True)
-
-    yield weights
-    process.kill()
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(lambda: calm(prepare(folder), CONFIG, 2))
 
 
 @pytest.fixture(scope="module")
-def story(namespace, install, request, calm):
+def story(namespace, install, request, reference):
     """Play it."""
     for needed in ("kueue", "trainer_v2", "archive"):
         request.getfixturevalue(needed)
@@ -170,12 +164,12 @@ def test_a_run_that_gives_way_saves_and_goes_on_from_that_step(story, runs, rele
     assert "(pytorchjob/deadline-" in story.said[release]
 
 
-def test_the_weights_are_those_of_an_undisturbed_run(story, runs, calm):
-    reference = calm()
+def test_the_weights_are_those_of_an_undisturbed_run(story, runs, reference):
+    calm = weights(reference.result())
     equal = {}
     for release, run in runs.items():
-        mine = torch.load(run / "published" / "model.pth", weights_only=True)
-        equal[release] = all(torch.equal(reference[name], mine[name]) for name in reference)
+        mine = weights(run)
+        equal[release] = all(torch.equal(calm[name], mine[name]) for name in calm)
         again = resumed(run)
         where = f"went on at step {again['step']} of {STEPS}, {again['lost_steps']} lost"
         codes = f"{KINDS[release][0]}: exit codes {story.codes(release)}"

@@ -16,7 +16,7 @@ from tests.e2e.cases import Case, Named, installer, table, watch
 from tests.e2e.cluster import kubectl, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(70), pytest.mark.timeout(1200)]
 IDLE = 12  # seconds for which trainers hold their quota while nobody prepares
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
 # What keeps a job waiting, and what scripts/why says of it
