@@ -14,6 +14,7 @@ from tests.e2e import cluster
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.takes(10),
     pytest.mark.skipif(not cluster.OWN, reason="Argo CD's program is built with the one-node cluster"),
 ]
 DEPLOY = cluster.ROOT / "deploy" / "argocd"

@@ -15,6 +15,7 @@ from tests.e2e.owners import LABELS
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.takes(15),
     pytest.mark.skipif(not cluster.OWN, reason="add-ons are installed in the one-node cluster alone"),
     pytest.mark.usefixtures("trainer_v2", "kueue", "argocd"),
 ]
