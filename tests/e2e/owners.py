@@ -17,6 +17,7 @@ MARK = "trainyard.test"  # label of what tests make outside their namespaces, an
 OWNER = f"{MARK}/owner"
 # What may be left over; of a kind that this cluster does not know nothing is found
 KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
+KINDS += ("clusterqueue", "resourceflavor", "workloadpriorityclass")
 
 
 def place() -> str:
