@@ -47,10 +47,13 @@ def helm(*args: str | Path, program: str = "helm3", **kwargs):
 
 def until(what: str | Callable[[], str], look: Callable[[], object], seconds: float = 120):
     """Return what `look` finds once it finds something; fail with `what` after some seconds."""
-    end = time.monotonic() + seconds
+    begun = time.monotonic()
+    end = begun + seconds
     while not (found := look()):
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what() if callable(what) else what}"
-        time.sleep(0.5)
+        now = time.monotonic()
+        assert now < end, f"not within {seconds:.0f} s: {what() if callable(what) else what}"
+        time.sleep(max(0.5, now - begun))  # looking may cost more than what is looked for
+        begun = time.monotonic()
     return found
 
 
