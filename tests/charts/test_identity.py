@@ -36,6 +36,7 @@ SAME = {
     "suspend": helm.merged(
         *(helm.at(f"{job}.runPolicy.suspend", True) for job in ("pytorchjob", "mpijob", "trainjob"))
     ),
+    "file browser": helm.merged(helm.at("filebrowser.writable", True), helm.at("filebrowser.port", 9090)),
     "rotated secret": helm.at("secrets.wandb.apiKey", "another-key"),
     "secret": helm.merged(helm.at("global.secrets.wandb.existingSecret", "team"), helm.at("secrets.enabled", False)),
 }

@@ -6,6 +6,7 @@ import random
 import re
 import secrets
 import subprocess
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,33 +14,36 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e import cluster
+from tests.e2e.cases import nested
 from tests.e2e.cluster import get, kubectl, until, why
 from tests.images.page import ask, form, listing, log_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(30)]
 RELEASE, NAME = "files", "files-filebrowser"
 BEGUN, REFUSED = 120, (401, 403)
-SHARD = random.Random(7).randbytes(3 << 20)
+SHARD, SUMMARY = "/data/imagenet/train/shard-00000.tar", "/results/runs/resnet50/summary.json"
+BYTES = random.Random(7).randbytes(3 << 20)  # of the shard
 FORM = form(act="login", cppwd="wrong password")
-VALUES = {
-    "global": {"storage": {"data": {"size": "64Mi"}, "results": {"size": "64Mi", "subPath": "team-a"}}},
-    "dataset": {"enabled": False},
-    "pytorchjob": {"enabled": False},
-    "filebrowser": {"enabled": True, "auth": {"existingSecret": "page"}},
+# Beside examples/filebrowser/page.yaml: claims of the release's own
+CLAIMS = {
+    "global.storage.data": {"existingClaim": "", "size": "64Mi"},
+    "global.storage.results": {"existingClaim": "", "size": "64Mi", "subPath": "team-a"},
+    "storage.enabled": True,
 }
+DOCUMENT = cluster.ROOT / "docs" / "filebrowser.md"
 # Fills the claims, then asks the page by its Service's name, as any pod can: for a file without a password, and with a
-# wrong one as a proxy that speaks TLS passes the login form on. A page that does not believe the proxy refuses the form.
+# wrong one as a proxy that speaks TLS passes the form on; a page that does not believe the proxy refuses the form.
 FILL = f"""
 import os, random, sys, time, urllib.error, urllib.request
-os.makedirs("/data/set"); os.makedirs("/results/runs/a")
-open("/data/set/shard.tar", "wb").write(random.Random(7).randbytes(3 << 20))
-open("/results/runs/a/summary.json", "w").write('{{"top1": 93.5}}')
-for name, target in (("password", "/etc/filebrowser/password"), ("up", "../../etc/hostname"), ("newest", "runs/a")):
-    os.symlink(target, f"/results/{{name}}")
+os.makedirs("/data/imagenet/train"); os.makedirs("/results/runs/resnet50")
+open("{SHARD}", "wb").write(random.Random(7).randbytes(3 << 20))
+open("{SUMMARY}", "w").write('{{"top1": 93.5}}')
+for name, to in (("password", "/etc/filebrowser/password"), ("up", "../../etc/group"), ("newest", "runs/resnet50")):
+    os.symlink(to, f"/results/{{name}}")
 for _ in range({BEGUN * 4}):
     try:
         print(urllib.request.urlopen("http://{NAME}/", timeout=5).status, flush=True)
-        urllib.request.urlopen("http://{NAME}/results/runs/a/summary.json", timeout=5)
+        urllib.request.urlopen("http://{NAME}{SUMMARY}", timeout=5)
         sys.exit("a file without a password")
     except urllib.error.HTTPError as error:
         print(error.code, flush=True)
@@ -97,19 +101,24 @@ def forwarded(namespace: str) -> Iterator[str]:
         forward.wait(20)
 
 
-def upgrade(namespace: str, image: dict[str, str], values: dict) -> None:
-    """Install or upgrade the release."""
-    own = {**values["global"], "image": image}
-    text = json.dumps({**values, "global": own})
-    cluster.helm("upgrade", "--install", RELEASE, "charts/trainyard", "-n", namespace, "-f", "-", stdin=text)
+def upgrade(namespace: str, image: dict[str, str], **values: object) -> None:
+    """Run helm upgrade --install with the documents' own values file and what this cluster needs beside it."""
+    own = nested(CLAIMS | {"global.image": image} | values)
+    files = ("-f", "examples/filebrowser/page.yaml", "-f", "-")
+    cluster.helm("upgrade", "--install", RELEASE, "charts/trainyard", "-n", namespace, *files, stdin=json.dumps(own))
+
+
+def kept_password(namespace: str) -> str:
+    """Return the password that the Secret holds."""
+    secret = json.loads(kubectl("get", "secret", "page", "-n", namespace, "-o", "json"))
+    return base64.b64decode(secret["data"]["password"]).decode()
 
 
 @pytest.fixture(scope="module")
 def page(namespace, image) -> Iterator[Page]:
-    password = secrets.token_urlsafe(18)
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "page"}, "stringData": {"password": password}}
-    kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(secret))
-    upgrade(namespace, image, VALUES)
+    (create,) = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("openssl rand")]
+    cluster.run("bash", "-c", create.replace("-n vision", f"-n {namespace}"))
+    upgrade(namespace, image)
     pod = filler(f"{image['registry']}/trainyard-filebrowser:{image['tag']}")
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
     kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=240s")
@@ -119,45 +128,59 @@ def page(namespace, image) -> Iterator[Page]:
         BEGUN,
     )
     with forwarded(namespace) as url:
-        yield Page(url, password, namespace)
+        yield Page(url, kept_password(namespace), namespace)
 
 
 @pytest.mark.parametrize("password", ["", "wrong password"])
 def test_without_the_password_there_is_no_file(page: Page, password: str):
-    for path in ("/data/set/shard.tar", "/results/runs/a/summary.json", "/results/?ls", "/data/?zip"):
+    for path in (SHARD, SUMMARY, "/results/?ls", "/data/?zip"):
         answer = page.path(path, password)
         assert answer.status in REFUSED, path
         assert b"top1" not in answer.body
-        assert SHARD[:64] not in answer.body
+        assert BYTES[:64] not in answer.body
     assert b"results" not in page.path("/?ls", password).body
 
 
 def test_with_it_there_are_listings_and_ranges_of_the_claims_own_bytes(page: Page):
     assert listing(f"{page.url}/results/", page.password) == {"runs/", "newest/"}  # its folder of the claim, no more
     assert page.path("/results/newest/summary.json").body == b'{"top1": 93.5}'
-    part = page.path("/data/set/shard.tar", Range="bytes=1000000-1999999")
-    assert (part.status, part.headers["Content-Range"]) == (206, f"bytes 1000000-1999999/{len(SHARD)}")
-    assert part.body == SHARD[1_000_000:2_000_000]
-    assert page.path("/data/set/shard.tar").body == SHARD
+    part = page.path(SHARD, Range="bytes=1000000-1999999")
+    assert (part.status, part.headers["Content-Range"]) == (206, f"bytes 1000000-1999999/{len(BYTES)}")
+    assert part.body == BYTES[1_000_000:2_000_000]
+    assert page.path(SHARD).body == BYTES
     for link in ("/results/password", "/results/up"):
         assert page.path(link).status in (403, 404)
+
+
+def test_the_documents_commands_fetch_files(page: Page, tmp_path):
+    """Run those that begin PASSWORD=$(kubectl get secret page ...) and curl -u; the fixture ran the others:
+
+    kubectl rollout status, kubectl port-forward, and helm upgrade --install with the same file.
+    """
+    (block,) = re.findall(r"^PASSWORD=.*?(?=```)", DOCUMENT.read_text(), re.M | re.S)
+    script = block.replace("-n vision", f"-n {page.namespace}").replace("http://localhost:8080", page.url)
+    done = cluster.run("bash", "-euc", f"cd {tmp_path}\n{script}")
+    assert '"href": "resnet50/"' in done.stdout
+    assert (tmp_path / "shard-00000.tar").read_bytes() == BYTES[: 1 << 20]
+    with zipfile.ZipFile(tmp_path / "run.zip") as archive:
+        assert archive.read("resnet50/summary.json") == b'{"top1": 93.5}'
 
 
 def test_nothing_is_written(page: Page):
     body, kind = form(act="bput", f=("new.txt", b"new"))
     assert page.path("/results/new.txt", None, "PUT", b"new").status == 403
     assert page.path("/results/", None, "POST", body, Content_Type=kind).status == 403
-    assert page.path("/results/runs/a/summary.json", None, "DELETE").status == 403
+    assert page.path(SUMMARY, None, "DELETE").status == 403
     for folder in ("data", "results"):
         done = cluster.run("kubectl", "exec", "-n", page.namespace, f"deployment/{NAME}", "--", "touch",
                            f"/srv/{folder}/new", check=False)  # fmt: skip
         assert "Read-only file system" in done.stderr
     found = kubectl("exec", "-n", page.namespace, f"deployment/{NAME}", "--", "find", "/srv", "-type", "f")
-    assert sorted(found.split()) == ["/srv/data/set/shard.tar", "/srv/results/runs/a/summary.json"]
+    assert sorted(found.split()) == [f"/srv{SHARD}", f"/srv{SUMMARY}"]
 
 
 def test_the_password_is_in_the_secret_and_nowhere_else(page: Page):
-    page.path("/results/runs/a/summary.json", "")  # so that there is something to log
+    page.path(SUMMARY, "")  # so that there is something to log
     ask(f"{page.url}/results/?pw={page.password}")
     log_in(page.url, page.password)
     place = ("-n", page.namespace)
@@ -173,13 +196,13 @@ def test_the_password_is_in_the_secret_and_nowhere_else(page: Page):
         assert len(text) > 100, where
         for form_of_it in (page.password, base64.b64encode(page.password.encode()).decode()):
             assert form_of_it not in text, where
-    stored = json.loads(kubectl("get", "secret", "page", *place, "-o", "json"))["data"]["password"]
-    assert base64.b64decode(stored).decode() == page.password
+    assert kept_password(page.namespace) == page.password
+    assert len(page.password) == 24
 
 
 def test_a_new_password_needs_no_restart(page: Page):
     cookie = log_in(page.url, page.password)
-    assert page.path("/results/runs/a/summary.json", "", Cookie=cookie).status == 200
+    assert page.path(SUMMARY, "", Cookie=cookie).status == 200
     old, page.password = page.password, secrets.token_urlsafe(18)
     patch = json.dumps({"stringData": {"password": page.password}})
     kubectl("patch", "secret", "page", "-n", page.namespace, "-p", patch)
@@ -195,7 +218,7 @@ def test_a_new_password_needs_no_restart(page: Page):
 
     until("the page takes the new password", taken, 100)
     with forwarded(page.namespace) as url:
-        file = f"{url}/results/runs/a/summary.json"
+        file = url + SUMMARY
         assert ask(file, page.password).status == 200
         assert ask(file, old).status in REFUSED
         assert ask(file, "", Cookie=cookie).status in REFUSED
@@ -204,8 +227,7 @@ def test_a_new_password_needs_no_restart(page: Page):
 
 
 def test_a_missing_secret_is_named(page: Page, image):
-    values = {**VALUES, "filebrowser": {"enabled": True, "auth": {"existingSecret": "missing"}}}
-    upgrade(page.namespace, image, values)
+    upgrade(page.namespace, image, **{"filebrowser.auth.existingSecret": "missing"})
     seen = [""]
 
     def named() -> bool:

@@ -1,0 +1,54 @@
+"""The files of docs/filebrowser.md: the same on both Helms, valid, restricted, and the password in none of them."""
+
+import base64
+import re
+
+import pytest
+import yaml
+
+from . import helm
+
+FOLDER = helm.ROOT / "examples" / "filebrowser"
+LOCATION = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
+RELEASES = {"page": ["page"], "page by TLS": ["page", "ingress"], "another server": ["other-server"]}
+TEXT = (helm.ROOT / "docs" / "filebrowser.md").read_text()
+
+
+@pytest.mark.parametrize("files", RELEASES.values(), ids=RELEASES)
+def test_the_values_are_complete_and_valid(files: list[str]):
+    values = helm.merged(*(yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) for name in files))
+    texts = [helm.template(values, program, "files") for program in helm.HELMS]
+    assert helm.documents(texts[0]) == helm.documents(texts[1])
+    helm.run("kubeconform", "-strict", "-schema-location", LOCATION, stdin=texts[0])
+    assert helm.run("podsecurity", stdin=texts[0]).startswith("1 pod templates, 0 findings")
+    kinds = sorted(one["kind"] for one in helm.documents(texts[0]))
+    assert kinds == sorted(["Deployment", "NetworkPolicy", "Service", *(["Ingress"] if "ingress" in files else [])])
+
+
+def test_the_document_names_every_file_and_no_key_that_is_not_there():
+    assert {f"{name}.yaml" for name in re.findall(r"examples/filebrowser/([\w-]+)\.yaml", TEXT)} == {
+        path.name for path in FOLDER.glob("*.yaml")
+    }
+    for key in set(re.findall(r"`(filebrowser(?:\.[A-Za-z]+)+)", TEXT)):
+        node = helm.defaults()
+        for step in key.split("."):
+            assert step in node, key
+            node = node[step]
+
+
+def test_a_password_in_values_is_rendered_into_the_secret_alone():
+    text = helm.template(helm.everything())
+    encoded = base64.b64encode(b"not-a-password").decode()
+    assert "not-a-password" not in text
+    holding = [one["kind"] for one in helm.documents(text) if encoded in str(one)]
+    assert holding == ["Secret"]
+    other = helm.template(helm.merged(helm.everything(), helm.at("filebrowser.auth.password", "quite-another")))
+    assert other.replace(base64.b64encode(b"quite-another").decode(), encoded) == text
+
+
+@pytest.mark.parametrize("release", ["demo", "a" * 51, "a" * 53, "7th.run", "r.e.l-e.a-s.e"])
+def test_names_fit_a_service(release: str):
+    made = helm.documents(helm.template(helm.everything(), release=release))
+    for kind in ("Service", "Deployment"):
+        (name,) = [one["metadata"]["name"] for one in made if one["kind"] == kind]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name), kind
