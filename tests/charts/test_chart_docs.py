@@ -11,7 +11,7 @@ sys.path.insert(0, str(helm.ROOT / "scripts"))
 from release import remedies
 
 CHART = (helm.ROOT / "docs" / "chart.md").read_text()
-GITOPS = [(helm.ROOT / "docs" / name).read_text() for name in ("argocd.md", "kueue.md")]
+GITOPS = [(helm.ROOT / "docs" / name).read_text() for name in ("argocd.md", "kueue.md", "metrics.md")]
 TROUBLE = (helm.ROOT / "docs" / "troubleshooting.md").read_text()
 ROWS = re.findall(r"^\| `(.+)` \| (.+) \| .+ \|$", TROUBLE, re.M)
 KEYS = re.compile(r"`((?:global|pytorchjob|mpijob|secrets|networkPolicy|dataset|storage)(?:\.[A-Za-z]+)+)")
@@ -28,7 +28,10 @@ def test_the_tables_are_whole():
         assert f"| {code} | {meaning} |" in TROUBLE
 
 
-@pytest.mark.parametrize("text", [CHART, TROUBLE, *GITOPS], ids=["chart", "troubleshooting", "argocd", "kueue"])
+PAGES = {"chart": CHART, "troubleshooting": TROUBLE} | dict(zip(("argocd", "kueue", "metrics"), GITOPS, strict=True))
+
+
+@pytest.mark.parametrize("text", PAGES.values(), ids=PAGES.keys())
 def test_every_key_that_is_named_exists(text):
     named = set(KEYS.findall(text))
     for key in named:

@@ -24,12 +24,13 @@ from tests.e2e.cluster import get, lines, until
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(60)]
 RELEASE = "watched"
 RUN = f"{RELEASE}-pytorchjob"
-STEPS = 48
+STEPS = 40
 SETTINGS = [
     "--set", "mpijob.enabled=false,pytorchjob.enabled=true",
     "--set", "global.metrics.enabled=true",
     "--set", "global.training.processesPerNode=1",
-    "--set", f"global.training.config.max_steps={STEPS},global.training.config.checkpoint.every_steps=20",
+    "--set", f"global.training.config.max_steps={STEPS},global.training.config.batch.global=32",
+    "--set", "global.training.config.checkpoint.every_steps=20",
 ]  # fmt: skip
 DEPLOY = cluster.ROOT / "deploy"
 # Panels that may be empty, and why
@@ -98,7 +99,7 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         until("the run's first step", lambda: server.query("trainyard_step > 0"), 180)
         targets = server.get("targets")["activeTargets"]
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
-        cluster.follow(RELEASE, namespace, 240)
+        cluster.follow(RELEASE, namespace, 400)
         cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
         yield server, folder / "run", (began, time.time()), targets, firing
 
