@@ -12,12 +12,14 @@ import pytest
 from conftest import SCRIPTS
 from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
+COMMAND = ".venv/bin/python examples/sdk/local.py --processes 2"
+
 
 def test_a_function_runs_on_two_processes_of_this_machine(tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
     work.mkdir()
     done = subprocess.run(
-        [sys.executable, SCRIPTS / "local.py", "--processes", "2", "--global-batch", "64", "--results", results],
+        [*COMMAND.split(), "--global-batch", "64", "--results", results], cwd=SCRIPTS.parents[1],
         env={**os.environ, "TMPDIR": str(work)}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
