@@ -15,7 +15,7 @@ from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until, why
 from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(110)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.takes(110)]
 RELEASE = "cross"
 EVERY = 5  # steps between checkpoints
 KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
@@ -101,7 +101,7 @@ def disturb(story: Story) -> None:
     kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
     until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2, 180)
     story.after = set(pods_of(space).values())
-    cluster.follow(RELEASE, space, 300)
+    cluster.follow(RELEASE, space, 450)
     story.statuses.append(trainjob(space)["status"]["trainerStatus"])
     story.finished = why(RELEASE, space)
 

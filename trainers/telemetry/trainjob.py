@@ -27,8 +27,8 @@ from trainers.telemetry.metrics import Event
 VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
 EVERY = 10.0  # seconds between messages
 LONGEST_PAUSE = 600.0  # seconds, after failures
-TIMEOUT = 5.0  # seconds that one answer may take
-LAST_SECONDS = 5.0  # that the end of a run may wait for the last message
+TIMEOUT = 10.0  # seconds that one answer may take
+LAST_SECONDS = 8.0  # that the end of a run may wait for the last message
 SHOWN = ("loss", "top1", "top5", "images_per_second", "epoch", "step")
 
 
