@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what needs the cluster or the images
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort files by the seconds of their mark `takes`; what has none keeps its place behind them."""
@@ -11,4 +14,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("takes")
         seconds[item.path] = max(seconds.get(item.path, 0), mark.args[0] if mark else 0)
+        if item.path.parent not in CLUSTER and any(item.get_closest_marker(name) for name in ("e2e", "images")):
+            raise pytest.UsageError(f"{item.nodeid} is marked e2e or images: move it to tests/e2e or tests/images")
     items.sort(key=lambda item: -seconds[item.path])
