@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import cluster
-from tests.e2e.owners import LABELS
 
 pytestmark = [
     pytest.mark.e2e,
@@ -108,6 +107,13 @@ def test_the_webhooks_of_trainer_and_jobset_refuse_in_words():
     assert "invalid replicatedJob name 'absent'" in refusal
 
 
+def test_none_of_them_can_lose_a_lease_and_end():
+    leases = cluster.get("leases.coordination.k8s.io", "jobset-system", "-A")
+    held = {lease["spec"].get("holderIdentity") for lease in leases if lease["metadata"]["namespace"] in NAMESPACES}
+    pods = {pod["metadata"]["name"] for name in NAMESPACES for pod in cluster.get("pods", name)}
+    assert not {pod for pod in pods for holder in held if holder and holder.startswith(pod)}
+
+
 def test_kueue_holds_what_names_a_queue_and_leaves_the_rest_alone():
     queued, _ = asked("kubeflow.org/v1", "PyTorchJob", PYTORCH, QUEUE)
     free, _ = asked("kubeflow.org/v1", "PyTorchJob", PYTORCH)
@@ -126,11 +132,9 @@ def test_no_webhook_is_asked_about_every_pod():
     assert not {"pods", "deployments", "statefulsets"} & asked_about
 
 
-def test_a_namespace_goes_away_beside_kueues_own_apis():
-    name = f"e2e-{secrets.token_hex(3)}"
-    cluster.kubectl("create", "namespace", name)
-    cluster.kubectl("label", "namespace", name, *(f"{key}={value}" for key, value in LABELS.items()))
-    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
+def test_no_api_is_served_by_a_pod_whose_absence_would_keep_namespaces_from_being_deleted():
+    services = json.loads(cluster.kubectl("get", "apiservices", "-o", "json"))["items"]
+    assert [item["metadata"]["name"] for item in services if item["spec"].get("service")] == []
 
 
 def test_argo_cd_ends_with_the_node_and_is_reached_from_nowhere_else():

@@ -1,5 +1,5 @@
 # What the add-ons are built from and of: programs of the Go modules beside this file, images that hold them, manifests.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 GO_MINIMUM=1.26.3 # Argo CD asks for it
 EXTRAS=(trainer kueue argocd)
 
@@ -53,17 +53,19 @@ manifests() {
     sed "s#@IMAGE@#$3#; s#@VERSION@#$(pinned "$1")#" "$file" > "$work/${file##*/}"
   done
   cp -r --no-preserve=mode "$module/$2" "$work/upstream"
+  # one replica: nobody to agree with, and a busy machine would lose the lease, which ends the process
+  find "$work/upstream" -name controller_manager_config.yaml -exec sed -i 's/leaderElect: true/leaderElect: false/' {} +
   "$KUBECTL" kustomize "$work" > "$PARTIAL/manifests/$1.yaml"
 }
 
 # controller MODULE FOLDER: a program that runs as a pod. Its image is tagged by version and content: another one is rolled out.
 controller() {
-  local image
-  image=$IMAGE/$1:$(pinned "$1")-$KEY
+  local tagged
+  tagged=$IMAGE/$1:$(pinned "$1")-$KEY
   program "$1" "$PARTIAL/manager"
-  python3 "$HERE/images/oci.py" "$image" "$PARTIAL/images/$1.tar" "$PARTIAL/manager:/manager" -- /manager
+  python3 "$HERE/images/oci.py" "$tagged" "$PARTIAL/images/$1.tar" "$PARTIAL/manager:/manager" -- /manager
   rm "$PARTIAL/manager"
-  manifests "$1" "$2" "$image"
+  manifests "$1" "$2" "$tagged"
 }
 
 build_jobset() { controller jobset config; }

@@ -18,11 +18,17 @@ extra_version() { { files extras/start.sh; also "$1"; } | content_key "$(extra_k
 # also NAME: files of the project, for users too, that the add-on wants applied: mpi-operator's own role lacks what resumes an MPIJob
 also() { if [ "$1" = kueue ]; then echo examples/kueue/mpi-operator.yaml; fi; }
 
-# extra_healthy NAME
+# look: which deployments are there and well? Asked once for all add-ons
+look() {
+  FOUND=$(kubectl get deployments -A -o 'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.conditions[?(@.type=="Available")].status}{"\n"}{end}')
+}
+
+# extra_healthy NAME: a busy machine may make it slow, so one that has just lost its pod is given a minute
 extra_healthy() {
   local item
   [ "$(cat "$LIVE/$1.ready" 2> /dev/null)" = "$(extra_version "$1")" ] || return 1
   for item in $(deployments_of "$1"); do
+    grep -qx "$item True" <<< "$FOUND" && continue
     kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
   if [ "$1" = argocd ]; then
@@ -57,10 +63,10 @@ wait_extra() {
 
 # argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine
 argocd_daemon() {
-  local name=$1 home=$LIVE/argocd
+  local name=$1 home=$LIVE/argocd config=$RUN/admin.conf
   shift
   LOG=$LIVE/log RUN=$LIVE daemon "$name" "$HERE/in-node" env PATH="$home/bin:/usr/local/bin:/usr/bin:/bin" TMPDIR="$home/tmp" HOME="$home" \
-    KUBECONFIG="$RUN/admin.conf" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false "$@"
+    KUBECONFIG="$config" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false "$@"
 }
 
 # stop_argocd: whatever of it still runs
