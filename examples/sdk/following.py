@@ -8,30 +8,37 @@ from typing import Any
 from kubeflow.trainer import TrainerClient
 from kubernetes import client as kubernetes
 from text import fail
+from urllib3.exceptions import HTTPError
 
 API = ("trainer.kubeflow.org", "v1alpha1")
 
 
 def follow(client: TrainerClient, job: str, timeout: int = 3600) -> int:
     """Print log, progress and warnings of a job until it has ended; 0 if that was good."""
-    until, reader, said = time.monotonic() + timeout, None, set[str]()
+    until, said = time.monotonic() + timeout, set[str]()
+    readers: dict[str, Thread] = {}  # by pod: a job whose pods are made anew has another one
     while True:
         if time.monotonic() > until:
             fail(f"trainjob/{job} has not ended in {timeout} s and goes on; raise --timeout, or follow it by watch.py")
         try:
             state = client.get_job(job)
-        except RuntimeError as error:
-            fail(f"trainjob/{job}: {getattr(error.__cause__, 'reason', '') or error.__cause__ or error}")
+            told = [*progress(client, job), *warnings(client, job)]
+        except (RuntimeError, TimeoutError, HTTPError, kubernetes.ApiException) as error:
+            cause: Any = error.__cause__ or error
+            if getattr(cause, "status", 0) == 404:
+                fail(f"trainjob/{job}: {cause.reason}; watch.py without a name lists those there are")
+            print(f"warning: asking again, since the API server did not answer: {cause}", flush=True)
+            time.sleep(5)
+            continue
         node = next((step for step in state.steps if step.name == "node-0"), None)
-        if not reader and node and node.status != "Pending":  # earlier the SDK gives an empty log, and no error
-            reader = Thread(target=_print_log, args=(client, job), daemon=True)
-            reader.start()
-        for line in [*progress(client, job), *warnings(client, job)]:
-            if line not in said:
-                said.add(line)
-                print(line, flush=True)
+        if node and node.pod_name not in readers and node.status != "Pending":  # then the SDK's log is empty
+            readers[node.pod_name] = Thread(target=_print_log, args=(client, job), daemon=True)
+            readers[node.pod_name].start()
+        for line in (line for line in told if line not in said):
+            said.add(line)
+            print(line, flush=True)
         if state.status in ("Complete", "Failed"):
-            if reader:
+            for reader in readers.values():
                 reader.join(10)
             print("\n".join([*last_words(client, job), f"trainjob/{job}: {state.status}"]), flush=True)
             return int(state.status == "Failed")
@@ -86,8 +93,11 @@ def delete(client: TrainerClient, job: str) -> None:
 
 
 def _print_log(client: TrainerClient, job: str) -> None:
-    for line in client.get_job_logs(job, follow=True):
-        print(f"[node-0] {line}", flush=True)
+    try:
+        for line in client.get_job_logs(job, follow=True):
+            print(f"[node-0] {line}", flush=True)
+    except RuntimeError as error:
+        print(f"warning: the log broke off: {error.__cause__ or error}", flush=True)
 
 
 def _namespace(client: TrainerClient) -> str:

@@ -34,7 +34,7 @@ def options(description: str, nodes: int, gpus: int) -> argparse.ArgumentParser:
     parser.add_argument("--name", default=f"{prefix}-{secrets.token_hex(3)}", help="the job's (else a random one)")
     parser.add_argument("--nodes", type=int, default=nodes, help=f"pods (default {nodes})")
     parser.add_argument("--gpus", type=int, default=gpus, help=f"GPUs and processes per node (default {gpus}), or 0")
-    parser.add_argument("--cpu", default="1", help="processors per node; without GPUs as many processes, rounded up")
+    parser.add_argument("--cpu", help="processors per node (without GPUs 1, and as many processes, rounded up)")
     parser.add_argument("--memory", help="memory per node, for example 16Gi (the runtime's own unless given)")
     parser.add_argument("--timeout", type=int, default=3600, help="seconds to wait for the end (default 3600)")
     parser.add_argument("--detach", action="store_true", help="create the job and leave; watch.py follows it later")
@@ -60,8 +60,8 @@ def connect(namespace: str | None) -> TrainerClient:
 
 
 def resources(given: argparse.Namespace) -> dict[str, Any]:
-    """Resources of a node, requests and limits alike. CPUs are always named: the SDK cannot read limits without."""
-    amounts = {"cpu": given.cpu, "gpu": given.gpus, "memory": given.memory}
+    """Resources of a node, requests and limits alike, over the runtime's own. The SDK wants CPUs or GPUs among them."""
+    amounts = {"gpu": given.gpus, "cpu": given.cpu or (None if given.gpus else "1"), "memory": given.memory}
     return {name: amount for name, amount in amounts.items() if amount}
 
 

@@ -120,6 +120,12 @@ def test_the_sdk_reads_runtime_jobs_logs_and_events(outputs, client) -> None:
     assert client.get_job_events("two")
 
 
+def test_the_runtime_alone_trains_nothing(outputs, namespace: str) -> None:
+    assert {job["metadata"]["name"] for job in get("trainjobs", namespace)} <= JOBS.keys()
+    assert not get("pytorchjobs", namespace)
+    assert {job["metadata"].get("ownerReferences", [{}])[0].get("kind") for job in get("jobs", namespace)} == {"JobSet"}
+
+
 def test_jobs_are_listed_followed_and_deleted(outputs, namespace: str) -> None:
     listed = start(WATCH, namespace).communicate(timeout=100)[0]
     assert "two: Complete" in listed
