@@ -182,7 +182,9 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
     training.update({} if own else {"processesPerNode": 0, **processes})
     for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize") if own else ():
         training.pop(key, None)
-    training["resources"] = {"requests": {"cpu": "1"}} if pick.random() < 0.5 else {"limits": {"memory": "8000Pi"}}
+    training["resources"] = (
+        {"requests": {"cpu": pick.choice(("1", 2, 0.5))}} if pick.random() < 0.5 else {"limits": {"memory": "8000Pi"}}
+    )
     if not own:
         rdma = training.get("rdma", {})
         if not rdma.get("resource"):

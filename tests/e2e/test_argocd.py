@@ -17,17 +17,19 @@ from tests.e2e.cluster import get, kubectl, until
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(1200),
+    pytest.mark.takes(150),
     pytest.mark.usefixtures("argocd", "kueue"),
     pytest.mark.skipif(not cluster.OWN, reason="it starts Argo CD in the one-node cluster"),
 ]
 STEPS, MORE = 6, 9
+# Quantities as people write them, which the API server and Argo CD write otherwise: that must be no drift
 DATASET = {
     "global": {
-        "storage": {"data": {"size": "1Gi", "storageClass": ""}, "results": {"size": "5Gi", "storageClass": ""}},
+        "storage": {"data": {"size": "1024Mi", "storageClass": ""}, "results": {"size": "5120Mi", "storageClass": ""}},
         "secrets": {"kaggle": {"existingSecret": ""}},
         "dataset": {"name": "fashion"},
     },
-    "dataset": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}},
+    "dataset": {"resources": {"requests": {"cpu": "0.1", "memory": "262144Ki"}}},
 }
 RUN = {
     "global": {
@@ -36,7 +38,7 @@ RUN = {
             "nodes": 1, "gpusPerNode": 0, "processesPerNode": 1, "recipe": "demo", "shmSize": "64Mi",
             "config": {"max_steps": STEPS, "batch": {"global": 16}, "wandb": {"mode": "off"}},
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-            "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "4Gi"}},
+            "resources": {"requests": {"cpu": 0.01, "memory": "65536Ki"}, "limits": {"memory": "4096Mi"}},
         },
     },
 }  # fmt: skip
@@ -44,8 +46,6 @@ RUN = {
 QUEUED = {"global": {"training": {"name": "queued"}, "scheduling": {"queue": "team-a"}}}
 # `shutil.copy` cannot be called as a model is: a Python error, and so exit code 1
 BROKEN = {"global": {"training": {"name": "broken", "config": {"model": {"name": "shutil:copy"}}}}}
-
-
 ENDS = {"data": "Healthy", "ddp": "Healthy", "mpi": "Healthy", "broken": "Degraded", "queued": "Suspended"}
 
 

@@ -67,6 +67,20 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- $_ := set $resources $kind . -}}
 {{- end -}}
 {{- end -}}
+{{- include "common.quantities" $resources -}}
+{{- end -}}
+
+{{/* Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and the schemas of PyTorchJob and MPIJob take none. */}}
+{{- define "common.quantities" -}}
+{{- $resources := dict -}}
+{{- range $kind, $amounts := . -}}
+{{- $texts := dict -}}
+{{- range $name, $amount := $amounts -}}
+{{- $fraction := and (kindIs "float64" $amount) (ne (floor $amount) $amount) -}}
+{{- $_ := set $texts $name (ternary (toString $amount) $amount $fraction) -}}
+{{- end -}}
+{{- $_ := set $resources $kind $texts -}}
+{{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
 

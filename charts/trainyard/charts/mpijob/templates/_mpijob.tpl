@@ -40,7 +40,7 @@ spec:
         - name: TRAINYARD_WAIT_SECONDS
           value: {{ int $root.Values.launcher.wait | quote }}
       resources:
-        {{- toYaml $root.Values.launcher.resources | nindent 8 }}
+        {{- include "common.quantities" $root.Values.launcher.resources | nindent 8 }}
       {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
         {{- include "common.containerSecurity" "" | nindent 8 }}
