@@ -79,6 +79,11 @@ OTHER: dict[str, Any] = {
     "networkPolicy.training.egress": [{"ports": [{"port": 443}]}],
     "networkPolicy.training.ingress": [{"from": [{"podSelector": {}}]}],
     "networkPolicy.dataset.egress": [],
+    "networkPolicy.metrics.from": [{"podSelector": {}}],
+    "global.metrics.kind": "podMonitor",
+    "global.metrics.interval": "15s",
+    "global.metrics.labels": {"release": "prometheus"},
+    **{f"global.metrics.rules.{key}": 0.4 for key in ("slowRankShare", "goodputShare", "dataWaitShare")},
     "secrets.external.store.kind": "SecretStore",
     "secrets.external.refreshInterval": "2h",
     "secrets.external.objectstore.properties": {"AWS_ACCESS_KEY_ID": "id"},
@@ -96,7 +101,12 @@ OTHER: dict[str, Any] = {
     "networkPolicy.filebrowser.ingress": [{"from": [{"podSelector": {}}]}],
 }
 # What must hold for a value to matter.
+METRICS = helm.at("global.metrics", {"enabled": True, "kind": "podMonitor", "rules": {"enabled": True}})
 CONTEXT: dict[str, helm.Values] = {
+    **{f"global.metrics.{key}": METRICS for key in ("port", "interval", "labels")},
+    **{f"global.metrics.rules.{key}": METRICS for key in helm.defaults()["global"]["metrics"]["rules"]},
+    "global.metrics.kind": helm.at("global.metrics.enabled", True),
+    "networkPolicy.metrics.from": helm.merged(METRICS, helm.at("networkPolicy.enabled", True)),
     "global.training.rdma.count": RDMA,
     "global.training.rdma.env": RDMA,
     **{

@@ -21,7 +21,7 @@ from scripts.dashboard.server import running
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1000), pytest.mark.takes(60)]
 RELEASE = "watched"
 RUN = f"{RELEASE}-pytorchjob"
 STEPS = 40
@@ -84,9 +84,14 @@ def beside_the_pods() -> tuple[list[str], str]:
     return ["nsenter", "-t", (state / "run" / "node.pid").read_text().strip(), "-n", "--"], address
 
 
+def trainers(namespace: str) -> set[str]:
+    """Identity of each training pod of the release, one that has ended included."""
+    return {pod["metadata"]["uid"] for pod in get("pods", namespace, "-l", "app.kubernetes.io/name=pytorchjob")}
+
+
 @pytest.fixture(scope="module")
 def seen(namespace, pods, archive, install, tmp_path_factory):
-    """Train under a Prometheus; yields it while it still runs, the run directory, and how long the run took."""
+    """Train under a Prometheus, through an upgrade that changes metrics; yields what all tests look at."""
     if not cluster.OWN:
         pytest.skip("pods of another cluster cannot be reached from here")
     folder = tmp_path_factory.mktemp("metrics")
@@ -96,11 +101,14 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
     with running(folder / "prometheus", scraping(pods), [rules], within=within, address=address) as server:
         began = time.time()
         install(RELEASE, namespace, *SETTINGS)
-        until("the run's first step", lambda: server.query("trainyard_step > 0"), 180)
+        until("the run's first step", lambda: server.query("trainyard_step > 0"), 400)
         targets = server.get("targets")["activeTargets"]
+        before = trainers(namespace)
+        install(RELEASE, namespace, *SETTINGS, "--set", "global.metrics.port=9500")
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
         cluster.follow(RELEASE, namespace, 400)
         cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
+        assert trainers(namespace) == before, "another port for metrics has started pods anew"
         yield server, folder / "run", (began, time.time()), targets, firing
 
 
