@@ -4,10 +4,10 @@
     python examples/sdk/our_trainers.py -n training --runtime run --gpus 0 --cpu 200m --set epochs=1 --set strategy=fsdp
     python examples/sdk/our_trainers.py -n training --runtime run --gpus 8 --recipe resnet50-a3 --form function
 
-Settings are the release's own, with --recipe and --set over them. The run directory is /results/runs/NAME: a job of the
-same --name goes on from the last checkpoint. "--form command" starts our launcher: exit codes reach the pod, and what
-another try may cure is tried again. "--form function" sends a function for torchrun, which you may put code of your own
-into; torchrun makes every failure a 1, which ends the job.
+Settings are the release's own, with --recipe and --set over them. The run directory is /results/runs/NAME: delete a job
+and create another of the same --name, and it goes on from the last checkpoint. "--form command" starts our launcher, so
+that exit codes reach the pod, and what another try may cure is tried again. "--form function" sends a function for
+torchrun, which you may put code of your own into; torchrun makes every failure a 1, which ends the job.
 """
 
 import jobs
