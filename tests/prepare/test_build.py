@@ -22,9 +22,8 @@ from tests.prepare.archives import DATA, HASTE, SYNSETS, config, contents, image
 from trainers.data.shards import open_split
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
-from trainers.prepare import heartbeat
+from trainers.prepare import heartbeat, writer
 from trainers.prepare import manifest as manifests
-from trainers.prepare import writer
 from trainers.prepare.build import Options, build
 
 
