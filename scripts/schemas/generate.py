@@ -17,7 +17,7 @@ from bundle import Schema, bundle, from_kubernetes, settings, trim
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "trainyard"
 BIN = ROOT / "build" / "bin"
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob")
+SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser")
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
