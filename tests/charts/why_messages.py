@@ -189,6 +189,7 @@ FURTHER = {
     "no WorkloadPriorityClass is named urgent": "global.scheduling.queuePriority",
     "Preempted to accommodate a workload (UID: u, JobUID: j) due to prioritization in the ClusterQueue; preemptor "
     "path: /small; preemptee path: /small (pytorchjob/deadline-x)": "it has saved",
+    "TrainJob resources reconciliation failed: no matches for kind JobSet": "is JobSet installed",
     "mpi-operator: not resumed": "kubectl apply -f examples/kueue/mpi-operator.yaml",
     "nobody has prepared /data/imagenet for 900 s (no shard is finished yet), and its preparation may wait": "upgrade",
     'could not get ClusterSecretStore "vault", not found': "secrets.external.store",
