@@ -107,6 +107,7 @@ CONTEXT: dict[str, helm.Values] = {
     **{f"global.metrics.rules.{key}": METRICS for key in helm.defaults()["global"]["metrics"]["rules"]},
     "global.metrics.kind": helm.at("global.metrics.enabled", True),
     "networkPolicy.metrics.from": helm.merged(METRICS, helm.at("networkPolicy.enabled", True)),
+    "global.dataset.idleWait": helm.at("global.scheduling.queue", "vision"),
     "global.training.rdma.count": RDMA,
     "global.training.rdma.env": RDMA,
     **{
