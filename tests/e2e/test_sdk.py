@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import TrainerClient
+from kubeflow.trainer.options import Name
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
@@ -33,18 +34,25 @@ JOBS = {
 WATCH = ".venv/bin/python examples/sdk/watch.py"
 
 
-def start(command: str, namespace: str, *options: str) -> subprocess.Popen[str]:
+def start(command: str, namespace: str, *options: str, **env: str) -> subprocess.Popen[str]:
     """Start a script of examples/sdk."""
     words = [*command.split(), "-n", namespace, *options]
     return subprocess.Popen(
-        words, cwd=cluster.ROOT, env=cluster.ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        words, cwd=cluster.ROOT, env=cluster.ENV | env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
 
 
 @pytest.fixture(scope="module")
-def outputs(namespace: str, install, trainer_v2) -> Iterator[dict[str, tuple[int, str]]]:
+def client(namespace: str) -> TrainerClient:
+    """The SDK's own client."""
+    return TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=cluster.KUBECONFIG))
+
+
+@pytest.fixture(scope="module")
+def outputs(namespace: str, install, trainer_v2, client) -> Iterator[dict[str, tuple[int, str]]]:
     """Exit code and output of each script, by its job's name."""
     install(RUNTIME, namespace, values="examples/sdk/runtime.yaml")
+    client.train(runtime=RUNTIME, options=[Name("plain")])
     running = {job: start(JOBS[job], namespace, "--runtime", RUNTIME, "--name", job) for job in JOBS}
     try:
         found = {job: process.communicate(timeout=800)[0] for job, process in running.items()}
@@ -52,12 +60,6 @@ def outputs(namespace: str, install, trainer_v2) -> Iterator[dict[str, tuple[int
     finally:
         for process in running.values():
             process.kill()
-
-
-@pytest.fixture(scope="module")
-def client(namespace: str) -> TrainerClient:
-    """The SDK's own client."""
-    return TrainerClient(KubernetesBackendConfig(namespace=namespace, config_file=cluster.KUBECONFIG))
 
 
 def test_a_function_trains_on_two_nodes_with_the_batch_asked_for(outputs) -> None:
@@ -87,9 +89,32 @@ def test_our_trainers_train_by_command_and_by_function(outputs, job: str, strate
     assert f"published to /results/runs/{job}/published" in output
 
 
+def test_without_a_trainer_the_runtime_trains_with_the_releases_settings(outputs, namespace: str, client) -> None:
+    followed = start(WATCH, namespace, "plain")
+    said = followed.communicate(timeout=200)[0]
+    assert followed.returncode == 1, said
+    assert re.search(r"plain-node-0-\d-\w+ ended 2: .*/data/", said), said  # it is our trainer that misses its data
+    log = [*client.get_job_logs("plain", "node-0"), *client.get_job_logs("plain", "node-1")]
+    assert any("2 pods reach each other" in line for line in log), log
+
+
+def test_versions_that_do_not_fit_are_named(outputs, namespace: str) -> None:
+    kubectl(
+        "create",
+        "configmap",
+        "kubeflow-trainer-public",
+        "-n",
+        namespace,
+        "--from-literal=kubeflow_trainer_version=v2.1.0",
+    )
+    said = start(WATCH, namespace, KUBEFLOW_SYSTEM_NAMESPACE=namespace).communicate(timeout=100)[0]
+    assert "warning: the cluster's Kubeflow Trainer is v2.1.0" in said
+    assert "warning" not in start(WATCH, namespace).communicate(timeout=100)[0]
+
+
 def test_progress_is_shown(outputs, client) -> None:
     _, output = outputs["ours"]
-    assert "progress: 100 %" in output
+    assert "progress: 100 %" in output, output
     assert "top1" in output.split("progress: 100 %")[1].splitlines()[0]
     assert not hasattr(client.get_job("ours"), "trainer_status"), "the SDK has it now: use it"
 
@@ -115,13 +140,13 @@ def test_the_sdk_reads_runtime_jobs_logs_and_events(outputs, client) -> None:
         (runtime.name, runtime.trainer.framework) for runtime in client.list_runtimes() if runtime.name == RUNTIME
     ] == [(RUNTIME, "torch")]
     states = {job.name: job.status for job in client.list_jobs()}
-    assert states == {**dict.fromkeys(JOBS, "Complete"), "wrong": "Failed", "waits": "Created"}
+    assert states == {**dict.fromkeys(JOBS, "Complete"), "wrong": "Failed", "waits": "Created", "plain": "Failed"}
     assert any("samples a step" in line for line in client.get_job_logs("two"))
     assert client.get_job_events("two")
 
 
 def test_the_runtime_alone_trains_nothing(outputs, namespace: str) -> None:
-    assert {job["metadata"]["name"] for job in get("trainjobs", namespace)} <= JOBS.keys()
+    assert {job["metadata"]["name"] for job in get("trainjobs", namespace)} <= {*JOBS, "plain"}
     assert not get("pytorchjobs", namespace)
     assert {job["metadata"].get("ownerReferences", [{}])[0].get("kind") for job in get("jobs", namespace)} == {"JobSet"}
 
