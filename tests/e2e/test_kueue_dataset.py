@@ -17,7 +17,7 @@ from tests.e2e.cluster import kubectl, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(70), pytest.mark.timeout(1200)]
-IDLE = 12  # seconds for which trainers hold their quota while nobody prepares
+IDLE = 40  # seconds for which trainers hold their quota while nobody prepares
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
 # What keeps a job waiting, and what scripts/why says of it
 CASES = {
@@ -77,9 +77,14 @@ class Pair:
         own = f"{QUEUE}={self.name},global.dataset.name={self.name}"
         only = f"{own},dataset.enabled=false,global.training.config.max_steps=1,global.dataset.idleWait={self.idle}"
         self.install(self.name, self.namespace, *CLAIMS, "--set", only, values=EXAMPLES / "run.yaml")
-        until("it waits for its dataset", lambda: "preflight: waiting for" in why(self.name, self.namespace), 200)
+        until("it waits for its dataset", self.waits, 200)
         alone = ",".join([own, "storage.enabled=false,pytorchjob.enabled=false", *more])
         self.install(f"{self.name}-data", self.namespace, *CLAIMS, "--set", alone, values=EXAMPLES / "run.yaml")
+
+    def waits(self) -> bool:
+        """Return whether a pod of the trainers is in its preflight."""
+        first = [pod["status"].get("initContainerStatuses", [{}])[0] for pod in pods(self.namespace, self.name)]
+        return any("running" in status.get("state", {}) for status in first)
 
     def prepared(self) -> bool:
         """Return whether the dataset is complete."""
