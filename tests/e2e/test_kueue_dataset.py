@@ -83,8 +83,8 @@ class Pair:
 
     def waits(self) -> bool:
         """Return whether a pod of the trainers is in its preflight."""
-        first = [pod["status"].get("initContainerStatuses", [{}])[0] for pod in pods(self.namespace, self.name)]
-        return any("running" in status.get("state", {}) for status in first)
+        of = [one for pod in pods(self.namespace, self.name) for one in pod["status"].get("initContainerStatuses", [])]
+        return any("running" in one["state"] for one in of if one["name"] == "preflight")
 
     def prepared(self) -> bool:
         """Return whether the dataset is complete."""
