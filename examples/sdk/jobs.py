@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from text import fail
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from scripts.release import versions
 
+WEBHOOK_TRIES = 12
 API = ("trainer.kubeflow.org", "v1alpha1")
 
 
@@ -76,10 +78,15 @@ def send(given: argparse.Namespace, function: Callable[..., None], **arguments: 
 
 def create(given: argparse.Namespace, client: TrainerClient, trainer: Any, *more: Any) -> int:
     """Create a TrainJob and follow it, unless asked to leave; the script's exit code."""
-    try:
-        job = client.train(runtime=runtime(client, given.runtime), trainer=trainer, options=[Name(given.name), *more])
-    except (RuntimeError, ValueError, TimeoutError) as error:
-        fail(f"the job was not created: {_reason(error)}")
+    through = runtime(client, given.runtime)
+    for left in reversed(range(WEBHOOK_TRIES)):
+        try:
+            job = client.train(runtime=through, trainer=trainer, options=[Name(given.name), *more])
+            break
+        except (RuntimeError, ValueError, TimeoutError) as error:
+            if not left or "failed calling webhook" not in _reason(error):
+                fail(f"the job was not created: {_reason(error)}")
+            time.sleep(5)  # the operator starts, or has much to do: nothing was created
     print(f"created trainjob/{job}", flush=True)
     return 0 if given.detach else follow(client, job, given.timeout)
 
