@@ -120,12 +120,14 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float 
     With `idle`, wait no longer than so many seconds in which nobody gets on with it: who waits on a queue's quota may
     be what keeps the preparation from its own.
     """
-    started = said = moved = time.monotonic()
+    started = said = moved = looked = time.monotonic()
     seen = heartbeat.signs(root) if idle else None
     while not manifests.exists(root):
         now = time.monotonic()
-        if idle and (found := heartbeat.signs(root)) != seen:
-            seen, moved = found, now
+        if idle and now - looked >= min(every, idle / 4):  # not each second: it lists folders, and every pod asks
+            looked = now
+            if (found := heartbeat.signs(root)) != seen:
+                seen, moved = found, now
         if idle and now - moved >= idle:
             raise UserError(_abandoned(root, now - moved))
         if now - started >= timeout:
