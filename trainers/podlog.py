@@ -25,7 +25,7 @@ from pathlib import Path
 DEFAULT_BYTES = 64 << 20
 CHUNK = 1 << 16
 WAITING = 256  # chunks that may wait for the file system
-LAST_SECONDS = 5.0
+LAST_SECONDS = 20.0  # that the end of a pod may wait for a slow file system
 
 
 def kept(main: Callable[[], int]) -> int:
@@ -99,14 +99,17 @@ class Kept:
             self._chunks.put(None, timeout=seconds)
             self._thread.join(seconds)
 
+    def _gap(self) -> bytes:
+        """A line in place of what was lost, if anything was."""
+        lost, self._lost = self._lost, 0
+        return f"[{lost} bytes were not kept: the file system is slow]\n".encode() if lost else b""
+
     def _run(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = self._path.open("ab", buffering=0)
             while (chunk := self._chunks.get()) is not None:
-                if self._lost:
-                    chunk = f"[{self._lost} bytes were not kept: the file system is slow]\n".encode() + chunk
-                    self._lost = 0
+                chunk = self._gap() + chunk
                 if file.tell() and file.tell() + len(chunk) > self._half:
                     file.close()
                     with contextlib.suppress(FileNotFoundError):  # the run was moved aside meanwhile
@@ -114,6 +117,7 @@ class Kept:
                     self._path.parent.mkdir(parents=True, exist_ok=True)
                     file = self._path.open("ab", buffering=0)
                 file.write(chunk)
+            file.write(self._gap())
         except OSError as error:
             os.write(1, f"log: {self._path} cannot be kept ({error.strerror}); training goes on\n".encode())
 
