@@ -15,6 +15,7 @@ def train_ddp(global_batch=32, epochs: int = 2, lr: float = 0.1, results: str = 
 
     import json
     import os
+    import sys
     from pathlib import Path
 
     import torch
@@ -71,14 +72,18 @@ def train_ddp(global_batch=32, epochs: int = 2, lr: float = 0.1, results: str = 
         (folder / "summary.json").write_text(json.dumps(summary))
         print(f"{world} processes on {device.type}, {seen:g} samples a step over all of them; weights in {folder}")
     dist.destroy_process_group()
+    if not cuda:  # gloo's threads may abort a Python that shuts down; our own trainers leave so, too
+        sys.stdout.flush()
+        os._exit(0)
 
 
-def train_fsdp(
+def train_fsdp(  # noqa: PLR0915
     global_batch: int = 32, steps: int = 40, lr: float = 3e-4, width: int = 128, results: str = "/results/runs/sdk"
 ) -> None:
     """Train a model that no process ever holds whole, with FSDP2: each keeps its part of weights and optimizer."""
     import json
     import os
+    import sys
     from pathlib import Path
 
     import torch
@@ -145,6 +150,9 @@ def train_fsdp(
             f"{world} processes on {device.type}: this one keeps {own:,} of {whole:,} parameters; weights in {folder}"
         )
     dist.destroy_process_group()
+    if not cuda:  # gloo's threads may abort a Python that shuts down; our own trainers leave so, too
+        sys.stdout.flush()
+        os._exit(0)
 
 
 if __name__ == "__main__":

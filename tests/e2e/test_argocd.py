@@ -38,7 +38,7 @@ RUN = {
             "nodes": 1, "gpusPerNode": 0, "processesPerNode": 1, "recipe": "demo", "shmSize": "64Mi",
             "config": {"max_steps": STEPS, "batch": {"global": 16}, "wandb": {"mode": "off"}},
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
-            "resources": {"requests": {"cpu": 0.01, "memory": "65536Ki"}, "limits": {"memory": "4096Mi"}},
+            "resources": {"requests": {"cpu": 0.15, "memory": "65536Ki"}, "limits": {"memory": "4096Mi"}},
         },
     },
 }  # fmt: skip

@@ -108,7 +108,9 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
         cluster.follow(RELEASE, namespace, 400)
         cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
-        assert trainers(namespace) == before, "another port for metrics has started pods anew"
+        # the operator may have deleted the Worker that was still at its end when the Master had ended
+        assert before, "there were no pods"
+        assert trainers(namespace) <= before, "another port for metrics has started pods anew"
         yield server, folder / "run", (began, time.time()), targets, firing
 
 

@@ -77,6 +77,11 @@ def trainjob(namespace: str) -> dict:
     return found
 
 
+def told(namespace: str) -> dict:
+    """Return what the trainers have told of their progress."""
+    return trainjob(namespace).get("status", {}).get("trainerStatus", {})
+
+
 def cross(story: Story, install) -> None:
     """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
     space = story.namespace
@@ -95,14 +100,15 @@ def cross(story: Story, install) -> None:
 def disturb(story: Story) -> None:
     """Delete one of the TrainJob's pods, and follow it to its end."""
     space = story.namespace
-    story.statuses.append(trainjob(space).get("status", {}).get("trainerStatus", {}))
+    until(lambda: str(story), lambda: "progressPercentage" in told(space), 60)
+    story.statuses.append(told(space))
     pods = pods_of(space)
     story.before = set(pods.values())
     kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
     until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2, 180)
     story.after = set(pods_of(space).values())
     cluster.follow(RELEASE, space, 450)
-    story.statuses.append(trainjob(space)["status"]["trainerStatus"])
+    story.statuses.append(told(space))
     story.finished = why(RELEASE, space)
 
 
