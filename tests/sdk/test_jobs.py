@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jobs
 import pytest
-from conftest import SCRIPTS
 from kubeflow.trainer.backends.kubernetes.utils import get_container_devices, get_resources_per_node
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import functions
 import pytest
-from conftest import SCRIPTS
 from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
 
 COMMAND = ".venv/bin/python examples/sdk/local.py --processes 2"
 

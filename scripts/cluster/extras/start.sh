@@ -61,11 +61,13 @@ wait_extra() {
   for item in $(modules_of "$1"); do answers "$HERE/extras/$item/probe.yaml"; done
 }
 
-# argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine
+# argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine. A committer is named
+# since git, where it finds none, asks DNS for this host's full name, for 10 s a call where there is no DNS
 argocd_daemon() {
   local name=$1 home=$LIVE/argocd config=$RUN/admin.conf
   shift
   LOG=$LIVE/log RUN=$LIVE daemon "$name" "$HERE/in-node" env PATH="$home/bin:/usr/local/bin:/usr/bin:/bin" TMPDIR="$home/tmp" HOME="$home" \
+    GIT_COMMITTER_NAME=argocd GIT_COMMITTER_EMAIL=argocd@localhost \
     KUBECONFIG="$config" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false "$@"
 }
 
@@ -84,6 +86,8 @@ listening() { "$HERE/in-node" bash -c ": < /dev/tcp/127.0.0.1/$1"; }
 start_argocd() {
   local home=$LIVE/argocd redis=127.0.0.1:6379 repo=127.0.0.1:8081 item
   kubectl apply --server-side -f "$HERE/extras/argocd/project.yaml"
+  # the web server, which does not run here, would make it: without it the controller passes over every change of argocd-cm
+  kubectl -n argocd patch secret argocd-secret --type merge -p "{\"stringData\": {\"server.secretkey\": \"$(openssl rand -hex 16)\"}}"
   stop_argocd
   rm -rf "$home"
   mkdir -p "$home"/{bin,tmp,redis} "$LIVE"/{pids,log}
