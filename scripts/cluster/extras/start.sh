@@ -54,10 +54,23 @@ apply_extra() {
   for file in $(also "$1"); do kubectl apply -f "$ROOT/$file"; done
 }
 
+# nudged NAMESPACE/DEPLOYMENT: a controller writes its certificate into the Secret that it mounts; the kubelet looks at that a minute later,
+# or when the pod has changed
+nudged() {
+  local _
+  for _ in $(seq 30); do
+    ! kubectl -n "${1%/*}" wait --for=condition=Available --timeout=1s "deploy/${1#*/}" > /dev/null 2>&1 || return 0
+    kubectl -n "${1%/*}" annotate pods --all --overwrite "trainyard.test/looked-at=$SECONDS"
+  done
+}
+
 # wait_extra NAME: until it answers
 wait_extra() {
   local item
-  for item in $(deployments_of "$1"); do rolled_out "$item"; done
+  for item in $(deployments_of "$1"); do
+    nudged "$item"
+    rolled_out "$item"
+  done
   for item in $(modules_of "$1"); do answers "$HERE/extras/$item/probe.yaml"; done
 }
 
