@@ -74,6 +74,7 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
         if not failed and all(ENDED & set(why.conditions(job)) for job in jobs):
             return 0
         if failed or time.monotonic() - start > timeout:
+            objects["missing_kinds"] = kube.missing_kinds()
             print(why.show(why.explain(release, namespace, objects, datetime.now(UTC))), file=sys.stderr)
             if not failed:
                 print(f"follow: not ended after {timeout:.0f} s", file=sys.stderr)

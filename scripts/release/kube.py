@@ -1,6 +1,7 @@
 """The one place where these scripts talk to the cluster: kubectl, with the user's own kubeconfig."""
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -8,7 +9,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from release import trainjobs, versions
+from release import crds, trainjobs, versions
 
 INSTANCE = "app.kubernetes.io/instance"
 KINDS = (
@@ -25,12 +26,6 @@ KINDS = (
 CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
 PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
-# The kinds of a TrainJob, and what brings them
-TRAINER = {
-    trainjobs.TRAINJOBS: "Kubeflow Trainer",
-    trainjobs.RUNTIMES: "Kubeflow Trainer",
-    trainjobs.JOBSETS: "JobSet",
-}
 
 
 class KubeError(Exception):
@@ -86,21 +81,18 @@ def items(kind: str, namespace: str, selector: str = "") -> list[dict]:
         raise
 
 
-def known(kind: str) -> bool:
-    """Say whether the cluster knows a custom kind, by its CRD's name."""
-    try:
-        kubectl("get", "--raw", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}")
-    except KubeError as error:
-        return "not found" not in str(error).lower()
-    return True
-
-
-def definition(kind: str) -> dict:
-    """Return a custom kind's CRD; empty where there is none, or this user may not look."""
+@functools.cache
+def definition(kind: str) -> dict | None:
+    """Return a custom kind's CRD; None where the cluster does not know it, empty where this user may not look."""
     try:
         return json.loads(kubectl("get", "--raw", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}"))
-    except KubeError:
-        return {}
+    except KubeError as error:
+        return None if "not found" in str(error).lower() else {}
+
+
+def missing_kinds() -> list[dict]:
+    """Return the kinds of jobs that the cluster does not know."""
+    return [{"kind": kind} for kind in crds.NEEDED if definition(kind) is None]
 
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
@@ -110,7 +102,6 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
         items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
     )
     found[trainjobs.TRAINJOBS] = trainjobs.owned(release, found)
-    found["missing_kinds"] = [{"kind": kind} for kind in (*OPERATORS, *TRAINER) if not known(kind)]
     return found
 
 
@@ -125,7 +116,8 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
     own = f"{INSTANCE}={release}"
     found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
-    found["crds"] = [crd for kind in (*OPERATORS, *TRAINER) if (crd := definition(kind))]
+    found["missing_kinds"] = missing_kinds()
+    found["crds"] = [crd for kind in crds.NEEDED if (crd := definition(kind))]
     found["trainer_version"] = [{"version": trainer_version()}]
     with contextlib.suppress(KubeError):  # they are the cluster's, and this user may not be allowed to look
         found[PRIORITY_CLASSES] = items(PRIORITY_CLASSES, namespace)

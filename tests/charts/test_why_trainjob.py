@@ -110,7 +110,7 @@ def test_follow_reads_the_newest_first_pod_of_a_trainjob():
 
 
 def test_kinds_that_are_missing_matter_where_the_release_needs_them():
-    missing = [{"kind": kind} for kind in kube.TRAINER]
+    missing = [{"kind": kind} for kind in (trainjobs.TRAINJOBS, trainjobs.RUNTIMES, trainjobs.JOBSETS)]
     says(explain(missing_kinds=missing), "does not know trainjobs", "install Kubeflow Trainer, if the release trains")
     assert "crd/" not in explain(missing_kinds=missing, jobs=[thing("Job", "demo-dataset", {"active": 1})])
     v1 = [{"kind": kind} for kind in kube.OPERATORS]
