@@ -38,11 +38,17 @@ job's name, and its own values.
 {{- end -}}
 {{- end -}}
 
-{{/* What a job trains, as JSON: global.training with the subchart's own overrides. */}}
-{{- define "common.training" -}}
+{{/* global.training with a job's own overrides, as JSON. Call with a list: the global values, and the job's own. */}}
+{{- define "common.overridden" -}}
 {{- $training := dict -}}
-{{- $_ := include "common.mergeInto" (list $training .Values.global.training) -}}
-{{- $_ := include "common.mergeInto" (list $training .Values.training) -}}
+{{- $_ := include "common.mergeInto" (list $training (first .).training) -}}
+{{- $_ := include "common.mergeInto" (list $training (last .).training) -}}
+{{- mustToJson $training -}}
+{{- end -}}
+
+{{/* What a job trains, as JSON; refuses what contradicts itself. */}}
+{{- define "common.training" -}}
+{{- $training := include "common.overridden" (list .Values.global .Values) | fromJson -}}
 {{- $_ := include "common.checkTraining" $training -}}
 {{- mustToJson $training -}}
 {{- end -}}
