@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,24 @@ def why(release: str, namespace: str) -> str:
 def follow(release: str, namespace: str, seconds: int) -> str:
     """Follow a release until all of its jobs have succeeded."""
     return run("scripts/follow", release, "-n", namespace, "--timeout", str(seconds), timeout=seconds + 60).stdout
+
+
+def watch(see: Callable[[dict], object], *what: str) -> subprocess.Popen[str]:
+    """Have `see` called, on a thread, with every state that objects go through; whoever watches ends the process."""
+    process = subprocess.Popen(
+        ["kubectl", "get", *what, "-w", "-o", "json"], env=ENV, text=True, stdout=subprocess.PIPE
+    )
+
+    def read() -> None:
+        text = ""
+        for line in process.stdout or ():
+            text += line
+            if line.rstrip() == "}":
+                see(json.loads(text))
+                text = ""
+
+    threading.Thread(target=read, daemon=True).start()
+    return process
 
 
 def lines(path: Path) -> list[dict]:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -142,19 +141,12 @@ class Watch:
     """Every state that Applications go through, from the API server's own stream of changes."""
 
     def __init__(self) -> None:
-        command = ["kubectl", "get", "applications", "-n", ARGOCD, "-w", "-o", "json"]
-        self.process = subprocess.Popen(command, env=cluster.ENV, text=True, stdout=subprocess.PIPE)
         self.seen: dict[str, list[Seen]] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self.process = cluster.watch(self._note, "applications", "-n", ARGOCD)
 
-    def _read(self) -> None:
-        text = ""
-        for line in self.process.stdout or ():
-            text += line
-            if line.rstrip() == "}":
-                one, text = json.loads(text), ""
-                now = Seen(time.monotonic(), *state(one), operation(one))
-                self.seen.setdefault(one["metadata"]["name"], []).append(now)
+    def _note(self, one: dict) -> None:
+        now = Seen(time.monotonic(), *state(one), operation(one))
+        self.seen.setdefault(one["metadata"]["name"], []).append(now)
 
     def stop(self) -> None:
         """End it."""

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,19 +113,8 @@ class Watch:
     """What the status of pods tells while they are there: exit codes, and the last words of containers."""
 
     def __init__(self, namespace: str):
-        command = ["kubectl", "get", "pods", "-n", namespace, "-w", "-o", "json"]
-        self.process = subprocess.Popen(command, env=cluster.ENV, text=True, stdout=subprocess.PIPE)
         self.ended: dict[tuple[str, str], tuple[str, int, str]] = {}  # (uid, container) -> release, code, words
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        text, decoder = "", json.JSONDecoder()
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            text += line
-            if line.rstrip() == "}":
-                self._note(decoder.raw_decode(text)[0])
-                text = ""
+        self.process = cluster.watch(self._note, "pods", "-n", namespace)
 
     def _note(self, pod: dict) -> None:
         release = pod["metadata"].get("labels", {}).get("app.kubernetes.io/instance", "")

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import threading
 
 import pytest
 import torch
@@ -25,21 +23,13 @@ class Watch:
     """Exit codes of containers, as the pods' status tells them: a deleted pod is gone seconds later."""
 
     def __init__(self, namespace):
-        command = ["kubectl", "get", "pods", "-n", namespace, "-w", "-o", "json"]
-        self.process = subprocess.Popen(command, env=cluster.ENV, text=True, stdout=subprocess.PIPE)
         self.codes: dict[tuple[str, str], int] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self.process = cluster.watch(self._note, "pods", "-n", namespace)
 
-    def _read(self):
-        text, decoder = "", json.JSONDecoder()
-        for line in self.process.stdout:
-            text += line
-            if line.rstrip() == "}":
-                pod, _ = decoder.raw_decode(text)
-                text = ""
-                for status in pod["status"].get("containerStatuses", []):
-                    if ended := status["state"].get("terminated"):
-                        self.codes[pod["metadata"]["name"], pod["metadata"]["uid"]] = ended["exitCode"]
+    def _note(self, pod):
+        for status in pod["status"].get("containerStatuses", []):
+            if ended := status["state"].get("terminated"):
+                self.codes[pod["metadata"]["name"], pod["metadata"]["uid"]] = ended["exitCode"]
 
 
 def newest(namespace, job):
