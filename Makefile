@@ -27,13 +27,13 @@ lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files cur
 format: ## let ruff format and mend what it can
 	@scripts/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
 cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1
-	@scripts/bootstrap python cluster && scripts/cluster/up$(if $(strip $(EXTRAS)), && scripts/cluster/extra $(EXTRAS))
+	@scripts/bootstrap cluster && scripts/cluster/up$(if $(strip $(EXTRAS)), && scripts/cluster/extra $(EXTRAS))
 cluster-down: ## take that cluster down; the machine is as before
 	@scripts/cluster/down
 images: ## build the images on the local bases and load them into the cluster
-	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/load
+	@scripts/bootstrap cluster && scripts/images/build && scripts/images/load
 push: ## build the images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
-	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
+	@scripts/bootstrap cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
 tools: ## build the pinned tools (helm3, helm4, ct ...) and link them in build/bin
 	@scripts/bootstrap python && scripts/tools/build
 schemas: ## regenerate the charts' values.schema.json and READMEs

@@ -10,7 +10,7 @@ from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until
 from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(130)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(130)]
 RELEASE = "gone"
 SETTINGS = ["--set", "mpijob.runPolicy.suspend=false", *HELM]
 ROLES = {
@@ -63,15 +63,15 @@ def disturbed(namespace, archive, install, tmp_path_factory):
     watch = Watch(namespace)
     deleted = []
     try:
-        until("both jobs train", lambda: all(trained(namespace, job, 1) for job in ROLES), 180)
+        until("both jobs train", lambda: all(trained(namespace, job, 1) for job in ROLES))
         names = [p["metadata"]["name"] for p in get("pods", namespace)]
         master = next(name for name in names if name.endswith("-master-0"))
         workers = {"ddp": master.replace("-master-0", "-worker-0")}
         workers["mpi"] = next(name for name in names if name.endswith("-worker-0") and name != workers["ddp"])
         deleted += delete(namespace, master, workers["mpi"])
-        until("both jobs train again", lambda: all(trained(namespace, job, 2) for job in ROLES), 120)
+        until("both jobs train again", lambda: all(trained(namespace, job, 2) for job in ROLES))
         deleted += delete(namespace, workers["ddp"], newest(namespace, "mpijob"))
-        cluster.follow(RELEASE, namespace, 150)
+        cluster.follow(RELEASE, namespace)
     finally:
         watch.process.terminate()
     folder = tmp_path_factory.mktemp("gone")

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(70)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(70)]
 RELEASE = "stop"
 KEY = "a-key-that-is-not-one"
 SETTINGS = [
@@ -55,7 +55,7 @@ def running(namespace, archive, install):
     """An MPIJob that has saved a checkpoint and still trains."""
     kubectl("create", "secret", "generic", "wandb", "-n", namespace, f"--from-literal=WANDB_API_KEY={KEY}")
     install(RELEASE, namespace, *SETTINGS)
-    until("a checkpoint", lambda: steps_done(namespace) > 12, 240)
+    until("a checkpoint", lambda: steps_done(namespace) > 12)
     return namespace
 
 
@@ -71,9 +71,9 @@ def test_environment_and_secrets_reach_every_mpi_rank(running):
 
 def test_a_run_uninstalled_in_the_middle_continues_from_its_checkpoint(running, install):
     cluster.helm("uninstall", RELEASE, "-n", running, "--wait")
-    until("pods gone", lambda: not get("pods", running, "-l", f"app.kubernetes.io/instance={RELEASE}"), 90)
+    until("pods gone", lambda: not get("pods", running, "-l", f"app.kubernetes.io/instance={RELEASE}"))
     install(RELEASE, running, *SETTINGS)
-    cluster.follow(RELEASE, running, 300)
+    cluster.follow(RELEASE, running)
     assert "resumed at step" in progress(running)
     logs = [kubectl("logs", p["metadata"]["name"], "-n", running, "--all-containers") for p in get("pods", running)]
     assert KEY not in "".join(logs)

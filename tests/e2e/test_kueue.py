@@ -22,7 +22,7 @@ from tests.e2e.cluster import lines, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, state, steps
 from tests.e2e.undisturbed import weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.takes(110), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(8), pytest.mark.takes(110)]
 # release -> its kind, the container whose exit code tells, and its run
 KINDS = {
     "run": ("pytorchjob", "pytorch", "run-pytorchjob"),
@@ -80,7 +80,7 @@ def wait_in_the_queue(story: Story) -> None:
         only = f"dataset.enabled=false,global.training.operator={KINDS[release][0]}"
         operator = ["--set", f"{only},mpijob.launcher.resources.requests.cpu=50m"]
         story.install(release, story.namespace, *CLAIMS, *operator, values=EXAMPLES / "run.yaml")
-    until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"), 240)
+    until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"))
     story.note("run", "its dataset's Job, of 100m, was admitted into a quota of 100m before it, and is complete")
     prepared = len(pods(story.namespace, "run"))
     story.short = most_pods(story.namespace, list(KINDS), 4)
@@ -93,20 +93,20 @@ def wait_in_the_queue(story: Story) -> None:
 def give_way(story: Story) -> None:
     """Admit them, take their places for a run of higher priority, and wait until all have ended."""
     give(f"small{story.suffix}", "650m")
-    until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS), 400)
+    until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS))
     story.note("all", "admitted into a quota of 650m, and train")
     other = ["--set", "global.scheduling.queue=other"]
     refused = story.install("run", story.namespace, *other, check=False, values=EXAMPLES / "run.yaml")
     story.refused = refused.stderr
     urgent = f"global.scheduling.queuePriority=deadline{story.suffix},global.training.resources.requests.cpu=325m"
     story.install("deadline", story.namespace, "--set", urgent, values=EXAMPLES / "deadline.yaml")
-    until("all have given way", lambda: all(story.codes(release) for release in KINDS), 200)
+    until("all have given way", lambda: all(story.codes(release) for release in KINDS))
     for release in KINDS:
         story.said[release] += why(release, story.namespace)
-    until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"), 300)
+    until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"))
     story.note("deadline", f"of 650m and a higher priority: {state(story.namespace, 'pytorchjob', 'deadline')}")
     waits = lambda: "\n".join(why(release, story.namespace) for release in KINDS)  # noqa: E731
-    until(waits, lambda: all(story.ended(release) for release in KINDS), 400)
+    until(waits, lambda: all(story.ended(release) for release in KINDS))
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until, why
 from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.takes(110)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(110)]
 RELEASE = "cross"
 EVERY = 5  # steps between checkpoints
 KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
@@ -86,7 +86,7 @@ def cross(story: Story, install) -> None:
     """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
     space = story.namespace
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
-    until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY, 240)
+    until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY)
     pods = get("pods", space, "-l", "training.kubeflow.org/job-name")
     for pod in pods:
         kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
@@ -94,20 +94,20 @@ def cross(story: Story, install) -> None:
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     story.kinds = {kind: len(get(kind, space, "-l", f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
-    until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at, 240)
+    until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at)
 
 
 def disturb(story: Story) -> None:
     """Delete one of the TrainJob's pods, and follow it to its end."""
     space = story.namespace
-    until(lambda: str(story), lambda: "progressPercentage" in told(space), 60)
+    until(lambda: str(story), lambda: "progressPercentage" in told(space))
     story.statuses.append(told(space))
     pods = pods_of(space)
     story.before = set(pods.values())
     kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
-    until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2, 180)
+    until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2)
     story.after = set(pods_of(space).values())
-    cluster.follow(RELEASE, space, 450)
+    cluster.follow(RELEASE, space)
     story.statuses.append(told(space))
     story.finished = why(RELEASE, space)
 
@@ -121,7 +121,7 @@ def refuse(story: Story, install) -> None:
     def ended() -> bool:
         return any(c["type"] == "Failed" for c in trainjob(space).get("status", {}).get("conditions", []))
 
-    until(lambda: str(story), ended, 180)
+    until(lambda: str(story), ended)
     story.failed = trainjob(space)
     story.refused = why(RELEASE, space)
     story.failed_pods = get("pods", space, "-l", f"jobset.sigs.k8s.io/jobset-name={story.failed['metadata']['name']}")
