@@ -12,8 +12,8 @@ go_on_path() {
   printf '%s\n' "$GO_MINIMUM" "${have#go}" | sort -CV
 }
 
-# go_version: the version that will build, known without installing it
-go_version() { if go_on_path; then go env GOVERSION; else echo "go$GO_PINNED"; fi; }
+# go_version: the version that will build, known without installing it. TRAINYARD_GO_VERSION: what that Go has built is here.
+go_version() { if [ -n "${TRAINYARD_GO_VERSION:-}" ]; then echo "$TRAINYARD_GO_VERSION"; elif go_on_path; then go env GOVERSION; else echo "go$GO_PINNED"; fi; }
 
 # need_go: put a Go of that version on PATH
 need_go() {

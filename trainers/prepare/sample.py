@@ -56,6 +56,16 @@ def ensure_sample() -> Path:
     return config.out
 
 
+def _source() -> Path:
+    """Return where the four IDX files are: named by the user, installed, or unpacked by `scripts/bootstrap sample`."""
+    if named := os.environ.get("TRAINYARD_SAMPLE_SOURCE"):
+        return Path(named)
+    installed = Path("/usr/share/datasets/fashion-mnist")
+    cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")
+    unpacked = cache / "debian" / installed.relative_to("/")
+    return unpacked if unpacked.is_dir() and not installed.is_dir() else installed
+
+
 def make_archive(path: Path) -> None:
     """Write the archive; the same pictures give the same bytes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -113,7 +123,7 @@ def _encode(picture: NDArray[np.uint8]) -> bytes:
 
 def _pictures(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read pictures and labels of a split from the IDX files."""
-    folder = Path(os.environ.get("TRAINYARD_SAMPLE_SOURCE") or "/usr/share/datasets/fashion-mnist")
+    folder = _source()
     stem = _FILES[split]
     pictures = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
     labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")

@@ -38,7 +38,7 @@ make_v1() {
     if [[ ,$controller, == *,cpu,* ]]; then echo 8192 > "$dir/cpu.shares"; fi
     echo $$ > "$dir/cgroup.procs"
     echo "$dir"
-  done < /proc/self/cgroup > "$RUN/cgroups"
+  done < <(cat /proc/self/cgroup) > "$RUN/cgroups" # read at once: the file changes with every step of the loop
 }
 
 make_v2() {
