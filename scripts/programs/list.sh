@@ -29,7 +29,7 @@ package_of() {
     helm-values-schema-json) echo github.com/losisin/helm-values-schema-json/v2 ;;
     kubectl) echo k8s.io/kubernetes/cmd/kubectl ;;
     actionlint) echo github.com/rhysd/actionlint/cmd/actionlint ;;
-    kubernetes | coredns | pause | podsecurity | render) echo "$MODULE/cmd/$1" ;;
+    kubernetes | coredns | pause | podsecurity | render) echo "trainyard.invalid/programs/cmd/$1" ;;
     local-path-provisioner) echo github.com/rancher/local-path-provisioner ;;
     training-operator) echo github.com/kubeflow/training-operator/cmd/training-operator.v1 ;;
     mpi-operator) echo github.com/kubeflow/mpi-operator/cmd/mpi-operator ;;

@@ -40,8 +40,8 @@ def run(namespace: str, name: str, code: str, **limits: str) -> dict:
     }
     rights = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
     spec = {"restartPolicy": "Never", "securityContext": rights, "containers": [container]}
-    kubectl("apply", "-n", namespace, "-f", "-",
-            stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}))  # fmt: skip
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+    kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
 
     def ended() -> dict:
         (pod,) = get("pods", namespace, "--field-selector", f"metadata.name={name}")

@@ -13,7 +13,8 @@ import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until, why
-from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
+from tests.e2e.gated import Gate
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(110)]
 RELEASE = "cross"
@@ -38,6 +39,7 @@ class Story:
 
     namespace: str
     folder: Path
+    gate: Gate
     killed_at: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
     statuses: list[dict] = field(default_factory=list)
@@ -86,6 +88,7 @@ def cross(story: Story, install) -> None:
     """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
     space = story.namespace
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
+    story.gate.stand(f"{RELEASE}-results")
     until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY)
     pods = get("pods", space, "-l", "training.kubeflow.org/job-name")
     for pod in pods:
@@ -105,7 +108,8 @@ def disturb(story: Story) -> None:
     pods = pods_of(space)
     story.before = set(pods.values())
     kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
-    until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2)
+    until(lambda: str(story), lambda: story.gate.creep() and len(set(pods_of(space).values()) - story.before) == 2)
+    story.gate.open()
     story.after = set(pods_of(space).values())
     cluster.follow(RELEASE, space)
     story.statuses.append(told(space))
@@ -128,9 +132,11 @@ def refuse(story: Story, install) -> None:
 
 
 @pytest.fixture(scope="module")
-def story(namespace, archive, install, trainer_v2, tmp_path_factory) -> Story:
+def story(namespace, image, install, tmp_path_factory, request) -> Story:
     """The run's way from one operator to the other, and what it left."""
-    found = Story(namespace, tmp_path_factory.mktemp("cross"))
+    for needed in ("archive", "trainer_v2"):
+        request.getfixturevalue(needed)
+    found = Story(namespace, tmp_path_factory.mktemp("cross"), Gate(namespace, image, FIRST))
     cross(found, install)
     disturb(found)
     cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)
