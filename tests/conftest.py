@@ -1,10 +1,12 @@
 """The order of the tests: files that take long come first, so that the workers of a parallel run end together."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # tests import each other's helpers as tests.FOLDER.MODULE
 CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what needs the cluster or the images
 
 

@@ -86,10 +86,11 @@ class Stopwatch:
 
 def ours(job: Job, data: Path | None, compiled: bool) -> Found:
     """The engine's own loop."""
-    from trainers import config, engine, parallel
-    from trainers.rundir import RunDirectory
+    from trainers import config, parallel
+    from trainers.run.directory import RunDirectory
     from trainers.telemetry.clock import Clock
-    from trainers.trainer import build
+    from trainers.training import loop
+    from trainers.training.assemble import build
 
     steps = job.warm + job.steps + 1
     with tempfile.TemporaryDirectory(dir=job.folder) as name:
@@ -113,7 +114,7 @@ def ours(job: Job, data: Path | None, compiled: bool) -> Found:
         watch: Any = Stopwatch(job)
         watch.clock, trainer.watchdog = clock, watch
         trainer.saved = steps  # nothing is saved at the end
-        engine.train(trainer)
+        loop.train(trainer)
         trainer.recorder.close()
     return Found(job.batch * job.steps / watch.seconds, memory(job.device), watch.split)
 

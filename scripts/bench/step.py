@@ -83,10 +83,11 @@ def handwritten(world: int, steps: int) -> Callable[[], None]:
 
 def inside(out: Path, folder: Path, pairs: int) -> None:
     """One process: the engine's own loop, and the other's steps between its steps."""
-    from trainers import config, engine, parallel
-    from trainers.rundir import RunDirectory
+    from trainers import config, parallel
+    from trainers.run.directory import RunDirectory
     from trainers.telemetry.clock import Clock
-    from trainers.trainer import build
+    from trainers.training import loop
+    from trainers.training.assemble import build
 
     steps = WARM + pairs + 1
     settings = config.build(
@@ -105,7 +106,7 @@ def inside(out: Path, folder: Path, pairs: int) -> None:
     trainer.watchdog.close()
     turns: Any = Turns(handwritten(place.world, steps))
     trainer.watchdog = turns
-    engine.train(trainer)
+    loop.train(trainer)
     if place.rank == 0:
         trainer.writer.wait()
         out.write_text(json.dumps({"ours": turns.ours[WARM:], "peer": turns.peer[WARM:]}))

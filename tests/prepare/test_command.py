@@ -5,11 +5,11 @@ import sys
 import jsonschema
 import pytest
 
-from tests.prepare.archives import config, contents
+from tests.prepare.make_archives import config, contents
 from trainers.exits import UserError
 from trainers.prepare.__main__ import _part, _settings, main
 from trainers.prepare.build import build
-from trainers.prepare.config import parse
+from trainers.prepare.settings import parse
 from trainers.prepare.verify import repair, verify
 
 

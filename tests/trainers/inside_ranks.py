@@ -17,10 +17,11 @@ import torch
 from little_models import Blocks, Net, memory
 from torch import Tensor, nn
 
-from trainers import config, optim, parallel
-from trainers.batch_norm import replace_batch_norm
+from trainers import config, parallel
+from trainers.config.settings import Config
+from trainers.models.batch_norm import replace_batch_norm
 from trainers.parallel.base import Strategy
-from trainers.settings import Config
+from trainers.training import optimizer as optimizers
 
 SLEEP = 0.4
 WIDTH = 1024  # of 8 layers, 32 MiB in all
@@ -46,7 +47,7 @@ class Training:
         self.forwards, self.plain = forwards, plain
         compiled: Any = torch.compile(plain) if self.settings.model.compile else plain
         self.model = self.strategy.wrap(compiled)
-        self.optimizer = self.strategy.distribute(optim.build(plain, self.settings.optimizer), plain)
+        self.optimizer = self.strategy.distribute(optimizers.build(plain, self.settings.optimizer), plain)
         self.scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.generator = torch.Generator().manual_seed(7)
 

@@ -85,6 +85,19 @@ class Order:
         return values[units[0] * self.unit : (units[-1] + 1) * self.unit] if len(units) else values[:0]
 
 
+@dataclass(frozen=True)
+class Length:
+    """How long a run is."""
+
+    steps: int
+    steps_per_epoch: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun when all steps are done."""
+        return -(-self.steps // self.steps_per_epoch)
+
+
 def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
     """Forwards per step so that none takes more than `micro` samples (0: no limit) on the busiest process."""
     if not micro:

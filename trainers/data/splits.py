@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from trainers.config.settings import Config
 from trainers.data import decode, transforms, user
 from trainers.data.loader import Loader, Make
-from trainers.data.shards import Shards, open_split
 from trainers.data.synthetic import Synthetic
 from trainers.exits import UserError
-from trainers.settings import Config
+from trainers.shards.reader import Shards, open_split
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Splits:
     decoder: str
 
 
-def open_splits(config: Config, pin: bool) -> Splits:
-    """Open both splits of the dataset that `data.dir` or `data.dataset` names."""
+def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
+    """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies."""
     _val_sizes(config)
     options = {
         "workers": config.data.workers, "prefetch": config.data.prefetch, "readers": config.data.readers,
@@ -38,7 +38,7 @@ def open_splits(config: Config, pin: bool) -> Splits:
         return _user(config, options)
     if config.data.dir == "synthetic":
         return _synthetic(config, {**options, "readahead": 0})
-    root = sample_set() if config.data.dir == "sample" else Path(config.data.dir)
+    root = root or Path(config.data.dir)
     train, val = open_split(root, "train"), open_split(root, "val")
     _check_classes(config, train.classes, config.data.dir)
     decoder = decode.choose(config.data.decoder)
@@ -77,13 +77,6 @@ def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, d
         return make(content, sample, draw)
     except UserError as error:
         raise UserError(f"{name(sample)}: {error}") from error
-
-
-def sample_set() -> Path:
-    """The folder of the sample set, prepared on first use."""
-    from trainers.prepare.sample import ensure_sample
-
-    return ensure_sample()
 
 
 def _val_sizes(config: Config) -> tuple[int, int]:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trainers.config.settings import Augment
 from trainers.data.decode import Picture, cut, resize
 from trainers.data.policies import changed
-from trainers.settings import Augment
 
 Area = tuple[int, int, int, int]  # top, left, height, width
 

@@ -2,11 +2,11 @@
 
 import torch
 
-from trainers import parallel_rules
+from trainers.config import parallel_rules
+from trainers.config.settings import Config
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
-from trainers.settings import Config
 
 
 def locate(config: Config, entry: str) -> Place:

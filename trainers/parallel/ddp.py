@@ -12,11 +12,11 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from trainers.config.settings import Comm
+from trainers.config.settings import Ddp as Settings
 from trainers.parallel.environment import Place
-from trainers.parallel.group import Group
+from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Comm
-from trainers.settings import Ddp as Settings
 
 WIRE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 

@@ -15,13 +15,13 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from trainers.config.settings import Config
 from trainers.parallel.base import State, load_optimizer
 from trainers.parallel.ddp import wire_dtype
 from trainers.parallel.environment import Place
-from trainers.parallel.group import Group
+from trainers.parallel.process_group import Group
+from trainers.parallel.sharding import laid_out_as
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Config
-from trainers.sharding import laid_out_as
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 LARGE_LAYER = 1_000_000  # parameters from which on a layer outside of blocks is fetched by itself

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from trainers.config.settings import Comm
+from trainers.config.settings import Horovod as Settings
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy, clip
 from trainers.parallel.environment import Place
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Comm
-from trainers.settings import Horovod as Settings
 
 
 class Horovod(Strategy):

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from trainers.exits import Exit, ExitError, UserError, guarded
-from trainers.prepare import config as configs
+from trainers.prepare import settings as configs
 
 
 def main(arguments: list[str] | None = None) -> int:

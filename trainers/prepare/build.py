@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,24 +16,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
-from trainers.prepare import manifest as manifests
 from trainers.prepare import pictures
-from trainers.prepare.catalogue import SPLITS, Catalogue, read_catalogue
-from trainers.prepare.config import Config
-from trainers.prepare.containers import open_container, open_object
-from trainers.prepare.crew import Crew
-from trainers.prepare.heartbeat import beating
+from trainers.prepare.archives import open_container, open_object
+from trainers.prepare.archives.tar import remove_leftovers
+from trainers.prepare.catalogue import Catalogue, read_catalogue
+from trainers.prepare.class_names import Naming
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
-from trainers.prepare.manifest import WORK, Manifest, SplitEntry
-from trainers.prepare.names import Naming
-from trainers.prepare.plan import Plan, ShardPlan, make_plan
-from trainers.prepare.progress import Progress
+from trainers.prepare.plan import Plan, ShardPlan, make_plan, meaning
+from trainers.prepare.progress import Progress, say
+from trainers.prepare.settings import Config
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
-from trainers.prepare.spent import Spent
-from trainers.prepare.tar import remove_leftovers
+from trainers.prepare.timing import Spent
+from trainers.prepare.workers import Crew
 from trainers.prepare.writer import Finished, Job, finished
+from trainers.shards import manifest as manifests
+from trainers.shards.heartbeat import beating
+from trainers.shards.manifest import SPLITS, WORK, Manifest, SplitEntry
 
 
 @dataclass(frozen=True)
@@ -99,17 +98,12 @@ def _locked(work: Path, options: Options) -> Iterator[None]:
         yield
 
 
-def say(text: str) -> None:
-    """Print a line about the work, at once."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     """Return the manifest of a folder that is complete; one made of other things is not to be touched."""
     if not manifests.exists(config.out):
         return None
     manifest = manifests.load(config.out)
-    wanted = config.meaning()
+    wanted = meaning(config)
     found = dict(manifest.settings)
     for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - {"bytes", "directory_sha256"}):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
@@ -145,7 +139,7 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         archive = open_container(source, config.out / WORK, meters.traffic)
         names = Naming(config.class_file, config.class_names)
         catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
-        plan = make_plan(catalogue, config.meaning())
+        plan = make_plan(catalogue, meaning(config))
         # The plan has copies of its own: for ImageNet that is 50 MB less while shards are made
         catalogue = replace(catalogue, splits={})
         _refuse_other_archive(config.out, plan)
@@ -282,7 +276,7 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         for path in (root / split).iterdir():
             if f"{split}/{path.name}" not in known:
                 path.unlink(missing_ok=True)
-    meaning = config.meaning()
+    wanted = meaning(config)
     splits = {}
     for split in SPLITS:
         shards = tuple(record.entry for record, shard in zip(found, plan.shards, strict=True) if shard.split == split)
@@ -290,8 +284,8 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
     manifest = Manifest(
         name=root.name,
         classes=len(classes),
-        settings={key: value for key, value in meaning.items() if key != "source"},
-        source={**meaning["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
+        settings={key: value for key, value in wanted.items() if key != "source"},
+        source={**wanted["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
         plan=plan.key,
         splits=splits,
         classes_sha256=manifests.sha256_file(root / manifests.CLASSES_FILE),

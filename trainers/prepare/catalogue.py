@@ -6,16 +6,17 @@ A layout says which class or key each name stands for; see `imagenet`, `imagefol
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.prepare.archive import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
-from trainers.prepare.names import ClassEntry, Naming, name_classes
+from trainers.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
+from trainers.prepare.class_names import ClassEntry, Naming, name_classes
+from trainers.prepare.layouts.base import Layout, OutOfPlaceError
+from trainers.shards.manifest import SPLITS
 
-SPLITS = ("train", "val")
 # Bounds the memory that one member may take
 LARGEST_PICTURE = 64 << 20
 
@@ -24,39 +25,6 @@ MEMBER_DTYPE = np.dtype(
     + [(name, "<u4") for name in ("span", "stored", "size", "crc32", "label")]
     + [("method", "u1")]
 )
-
-
-class OutOfPlaceError(Exception):
-    """A member has a name that the layout does not know."""
-
-
-class Layout(Protocol):
-    """What a kind of archive says about names."""
-
-    # The members that the layout needs the text of, by the last part of the name or by more of its end
-    texts: frozenset[str]
-    # Whether it needs them before it can place anything; their names are then read in a pass of their own
-    learns_first: bool
-
-    def learn(self, name: str, text: bytes, label: str) -> None:
-        """Take a text before anything is placed."""
-        ...
-
-    def place(self, name: str) -> tuple[int, str] | None:
-        """Return a member's split (as a position in SPLITS) and key, or None when it is known to be no sample.
-
-        A name that is neither raises OutOfPlaceError: a picture must not get lost by a name that is slightly wrong.
-        """
-        ...
-
-    def resolve(
-        self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
-    ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Turn the keys seen in each split into classes and a label per key.
-
-        `skipped` are keys of members left out on purpose; `label` names the archive in messages.
-        """
-        ...
 
 
 @dataclass(frozen=True)

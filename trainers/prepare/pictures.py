@@ -8,7 +8,7 @@ JPEG. The same version of Pillow and of its JPEG library gives the same bytes, s
 import io
 from typing import TYPE_CHECKING
 
-from trainers.prepare.config import Reencode
+from trainers.prepare.settings import Reencode
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -18,14 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.prepare.catalogue import SPLITS, Catalogue
-from trainers.prepare.manifest import FORMAT
+from trainers.prepare import pictures
+from trainers.prepare.catalogue import Catalogue
+from trainers.prepare.settings import Config
+from trainers.shards.manifest import FORMAT, SPLITS
+from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END
 
 PIECES = 256
-BLOCK = 512
-TAR_END = 2 * BLOCK
-# A picture's header, its label's header, and the label
-OVERHEAD = 3 * BLOCK
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,25 @@ class Plan:
         return [shard for shard in self.shards if shard.split == split]
 
 
-def make_plan(catalogue: Catalogue, meaning: Mapping[str, Any]) -> Plan:
-    """Plan every shard of every split; `meaning` holds the settings that decide over the result."""
-    text = json.dumps([FORMAT, PIECES, meaning, catalogue.fingerprint], sort_keys=True)
+def make_plan(catalogue: Catalogue, wanted: Mapping[str, Any]) -> Plan:
+    """Plan every shard of every split; `wanted` holds the settings that decide over the result."""
+    text = json.dumps([FORMAT, PIECES, wanted, catalogue.fingerprint], sort_keys=True)
     shards: list[ShardPlan] = []
     for split in SPLITS:
-        shards += _plan_split(split, catalogue.splits[split], meaning["shard_mb"] * 1_000_000, meaning["seed"])
+        shards += _plan_split(split, catalogue.splits[split], wanted["shard_mb"] * 1_000_000, wanted["seed"])
     return Plan(hashlib.sha256(text.encode()).hexdigest(), shards)
+
+
+def meaning(config: Config) -> dict[str, Any]:
+    """Return what decides over the bytes of the result: not the number of workers or how much is decoded."""
+    chosen = config.model_dump(mode="json", include={"layout", "shard_mb", "seed", "skip"})
+    # Only where they are set: folders that were prepared before these keys existed stay as they are
+    if config.layout == "csv":
+        chosen["csv"] = config.csv.model_dump(mode="json")
+    chosen |= {key: getattr(config, key) for key in ("class_file", "class_names") if getattr(config, key)}
+    if config.reencode:
+        chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": pictures.encoder()}
+    return {**chosen, "source": config.source.describe()}
 
 
 def _plan_split(split: str, members: NDArray[Any], shard_bytes: int, seed: int) -> list[ShardPlan]:

@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -10,6 +11,28 @@ from trainers.prepare.sources.base import Traffic
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
+
+
+EVERY = 5.0  # seconds between lines of a Pulse
+
+
+def say(text: str) -> None:
+    """Print a line about the work, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Pulse:
+    """Prints what it is given, at most once in EVERY seconds, and not before the first have passed."""
+
+    def __init__(self) -> None:
+        self._started = self._said = time.monotonic()
+
+    def beat(self, text: Callable[[float], str]) -> None:
+        """Print the text, made from the seconds since the start, if it is time."""
+        now = time.monotonic()
+        if now - self._said >= EVERY:
+            self._said = now
+            print(text(now - self._started), file=sys.stderr, flush=True)
 
 
 class Progress:

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.prepare.build import build, say
-from trainers.prepare.config import Config, Source
+from trainers.prepare.build import build
 from trainers.prepare.lock import exclusive
+from trainers.prepare.progress import say
+from trainers.prepare.settings import Config, Source
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from trainers.exits import UserError
-from trainers.prepare import manifest as manifests
-from trainers.prepare.build import Options, build, say
-from trainers.prepare.config import Config
-from trainers.prepare.manifest import Manifest, ShardEntry
+from trainers.prepare.build import Options, build
+from trainers.prepare.progress import say
+from trainers.prepare.settings import Config
+from trainers.shards import manifest as manifests
+from trainers.shards.manifest import Manifest, ShardEntry
 
 
 def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:

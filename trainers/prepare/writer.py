@@ -17,16 +17,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.data.shards import INDEX_DTYPE
 from trainers.exits import UserError
-from trainers.prepare import manifest as manifests
 from trainers.prepare import pictures
-from trainers.prepare.archive import Container, DamagedMemberError, Member, extract, name_of
-from trainers.prepare.config import Reencode
-from trainers.prepare.frame import frame
-from trainers.prepare.manifest import WORK, ShardEntry
-from trainers.prepare.plan import BLOCK, OVERHEAD, TAR_END, ShardPlan
-from trainers.prepare.spent import Spent
+from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
+from trainers.prepare.plan import ShardPlan
+from trainers.prepare.settings import Reencode
+from trainers.prepare.timing import Spent
+from trainers.shards import manifest as manifests
+from trainers.shards.index import INDEX_DTYPE
+from trainers.shards.manifest import WORK, ShardEntry
+from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END, frame
 
 # One request fetches neighbours up to this size, and reads over gaps up to that one rather than ask again
 LARGEST_REQUEST = 2 << 20

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainers.charts import duration, number
 from trainers.exits import UserError
 from trainers.files import read_json
 from trainers.report import sections
 from trainers.report.page import page, tiles
+from trainers.report.svg import duration, number
 from trainers.telemetry.clock import goodput
 from trainers.telemetry.metrics import Event, read_events
 

@@ -6,7 +6,11 @@ from typing import Any
 
 import yaml
 
-from trainers.charts import (
+from trainers.config.settings import Config
+from trainers.files import read_json
+from trainers.report.confusion import Confusion, matrix, read_confusion, worst
+from trainers.report.page import Markup, card, note, table
+from trainers.report.svg import (
     Line,
     Points,
     Share,
@@ -18,10 +22,6 @@ from trainers.charts import (
     stacked_bar,
     thin_out,
 )
-from trainers.files import read_json
-from trainers.report.confusion import Confusion, matrix, read_confusion, worst
-from trainers.report.page import Markup, card, note, table
-from trainers.settings import Config
 from trainers.telemetry.clock import CAUSES, PARTS
 from trainers.telemetry.metrics import Event
 

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainers.parallel.environment import on_terminal
 from trainers.telemetry.metrics import Event
-from trainers.telemetry.slowest import NOTABLE
+from trainers.telemetry.stragglers import NOTABLE
 
 
 class Console:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainers.telemetry.clock import Clock
 from trainers.telemetry.metrics import Event, read_events
-from trainers.watchdog import last_alive
+from trainers.telemetry.watchdog import last_alive
 
 
 @dataclass(frozen=True)

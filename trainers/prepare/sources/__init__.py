@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainers.prepare.config import Source as SourceConfig
+from trainers.prepare.settings import Source as SourceConfig
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.path import PathSource
 from trainers.prepare.sources.retry import Patience

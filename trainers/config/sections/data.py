@@ -1,0 +1,92 @@
+"""What it is trained on, and how pictures are changed."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainers.config.sections.base import Fraction, Natural, Positive, Range, Settings, Triple
+
+
+class Data(Settings):
+    """What it is trained on, and how pictures are read and cropped."""
+
+    dir: str = Field(
+        default="",
+        description="Prepared dataset (the folder with manifest.json). `sample`: the sample set of real pictures, "
+        "prepared on first use. `synthetic`: generated pictures, for measuring speed.",
+    )
+    image_size: Positive = Field(default=224, description="Height and width of a training picture, in pixels.")
+    val_image_size: Natural = Field(
+        default=0, description="Height and width of a validation picture; 0: as image_size."
+    )
+    val_resize: Natural = Field(
+        default=0,
+        description="Validation pictures are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
+    )
+    dataset: str = Field(
+        default="",
+        description="A dataset of your own instead of data.dir: `package.module:function`, called with split='train' "
+        "and split='val'; see docs/data.md.",
+    )
+    decoder: Literal["auto", "native", "torchvision", "pillow"] = Field(
+        default="auto",
+        description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
+        "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
+    )
+    workers: Positive = Field(default=4, description="Decoding threads per process.")
+    prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
+    readers: Positive = Field(
+        default=16, description="Reading threads per process: how many reads storage has to answer at once."
+    )
+    readahead: Natural = Field(
+        default=1, description="Batches per process read ahead of those; 0: the threads that decode read, too."
+    )
+    mean: Triple = Field(
+        default=[0.485, 0.456, 0.406], description="Mean of each channel, subtracted (pictures are 0 to 1)."
+    )
+    std: Triple = Field(default=[0.229, 0.224, 0.225], description="Standard deviation of each channel, divided by.")
+    synthetic_samples: Positive = Field(
+        default=1280, description="Training samples of the synthetic set; validation has 1/5."
+    )
+
+
+class Augment(Settings):
+    """Random changes to training pictures; a pure function of (seed, epoch, sample)."""
+
+    crop: Literal["random_resized", "pad", "none"] = Field(
+        default="random_resized",
+        description="`random_resized`: a random area and aspect ratio, resized. `pad`: resize, pad, crop at random. "
+        "`none`: as in validation.",
+    )
+    scale: Range = Field(
+        default=[0.08, 1.0], description="Area of a random_resized crop, least and most, as a fraction."
+    )
+    ratio: Range = Field(default=[3 / 4, 4 / 3], description="Aspect ratio of a random_resized crop, least and most.")
+    pad: Natural = Field(default=4, description="Pixels of padding on each side for `pad`.")
+    flip: Fraction = Field(default=0.5, description="Probability of a horizontal flip.")
+    interpolation: Literal["bilinear", "bicubic"] = Field(
+        default="bilinear", description="How pictures are resized, in training and in validation; always antialiased."
+    )
+    policy: Literal["none", "trivial", "rand", "rand_increasing"] = Field(
+        default="none",
+        description="Changes of shape and colour, after the flip. `trivial`: TrivialAugment Wide. `rand`: RandAugment, "
+        "both as torchvision has them. `rand_increasing`: timm's RandAugment whose ops all grow with the magnitude "
+        "(its rand-mM-mstd0.5-inc1).",
+    )
+    policy_ops: Positive = Field(default=2, description="Operations per picture of `rand` and `rand_increasing`.")
+    policy_magnitude: Annotated[int, Field(ge=0, le=30)] = Field(
+        default=9, description="Strength of `rand` (0 to 30) and `rand_increasing` (0 to 10)."
+    )
+    erase: Fraction = Field(default=0.0, description="Probability that a random rectangle is erased (set to the mean).")
+    repeats: Positive = Field(
+        default=1,
+        description="Repeated augmentation: an epoch takes this many copies of each of its samples, augmented "
+        "differently, and only 1/repeats of the samples; its number of steps stays.",
+    )
+    mixup: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Alpha of mixup, a blend of neighbours in the global batch; 0: none."
+    )
+    cutmix: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0,
+        description="Alpha of CutMix, a patch of the neighbour; 0: none. With both, each step does one or the other.",
+    )

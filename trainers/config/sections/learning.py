@@ -1,0 +1,143 @@
+"""What is trained and how it learns: model, batch, optimizer, schedule, loss, average, validation."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainers.config.sections.base import Fraction, Natural, Positive, Settings
+
+
+class Model(Settings):
+    """What is trained."""
+
+    name: str = Field(
+        default="torchvision:resnet50",
+        min_length=1,
+        description="`torchvision:NAME` (or just NAME), `timm:NAME` where timm is installed, or "
+        "`package.module:function`, called with num_classes=N, and image_size=S if it takes that.",
+    )
+    num_classes: Natural = Field(default=0, description="Number of classes; 0: as many as the data has.")
+    batch_norm: Literal["local", "global"] = Field(
+        default="local",
+        description="`local`: each forward normalises its own samples (fast; results then depend on the number of "
+        "processes). `global`: statistics over the global batch's forward on all processes.",
+    )
+    zero_init_last_bn: bool = Field(
+        default=False, description="Start the last BatchNorm of each residual block of a torchvision ResNet at 0."
+    )
+    conv_init: Literal["default", "fan_in", "fan_out"] = Field(
+        default="default",
+        description="`fan_in`, `fan_out`: start convolutions from He's normal distribution over these; default: the "
+        "model's own start (fan_out for torchvision's ResNets).",
+    )
+    head_init_std: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0,
+        description="Standard deviation of the normal distribution the last linear layer starts from; 0: default.",
+    )
+    pretrained: str = Field(
+        default="", description="Path of a .pth or .safetensors state dict to start from; empty: none."
+    )
+    pretrained_head: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="`drop`: the last linear layer starts afresh, as it must where the number of classes differs.",
+    )
+    channels_last: bool = Field(default=False, description="Use the channels_last memory format.")
+    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+
+
+class Batch(Settings):
+    """How many samples make a step. Set exactly one of `global` and `per_process`."""
+
+    global_: Positive | None = Field(
+        default=None,
+        alias="global",
+        description="Samples per optimizer step over all processes; results do not depend on how many.",
+    )
+    per_process: Positive | None = Field(
+        default=None,
+        description="Samples per step and process: the global batch, and with it the learning rate, grows with them.",
+    )
+    micro: Natural = Field(
+        default=0, description="Most samples per forward; larger per-process batches are accumulated. 0: no limit."
+    )
+
+
+class Optimizer(Settings):
+    """The optimizer, and the linear scaling rule."""
+
+    name: Literal["sgd", "lamb", "adamw"] = Field(default="sgd", description="The optimizer.")
+    lr: Annotated[float, Field(gt=0.0)] = Field(
+        default=0.1, description="Learning rate per `lr_batch` samples of global batch."
+    )
+    lr_batch: Positive = Field(default=256, description="Global batch for which `lr` holds; others scale it linearly.")
+    momentum: Fraction = Field(default=0.9, description="Momentum of sgd.")
+    nesterov: bool = Field(default=False, description="Nesterov momentum of sgd.")
+    betas: Annotated[list[Annotated[float, Field(ge=0.0, lt=1.0)]], Field(min_length=2, max_length=2)] = Field(
+        default=[0.9, 0.999], description="Decay of the first and second moment, of lamb and adamw."
+    )
+    eps: Annotated[float, Field(gt=0.0)] = Field(
+        default=1e-6, description="Added to the root of the second moment, of lamb and adamw."
+    )
+    clip_norm: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Largest norm of the global batch's gradient over all parameters; 0: no limit."
+    )
+    weight_decay: Annotated[float, Field(ge=0.0)] = Field(
+        default=1e-4, description="Weight decay: L2 with sgd, decoupled with adamw, within the trust ratio with lamb."
+    )
+    no_decay: list[Literal["norm", "bias"]] = Field(
+        default=["norm", "bias"],
+        description="Parameters without weight decay: "
+        "`norm` (scale and shift of normalisation layers), `bias` (all others).",
+    )
+
+
+class Schedule(Settings):
+    """Learning rate over the run."""
+
+    name: Literal["cosine", "step", "constant"] = Field(default="cosine", description="Shape after the warmup.")
+    every: Literal["step", "epoch"] = Field(
+        default="step", description="Change the learning rate every step or every epoch."
+    )
+    warmup_epochs: Annotated[float, Field(ge=0.0)] = Field(default=5.0, description="Epochs of linear warmup.")
+    warmup_start: Fraction = Field(
+        default=0.0, description="Learning rate at the start of the warmup, as a fraction of the peak."
+    )
+    final: Fraction = Field(default=0.0, description="Learning rate at the end of a cosine, as a fraction of the peak.")
+    milestones: list[Annotated[float, Field(gt=0.0)]] = Field(
+        default=[30.0, 60.0, 80.0], description="Epochs at which `step` multiplies the learning rate by `gamma`."
+    )
+    gamma: Fraction = Field(default=0.1, description="Factor of `step`.")
+
+
+class Loss(Settings):
+    """The training loss."""
+
+    name: Literal["cross_entropy", "bce"] = Field(
+        default="cross_entropy", description="`bce`: binary cross-entropy of each class, averaged over classes."
+    )
+    bce_threshold: Fraction = Field(
+        default=0.0, description="With bce, targets above this count as 1, others as 0; 0: as they are."
+    )
+    label_smoothing: Fraction = Field(default=0.0, description="Label smoothing of the training loss.")
+
+
+class Ema(Settings):
+    """Exponential moving average of the weights; what is validated and published, if kept."""
+
+    decay: Fraction = Field(default=0.0, description="Share that the average keeps at an update; 0: no average.")
+    every_steps: Positive = Field(default=1, description="Steps between updates, counted within an epoch.")
+    adjust: Literal["none", "torchvision"] = Field(
+        default="none",
+        description="`torchvision`: 1 - decay is multiplied by global batch * every_steps / epochs (at most 1).",
+    )
+
+
+class Validate(Settings):
+    """When the whole validation split is measured, each sample once."""
+
+    every_epochs: Natural = Field(
+        default=1, description="Epochs between validations; the last epoch is always one. 0: only then."
+    )
+    batch: Positive = Field(
+        default=128, description="Samples per forward; the same on any number of processes, so that results are too."
+    )

@@ -1,0 +1,129 @@
+"""A tar as a container: read once as a stream to learn what lies where, then by ranges as any other archive.
+
+A tar has no directory and no checksums of its members. The first pass finds both, over several requests at a time, and
+keeps them in a listing in the work folder, so that a restart does not repeat it. A gzipped tar can be read from the
+front only: the first pass, one thread, unpacks it beside the listing, and the ranges are those of the unpacked file,
+which takes its whole size on the volume until the preparation is complete. Killed before it has ended, the first pass
+begins anew.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from trainers.exits import UserError
+from trainers.prepare.archives.members import Container, Member, read_whole
+from trainers.prepare.archives.stream import Reader, stream, unzipped
+from trainers.prepare.archives.tar_scan import scan
+from trainers.prepare.lock import exclusive
+from trainers.prepare.progress import Pulse, say
+from trainers.prepare.sources.base import Source, Traffic
+from trainers.prepare.sources.path import PathSource
+from trainers.shards import manifest as manifests
+
+# What files of the first pass are called in the work folder
+LISTING, UNPACKED = "listing-", "unpacked-"
+_WAIT = 86400.0
+
+
+class Tar(Container):
+    """A tar whose listing is there."""
+
+    def __init__(self, source: Source, listing: Path) -> None:
+        self.source = source
+        self.members_end = source.size
+        # Of the listing, known after a whole pass over members()
+        self.fingerprint = ""
+        self._listing = listing
+
+    def members(self) -> Iterator[Member]:
+        """Go through the listing."""
+        digest = hashlib.sha256()
+        with self._listing.open("rb") as file:
+            for line in file:
+                digest.update(line)
+                yield Member(*json.loads(line))
+        self.fingerprint = digest.hexdigest()
+
+    def read(self, member: Member) -> bytes:
+        """Read one small member whole and checked."""
+        return read_whole(self.source, member, member.stored)
+
+
+def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> Tar:
+    """Do the first pass, or take what an earlier one has left; of several processes one does it."""
+    key = hashlib.sha256(f"{source.label} {source.identity}".encode()).hexdigest()[:16]
+    listing, unpacked = work / f"{LISTING}{key}.jsonl", work / f"{UNPACKED}{key}.tar"
+    work.mkdir(parents=True, exist_ok=True)
+    with exclusive(work / "lock-listing", _WAIT, say):
+        if not listing.exists() or (gzipped and not unpacked.exists()):
+            # Of a first pass that was killed, or of another archive; it may be as large as this one will be
+            remove_leftovers(work)
+            say(f"{source.label} is a tar, which has no directory: reading it once to make one")
+            if gzipped and (free := shutil.disk_usage(work).free) < source.size:
+                raise UserError(
+                    f"{work.parent} has {free / 1e9:,.2f} GB free, and {source.label} takes at least "
+                    f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or "
+                    "give a plain tar or a zip, which are not unpacked"
+                )
+            _first_pass(source, listing, unpacked if gzipped else None, traffic)
+    if not gzipped:
+        return Tar(source, listing)
+    local = PathSource(unpacked, traffic)
+    local.label = source.label
+    return Tar(local, listing)
+
+
+def remove_leftovers(work: Path) -> None:
+    """Remove what first passes have left, when nothing of it will be read any more."""
+    for path in (*work.glob(f"{LISTING}*"), *work.glob(f"{UNPACKED}*")):
+        path.unlink(missing_ok=True)
+
+
+def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: Traffic) -> None:
+    """Write the listing, and the unpacked tar if it is asked for; the listing appears last."""
+    suffix = f".{os.uname().nodename}-{os.getpid()}.tmp"
+    before, pulse = traffic.bytes, Pulse()
+
+    def words(seconds: float, files: int) -> str:
+        done = traffic.bytes - before
+        part, speed = min(done / source.size, 1), done / seconds
+        left = max(source.size - done, 0) / max(speed, 1.0)
+        return (
+            f"listing {source.label}: {part:.0%} · {files:,} files · {speed / 1e6:.1f} MB/s · about {left:.0f} s left "
+            f"· {traffic.retries} retries"
+        )
+
+    temporary = {path: path.with_name(path.name + suffix) for path in (unpacked, listing) if path}
+    try:
+        with ExitStack() as stack:
+            files = {path: stack.enter_context(name.open("wb")) for path, name in temporary.items()}
+            chunks = stack.enter_context(stream(source))
+            reader = Reader(unzipped(chunks, source) if unpacked else chunks, files[unpacked] if unpacked else None)
+            for number, member in enumerate(scan(reader, source.label), 1):
+                files[listing].write(json.dumps(member).encode() + b"\n")
+                pulse.beat(partial(words, files=number))
+            if unpacked:
+                # To the end, where gzip keeps its own checksum
+                reader.exhaust()
+            for file in files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        for path, name in temporary.items():
+            name.replace(path)
+        manifests.sync_folder(listing.parent)
+    finally:
+        for name in temporary.values():
+            name.unlink(missing_ok=True)
+
+
+def looks_like_tar(head: memoryview) -> bool:
+    """Tell whether an object begins with a tar's header, by the checksum in it."""
+    from trainers.prepare.archives.tar_scan import BLOCK, sound
+
+    return len(head) >= BLOCK and sound(bytes(head[:BLOCK]))

@@ -1,0 +1,251 @@
+"""The run directory: who may write it, whether its run is over, and how often it was restarted.
+
+lease.json      the process that may write here; the newest job takes it, an older one finds out and stops
+restarts.json   restarts since the last new checkpoint, so that a run that cannot get on does not try forever
+failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
+previous/       what `resume: never` found here
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainers.config.load import as_tree, fingerprint
+from trainers.config.settings import Config
+from trainers.exits import Exit, ExitError, UserError
+from trainers.files import read_json, sync_folder, write_atomically, write_json
+from trainers.parallel.environment import restart_count
+from trainers.run import checkpoint
+
+STALE_SECONDS = 60.0
+KEPT = ("lease.json", "previous")
+
+
+def job_name() -> str:
+    """The job that this process belongs to; a cluster sets it, and a changed run is another job."""
+    return os.environ.get("TRAINYARD_JOB", "")
+
+
+def identity(config: Config, classes: int, batch: int) -> dict[str, Any]:
+    """What must stay the same for a checkpoint to be continued."""
+    return {"model.name": config.model.name, "model.num_classes": classes, "batch.global": batch}
+
+
+def refuse_other(found: dict[str, Any], wanted: dict[str, Any], where: Path) -> None:
+    """Refuse to continue what is another run."""
+    for key, value in wanted.items():
+        if key in found and value and found[key] != value:
+            raise UserError(
+                f"{key} = {value!r}, but {where} holds a run with {found[key]!r}; give this run another name "
+                "(run.dir, on a cluster training.name), or set resume to never"
+            )
+
+
+def is_retry(config: Config) -> bool:
+    """Whether this process continues what the same job began, rather than beginning something."""
+    job = job_name()
+    return restart_count() > 0 or (bool(job) and read_json(Path(config.run.dir) / "lease.json").get("job") == job)
+
+
+def over_already(config: Config, batch: int) -> str | None:
+    """Say that the run is finished, if it is; raises if it has failed for good. Every process asks, first of all."""
+    path = Path(config.run.dir)
+    if config.resume == "never" and not is_retry(config):
+        return None
+    failed = read_json(path / "failed.json")
+    # Wrong input is often cured outside the settings; only a job that is retried by machine is stopped for it.
+    by_machine = job_name() or restart_count() > 0
+    permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
+    if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
+        raise ExitError(
+            f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
+        )
+    summary = read_json(path / "summary.json")
+    if summary.get("status") != "finished":
+        return None
+    refuse_other(summary.get("identity", {}), identity(config, config.model.num_classes, batch), path)
+    if summary.get("length") != length_asked(config):
+        return None
+    return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
+
+
+def length_asked(config: Config) -> dict[str, int | None]:
+    """The length of the run as the settings put it."""
+    return {"epochs": config.epochs, "max_steps": config.max_steps}
+
+
+class TakenOverError(UserError):
+    """Another job has the run directory: this one ends, and leaves no word in what is not its own any more."""
+
+
+class RunDirectory:
+    """The run directory in the hands of the process that writes it (rank 0)."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.path = Path(config.run.dir)
+        self.checkpoints = self.path / "checkpoints"
+        self.holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._checked = 0.0
+        self._lost = False
+        self._reports: list[str] = []
+
+    def enter(self) -> None:
+        """Take the directory over, move aside what is not wanted, and count the restart."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            retry = is_retry(self.config)
+            self._take_lease()
+            if self.config.resume == "never" and not retry:
+                self._move_aside()
+            self._count_restart()
+            for name in ("failed.json", "summary.json"):
+                (self.path / name).unlink(missing_ok=True)
+            text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
+            write_atomically(self.path / "config.yaml", text.encode())
+        except OSError as error:
+            raise UserError(
+                f"run.dir = {str(self.path)!r}: cannot be written ({error.strerror}); check that it lies on a "
+                f"writable volume with free space, for uid {os.getuid()}"
+            ) from error
+
+    def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
+        """The checkpoint to go on from, and what to tell about damaged ones."""
+        if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
+            found, reports = checkpoint.newest(self.checkpoints)
+            return found, self._reports + reports
+        found = checkpoint.at(Path(self.config.resume))
+        for path in checkpoint.steps(self.checkpoints):
+            if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
+                path.rename(path.with_name(f"left-{path.name}"))
+        return found, self._reports
+
+    def lost(self, every: float = 0.0) -> bool:
+        """Whether another process has taken the directory; looks at most every so many seconds."""
+        now = time.monotonic()
+        if not self._lost and now - self._checked >= every:
+            self._checked = now
+            if self.held():
+                with contextlib.suppress(OSError):
+                    os.utime(self.path / "lease.json")  # tells others that the holder lives
+        return self._lost
+
+    def held(self) -> bool:
+        """Whether the directory is still in these hands: asked on any thread, right before something is put there.
+
+        Between the answer and the act a process may sleep for long, and another take over: what it then puts there is
+        known by its holder's name, and set aside at the next start.
+        """
+        try:
+            holder = json.loads((self.path / "lease.json").read_text()).get("holder")
+        except FileNotFoundError:
+            holder = None
+        except (OSError, ValueError):
+            return not self._lost  # storage that does not answer for a moment is no sign of another job
+        self._lost = self._lost or holder != self.holder
+        return not self._lost
+
+    def taken_message(self) -> str:
+        """Who has taken the directory."""
+        lease = read_json(self.path / "lease.json")
+        return (
+            f"{self.path} was taken over by {lease.get('job') or lease.get('holder')}, a newer job; this older one "
+            "stops and writes nothing more. Give one of them another name (run.dir, on a cluster training.name)"
+        )
+
+    def release(self, stopped: bool = False) -> None:
+        """Leave the directory to others; a run that was stopped from outside has not used up a restart."""
+        lease = self.path / "lease.json"
+        if read_json(lease).get("holder") == self.holder:
+            write_json(lease, {**read_json(lease), "released": True})
+        if stopped:
+            write_json(self.path / "restarts.json", {**read_json(self.path / "restarts.json"), "stopped": True})
+
+    def _take_lease(self) -> None:
+        lease, job = self.path / "lease.json", job_name()
+        old = read_json(lease)
+        if job and job in old.get("superseded", []) and not self._abandoned(lease):
+            raise TakenOverError(self.taken_message())
+        superseded = [name for name in [*old.get("superseded", []), old.get("job")] if name and name != job]
+        new = {
+            "holder": self.holder, "job": job, "time": time.time(), "superseded": list(dict.fromkeys(superseded)),
+        }  # fmt: skip
+        write_json(lease, {**new, "trusted": self._trusted(old)})
+        # From here on the last holder puts nothing there any more; what it did until now counts.
+        trusted = self._trusted(old)
+        write_json(lease, {**new, "trusted": trusted})
+        for path in checkpoint.steps(self.checkpoints):
+            if path.name not in trusted:
+                aside = checkpoint.set_aside(path, "late")
+                self._reports.append(
+                    f"checkpoint {path.name} was written by a process that had lost this run directory before; "
+                    f"set aside as {aside.name}"
+                )
+
+    def _trusted(self, old: dict[str, Any]) -> list[str]:
+        """Checkpoints of those who held the lease when they wrote: the last holder's own, and those it trusted."""
+        saved = checkpoint.steps(self.checkpoints)
+        if "trusted" not in old:
+            return [path.name for path in saved]
+        known = set(old["trusted"])
+        return [path.name for path in saved if path.name in known or checkpoint.holder(path) in ("", old["holder"])]
+
+    @staticmethod
+    def _abandoned(lease: Path) -> bool:
+        """Wait, within bounds, for a newer job's lease to run out; false if it is being kept up."""
+        deadline = time.time() + STALE_SECONDS
+        while time.time() < deadline:
+            if read_json(lease).get("released") or time.time() - lease.stat().st_mtime > STALE_SECONDS:
+                return True
+            time.sleep(0.5)
+        return False
+
+    def _move_aside(self) -> None:
+        entries = [entry for entry in self.path.iterdir() if entry.name not in KEPT]
+        if not entries:
+            return
+        number = len(list((self.path / "previous").glob("*"))) + 1
+        target = self.path / "previous" / f"{number:03d}"
+        target.mkdir(parents=True)
+        for entry in entries:
+            entry.rename(target / entry.name)
+        sync_folder(self.path)
+
+    def _count_restart(self) -> None:
+        path = self.path / "restarts.json"
+        saved = checkpoint.steps(self.checkpoints)
+        now = {
+            "job": job_name(),
+            "fingerprint": fingerprint(self.config),
+            "checkpoint": saved[-1].name if saved else "none",
+        }
+        old = read_json(path)
+        same = all(old.get(key) == value for key, value in now.items())
+        count = (old["count"] + (not old.get("stopped"))) if same else 0
+        if count > self.config.run.max_restarts:
+            raise ExitError(
+                f"{count - 1} restarts of {self.path} without a new checkpoint (the last one is {now['checkpoint']}): "
+                f"it cannot get on by itself. See logs/ for why it ended, then remove {path} to try again",
+                Exit.FAILED,
+            )
+        write_json(path, {**now, "count": count})
+
+
+def is_retry_of_path(config: Config, path: Path) -> bool:
+    """Whether a run that began from a named checkpoint goes on from one of its own by now."""
+    return is_retry(config) and bool(checkpoint.steps(path / "checkpoints"))
+
+
+def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
+    """Leave word of a permanent failure for the retries to come."""
+    path = Path(config.run.dir)
+    with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
+        entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
+        write_json(path / "failed.json", {**entry, "time": time.time(), **details})
