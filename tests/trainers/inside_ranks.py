@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from little_models import Blocks, Net, memory
 from torch import Tensor, nn
 
 from trainers import config, parallel
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.models.batch_norm import replace_batch_norm
 from trainers.parallel.base import Strategy
 from trainers.training import optimizer as optimizers
@@ -40,8 +41,9 @@ class Training:
     def __init__(self, plain: nn.Module, forwards: int = 1, **over: Any) -> None:
         self.settings = settings(**over)
         entry = "horovod" if self.settings.strategy == "horovod" else "ddp"
-        place = parallel.locate(self.settings, entry)
-        self.strategy: Strategy = parallel.connect(self.settings, entry, place, forwards)
+        place = parallel.locate(entry)
+        plan = replace(config.make_plan(self.settings, entry, place.world), forwards=forwards)
+        self.strategy: Strategy = parallel.connect(self.settings, plan, place)
         if self.settings.model.channels_last:
             plain.to(memory_format=torch.channels_last)
         self.forwards, self.plain = forwards, plain

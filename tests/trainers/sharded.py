@@ -9,8 +9,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainers.config.settings import Ema as EmaSettings
-from trainers.config.settings import Optimizer
+from trainers.config.sections.learning import Ema as EmaSettings
+from trainers.config.sections.learning import Optimizer
 from trainers.data.sampler import Length
 from trainers.parallel.base import clip
 from trainers.training import optimizer as optimizers

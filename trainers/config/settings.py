@@ -1,41 +1,20 @@
-"""The settings of a run: every key, its type, its default and what it means.
+"""All settings of a run, and what must fit together across sections.
 
-The model is closed (an unknown key is an error), frozen, and strict about types. Reading files, recipes and flags, and
-turning a mistake into a message for people, is `trainers.config`'s work. Nothing here imports torch: the chart's schema
-is generated from this file.
+The model is closed (an unknown key is an error), frozen, and strict about types. What one section alone can check is
+checked there (sections/), what only the number of processes decides in plan.py; nothing is checked twice. No file of
+this package imports torch: a mistake is told before torch is loaded, and the charts' schema is generated from here.
 """
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from trainers.config.checking import refuse
 from trainers.config.sections.base import Positive, Settings
 from trainers.config.sections.data import Augment, Data
 from trainers.config.sections.learning import Batch, Ema, Loss, Model, Optimizer, Schedule, Validate
 from trainers.config.sections.running import Checkpoint, Comm, Ddp, Debug, Fsdp, Horovod, Log, Metrics, Run, Wandb
-
-__all__ = [
-    "Augment",
-    "Batch",
-    "Checkpoint",
-    "Comm",
-    "Config",
-    "Data",
-    "Ddp",
-    "Debug",
-    "Ema",
-    "Fsdp",
-    "Horovod",
-    "Log",
-    "Loss",
-    "Metrics",
-    "Model",
-    "Optimizer",
-    "Run",
-    "Schedule",
-    "Validate",
-    "Wandb",
-]
 
 
 class Config(Settings):
@@ -82,3 +61,60 @@ class Config(Settings):
     wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
     metrics: Metrics = Field(default=Metrics(), description="Prometheus.")
     debug: Debug = Field(default=Debug(), description="Debugging.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Config":
+        found = [text for rule in (_alternatives, _mixing, _precision, _communication) for text in rule(self)]
+        if found:
+            refuse(*found)
+        return self
+
+
+def _alternatives(config: Config) -> Iterator[str]:
+    """Keys of which exactly one is set."""
+    if (config.batch.global_ is None) == (config.batch.per_process is None):
+        yield (
+            f"batch: set exactly one of batch.global (now {config.batch.global_}) and batch.per_process "
+            f"(now {config.batch.per_process}); with global the result does not depend on the number of processes"
+        )
+    if (config.epochs is None) == (config.max_steps is None):
+        yield f"set exactly one of epochs (now {config.epochs}) and max_steps (now {config.max_steps})"
+    if not config.data.dir and not config.data.dataset:
+        yield "data.dir = '': no data; give the folder of a prepared dataset, `sample` or `synthetic`, or data.dataset"
+
+
+def _mixing(config: Config) -> Iterator[str]:
+    """Mixup and CutMix need neighbours."""
+    if config.augment.mixup or config.augment.cutmix:
+        if config.batch.micro == 1:
+            yield (
+                "batch.micro = 1 with augment.mixup or augment.cutmix: neighbours are mixed within a forward; use 2 or "
+                "more"
+            )
+        if 1 in (config.batch.global_, config.batch.per_process):
+            yield ("a batch of 1 with augment.mixup or augment.cutmix: no neighbour to mix with; use 2 or more samples")
+
+
+def _precision(config: Config) -> Iterator[str]:
+    """What a precision rules out."""
+    if config.precision == "fp64" and config.model.compile:
+        yield "model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false"
+    if config.precision == "fp16" and config.device == "cpu":
+        yield "precision = 'fp16' with device = 'cpu': fp16 needs a GPU; use fp32 or bf16"
+
+
+def _communication(config: Config) -> Iterator[str]:
+    """What no number of processes would make right."""
+    yield from rounding(config, "comm.compression", config.comm.compression)
+    if config.comm.backend == "nccl" and config.device == "cpu":
+        yield "comm.backend = 'nccl' with device = 'cpu': nccl needs GPUs; use gloo or auto"
+
+
+def rounding(config: Config, key: str, value: str) -> Iterator[str]:
+    """Why gradients must not be rounded as a key says, if they must not."""
+    if value == "none":
+        return
+    if config.comm.gradients == "fp64":
+        yield f"{key} = {value!r} and comm.gradients = 'fp64': one rounds, one is exact; set one of the two"
+    elif config.precision == "fp64":
+        yield f"{key} = {value!r} with precision = 'fp64': fp64 is for exact checks; set it to none"

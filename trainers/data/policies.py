@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.config.settings import Augment
+from trainers.config.sections.data import Augment
 
 BINS = 31
 ERASE_SCALE, ERASE_RATIO = (0.02, 0.33), (0.3, 3.3)

@@ -7,7 +7,6 @@ kept. Each process takes its slice of the global batch. Because nothing is remem
 import builtins
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,14 +95,6 @@ class Length:
     def epochs(self) -> int:
         """Epochs begun when all steps are done."""
         return -(-self.steps // self.steps_per_epoch)
-
-
-def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
-    """Forwards per step so that none takes more than `micro` samples (0: no limit) on the busiest process."""
-    if not micro:
-        return 1
-    units = math.ceil(math.ceil(batch / unit) / world)
-    return math.ceil(units / max(1, micro // unit))
 
 
 def validation_batches(samples: int, batch: int, rank: int, world: int) -> list[Ids]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.data import decode, transforms, user
 from trainers.data.loader import Loader, Make
 from trainers.data.synthetic import Synthetic
@@ -29,7 +29,6 @@ class Splits:
 
 def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
     """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies."""
-    _val_sizes(config)
     options = {
         "workers": config.data.workers, "prefetch": config.data.prefetch, "readers": config.data.readers,
         "readahead": config.data.readahead, "pin": pin, "channels_last": config.model.channels_last,
@@ -44,7 +43,7 @@ def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
     decoder = decode.choose(config.data.decoder)
     return Splits(
         _of_shards(train, training(config, decoder, train.name), config.data.image_size, options),
-        _of_shards(val, validation(config, decoder, val.name), _val_sizes(config)[0], options),
+        _of_shards(val, validation(config, decoder, val.name), config.data.val_sizes[0], options),
         train.classes,
         train.class_names,
         decoder.description,
@@ -64,7 +63,7 @@ def training(config: Config, decoder: decode.Decoder, name: Callable[[int], str]
 
 def validation(config: Config, decoder: decode.Decoder, name: Callable[[int], str]) -> Make:
     """Make validation pictures: the shorter side resized, the centre cut out."""
-    size, shorter = _val_sizes(config)
+    size, shorter = config.data.val_sizes
 
     def make(content: Any, sample: int, draw: int) -> Tensor:
         return decode.centre(decode.as_picture(content, decoder), size, shorter, config.augment.interpolation)
@@ -77,17 +76,6 @@ def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, d
         return make(content, sample, draw)
     except UserError as error:
         raise UserError(f"{name(sample)}: {error}") from error
-
-
-def _val_sizes(config: Config) -> tuple[int, int]:
-    """Size of a validation picture, and of the shorter side that it is cut out of."""
-    size = config.data.val_image_size or config.data.image_size
-    shorter = config.data.val_resize or round(size * 8 / 7)
-    if shorter < size:
-        raise UserError(
-            f"data.val_resize = {shorter}: smaller than the {size} pixels cut out of it; set it to {size} or more"
-        )
-    return size, shorter
 
 
 def _check_classes(config: Config, classes: int, where: str) -> None:
@@ -111,7 +99,7 @@ def _user(config: Config, options: dict[str, Any]) -> Splits:
     decoder = decode.choose(config.data.decoder)
     return Splits(
         Loader(train.read, training(config, decoder, train.name), train.labels, config.data.image_size, **options),
-        Loader(val.read, validation(config, decoder, val.name), val.labels, _val_sizes(config)[0], **options),
+        Loader(val.read, validation(config, decoder, val.name), val.labels, config.data.val_sizes[0], **options),
         len(train.class_names),
         train.class_names,
         decoder.description,
@@ -121,7 +109,7 @@ def _user(config: Config, options: dict[str, Any]) -> Splits:
 def _synthetic(config: Config, options: dict[str, Any]) -> Splits:
     data, last = config.data, config.model.channels_last
     classes = config.model.num_classes or 1000
-    val_size = _val_sizes(config)[0]
+    val_size = config.data.val_sizes[0]
     train = Synthetic(data.synthetic_samples, classes, data.image_size, last)
     val = Synthetic(max(1, data.synthetic_samples // 5), classes, val_size, last)
     return Splits(

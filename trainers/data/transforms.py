@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainers.config.settings import Augment
+from trainers.config.sections.data import Augment
 from trainers.data.decode import Picture, cut, resize
 from trainers.data.policies import changed
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.exits import UserError
 from trainers.models.batch_norm import Sum, replace_batch_norm
 

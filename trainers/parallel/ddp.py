@@ -12,8 +12,8 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trainers.config.settings import Comm
-from trainers.config.settings import Ddp as Settings
+from trainers.config.sections.running import Comm
+from trainers.config.sections.running import Ddp as Settings
 from trainers.parallel.environment import Place
 from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.parallel.base import State, load_optimizer
 from trainers.parallel.ddp import wire_dtype
 from trainers.parallel.environment import Place

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trainers.config.settings import Comm
-from trainers.config.settings import Horovod as Settings
+from trainers.config.sections.running import Comm
+from trainers.config.sections.running import Horovod as Settings
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy, clip
 from trainers.parallel.environment import Place

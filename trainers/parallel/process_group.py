@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.config.settings import Comm
+from trainers.config.sections.running import Comm
 from trainers.exits import UserError
 from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place

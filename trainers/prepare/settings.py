@@ -1,13 +1,18 @@
-"""The settings of a preparation: one validated model, from which also the chart's schema is generated."""
+"""All settings of a preparation; the chart's schema is generated from them.
 
-import json
+Files, flags and messages about mistakes work as for training (trainers/config). Addresses are not shown in messages:
+they may hold a signature.
+"""
+
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainers.exits import UserError
+from trainers.config import json_schema
+from trainers.config.checking import refuse, validated
+from trainers.config.layers import Tree
 
 # Where each kind of source keeps its address
 ADDRESS_KEYS = {
@@ -32,6 +37,7 @@ class Source(BaseModel):
     )
     url: str = Field(
         default="",
+        repr=False,
         description="For http: address on a server that answers range requests. For objectstore: s3://BUCKET/KEY or "
         "gs://BUCKET/KEY.",
     )
@@ -48,6 +54,7 @@ class Source(BaseModel):
     path: str = Field(default="", description="For path: the archive, or the folder that holds the layout.")
     endpoint: str = Field(
         default="",
+        repr=False,
         description="For objectstore: address of a store other than Amazon's or Google's, such as MinIO.",
         pattern="^$|^https?://",
     )
@@ -57,9 +64,9 @@ class Source(BaseModel):
     def _one_address(self) -> "Source":
         key = ADDRESS_KEYS[self.kind]
         if not getattr(self, key):
-            raise ValueError(f"kind '{self.kind}' needs the key '{key}'")
+            refuse(f"source: kind '{self.kind}' needs the key '{key}'")
         if extra := [other for other in ADDRESS_KEYS.values() if other != key and getattr(self, other)]:
-            raise ValueError(f"kind '{self.kind}' takes '{key}' only, not '{extra[0]}'")
+            refuse(f"source: kind '{self.kind}' takes '{key}' only, not '{extra[0]}'; remove it")
         if self.kind == "http":
             _check_url(self.url)
         if self.kind == "objectstore":
@@ -67,7 +74,7 @@ class Source(BaseModel):
             if self.endpoint:
                 _check_url(self.endpoint, "endpoint")
         elif self.endpoint or self.anonymous:
-            raise ValueError(f"'endpoint' and 'anonymous' belong to kind 'objectstore', not '{self.kind}'")
+            refuse(f"source: 'endpoint' and 'anonymous' belong to kind 'objectstore', not '{self.kind}'; remove them")
         return self
 
     def describe(self) -> dict[str, str]:
@@ -160,80 +167,45 @@ class Settings(BaseModel):
 class Config(Settings):
     """Everything that `python -m trainers.prepare build` needs."""
 
-    source: Source
+    source: Source = Field(repr=False)
     out: Path = Field(description="The folder to prepare; its last part is the dataset's name.")
 
     @model_validator(mode="after")
     def _whole(self) -> "Config":
         if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
-            raise ValueError("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
-        if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
-            raise ValueError(
-                f"out: {self.out} lies in the source's own folder {self.source.path}; choose another place"
+            refuse(
+                "undecodable = 'leave_out': needs decode = 'all', so that each picture is looked at, or reencode; set "
+                "one of them"
             )
+        if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
+            refuse(f"out = '{self.out}': lies in the source's own folder {self.source.path}; choose another place")
         return self
 
 
-def parse(data: object) -> Config:
-    """Validate settings; the message names each wrong key."""
-    try:
-        return Config.model_validate(data)
-    except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors()
-        ]
-        raise UserError("wrong settings of the preparation: " + "; ".join(lines)) from None
+def parse(data: Tree) -> Config:
+    """Check settings; raises UserError, whose message names each wrong key."""
+    return validated(Config, data, "wrong settings of the preparation: ")
 
 
-def read(path: Path) -> object:
-    """Read a JSON or YAML file of settings, not validated yet."""
-    import yaml
-
-    try:
-        text = path.read_text()
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; name a file of settings with --config") from None
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is neither JSON nor YAML: {error}") from None
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of all settings, without references."""
-    raw = Config.model_json_schema()
-    result: dict[str, Any] = _inline(raw, raw.get("$defs", {}))
-    return result
-
-
-def _inline(node: Any, definitions: dict[str, Any]) -> Any:
-    """Replace references by what they name, and 'this or null' by this."""
-    if isinstance(node, list):
-        return [_inline(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    if "$ref" in node:
-        node = {**definitions[node["$ref"].rsplit("/", 1)[-1]], **{k: v for k, v in node.items() if k != "$ref"}}
-    alternatives = [item for item in node.get("anyOf", []) if item != {"type": "null"}]
-    if len(alternatives) == 1:
-        rest = {key: value for key, value in node.items() if key not in ("anyOf", "default")}
-        return _inline({**alternatives[0], **rest}, definitions)
-    return {key: _inline(value, definitions) for key, value in node.items() if key != "$defs"}
+def schema() -> Tree:
+    """The JSON schema of all settings, without references."""
+    return json_schema.without_references(Config)
 
 
 def _check_object(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in OBJECT_STORES or not parts.hostname or not parts.path.strip("/"):
-        raise ValueError("'url' must be s3://BUCKET/KEY or gs://BUCKET/KEY")
+        refuse("source.url: must be s3://BUCKET/KEY or gs://BUCKET/KEY")
     if parts.username or parts.password:
-        raise ValueError("'url' must not hold credentials: they belong in a Secret")
+        refuse("source.url: must not hold credentials: they belong in a Secret")
 
 
 def _check_url(url: str, key: str = "url") -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{key}' must start with http:// or https:// and name a host")
+        refuse(f"source.{key}: must start with http:// or https:// and name a host")
     if parts.username or parts.password:
-        raise ValueError(
-            f"'{key}' must not hold a user name or password: it is kept in a ConfigMap, which is no place for secrets"
+        refuse(
+            f"source.{key}: must not hold a user name or password: it is kept in a ConfigMap, which is no place for "
+            "secrets"
         )

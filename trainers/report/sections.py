@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.files import read_json
 from trainers.report.confusion import Confusion, matrix, read_confusion, worst
 from trainers.report.page import Markup, card, note, table
@@ -189,7 +189,7 @@ def settings(summary: dict[str, Any]) -> str:
     config = summary.get("config", {})
     if not config:
         return ""
-    defaults = _flat(Config().model_dump(by_alias=True))
+    defaults = _flat(Config.model_construct().model_dump(by_alias=True))
     changed = [
         (Markup(f"<code>{_breakable(key)}</code>"), yaml.safe_dump(value, default_flow_style=True).split("\n")[0])
         for key, value in _flat(config).items()

@@ -17,8 +17,7 @@ from typing import Any
 
 import yaml
 
-from trainers.config.load import as_tree, fingerprint
-from trainers.config.settings import Config
+from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
 from trainers.files import read_json, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from trainers import __version__
-from trainers.config.load import as_tree
-from trainers.config.settings import Config
+from trainers.config import Config, as_tree
 from trainers.data.sampler import Ids, Length, Order
 from trainers.exits import Exit, ExitError
 from trainers.files import write_atomically, write_json

@@ -7,7 +7,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.telemetry import trainjob, wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainers.config.settings import Config
+from trainers.config import Config, Plan
 from trainers.data import decode
 from trainers.data.sampler import Length, Order
 from trainers.data.splits import Splits, open_splits
@@ -84,19 +84,17 @@ class Trainer:
         return self.ema.applied() if self.ema else contextlib.nullcontext()
 
 
-def build(
-    config: Config, strategy: Strategy, directory: RunDirectory, *, batch: int, forwards: int, clock: Clock
-) -> Trainer:
+def build(config: Config, plan: Plan, strategy: Strategy, directory: RunDirectory, clock: Clock) -> Trainer:
     """Open the data, enter the run directory, and build the model, from a checkpoint if there is one."""
     device = strategy.device
     root = ensure_sample() if config.data.dir == "sample" else None  # prepared at its first use
     splits = open_splits(config, pin=device.type == "cuda", root=root)
-    order = Order(len(splits.train.labels), batch, config.seed, unit(config), config.augment.repeats)
+    order = Order(len(splits.train.labels), plan.batch, config.seed, config.augment.unit, config.augment.repeats)
     length = Length(config.max_steps or (config.epochs or 0) * order.steps_per_epoch, order.steps_per_epoch)
     strategy.on_first(directory.enter)
     log_to(directory.path, strategy.rank)
     decode.agree(strategy.gather_objects, splits.decoder)
-    wanted = identity(config, splits.classes, batch)
+    wanted = identity(config, splits.classes, plan.batch)
     meta, state = read_checkpoint(strategy, directory, wanted)
 
     dtype = DTYPES[config.precision]
@@ -120,7 +118,7 @@ def build(
         clock.add(meta.get("seconds", {}))
     trainer = Trainer(
         config=config, strategy=strategy, directory=directory, splits=splits, order=order, length=length,
-        forwards=forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
+        forwards=plan.forwards, plain=plain, model=wrapped, optimizer=optimizer, scaler=scaler,
         autocast=torch.autocast(device.type, dtype, enabled=config.precision in ("bf16", "fp16")),
         prepare=normalizer(config.data.mean, config.data.std, device, master), ema=ema,
         writer=Writer(
@@ -138,11 +136,6 @@ def build(
     signal.signal(signal.SIGTERM, lambda *_: setattr(trainer, "stop", True))
     clock.begin()
     return trainer
-
-
-def unit(config: Config) -> int:
-    """Samples that must stay together: pairs, where pictures are mixed with their neighbours."""
-    return 2 if mixes(config.augment) else 1
 
 
 def average(config: Config, plain: nn.Module, order: Order, length: Length) -> Ema | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from trainers.config.settings import Ema as Settings
+from trainers.config.sections.learning import Ema as Settings
 from trainers.data.sampler import Length
 from trainers.parallel.sharding import laid_out_as, local_parts
 

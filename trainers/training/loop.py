@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from trainers import __version__, parallel, report
-from trainers.config.load import as_tree, resolve_global_batch
-from trainers.config.settings import Config
+from trainers.config import Config, as_tree, make_plan
 from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
-from trainers.data.sampler import forwards_needed
 from trainers.exits import Exit, ExitError, UserError
 from trainers.parallel.base import CONTINUE, LEASE_LOST
 from trainers.run import checkpoint, publish
@@ -24,7 +22,7 @@ from trainers.run.directory import RunDirectory, TakenOverError, identity, over_
 from trainers.run.recorder import Result
 from trainers.telemetry.clock import Clock, process_start
 from trainers.training import schedule
-from trainers.training.assemble import Trainer, build, unit
+from trainers.training.assemble import Trainer, build
 from trainers.training.validate import evaluate
 
 log = logging.getLogger("trainers")
@@ -32,17 +30,16 @@ log = logging.getLogger("trainers")
 
 def run(config: Config, entry: str) -> int:
     """Train as configured, under the launcher of an entry point (`ddp` or `horovod`); the exit code."""
-    place = parallel.locate(config, entry)
-    batch = resolve_global_batch(config, place.world)
-    if message := over_already(config, batch):
+    place = parallel.locate(entry)
+    plan = make_plan(config, entry, place.world)
+    if message := over_already(config, plan.batch):
         if place.rank == 0:
             print(message, flush=True)
         return Exit.DONE
-    forwards = forwards_needed(batch, place.world, config.batch.micro, unit(config))
-    strategy = parallel.connect(config, entry, place, forwards)
+    strategy = parallel.connect(config, plan, place)
     directory = RunDirectory(config)
     try:
-        trainer = build(config, strategy, directory, batch=batch, forwards=forwards, clock=Clock(process_start()))
+        trainer = build(config, plan, strategy, directory, Clock(process_start()))
         train(trainer)
         finish(trainer)
     except (UserError, ExitError) as error:

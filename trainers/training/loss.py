@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainers.config.settings import Loss
+from trainers.config.sections.learning import Loss
 from trainers.training.mixup import one_hot
 
 

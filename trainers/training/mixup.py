@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.config.settings import Augment
+from trainers.config.sections.data import Augment
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 NO_EPOCH = 2**32 - 1  # the key's place of an epoch: keeps these draws apart from every sample's own

@@ -6,7 +6,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from trainers.config.settings import Optimizer as Settings
+from trainers.config.sections.learning import Optimizer as Settings
 from trainers.training.lamb import Lamb
 
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)

@@ -4,8 +4,8 @@ import math
 
 from torch.optim import Optimizer
 
-from trainers.config.settings import Config
-from trainers.config.settings import Optimizer as Settings
+from trainers.config import Config
+from trainers.config.sections.learning import Optimizer as Settings
 from trainers.data.sampler import Length
 
 

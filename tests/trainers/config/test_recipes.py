@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from trainers import config
-from trainers.config.settings import Augment, Config
+from trainers.config import Config
+from trainers.config.sections.data import Augment
 from trainers.data.sampler import Length
 from trainers.exits import UserError
 from trainers.models import factory

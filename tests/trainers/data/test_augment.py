@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
-from trainers.config.settings import Augment
+from trainers.config.sections.data import Augment
 from trainers.data import policies, transforms
 from trainers.data.sampler import Order
 

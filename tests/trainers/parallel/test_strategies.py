@@ -10,7 +10,7 @@ from conftest import ROOT
 from forked import Fleet
 from inside_ranks import SLEEP, settings
 
-from trainers.config import parallel_rules
+from trainers.config.plan import check_world
 from trainers.exits import UserError
 from trainers.parallel.horovod import tell_horovod
 from trainers.parallel.share import share
@@ -137,9 +137,9 @@ def test_impossible_combinations_are_refused(
     name: str, world: int, accumulation: int, over: dict[str, Any], words: str
 ) -> None:
     found = settings(**over)
-    parallel_rules.check_world(found, name if "static" in words else "ddp", 1, accumulation)
+    check_world(found, name if "static" in words else "ddp", 1, accumulation)
     with pytest.raises(UserError, match=words):
-        parallel_rules.check_world(found, name, world, accumulation)
+        check_world(found, name, world, accumulation)
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_nothing_outside_asks_which_strategy_it_is() -> None:
     for path in {*folder.rglob("*.py")} - {*(folder / "parallel").rglob("*.py")}:
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("if ", "elif "))]
         named = [line for line in lines if "horovod" in line.lower() or "fsdp" in line.lower() or '"ddp"' in line]
-        assert not named or path.name == "parallel_rules.py", f"{path}: {named}"
+        assert not named or path.name == "plan.py", f"{path}: {named}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainers import config
-from trainers.config.settings import Config
+from trainers.config import Config
 from trainers.exits import ExitError, UserError
 from trainers.run import checkpoint, directory
 from trainers.run.directory import RunDirectory

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from trainers.config.settings import Ema as Settings
+from trainers.config.sections.learning import Ema as Settings
 from trainers.data.sampler import Length
 from trainers.training.ema import Ema, decay_of
 

@@ -8,8 +8,10 @@ import torch
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from trainers.config.settings import Augment, Loss
-from trainers.data.sampler import Order, forwards_needed
+from trainers.config.plan import forwards_needed
+from trainers.config.sections.data import Augment
+from trainers.config.sections.learning import Loss
+from trainers.data.sampler import Order
 from trainers.training import mixup
 from trainers.training.loss import loss_sum
 

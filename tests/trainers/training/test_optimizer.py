@@ -8,7 +8,7 @@ import torch
 from forked import Fleet, under_torchrun
 from torch import nn
 
-from trainers.config.settings import Optimizer
+from trainers.config.sections.learning import Optimizer
 from trainers.parallel.base import clip
 from trainers.training import optimizer as optimizers
 from trainers.training.lamb import Lamb

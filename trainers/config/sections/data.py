@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from trainers.config.checking import refuse
 from trainers.config.sections.base import Fraction, Natural, Positive, Range, Settings, Triple
 
 
@@ -49,6 +50,22 @@ class Data(Settings):
         default=1280, description="Training samples of the synthetic set; validation has 1/5."
     )
 
+    @property
+    def val_sizes(self) -> tuple[int, int]:
+        """Size of a validation picture, and of the shorter side that it is cut out of, in pixels."""
+        size = self.val_image_size or self.image_size
+        return size, self.val_resize or round(size * 8 / 7)
+
+    @model_validator(mode="after")
+    def _centre_lies_inside(self) -> "Data":
+        size, shorter = self.val_sizes
+        if shorter < size:
+            refuse(
+                f"data.val_resize = {shorter}: smaller than the {size} pixels cut out of it; set it to {size} or more, "
+                "or to 0 for 8/7 of them"
+            )
+        return self
+
 
 class Augment(Settings):
     """Random changes to training pictures; a pure function of (seed, epoch, sample)."""
@@ -90,3 +107,20 @@ class Augment(Settings):
         default=0.0,
         description="Alpha of CutMix, a patch of the neighbour; 0: none. With both, each step does one or the other.",
     )
+
+    @property
+    def unit(self) -> int:
+        """Samples of a global batch that must stay together: pairs, where pictures are mixed with neighbours."""
+        return 2 if self.mixup or self.cutmix else 1
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> "Augment":
+        for key, pair in (("augment.scale", self.scale), ("augment.ratio", self.ratio)):
+            if pair[0] > pair[1]:
+                refuse(f"{key} = {pair}: the first number must not be larger than the second; swap them")
+        if self.policy == "rand_increasing" and self.policy_magnitude > 10:
+            refuse(
+                f"augment.policy_magnitude = {self.policy_magnitude} with augment.policy = 'rand_increasing': that "
+                "goes from 0 to 10; use a smaller one, or `rand`, which goes to 30"
+            )
+        return self

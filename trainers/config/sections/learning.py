@@ -2,9 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from trainers.config.checking import refuse
 from trainers.config.sections.base import Fraction, Natural, Positive, Settings
+
+ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 
 
 class Model(Settings):
@@ -90,6 +93,23 @@ class Optimizer(Settings):
         "`norm` (scale and shift of normalisation layers), `bias` (all others).",
     )
 
+    @model_validator(mode="after")
+    def _keys_belong_to_the_name(self) -> "Optimizer":
+        foreign, others = (ONLY_ADAPTIVE, "lamb and adamw") if self.name == "sgd" else (ONLY_SGD, "sgd")
+        for key in foreign:
+            value, default = getattr(self, key), type(self).model_fields[key].default
+            if value != default:
+                refuse(
+                    f"optimizer.{key} = {value} with optimizer.name = {self.name!r}: it belongs to {others}; remove it "
+                    f"or, where a recipe sets it, set it to {default}"
+                )
+        if self.nesterov and not self.momentum:
+            refuse(
+                "optimizer.nesterov = True with optimizer.momentum = 0.0: there is no momentum; set momentum, or "
+                "nesterov to false"
+            )
+        return self
+
 
 class Schedule(Settings):
     """Learning rate over the run."""
@@ -120,6 +140,20 @@ class Loss(Settings):
     )
     label_smoothing: Fraction = Field(default=0.0, description="Label smoothing of the training loss.")
 
+    @model_validator(mode="after")
+    def _threshold_has_targets(self) -> "Loss":
+        if self.bce_threshold and self.name != "bce":
+            refuse(
+                f"loss.bce_threshold = {self.bce_threshold} with loss.name = {self.name!r}: only bce has targets to "
+                "cut off; remove it, or set loss.name to bce"
+            )
+        if self.bce_threshold and self.label_smoothing:
+            refuse(
+                f"loss.label_smoothing = {self.label_smoothing} with loss.bce_threshold = {self.bce_threshold}: the "
+                "threshold makes all targets 0 or 1 again; set one of them to 0"
+            )
+        return self
+
 
 class Ema(Settings):
     """Exponential moving average of the weights; what is validated and published, if kept."""
@@ -130,6 +164,12 @@ class Ema(Settings):
         default="none",
         description="`torchvision`: 1 - decay is multiplied by global batch * every_steps / epochs (at most 1).",
     )
+
+    @model_validator(mode="after")
+    def _is_kept(self) -> "Ema":
+        if not self.decay and (self.every_steps != 1 or self.adjust != "none"):
+            refuse("ema.decay = 0.0: no average is kept, but ema.every_steps or ema.adjust is set; set ema.decay too")
+        return self
 
 
 class Validate(Settings):
