@@ -1,4 +1,4 @@
-"""From an encoded picture to the pixels of an area of it, at the size that is wanted.
+"""From an encoded picture to the pixels of an area of it, at the wanted size.
 
 There are three decoders, and `data.decoder` says which. `native` is our own C on libjpeg-turbo (trainers/native): it
 decodes only the area, at half, a quarter or an eighth of the scale where that is enough. `torchvision` and `pillow`
@@ -22,7 +22,6 @@ import PIL
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from trainers import native
 from trainers.exits import UserError
@@ -80,43 +79,6 @@ class Encoded:
 Picture = Encoded | Tensor
 
 
-def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
-    if isinstance(picture, Encoded):
-        return picture.cut(area, height, width, how)
-    top, left, tall, wide = (int(number) for number in area)
-    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
-
-
-def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Resize with antialiasing; a tensor of the right size is left alone."""
-    if isinstance(picture, Encoded):
-        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
-    if picture.shape[1:] == (height, width):
-        return picture
-    batch = picture.unsqueeze(0).contiguous(memory_format=torch.channels_last)  # the layout uint8 is fast in
-    return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
-
-
-def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear") -> Tensor:
-    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre."""
-    height, width = picture.shape[1:]
-    scale = shorter / min(height, width)
-    tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
-    top, left = (tall - size) // 2, (wide - size) // 2
-    if isinstance(picture, Encoded):
-        y, x = height / tall, width / wide
-        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False)
-    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
-
-
-def as_picture(content: bytes | Tensor, decoder: "Decoder") -> Picture:
-    """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
-    if isinstance(content, Tensor):
-        return Encoded(pixels=content) if decoder.name == "native" else content
-    return decoder.open(content)
-
-
 @dataclass(frozen=True)
 class Decoder:
     """A way of decoding; two processes whose `description` is the same get the same pixels."""
@@ -124,6 +86,12 @@ class Decoder:
     name: str
     description: str
     open: Callable[[bytes], Picture]
+
+    def picture(self, content: bytes | Tensor) -> Picture:
+        """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
+        if isinstance(content, Tensor):
+            return Encoded(pixels=content) if self.name == "native" else content
+        return self.open(content)
 
 
 def choose(name: str) -> Decoder:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.data.sampler import Ids
+from trainers.data.transforms import Make
 
 Read = Callable[[Ids], list[Any]]  # samples of one group of `neighbours` -> what storage holds of each
-Make = Callable[[Any, int, int], Tensor]  # (what was read, sample, draw) -> uint8 picture, shape (3, size, size)
 Item = TypeVar("Item")
 
 

@@ -5,6 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.data.sampler import Ids
+
 VARIANTS = 64
 
 
@@ -25,6 +27,10 @@ class Synthetic:
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.labels)
+
+    def read(self, ids: Ids) -> list[Tensor]:
+        """The uint8 pictures (3, size, size) of some samples."""
+        return [self.picture(int(sample)) for sample in ids]
 
     def picture(self, sample: int) -> Tensor:
         """The uint8 picture of a sample."""

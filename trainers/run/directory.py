@@ -1,16 +1,13 @@
-"""The run directory: who may write it, whether its run is over, and how often it was restarted.
+"""The run directory: whether its run is over, how often it was restarted, and what it resumes from.
 
-lease.json      the process that may write here; the newest job takes it, an older one finds out and stops
+lease.json      the process that may write here (lease.py)
 restarts.json   restarts since the last new checkpoint, so that a run that cannot get on does not try forever
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
 previous/       what `resume: never` found here
 """
 
 import contextlib
-import json
 import os
-import secrets
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,9 @@ from trainers.exits import Exit, ExitError, UserError
 from trainers.files import read_json, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
 from trainers.run import checkpoint
+from trainers.run.lease import Lease, job_name
 
-STALE_SECONDS = 60.0
 KEPT = ("lease.json", "previous")
-
-
-def job_name() -> str:
-    """The job that this process belongs to; a cluster sets it, and a changed run is another job."""
-    return os.environ.get("TRAINYARD_JOB", "")
 
 
 def identity(config: Config, classes: int, batch: int) -> dict[str, Any]:
@@ -80,10 +72,6 @@ def length_asked(config: Config) -> dict[str, int | None]:
     return {"epochs": config.epochs, "max_steps": config.max_steps}
 
 
-class TakenOverError(UserError):
-    """Another job has the run directory: this one ends, and leaves no word in what is not its own any more."""
-
-
 class RunDirectory:
     """The run directory in the hands of the process that writes it (rank 0)."""
 
@@ -91,17 +79,28 @@ class RunDirectory:
         self.config = config
         self.path = Path(config.run.dir)
         self.checkpoints = self.path / "checkpoints"
-        self.holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._checked = 0.0
-        self._lost = False
+        self.lease = Lease(self.path)
         self._reports: list[str] = []
+
+    def start(self, wanted: dict[str, Any]) -> checkpoint.Found | None:
+        """Enter the directory, and find the checkpoint to resume from; raises UserError where it is another run's.
+
+        `wanted` is this run's identity.
+        """
+        self.enter()
+        found, reports = self.find_checkpoint()
+        for text in reports:
+            print(text, flush=True)
+        if found:
+            refuse_other(found.meta["identity"], wanted, self.path)
+        return found
 
     def enter(self) -> None:
         """Take the directory over, move aside what is not wanted, and count the restart."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             retry = is_retry(self.config)
-            self._take_lease()
+            self._reports = self.lease.take(self.checkpoints)
             if self.config.resume == "never" and not retry:
                 self._move_aside()
             self._count_restart()
@@ -126,85 +125,24 @@ class RunDirectory:
                 path.rename(path.with_name(f"left-{path.name}"))
         return found, self._reports
 
+    @property
+    def holder(self) -> str:
+        """The name under which this process holds the lease."""
+        return self.lease.holder
+
     def lost(self, every: float = 0.0) -> bool:
         """Whether another process has taken the directory; looks at most every so many seconds."""
-        now = time.monotonic()
-        if not self._lost and now - self._checked >= every:
-            self._checked = now
-            if self.held():
-                with contextlib.suppress(OSError):
-                    os.utime(self.path / "lease.json")  # tells others that the holder lives
-        return self._lost
+        return self.lease.lost(every)
 
     def held(self) -> bool:
-        """Whether the directory is still in these hands: asked on any thread, right before something is put there.
-
-        Between the answer and the act a process may sleep for long, and another take over: what it then puts there is
-        known by its holder's name, and set aside at the next start.
-        """
-        try:
-            holder = json.loads((self.path / "lease.json").read_text()).get("holder")
-        except FileNotFoundError:
-            holder = None
-        except (OSError, ValueError):
-            return not self._lost  # storage that does not answer for a moment is no sign of another job
-        self._lost = self._lost or holder != self.holder
-        return not self._lost
-
-    def taken_message(self) -> str:
-        """Who has taken the directory."""
-        lease = read_json(self.path / "lease.json")
-        return (
-            f"{self.path} was taken over by {lease.get('job') or lease.get('holder')}, a newer job; this older one "
-            "stops and writes nothing more. Give one of them another name (run.dir, on a cluster training.name)"
-        )
+        """Whether the directory is still this process's: asked on any thread, right before something is put there."""
+        return self.lease.held()
 
     def release(self, stopped: bool = False) -> None:
         """Leave the directory to others; a run that was stopped from outside has not used up a restart."""
-        lease = self.path / "lease.json"
-        if read_json(lease).get("holder") == self.holder:
-            write_json(lease, {**read_json(lease), "released": True})
+        self.lease.release()
         if stopped:
             write_json(self.path / "restarts.json", {**read_json(self.path / "restarts.json"), "stopped": True})
-
-    def _take_lease(self) -> None:
-        lease, job = self.path / "lease.json", job_name()
-        old = read_json(lease)
-        if job and job in old.get("superseded", []) and not self._abandoned(lease):
-            raise TakenOverError(self.taken_message())
-        superseded = [name for name in [*old.get("superseded", []), old.get("job")] if name and name != job]
-        new = {
-            "holder": self.holder, "job": job, "time": time.time(), "superseded": list(dict.fromkeys(superseded)),
-        }  # fmt: skip
-        write_json(lease, {**new, "trusted": self._trusted(old)})
-        # From here on the last holder puts nothing there any more; what it did until now counts.
-        trusted = self._trusted(old)
-        write_json(lease, {**new, "trusted": trusted})
-        for path in checkpoint.steps(self.checkpoints):
-            if path.name not in trusted:
-                aside = checkpoint.set_aside(path, "late")
-                self._reports.append(
-                    f"checkpoint {path.name} was written by a process that had lost this run directory before; "
-                    f"set aside as {aside.name}"
-                )
-
-    def _trusted(self, old: dict[str, Any]) -> list[str]:
-        """Checkpoints of those who held the lease when they wrote: the last holder's own, and those it trusted."""
-        saved = checkpoint.steps(self.checkpoints)
-        if "trusted" not in old:
-            return [path.name for path in saved]
-        known = set(old["trusted"])
-        return [path.name for path in saved if path.name in known or checkpoint.holder(path) in ("", old["holder"])]
-
-    @staticmethod
-    def _abandoned(lease: Path) -> bool:
-        """Wait, within bounds, for a newer job's lease to run out; false if it is being kept up."""
-        deadline = time.time() + STALE_SECONDS
-        while time.time() < deadline:
-            if read_json(lease).get("released") or time.time() - lease.stat().st_mtime > STALE_SECONDS:
-                return True
-            time.sleep(0.5)
-        return False
 
     def _move_aside(self) -> None:
         entries = [entry for entry in self.path.iterdir() if entry.name not in KEPT]

@@ -5,7 +5,6 @@ processes at once, together with where each process spent its time. A loss that 
 run there, before anything of it is saved.
 """
 
-import io
 import json
 import logging
 import math
@@ -13,22 +12,21 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from trainers import __version__
 from trainers.config import Config, as_tree
-from trainers.data.sampler import Ids, Length, Order
+from trainers.data.dataset import Data
+from trainers.data.sampler import Ids
 from trainers.exits import Exit, ExitError
-from trainers.files import write_atomically, write_json
+from trainers.files import write_json
 from trainers.parallel.base import Strategy
 from trainers.run.directory import RunDirectory, length_asked
+from trainers.run.result import Result, write_confusion
 from trainers.telemetry import prometheus
 from trainers.telemetry import stragglers as slowest
 from trainers.telemetry.clock import PARTS, Clock, goodput
@@ -39,99 +37,81 @@ from trainers.telemetry.sinks import Telemetry
 log = logging.getLogger("trainers")
 
 
-@dataclass(frozen=True)
-class Result:
-    """What a validation found; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
-
-    samples: int
-    correct1: int
-    correct5: int
-    loss: float
-    confusion: Tensor | None = None
-
-    @property
-    def top1(self) -> float:
-        """Share of samples whose first guess is right."""
-        return 100 * self.correct1 / self.samples
-
-    @property
-    def top5(self) -> float:
-        """Share of samples with the right class among the first five guesses."""
-        return 100 * self.correct5 / self.samples
-
-
 class Recorder:
     """The record of a run, on every process; only the first one writes what is common to all."""
 
-    def __init__(
-        self, config: Config, strategy: Strategy, directory: RunDirectory, *, order: Order, length: Length,
-        clock: Clock, step: int, validated: int, class_names: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        self._config = config
-        self._strategy = strategy
-        self._directory = directory
-        self._order = order
-        self._length = length
-        self._clock = clock
-        self._pending: list[Tensor] = []
-        self._flushed = step
+    def __init__(self, config: Config, strategy: Strategy, directory: RunDirectory, data: Data, clock: Clock) -> None:
+        """Keep what the record is about; `begin` opens it."""
+        self._config, self._strategy, self._directory, self._clock = config, strategy, directory, clock
+        self._order, self._length, self._class_names = data.order, data.length, data.splits.class_names
+        self._telemetry: Telemetry | None = None
+        self._samples: TextIO | None = None
+        self._past = Past()
         self._identity: dict[str, Any] = {}
-        self._class_names = class_names
+        self._ranks: list[dict[str, Any]] = []
+        # Since the last flush: each step's loss, on the device; before it: the step, and seconds by cause
+        self._pending: list[Tensor] = []
+        self._flushed, self._seconds = 0, clock.read()
+        # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
         self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
         self._wall = 0.0
-        self._past, self._lost = Past(), 0
-        if strategy.first:
-            self._past = settle(clock, directory.path, step)
-            self._lost = rewind_all(directory, step, validated)
-        strategy.barrier()
-        name = config.run.name or directory.path.resolve().name
-        self._endpoint = prometheus.serve(config.metrics.port, name, strategy.place, socket.gethostname())
-        self._telemetry = (
-            Telemetry(config, directory.path, length.steps, length.steps_per_epoch, self._endpoint)
-            if strategy.first
-            else None
-        )
-        self._samples = None
-        if config.debug.record_samples:
-            path = directory.path / "samples" / f"rank-{strategy.rank}.jsonl"
-            path.parent.mkdir(exist_ok=True)
-            self._samples = path.open("a", buffering=1)
-        self._seconds = clock.read()
-        self._resumed_at = step
-        gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
-        here = {
-            "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),
-            **({"gpu": gpu} if gpu else {}),
-        }  # fmt: skip
-        self._ranks: list[dict[str, Any]] = strategy.gather_objects(here)
 
-    def introduce(self, identity: dict[str, Any]) -> None:
+    def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
+        """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
+
+        Lines that a start before this one wrote after that step are dropped: those steps are done again.
+        """
+        strategy, path = self._strategy, self._directory.path
+        self._flushed, self._identity = step, identity
+        lost = 0
+        if strategy.first:
+            self._past = settle(self._clock, path, step)
+            lost = rewind_all(path, step, validated)
+        strategy.barrier()
+        self._open(step)
+        self._seconds = self._clock.read()
+        self._ranks = strategy.gather_objects(_describe_process(strategy))
+        self._introduce(step, lost)
+
+    def _open(self, step: int) -> None:
+        config, path = self._config, self._directory.path
+        host = socket.gethostname()
+        endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
+        if self._strategy.first:
+            self._telemetry = Telemetry(config, path, self._length.steps, self._length.steps_per_epoch, endpoint)
+        if config.debug.record_samples:
+            file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            self._samples = file.open("a", buffering=1)
+
+    def _introduce(self, step: int, lost: int) -> None:
         """Say what is about to be trained, where, and from which step."""
-        self._identity = identity
         if self._telemetry is None:
             return
-        strategy, order, past = self._strategy, self._order, self._past
+        config, strategy, order, past = self._config, self._strategy, self._order, self._past
         earlier = self._clock.before
         self._telemetry.event(
-            "start", self._resumed_at, self._epoch(self._resumed_at), started=round(self._clock.started, 3),
+            "start", step, self._epoch(step), started=round(self._clock.started, 3),
             restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
-            steps=self._length.steps, model=self._config.model.name,
-            run=self._config.run.name or self._directory.path.resolve().name,
+            steps=self._length.steps, model=config.model.name, run=self._name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
             seconds_total=self._seconds,
         )  # fmt: skip
         self._telemetry.say(
-            f"{self._config.model.name} on {order.samples} samples of {identity['model.num_classes']} classes: "
+            f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "
             f"{self._length.steps} steps of {order.batch}, {strategy.name} on {strategy.world} processes "
-            f"({strategy.device.type}, {self._config.precision}), run directory {self._directory.path}"
+            f"({strategy.device.type}, {config.precision}), run directory {self._directory.path}"
         )
-        step = self._resumed_at
         if step:
             self._telemetry.event(
-                "resume", step, self._epoch(step), lost_steps=self._lost, lost_seconds=round(past.lost, 3),
+                "resume", step, self._epoch(step), lost_steps=lost, lost_seconds=round(past.lost, 3),
                 restart_wait_seconds=round(past.waited, 3),
             )  # fmt: skip
-            self._telemetry.say(f"resumed at step {step}; {self._lost} steps are done again")
+            self._telemetry.say(f"resumed at step {step}; {lost} steps are done again")
+
+    @property
+    def _name(self) -> str:
+        return self._config.run.name or self._directory.path.resolve().name
 
     def step_done(self, step: int, ids: Ids, loss: Tensor) -> None:
         """Keep a step's loss and, if asked to, its sample ids."""
@@ -273,20 +253,17 @@ class Recorder:
         raise error
 
 
-def write_confusion(directory: Path, confusion: Tensor, class_names: Sequence[str]) -> None:
-    """Write validation/confusion.npz: `confusion` (classes, classes) counts [truth, guess], `classes` their names."""
-    folder = directory / "validation"
-    folder.mkdir(exist_ok=True)
-    counts = confusion.numpy()
-    buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, confusion=counts.astype(np.min_scalar_type(counts.max())), classes=np.array(class_names, dtype=str)
-    )
-    write_atomically(folder / "confusion.npz", buffer.getvalue())
-
-
-def rewind_all(directory: RunDirectory, step: int, validated: int) -> int:
-    """Drop from every record what the run is about to do again."""
-    for path in (directory.path / "samples").glob("rank-*.jsonl"):
+def rewind_all(directory: Path, step: int, validated: int) -> int:
+    """Drop from every record of a run directory what the run does again from a step on; the number of steps dropped."""
+    for path in (directory / "samples").glob("rank-*.jsonl"):
         rewind(path, step, validated)
-    return rewind(directory.path / "metrics.jsonl", step, validated)
+    return rewind(directory / "metrics.jsonl", step, validated)
+
+
+def _describe_process(strategy: Strategy) -> dict[str, Any]:
+    """What the records say of a process."""
+    gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
+    return {
+        "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),
+        **({"gpu": gpu} if gpu else {}),
+    }  # fmt: skip

@@ -44,6 +44,11 @@ class Ema:
         self.values = {name: value.clone() for name, value in self.live.items()}
 
     @torch.no_grad()
+    def restart(self) -> None:
+        """Start again from the model's values of now."""
+        torch._foreach_copy_(local_parts(list(self.values.values())), local_parts(list(self.live.values())))
+
+    @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the model's values after a step (counted from 0), if one is due: every `every_steps` of an epoch."""
         position = step % self.per_epoch

@@ -14,7 +14,7 @@ from torch.nn import functional
 from trainers.data.loader import Loader
 from trainers.data.sampler import validation_batches
 from trainers.parallel.base import CONTINUE, Strategy
-from trainers.run.recorder import Result
+from trainers.run.result import Result
 
 # Up to so many classes, a validation also counts what each one is taken for (33 MB that all processes sum).
 MOST_CONFUSED = 2048
@@ -29,7 +29,10 @@ def evaluate(
     batch: int,
     ballot: Callable[[], int],
 ) -> Result | int:
-    """Measure the model on the whole split, or return the vote that ended it early."""
+    """Measure the model on the whole split, or return the vote that ended it early.
+
+    `forward` gives outputs (N, classes) for uint8 pictures (N, 3, H, W) on the device, for up to `batch` at a time.
+    """
     samples = len(loader.labels)
     mine = validation_batches(samples, batch, strategy.rank, strategy.world)
     rounds = math.ceil(math.ceil(samples / batch) / strategy.world)
@@ -44,9 +47,9 @@ def evaluate(
         item = next(batches) if index < len(mine) else None
         with without_gradients():
             if item:
-                tally.add(forward(item.pictures), item.labels)
+                tally.add(forward(item.pictures.to(strategy.device, non_blocking=True)), item.labels)
             elif strategy.lockstep:
-                forward(blank(loader))
+                forward(blank(loader).to(strategy.device))
         if (vote := outcome()) != CONTINUE:
             model.train()
             return vote

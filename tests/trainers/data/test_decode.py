@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainers import native
-from trainers.data import decode
+from trainers.data import decode, transforms
 from trainers.exits import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -79,7 +79,7 @@ def test_an_area_is_bit_equal_to_the_same_area_of_the_whole_picture(kind: str) -
     picture = decode.choose("native").open(KINDS[kind])
     assert picture.shape == tuple(whole.shape) == (3, HEIGHT, WIDTH)
     for top, left, height, width in areas(150, 1):
-        found = decode.cut(picture, (top, left, height, width), height, width)
+        found = transforms.cut(picture, (top, left, height, width), height, width)
         assert torch.equal(found, whole[:, top : top + height, left : left + width]), (top, left, height, width)
 
 
@@ -93,7 +93,7 @@ def test_resizing_is_exact_to_rounding_and_scaled_decoding_near(kind: str, how: 
             wanted = exact(whole, area, size, how)
             unscaled = decode.Encoded(pixels=whole).cut(area, size, size, how)
             assert float((unscaled - wanted).abs().max()) < 0.53
-            found = decode.cut(decode.choose("native").open(KINDS[kind]), area, size, size, how)
+            found = transforms.cut(decode.choose("native").open(KINDS[kind]), area, size, size, how)
             if min(area[2:]) >= 2 * size:
                 scaled.append(float((found - wanted).abs().mean()))
             else:
@@ -106,11 +106,11 @@ def test_validation_cuts_the_same_centre_as_resizing_everything() -> None:
     whole = decode.choose("torchvision").open(KINDS["4:4:4"])
     assert isinstance(whole, Tensor)
     for size, shorter in ((112, 128), (100, 100), (40, 50), (200, 240)):  # down and up
-        found = decode.centre(decode.Encoded(pixels=whole), size, shorter)
-        wanted = decode.centre(whole.double(), size, shorter)
+        found = transforms.centre(decode.Encoded(pixels=whole), size, shorter)
+        wanted = transforms.centre(whole.double(), size, shorter)
         assert float((found - wanted).abs().max()) < 0.53
-    found = decode.centre(decode.choose("native").open(KINDS["4:4:4"]), 112, 128)
-    assert float((found - decode.centre(whole.double(), 112, 128)).abs().max()) < 0.53
+    found = transforms.centre(decode.choose("native").open(KINDS["4:4:4"]), 112, 128)
+    assert float((found - transforms.centre(whole.double(), 112, 128)).abs().max()) < 0.53
 
 
 def test_plain_c_gives_the_same_bits_as_vector_instructions() -> None:
@@ -166,7 +166,7 @@ def test_what_the_native_decoder_does_not_take_comes_out_right_all_the_same(kind
     for name in ("native", "torchvision", "pillow"):
         picture = decode.choose(name).open(data)
         assert picture.shape == tuple(wanted.shape)
-        found = decode.resize(picture, *wanted.shape[1:])
+        found = transforms.resize(picture, *wanted.shape[1:])
         assert float((found.int() - wanted.int()).abs().float().mean()) < 1.0, name
 
 
@@ -175,7 +175,7 @@ def test_what_the_native_decoder_does_not_take_comes_out_right_all_the_same(kind
 @pytest.mark.parametrize("name", ["native", "torchvision", "pillow"])
 def test_what_nobody_can_decode_is_an_error_in_words(data: bytes, name: str) -> None:
     with pytest.raises(UserError, match="a picture cannot be decoded"):
-        decode.resize(decode.choose(name).open(data), 32, 32)
+        transforms.resize(decode.choose(name).open(data), 32, 32)
 
 
 def test_a_header_that_claims_a_huge_picture_costs_no_memory() -> None:
@@ -209,8 +209,8 @@ def test_all_processes_decode_in_the_same_way_or_the_run_ends(caplog: pytest.Log
 def test_validation_picture_is_the_centre() -> None:
     picture = torch.zeros(3, 40, 60, dtype=torch.uint8)
     picture[:, 10:30, 20:40] = 255
-    assert bool((decode.centre(picture, 20, 40) == 255).all())
-    assert decode.centre(picture, 20, 21).shape == (3, 20, 20)
+    assert bool((transforms.centre(picture, 20, 40) == 255).all())
+    assert transforms.centre(picture, 20, 21).shape == (3, 20, 20)
 
 
 def test_unusual_jpegs_are_decoded() -> None:

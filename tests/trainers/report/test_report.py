@@ -19,7 +19,7 @@ from trainers import report
 from trainers.exits import UserError
 from trainers.report.confusion import read_confusion, worst
 from trainers.report.svg import Line, Share, duration, line_chart, number, stacked_area, stacked_bar
-from trainers.run.recorder import write_confusion
+from trainers.run.result import write_confusion
 
 CHROMIUM = ["chromium", "--no-sandbox", "--headless", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
 NAMES = [f"n{index:08d} a class with quite a long name, number {index}" for index in range(1000)]

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from trainers.exits import ExitError, UserError
 from trainers.run import checkpoint
+from trainers.run.checkpoint_writer import Writer
 
 pytestmark = pytest.mark.takes(15)
 
@@ -83,7 +84,7 @@ def test_prune_keeps_the_newest(tmp_path: Path) -> None:
 
 
 def test_writer_copies_before_it_returns(tmp_path: Path) -> None:
-    writer = checkpoint.Writer(tmp_path, keep_last=2)
+    writer = Writer(tmp_path, keep_last=2)
     live = state(1)
     for step in (1, 2, 3):
         live["model"]["w"].fill_(step)
@@ -98,7 +99,7 @@ def test_writer_copies_before_it_returns(tmp_path: Path) -> None:
 
 def test_writer_tells_why_it_could_not_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    writer = checkpoint.Writer(tmp_path / "file" / "checkpoints", keep_last=1)
+    writer = Writer(tmp_path / "file" / "checkpoints", keep_last=1)
     writer.submit(1, state(1), {})
     with pytest.raises(ExitError, match="cannot be written"):
         writer.wait()
@@ -141,14 +142,14 @@ def test_best_are_kept_beside_the_newest(tmp_path: Path) -> None:
         checkpoint.score(tmp_path, step, top1)
     checkpoint.prune(tmp_path, 1, 1)
     assert [int(path.name[5:]) for path in checkpoint.steps(tmp_path)] == [40, 50]  # of equals the later one
-    writer = checkpoint.Writer(filled(tmp_path, 20, 30), keep_last=2, keep_best=2)
+    writer = Writer(filled(tmp_path, 20, 30), keep_last=2, keep_best=2)
     writer.submit(60, state(60), {})
     writer.wait()
     assert [int(path.name[5:]) for path in checkpoint.steps(tmp_path)] == [20, 40, 50, 60]
 
 
 def test_copy_goes_on_until_settled(tmp_path: Path) -> None:
-    writer, live = checkpoint.Writer(tmp_path, keep_last=1), state(1)
+    writer, live = Writer(tmp_path, keep_last=1), state(1)
     running = torch.full((50,), 1.0)
     live["model"] |= {"large": torch.zeros(20_000_000), "running": running}  # copying takes a moment
     for step in (1, 2):
@@ -163,7 +164,7 @@ def test_copy_goes_on_until_settled(tmp_path: Path) -> None:
 
 
 def test_model_that_changes_its_weights_in_a_forward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer, large = checkpoint.Writer(tmp_path, keep_last=1), torch.zeros(20_000_000)
+    writer, large = Writer(tmp_path, keep_last=1), torch.zeros(20_000_000)
     writer.submit(1, {"model": {"large": large}}, {}, changing=[])
     large[-1] = 1  # while it is being copied
     writer.wait()
@@ -177,7 +178,7 @@ def test_model_that_changes_its_weights_in_a_forward(tmp_path: Path, caplog: pyt
 
 def test_nothing_is_published_once_the_folder_is_anothers(tmp_path: Path) -> None:
     ours = [True]
-    writer = checkpoint.Writer(filled(tmp_path, 1, 2), keep_last=1, ours=lambda: ours[0])
+    writer = Writer(filled(tmp_path, 1, 2), keep_last=1, ours=lambda: ours[0])
     writer.submit(3, state(3), {})
     writer.wait()
     filled(tmp_path, 4, 5)
@@ -186,7 +187,7 @@ def test_nothing_is_published_once_the_folder_is_anothers(tmp_path: Path) -> Non
     writer.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step-{step:08d}" for step in (3, 4, 5)]
     answers = iter([True, False])  # it appears, and then the folder is another's: nothing is removed any more
-    writer = checkpoint.Writer(tmp_path, keep_last=1, ours=lambda: next(answers))
+    writer = Writer(tmp_path, keep_last=1, ours=lambda: next(answers))
     writer.submit(7, state(7), {})
     writer.wait()
     assert len(checkpoint.steps(tmp_path)) == 4
@@ -196,8 +197,9 @@ FULL = """
 import sys, torch
 from pathlib import Path
 from trainers.run import checkpoint
+from trainers.run.checkpoint_writer import Writer
 folder = Path(sys.argv[1])
-writer = checkpoint.Writer(folder, keep_last=2)
+writer = Writer(folder, keep_last=2)
 for step, size in ((1, 200_000), (2, 600_000)):
     writer.submit(step, {"model": {"w": torch.full((size,), float(step))}}, {})
     try:

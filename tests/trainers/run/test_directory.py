@@ -10,7 +10,7 @@ import pytest
 from trainers import config
 from trainers.config import Config
 from trainers.exits import ExitError, UserError
-from trainers.run import checkpoint, directory
+from trainers.run import checkpoint, directory, lease
 from trainers.run.directory import RunDirectory
 
 
@@ -35,7 +35,7 @@ def test_the_newest_holder_has_the_lease(tmp_path: Path) -> None:
 
 
 def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 1.0)
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "b")

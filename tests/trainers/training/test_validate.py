@@ -2,7 +2,7 @@
 
 import torch
 
-from trainers.run.recorder import Result
+from trainers.run.result import Result
 from trainers.training.validate import count_correct
 
 
