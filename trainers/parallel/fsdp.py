@@ -11,16 +11,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainers.config import Config
-from trainers.parallel.base import State, load_optimizer
+from trainers.parallel.base import State, named_state
 from trainers.parallel.ddp import wire_dtype
 from trainers.parallel.environment import Place
 from trainers.parallel.process_group import Group
-from trainers.parallel.sharding import laid_out_as
 from trainers.parallel.waiting import Waiting
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -54,31 +54,19 @@ class Fsdp(Group):
         return plain
 
     def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:  # noqa: D102
-        whole = self._whole({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        return whole if self.first else {}
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on the first process alone
+        if not optimizer.state:  # before the first step; torch would take one to make it appear
+            return {"model": get_model_state_dict(model, options=whole), "optimizer": named_state(model, optimizer)}
+        weights, moments = get_state_dict(model, optimizer, options=whole)
+        return {"model": weights, "optimizer": moments}
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102
-        whole = self._whole(dict(tensors))
-        return whole if self.first else {}
-
-    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
-        if not self.broadcast_object(bool(state)):
-            return
-        self.load_tensors(model.state_dict(), state.get("model", {}))
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        mine = state.get("optimizer", {}).get("state", {})
-        entries = {}
-        for index, keys in self.broadcast_object({index: list(entry) for index, entry in mine.items()}).items():
-            values = (self.share(mine.get(index, {}).get(key)) for key in keys)
-            entries[index] = {
-                key: laid_out_as(parameters[index], value) for key, value in zip(keys, values, strict=True)
-            }
-        load_optimizer(optimizer, {"state": entries})
-
-    @torch.no_grad()
-    def load_tensors(self, into: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:  # noqa: D102
-        for name in self.broadcast_object(list(tensors)):
-            into[name].copy_(laid_out_as(into[name], self.share(tensors.get(name))))
+        whole = {}
+        for name, tensor in tensors.items():  # one at a time: only the first process keeps them
+            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if self.first:
+                whole[name] = full.cpu()
+        return whole
 
     @contextlib.contextmanager
     def accumulating(self, model: nn.Module) -> Iterator[None]:  # noqa: D102
@@ -88,15 +76,6 @@ class Fsdp(Group):
             yield
         finally:
             model.set_requires_gradient_sync(True)
-
-    def _whole(self, tree: Any) -> Any:
-        """A tree with every tensor in one piece, on the first process's CPU; others get nothing of it."""
-        if isinstance(tree, DTensor):
-            whole = tree.full_tensor()
-            return whole.cpu() if self.first else None
-        if isinstance(tree, dict):
-            return {key: self._whole(value) for key, value in tree.items()}
-        return [self._whole(value) for value in tree] if isinstance(tree, list | tuple) else tree
 
 
 def policy(config: Config) -> MixedPrecisionPolicy:

@@ -1,16 +1,18 @@
 """What DDP and FSDP share: a torch.distributed process group, on gloo (cpu) or nccl (cuda)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
+from torch.optim import Optimizer
 
 from trainers.config.sections.running import Comm
 from trainers.exits import UserError
-from trainers.parallel.base import Strategy
+from trainers.parallel.base import State, Strategy, named_state
 from trainers.parallel.environment import Place
 from trainers.parallel.waiting import Waiting
 
@@ -62,6 +64,21 @@ class Group(Strategy):
         dist.all_gather_object(box, value, group=self._side)
         return box
 
+    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
+        entries = state.get("optimizer", {}).get("state", {})
+        known: list[str] = self.broadcast_object(list(entries))
+        if known:  # first, since torch takes a step with a learning rate of 0 to make room for it
+            groups = named_state(model, optimizer)["param_groups"]
+            given = {"state": entries, "param_groups": groups} if self.first else {}
+            set_optimizer_state_dict(model, optimizer, given, options=_from_first(strict=False))
+            for name, parameter in model.named_parameters():
+                if name not in known:  # it has had no gradient so far: the room made for it is no state
+                    optimizer.state.pop(parameter, None)
+        set_model_state_dict(model, state.get("model", {}), options=_from_first(strict=True))
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
+        set_model_state_dict(model, dict(weights), options=_from_first(strict=False))
+
     def exposed_seconds(self) -> float:  # noqa: D102
         return self._waiting.read()
 
@@ -76,3 +93,8 @@ class Group(Strategy):
     def _group(self, tensor: Tensor) -> Any:
         """Tensors on the CPU go over the side group; the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None
+
+
+def _from_first(strict: bool) -> StateDictOptions:
+    """Whole tensors, which the first process has and sends to all."""
+    return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)

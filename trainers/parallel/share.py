@@ -1,6 +1,7 @@
 """A tree of tensors from the first process to all: its shape as an object, its tensors one by one.
 
-Pickling gigabytes would need them three times over; one tensor at a time needs the largest once.
+For Horovod, which has no process group that torch.distributed.checkpoint.state_dict could broadcast over; its own
+`broadcast_object` pickles gigabytes, which needs them three times over. One tensor at a time needs the largest once.
 """
 
 from collections.abc import Callable, Iterator

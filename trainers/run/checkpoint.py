@@ -5,7 +5,7 @@ is filled under a temporary name, every file is hashed while it is written, and 
 and one rename makes it appear. `scores.json` beside them says what the validations gave, for keeping the best.
 
 The first process writes whole tensors, so that a checkpoint has the same bytes whichever strategy and however many
-processes wrote it, and any number of processes goes on from it. PyTorch's distributed checkpoint
+processes wrote it, and any number of processes resumes from it. PyTorch's distributed checkpoint
 (torch.distributed.checkpoint) would write each process's part: needed where a model does not fit into one machine's
 memory, which image classifiers do. It knows no checksums, is not complete by one rename, and its `async_save` holds
 training up for longer than `torch.save` takes here (scripts/bench/checkpoint.py measures all three).
@@ -25,7 +25,8 @@ from trainers.files import read_json, sha256, sync_folder, write_json
 from trainers.run.tensor_file import Buffer, copy, read
 
 NAME = re.compile(r"step-(\d{8,})")
-FORMAT = 2
+FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
+READABLE = (2, 3)
 SUFFIX = ".safetensors"
 
 State = dict[str, Any]  # file stem -> tree of tensors
@@ -46,6 +47,10 @@ class Found:
     def step(self) -> int:
         """Steps done when it was taken."""
         return int(self.meta["step"])
+
+    def holds(self, name: str) -> bool:
+        """Whether it has a tree of this name."""
+        return f"{name}{SUFFIX}" in self.meta["files"]
 
     def load(self) -> State:
         """Read its tensors."""
@@ -90,8 +95,8 @@ def problem(path: Path) -> str | None:
     manifest = read_json(path / "manifest.json")
     if not manifest:
         return "manifest.json is missing or not whole"
-    if manifest.get("format") != FORMAT:
-        return f"format {manifest.get('format')}, this version reads {FORMAT}"
+    if manifest.get("format") not in READABLE:
+        return f"format {manifest.get('format')}, this version reads {' and '.join(map(str, READABLE))}"
     for name, entry in manifest["files"].items():
         file = path / name
         if not file.is_file():

@@ -9,6 +9,7 @@ previous/       what `resume: never` found here
 import contextlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,39 @@ from trainers.run.lease import Lease, job_name
 KEPT = ("lease.json", "previous")
 
 
-def identity(config: Config, classes: int, batch: int) -> dict[str, Any]:
-    """What must stay the same for a checkpoint to be continued."""
-    return {"model.name": config.model.name, "model.num_classes": classes, "batch.global": batch}
+def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
+    """What must stay the same for a run to be resumed; None is not known.
+
+    Another optimizer would find no moments of its own, another `no_decay` is another training, and another seed or
+    number of training samples another order of the samples.
+    """
+    return {
+        "model.name": config.model.name,
+        "model.num_classes": classes,
+        "batch.global": batch,
+        "seed": config.seed,
+        "optimizer.name": config.optimizer.name,
+        "optimizer.no_decay": sorted(config.optimizer.no_decay),
+        "data.samples": samples,
+    }
 
 
-def refuse_other(found: dict[str, Any], wanted: dict[str, Any], where: Path) -> None:
-    """Refuse to continue what is another run."""
+def recorded_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that a checkpoint or a summary recorded; older ones have a part of it in their settings alone."""
+    config = meta.get("config", {})
+    optimizer = config.get("optimizer", {})
+    found = {
+        "seed": config.get("seed"),
+        "optimizer.name": optimizer.get("name"),
+        "optimizer.no_decay": sorted(optimizer["no_decay"]) if "no_decay" in optimizer else None,
+    }
+    return {**found, **meta.get("identity", {})}
+
+
+def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Path) -> None:
+    """Raise UserError where a recorded identity is another run's; what either does not know is not compared."""
     for key, value in wanted.items():
-        if key in found and value and found[key] != value:
+        if value is not None and found.get(key) is not None and found[key] != value:
             raise UserError(
                 f"{key} = {value!r}, but {where} holds a run with {found[key]!r}; give this run another name "
                 "(run.dir, on a cluster training.name), or set resume to never"
@@ -61,7 +86,7 @@ def over_already(config: Config, batch: int) -> str | None:
     summary = read_json(path / "summary.json")
     if summary.get("status") != "finished":
         return None
-    refuse_other(summary.get("identity", {}), identity(config, config.model.num_classes, batch), path)
+    refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
     if summary.get("length") != length_asked(config):
         return None
     return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
@@ -92,7 +117,7 @@ class RunDirectory:
         for text in reports:
             print(text, flush=True)
         if found:
-            refuse_other(found.meta["identity"], wanted, self.path)
+            refuse_other(recorded_identity(found.meta), wanted, self.path)
         return found
 
     def enter(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainers.config.sections.learning import Ema as Settings
 from trainers.data.sampler import Length
-from trainers.parallel.sharding import laid_out_as, local_parts
+from trainers.parallel.sharding import local_parts
 
 
 def decay_of(settings: Settings, global_batch: int, epochs: float) -> float:
@@ -70,12 +70,6 @@ class Ema:
     def state_dict(self) -> dict[str, Tensor]:
         """The averaged values."""
         return self.values
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take averaged values in: full tensors on every process, or shards laid out as the model's."""
-        for name, value in self.values.items():
-            value.copy_(laid_out_as(value, state[name]))
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

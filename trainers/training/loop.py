@@ -29,6 +29,7 @@ from trainers.run.result import Result
 from trainers.training import schedule
 from trainers.training.loss import loss_sum
 from trainers.training.mixup import mix, mixes
+from trainers.training.optimizer import by_name
 from trainers.training.trainer import Trainer, build
 from trainers.training.validate import evaluate
 
@@ -63,17 +64,27 @@ def resume(t: Trainer) -> None:
     learner, records, progress = t.learner, t.records, t.progress
     if found := records.found:
         state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
-        average = state.pop("ema", {})
-        t.strategy.load(learner.plain, learner.optimizer, state)
+        load(t, state, averaged=found.holds("ema"))
         learner.scaler.load_state_dict(found.meta["scaler"])
-        if learner.ema:
-            learner.ema.restart()  # from the loaded weights, where the checkpoint has no average
-            t.strategy.load_tensors(learner.ema.state_dict(), average)
         progress.step = progress.saved = found.step
         progress.validated = int(found.meta["validated"])
     records.recorder.begin(progress.step, progress.validated, t.identity)
     signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
     records.clock.begin()
+
+
+def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
+    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
+    learner = t.learner
+    average = state.pop("ema", {})
+    if learner.ema and averaged:
+        t.strategy.load_weights(learner.plain, average)
+        learner.ema.restart()
+    if state:
+        state["optimizer"] = by_name(state["optimizer"], learner.optimizer, learner.plain)
+    t.strategy.load(learner.plain, learner.optimizer, state)
+    if learner.ema and not averaged:
+        learner.ema.restart()  # from the loaded weights
 
 
 # ------------------------------------------------------------------------------------------------ step

@@ -1,5 +1,7 @@
 """The optimizer that the settings name, and which parameters it decays."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -29,6 +31,13 @@ def build(model: nn.Module, settings: Settings) -> Optimizer:
     fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())
     how = {"fused": True} if fused else {"foreach": True}
     return torch.optim.SGD(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
+
+
+def by_name(state: dict[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """An optimizer's state keyed by parameter name, also one of a checkpoint up to format 2, keyed by position."""
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+    return {"state": {order[key] if isinstance(key, int) else key: value for key, value in state["state"].items()}}
 
 
 def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -46,7 +46,8 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     """
     root = ensure_sample() if config.data.dir == "sample" else None  # prepared at its first use
     data = open_data(config, plan.batch, pin=strategy.device.type == "cuda", root=root)
-    directory, wanted = RunDirectory(config), identity(config, data.splits.classes, plan.batch)
+    directory = RunDirectory(config)
+    wanted = identity(config, plan.batch, data.splits.classes, data.order.samples)
     found: Found | None = strategy.on_first(lambda: directory.start(wanted))
     log_to(directory.path, strategy.rank)
     decode.agree(strategy.gather_objects, data.splits.decoder)

@@ -135,14 +135,14 @@ def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) ->
     run = tmp_path / "run"
     old = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a"}, epochs=40)
     wait_for_step(run, 2, old)
-    new = trainer.start(run, 1, {"STEP_SECONDS": "0.02", "TRAINYARD_JOB": "job-b"}, epochs=3)
+    new = trainer.start(run, 1, {"TRAINYARD_JOB": "job-b"}, epochs=40)
     output, _ = old.communicate(timeout=90)
     assert old.returncode == 2, output
     assert "taken over by job-b" in output
     assert not (run / "failed.json").exists()
     output, _ = new.communicate(timeout=90)
     assert new.returncode == 0, output
-    assert [step for step, _ in losses(run)] == list(range(1, 25))
+    assert [step for step, _ in losses(run)] == list(range(1, 321))
     assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
 
 
