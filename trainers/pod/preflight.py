@@ -18,6 +18,7 @@ import uuid
 from pathlib import Path
 
 from trainers.exits import Exit, UserError, write_termination_message
+from trainers.files import write_atomically
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
 
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         print(f"error: {message}", file=sys.stderr, flush=True)
         write_termination_message(message)
-        manifests.write_atomically(Path(handover), f"{message}\n".encode())
+        write_atomically(Path(handover), f"{message}\n".encode())
     return Exit.DONE
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
+from trainers.files import sha256, sync_folder, write_atomically
 from trainers.prepare import pictures
 from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.tar import remove_leftovers
@@ -202,7 +203,7 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
     # A damaged folder must not look complete while its shards are made again
     if manifests.exists(job.root):
         (job.root / manifests.FILE).unlink(missing_ok=True)
-        manifests.sync_folder(job.root)
+        sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)
     with Progress(meters.traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
         crew = Crew(job, todo, progress, meters.spent)
@@ -270,7 +271,7 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
     root = config.out
     classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]
     text = (json.dumps(classes, indent=1) + "\n").encode()
-    manifests.write_atomically(root / manifests.CLASSES_FILE, text)
+    write_atomically(root / manifests.CLASSES_FILE, text)
     known = {name for record in found for name in (record.entry.file, record.entry.index)}
     for split in SPLITS:
         for path in (root / split).iterdir():
@@ -288,9 +289,9 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         source={**wanted["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
         plan=plan.key,
         splits=splits,
-        classes_sha256=manifests.sha256_file(root / manifests.CLASSES_FILE),
+        classes_sha256=sha256(root / manifests.CLASSES_FILE),
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
     )
-    manifests.write_atomically(root / manifests.FILE, manifest.to_json().encode())
+    write_atomically(root / manifests.FILE, manifest.to_json().encode())
     remove_leftovers(root / WORK)
     return manifest

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
+from trainers.files import atomic
 from trainers.prepare.build import build
 from trainers.prepare.lock import exclusive
 from trainers.prepare.progress import say
@@ -59,18 +60,13 @@ def ensure_sample() -> Path:
 
 def make_archive(path: Path) -> None:
     """Write the archive; the same pictures give the same bytes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, content in _members():
-                info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-                info.create_system, info.external_attr = 3, 0o644 << 16
-                # Both ways of packing occur, as in archives found in the wild
-                packed = name.endswith((".csv", ".txt", ".xml")) or "/val/" in name
-                archive.writestr(info, content, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, content in _members():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            # Both ways of packing occur, as in archives found in the wild
+            packed = name.endswith((".csv", ".txt", ".xml")) or "/val/" in name
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
 
 
 def synset(label: int) -> str:

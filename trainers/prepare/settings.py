@@ -173,10 +173,7 @@ class Config(Settings):
     @model_validator(mode="after")
     def _whole(self) -> "Config":
         if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
-            refuse(
-                "undecodable = 'leave_out': needs decode = 'all', so that each picture is looked at, or reencode; set "
-                "one of them"
-            )
+            refuse("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
         if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
             refuse(f"out = '{self.out}': lies in the source's own folder {self.source.path}; choose another place")
         return self

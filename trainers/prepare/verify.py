@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from trainers.exits import UserError
+from trainers.files import sha256
 from trainers.prepare.build import Options, build
 from trainers.prepare.progress import say
 from trainers.prepare.settings import Config
@@ -20,7 +21,7 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
         found = pool.map(lambda shard: _damage(root, shard), shards)
         wrong = {shard.file: damage for shard, damage in zip(shards, found, strict=True) if damage}
     classes = root / manifests.CLASSES_FILE
-    if not classes.is_file() or manifests.sha256_file(classes) != manifest.classes_sha256:
+    if not classes.is_file() or sha256(classes) != manifest.classes_sha256:
         wrong[manifests.CLASSES_FILE] = "is missing or was changed"
     return wrong
 
@@ -67,7 +68,7 @@ def repair(config: Config, options: Options | None = None) -> None:
 def _damage(root: Path, shard: ShardEntry) -> str:
     for name, digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
-            if manifests.sha256_file(root / name) != digest:
+            if sha256(root / name) != digest:
                 return f"{Path(name).name} does not have its SHA-256"
         except OSError as error:
             return f"{Path(name).name} cannot be read: {error.strerror}"

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
+from trainers.files import sha256, sync_folder, write_atomically
 from trainers.prepare import pictures
 from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.settings import Reencode
 from trainers.prepare.timing import Spent
-from trainers.shards import manifest as manifests
 from trainers.shards.index import INDEX_DTYPE
 from trainers.shards.manifest import WORK, ShardEntry
 from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END, frame
@@ -158,7 +158,7 @@ class OpenShard:
             file.flush()
             os.fsync(file.fileno())
         clock.lap("sync")
-        digests = manifests.sha256_file(self._tar), manifests.sha256_file(self._index)
+        digests = sha256(self._tar), sha256(self._index)
         clock.lap("hash")
         self._publish(*digests)
         clock.lap("sync")
@@ -232,13 +232,13 @@ class OpenShard:
         record = job.record_path(plan)
         with suppress(FileNotFoundError):
             record.unlink()
-            manifests.sync_folder(job.work)
+            sync_folder(job.work)
         self._index.replace(job.root / entry.index)
         self._tar.replace(job.root / entry.file)
-        manifests.sync_folder(job.root / plan.split)
+        sync_folder(job.root / plan.split)
         left_out = {"left_out": sorted(name for name, _ in self.undecodable.values())} if self.undecodable else {}
         found = {"plan": job.plan_key, "shard": asdict(entry), **left_out}
-        manifests.write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+        write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
     def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:
         """Take a picture out of what was fetched; fetch it again by itself if it is damaged."""

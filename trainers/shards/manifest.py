@@ -6,14 +6,13 @@ the same source and settings give the same bytes.
 
 import hashlib
 import json
-import os
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trainers.exits import UserError
+from trainers.files import sha256
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -126,35 +125,6 @@ def wrong_files(root: Path, manifest: Manifest) -> list[str]:
     classes = root / CLASSES_FILE
     if not classes.is_file():
         problems.append(f"{classes} is missing")
-    elif sha256_file(classes) != manifest.classes_sha256:
+    elif sha256(classes) != manifest.classes_sha256:
         problems.append(f"{classes} does not have its SHA-256")
     return problems
-
-
-def sha256_file(path: Path) -> str:
-    """Hash a file as it lies on disk."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a small file so that after any crash it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{threading.get_native_id()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainers.exits import Exit, write_termination_message
-from trainers.files import read_json
+from trainers.files import read_json, write_atomically
 
 log = logging.getLogger("trainers")
 
@@ -217,9 +217,7 @@ def _place(beat: Heartbeat) -> str:
 
 def _replace(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value) + "\n")
-    temporary.replace(path)
+    write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False)
 
 
 def _quietly(action: Callable[[], None]) -> None:

@@ -244,3 +244,37 @@ def test_odd_names_in_a_tar(tmp_path):
     write_tar(tmp_path / "a.tar", {name: picture(i) for i, name in enumerate(names)})
     build(config(tmp_path / "a.tar", tmp_path / "out", layout="imagefolder"))
     assert pictures(tmp_path / "out", "train") == {picture(0): "ä ö", picture(1): "日本"}
+
+
+def test_damage_in_an_extension_header_is_named_and_nothing_is_lost_in_silence(tmp_path):
+    """A reader that took it for the tar's end would leave out all that follows."""
+    long = {f"{'x' * 120}/{name}": content for name, content in MEMBERS.items()}
+    whole = bytearray(write_tar(tmp_path / "a.tar", long, kind=tarfile.PAX_FORMAT).read_bytes())
+    second = whole.index(b" path=", whole.index(b" path=") + 1)
+    start = second - second % 512
+    whole[start : start + 3] = b"xyz"  # the length of the record
+    (tmp_path / "a.tar").write_bytes(whole)
+    refused(tmp_path / "a.tar", tmp_path, r"a\.tar is not a sound tar: byte [\d,]+ holds no header")
+
+
+def test_an_extension_header_that_claims_to_be_huge_is_not_read(tmp_path):
+    info = tarfile.TarInfo("PaxHeader/x")
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40
+    first = write_tar(tmp_path / "a.tar", MEMBERS).read_bytes()
+    (tmp_path / "a.tar").write_bytes(
+        first[: first.rindex(b"ustar") - 257] + info.tobuf(tarfile.GNU_FORMAT) + bytes(10240)
+    )
+    refused(tmp_path / "a.tar", tmp_path, r"is not a sound tar: the header at byte [\d,]+ is too long")
+
+
+def test_a_sparse_file_is_refused_with_the_remedy(tmp_path):
+    path = tmp_path / "data" / "train" / "a" / "1.jpg"
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 20)
+        file.seek(1 << 19)
+        file.write(b"x")
+    for kind in ("gnu", "pax"):
+        subprocess.run(["tar", "-C", tmp_path / "data", f"--format={kind}", "--sparse", "-cf", tmp_path / "a.tar", "."],
+                       check=True)  # fmt: skip
+        refused(tmp_path / "a.tar", tmp_path, r"1\.jpg in .*type 'S'.*without --sparse")

@@ -9,7 +9,6 @@ begins anew.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,14 +16,14 @@ from functools import partial
 from pathlib import Path
 
 from trainers.exits import UserError
+from trainers.files import atomic
 from trainers.prepare.archives.members import Container, Member, read_whole
 from trainers.prepare.archives.stream import Reader, stream, unzipped
-from trainers.prepare.archives.tar_scan import scan
+from trainers.prepare.archives.tar_scan import BLOCK, scan, sound
 from trainers.prepare.lock import exclusive
 from trainers.prepare.progress import Pulse, say
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.path import PathSource
-from trainers.shards import manifest as manifests
 
 # What files of the first pass are called in the work folder
 LISTING, UNPACKED = "listing-", "unpacked-"
@@ -81,13 +80,13 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
 
 def remove_leftovers(work: Path) -> None:
     """Remove what first passes have left, when nothing of it will be read any more."""
-    for path in (*work.glob(f"{LISTING}*"), *work.glob(f"{UNPACKED}*")):
-        path.unlink(missing_ok=True)
+    for name in (LISTING, UNPACKED):
+        for path in (*work.glob(f"{name}*"), *work.glob(f".{name}*")):
+            path.unlink(missing_ok=True)
 
 
 def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: Traffic) -> None:
     """Write the listing, and the unpacked tar if it is asked for; the listing appears last."""
-    suffix = f".{os.uname().nodename}-{os.getpid()}.tmp"
     before, pulse = traffic.bytes, Pulse()
 
     def words(seconds: float, files: int) -> str:
@@ -99,31 +98,18 @@ def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: T
             f"· {traffic.retries} retries"
         )
 
-    temporary = {path: path.with_name(path.name + suffix) for path in (unpacked, listing) if path}
-    try:
-        with ExitStack() as stack:
-            files = {path: stack.enter_context(name.open("wb")) for path, name in temporary.items()}
-            chunks = stack.enter_context(stream(source))
-            reader = Reader(unzipped(chunks, source) if unpacked else chunks, files[unpacked] if unpacked else None)
-            for number, member in enumerate(scan(reader, source.label), 1):
-                files[listing].write(json.dumps(member).encode() + b"\n")
-                pulse.beat(partial(words, files=number))
-            if unpacked:
-                # To the end, where gzip keeps its own checksum
-                reader.exhaust()
-            for file in files.values():
-                file.flush()
-                os.fsync(file.fileno())
-        for path, name in temporary.items():
-            name.replace(path)
-        manifests.sync_folder(listing.parent)
-    finally:
-        for name in temporary.values():
-            name.unlink(missing_ok=True)
+    with ExitStack() as stack:  # which ends in reverse order
+        list_file = stack.enter_context(atomic(listing))
+        copy = stack.enter_context(atomic(unpacked)) if unpacked else None
+        chunks = stack.enter_context(stream(source))
+        reader = Reader(unzipped(chunks, source) if unpacked else chunks, copy)
+        for number, member in enumerate(scan(reader, source.label), 1):
+            list_file.write(json.dumps(member).encode() + b"\n")
+            pulse.beat(partial(words, files=number))
+        if unpacked:
+            reader.exhaust()  # to the end, where gzip keeps its own checksum
 
 
 def looks_like_tar(head: memoryview) -> bool:
     """Tell whether an object begins with a tar's header, by the checksum in it."""
-    from trainers.prepare.archives.tar_scan import BLOCK, sound
-
     return len(head) >= BLOCK and sound(bytes(head[:BLOCK]))
