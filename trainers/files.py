@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever happens meanwhile."""
+"""Atomic writes: a file is there whole or not at all."""
 
 import contextlib
 import errno
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# What file systems answer that cannot sync a folder; anything else is an error
+# Errors of file systems that cannot sync a folder; any other is raised
 UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
 @contextlib.contextmanager
 def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """A file to write that takes its name when the block has ended well; else nothing of it is left.
+    """Open a file for writing that takes its name when the block ends without an error; else nothing of it is left.
 
     A reader, or a crash at any moment, sees the old content or the new, never a part. Without `durable` the new content
     may be lost in a crash of the machine. Raises OSError.

@@ -208,7 +208,7 @@ def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     # those who wait for the folder see whether somebody prepares it
     assert lived
     assert not heartbeat.signs(tmp_path / "x")[0]

@@ -130,7 +130,8 @@ def test_a_damaged_shard_is_encoded_again_but_not_by_another_encoder(reencoded, 
     monkeypatch.setattr(handling, "encoder", lambda: "Pillow 1.0, libjpeg 6b")
     build(config(archive, out, **SETTINGS))
     shard.write_bytes(b"")
-    with pytest.raises(UserError, match=r"was re-encoded by Pillow .* and here is Pillow 1.0.*mend it with the image"):
+    words = r"was re-encoded by Pillow .* and here is Pillow 1.0.*repair it with the image"
+    with pytest.raises(UserError, match=words):
         repair(config(archive, out, **SETTINGS))
 
 

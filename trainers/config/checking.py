@@ -1,4 +1,4 @@
-"""Checks settings against their model, and says of each mistake its key, its value and the remedy, a line each."""
+"""Check settings against their model. Each mistake gets a line that names its key, its value and the remedy."""
 
 import difflib
 from typing import Any, NoReturn, TypeVar
@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def refuse(*texts: str) -> NoReturn:
-    """Refuse settings that are wrong together, from a validator; each text names keys, values and the remedy."""
+    """Refuse, from a validator, settings that are wrong together; each text names keys, values and the remedy."""
     raise PydanticCustomError(REFUSED, "{text}", {"text": "\n".join(texts)})
 
 

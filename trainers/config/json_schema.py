@@ -1,4 +1,4 @@
-"""JSON schemas generated from the models of settings; they close the charts' values at every depth."""
+"""JSON schemas generated from the models of settings; the charts validate their values against them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Settings as layers of plain data: a file, then flags, each overriding the ones before. For training and preparation.
+"""Settings as layers of plain data, for training and preparation: a file, then flags; later ones override earlier ones.
 
 Text is YAML, in a file as in a flag: `--set optimizer.lr=1e-3`, `--set skip=[a.jpg, b.jpg]`.
 """

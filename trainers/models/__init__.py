@@ -1,1 +1,1 @@
-"""Models by name, and the BatchNorm that all of them get."""
+"""Models by name, and the BatchNorm that replaces theirs."""

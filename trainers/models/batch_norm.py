@@ -1,4 +1,4 @@
-"""BatchNorm over this process's samples or over those of all processes, in the place of PyTorch's and timm's."""
+"""BatchNorm over one process's samples, or over those of all processes; it replaces PyTorch's and timm's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
-    """Put our BatchNorm in the place of PyTorch's, keeping names, weights and statistics."""
+    """Replace PyTorch's BatchNorm by ours, keeping names, weights and statistics; raises UserError."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if not isinstance(child, PLAIN):
@@ -30,17 +30,17 @@ def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
 
 
 class BatchNorm(_BatchNorm):
-    """BatchNorm over this process's samples or over those of all processes, also where a process has none.
+    """BatchNorm over one process's samples, or over those of all processes, of which some may have none.
 
-    PyTorch's own refuses a single value per channel, which a ragged batch can bring; its SyncBatchNorm needs GPUs.
-    timm's goes on with dropout and an activation (`drop`, `act`), and so does this where it stands for one.
+    PyTorch's BatchNorm refuses a single value per channel, which a small last batch can bring; its SyncBatchNorm needs
+    GPUs. timm's BatchNorm also applies dropout and an activation (`drop`, `act`), and so does its replacement.
     """
 
     total: Sum | None
 
     @classmethod
     def like(cls, other: _BatchNorm, total: Sum | None) -> "BatchNorm":
-        """One that shares the parameters, buffers and parts of another."""
+        """A replacement that shares another's parameters, buffers and children."""
         result = cls(other.num_features, other.eps, other.momentum, other.affine, other.track_running_stats)
         result.weight, result.bias = other.weight, other.bias
         result.running_mean, result.running_var = other.running_mean, other.running_var
@@ -51,7 +51,7 @@ class BatchNorm(_BatchNorm):
         return result.train(other.training)
 
     def _check_input_dim(self, x: Tensor) -> None:
-        """Any number of dimensions will do."""
+        """Accept any number of dimensions."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise; in training, update the running statistics too."""
@@ -64,8 +64,8 @@ class BatchNorm(_BatchNorm):
         if self.training and self.total is not None:
             return self._global(x, self.total)
         if self.training and x.numel() < 2 * x.size(1):
-            # Fewer than two values per channel have no variance: each is its own mean, and the shift remains. The
-            # running statistics learn nothing from them.
+            # Fewer than two values per channel have no variance: each is its own mean, so the output is the shift.
+            # The running statistics stay as they are.
             return self._scaled(x - x).to(x.dtype)
         statistics: Tensor | None = self.running_mean
         if statistics is not None and self.weight is not None and self.weight.dtype != statistics.dtype:
@@ -74,7 +74,7 @@ class BatchNorm(_BatchNorm):
         return result
 
     def _in_the_type_of_statistics(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """PyTorch's own needs scale and shift in the type of the statistics; FSDP may have fetched them in 16 bits."""
+        """PyTorch needs scale and shift in the statistics' type; FSDP may have gathered them in 16 bits."""
         tracked = self.num_batches_tracked
         if self.training and tracked is not None:
             tracked.add_(1)
@@ -89,7 +89,7 @@ class BatchNorm(_BatchNorm):
         dims = [0, *range(2, x.dim())]
         count = x.new_full((1,), x.numel() / x.size(1), dtype=values.dtype)
         sums = _TotalOverProcesses.apply(torch.cat([values.sum(dims), count]), total)
-        # On a ragged batch no process may have a sample left for a forward: nothing to learn from, and no 0 / 0.
+        # In a small last batch no process may have a sample left for a forward: avoid 0 / 0.
         any_ = sums[-1].detach() > 0
         count = sums[-1].detach().clamp(min=1)
         mean = sums[:-1] / count
@@ -105,7 +105,7 @@ class BatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor, count: Tensor, any_: Tensor) -> None:
-        """Let the running statistics learn from a forward, if any process had a sample in it."""
+        """Update the running statistics after a forward, if any process had a sample in it."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(any_)
@@ -132,5 +132,5 @@ class _TotalOverProcesses(torch.autograd.Function):
 
 
 def _shape(x: Tensor) -> list[int]:
-    """The shape that lines a per-channel vector up with the x."""
+    """The shape in which a vector per channel broadcasts over x."""
     return [1, -1] + [1] * (x.dim() - 2)

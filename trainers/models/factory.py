@@ -1,9 +1,9 @@
 """The model: from torchvision or timm by name, or from the user's own function; initialised as configured.
 
-Parameter and buffer names stay the model's own, so that what is saved loads into the plain model.
+Parameters and buffers keep their names, so that a saved state loads into the plain model.
 
-Dropout and stochastic depth inside a model draw other numbers where the number of processes differs: with them, results
-are the same after a resume, but no longer on any number of processes.
+Dropout and stochastic depth inside a model draw different numbers on a different number of processes. With them,
+results are the same after a resume, but not on any number of processes.
 """
 
 import difflib
@@ -21,14 +21,14 @@ from trainers.config import Config
 from trainers.exits import UserError
 from trainers.models.batch_norm import Sum, replace_batch_norm
 
-# torchvision's models that are made for one size of picture, and how they call it; all others take any.
+# torchvision's models for one size of picture, and their parameter for it; all others take any size.
 SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
-# torchvision's models that answer with more than one tensor while they train.
+# torchvision's models that return several tensors in training.
 AUXILIARY = ("googlenet", "inception_v3")
 
 
 def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
-    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm."""
+    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
     torch.manual_seed(config.seed)
     settings = config.model
     model = create(settings.name, classes, config.data.image_size)
@@ -45,10 +45,10 @@ def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -
 
 
 def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
-    """Call the function that a model name stands for; pictures are `image_size` pixels high and wide.
+    """Create the model of a name, for pictures `image_size` pixels high and wide; raises UserError.
 
-    The size reaches models that are made for one: vision transformers of torchvision and timm, and functions of the
-    user's own that have a parameter `image_size`.
+    The size is passed on to models that are built for one: vision transformers of torchvision and timm, and the user's
+    functions that have a parameter `image_size`.
     """
     kind, _, rest = name.partition(":")
     if not rest or kind == "torchvision":
@@ -108,7 +108,7 @@ def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
 
 
 def _called(name: str, make: Callable[[], Any]) -> nn.Module:
-    """Make a model; what it says of a picture size it cannot take is said of the settings."""
+    """Make a model; raises UserError where it fails, as on a size of picture that it cannot take."""
     try:
         model: nn.Module = make()
     except (AssertionError, ValueError, RuntimeError, TypeError) as error:
@@ -125,7 +125,7 @@ def _did_you_mean(name: str, known: list[str], listing: str) -> str:
 
 
 def zero_init_last_bn(model: nn.Module) -> None:
-    """Start each residual block as the identity: the scale of its last BatchNorm is 0."""
+    """Start each residual block as the identity: the scale of its last BatchNorm is 0. Raises UserError."""
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
     blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
@@ -146,7 +146,7 @@ def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"]) -> N
 
 
 def init_head(model: nn.Module, std: float) -> None:
-    """Start the last linear layer from a normal distribution, its bias from 0."""
+    """Start the last linear layer from a normal distribution, its bias from 0; raises UserError."""
     name, head = find_head(model)
     if not name:
         raise UserError(f"model.head_init_std = {std}: this model has no linear layer; set it to 0")
@@ -156,13 +156,16 @@ def init_head(model: nn.Module, std: float) -> None:
 
 
 def find_head(model: nn.Module) -> tuple[str, Any]:
-    """Name and module of the last linear layer, which gives the outputs; an empty name if there is none."""
+    """Name and module of the last linear layer; an empty name if there is none."""
     heads = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     return heads[-1] if heads else ("", None)
 
 
 def load_pretrained(model: nn.Module, path: Path, keep_head: bool = True) -> None:
-    """Load a state dict; every name and shape must fit, but for the last linear layer's where that is not kept."""
+    """Load a state dict whose names and shapes fit, except the last linear layer's if that is not kept.
+
+    Raises UserError.
+    """
     try:
         state = read_state(path)
         if not keep_head:

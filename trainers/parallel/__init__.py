@@ -1,4 +1,4 @@
-"""Ways of training on several processes, behind one small interface (base.py)."""
+"""Strategies: ways of training on several processes, behind one small interface (base.py)."""
 
 import torch
 
@@ -9,12 +9,15 @@ from trainers.parallel.environment import Place, under_mpi, under_torchrun
 
 
 def locate(launcher: str) -> Place:
-    """Where this process stands, as its launcher says: `ddp` (torchrun) or `horovod` (mpirun, horovodrun)."""
+    """The rank of this process and the number of processes, from the launcher (`ddp`: torchrun, `horovod`: mpirun).
+
+    Raises UserError where the environment is half set.
+    """
     return under_mpi() if launcher == "horovod" else under_torchrun()
 
 
 def connect(config: Config, plan: Plan, place: Place) -> Strategy:
-    """Join the other processes, with the planned strategy; raises UserError where this machine cannot."""
+    """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
     device = choose_device(config.device, place)
     if plan.strategy == "horovod":
         from trainers.parallel.horovod import Horovod
@@ -45,5 +48,5 @@ def choose_device(wanted: str, place: Place) -> torch.device:
         )
     device = torch.device("cuda", place.local_rank)
     torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True  # sizes stay the same: try once which convolution is the fastest for each
+    torch.backends.cudnn.benchmark = True  # sizes stay the same, so trying convolution algorithms once pays
     return device

@@ -29,7 +29,7 @@ class Group(Strategy):
             raise UserError("comm.backend = 'nccl': nccl needs GPUs and this run is on cpu; use gloo or auto")
         timeout = timedelta(seconds=comm.timeout_seconds)
         dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
-        # Small things travel over gloo on the side: they neither wait for the GPU nor make it wait.
+        # Small messages use a second group over gloo: they do not wait for the GPU, and it does not wait for them.
         self._side: Any = dist.new_group(backend="gloo", timeout=timeout)
         self._comm = comm
         self._waiting = Waiting(device)
@@ -67,12 +67,12 @@ class Group(Strategy):
     def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
         entries = state.get("optimizer", {}).get("state", {})
         known: list[str] = self.broadcast_object(list(entries))
-        if known:  # first, since torch takes a step with a learning rate of 0 to make room for it
+        if known:  # before the weights: torch takes a step at learning rate 0 to allocate the state
             groups = named_state(model, optimizer)["param_groups"]
             given = {"state": entries, "param_groups": groups} if self.first else {}
             set_optimizer_state_dict(model, optimizer, given, options=_from_first(strict=False))
             for name, parameter in model.named_parameters():
-                if name not in known:  # it has had no gradient so far: the room made for it is no state
+                if name not in known:  # no state was saved, since it had no gradient yet
                     optimizer.state.pop(parameter, None)
         set_model_state_dict(model, state.get("model", {}), options=_from_first(strict=True))
 
@@ -91,10 +91,10 @@ class Group(Strategy):
         dist.destroy_process_group()
 
     def _group(self, tensor: Tensor) -> Any:
-        """Tensors on the CPU go over the side group; the main one may know GPUs only."""
+        """The group for a tensor: on the CPU the side group, since the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None
 
 
 def _from_first(strict: bool) -> StateDictOptions:
-    """Whole tensors, which the first process has and sends to all."""
+    """Options for whole tensors that the first process has and broadcasts."""
     return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)

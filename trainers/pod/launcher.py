@@ -2,13 +2,13 @@
 
     python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
 
-It takes torchrun's options and its PET_* variables, and is torchrun but for five things:
+It takes torchrun's options and its PET_* variables, and differs from torchrun in five things:
 
-- it returns the exit code of the process that failed first (torchrun returns 1, whatever happened);
+- it returns the exit code of the process that failed first (torchrun always returns 1);
 - it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
-- without any address it finds a free port, so that runs on one machine don't collide;
-- `--max-restarts` restarts only what may get better, not wrong settings (2) or a loss that is no number (77);
-- when it is killed itself, its processes die with it: torchrun leaves them running, and the other nodes hanging.
+- without an address it chooses a free port, so that runs on one machine do not collide;
+- `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
+- when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
     end_on_failed_preflight()
     listening = preflight()
-    # Imported late: peers that have started already ask this pod, and torch takes seconds
+    # Imported late: torch takes seconds, and peers that have started already ask this pod
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
         options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
         options.rdzv_id = f"trainyard-{os.getpid()}"
     if options.max_restarts:
-        # With the agent's store shared, processes restarted in place find the stale keys of those before them.
+        # With a shared store, processes that the agent restarts in place would find stale keys of their predecessors.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     os.environ[LAUNCHER] = str(os.getpid())
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     except SignalException as error:
         return 128 + int(error.sigval)
     except RendezvousError as error:
-        # The first pod went, and with it the place to meet: made anew, they meet again
+        # The pod that hosts the rendezvous failed; all pods are recreated and meet again
         raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
     finally:
         if listening is not None:
@@ -70,9 +70,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def preflight() -> peers.Listener | None:
-    """Look whether this pod can do what was asked for, and whether it reaches its peers."""
+    """Check this pod's transport, and that it reaches its peers; raises UserError and ExitError."""
     transport.check()
-    # As a container's first process, SIGTERM would otherwise be ignored, and an uninstall take the whole grace period
+    # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
     before = signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
     try:
         listening = peers.check()
@@ -83,7 +83,7 @@ def preflight() -> peers.Listener | None:
 
 
 def give_children(seconds: float, told_to_end: set[int]) -> None:
-    """Let torch's agent wait so long after SIGTERM before it kills, wherever it stops its children.
+    """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
 
     Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
     """
@@ -99,7 +99,7 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
 
 
 def give_up_on_permanent_failures() -> None:
-    """Let torch's agent restart no processes in place that would only fail again."""
+    """Keep torch's agent from restarting processes in place after a permanent failure."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     original = LocalElasticAgent._monitor_workers
@@ -121,7 +121,7 @@ def _runs(pid: int) -> bool:
 
 
 def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
-    """The code of the failure that says most: a permanent cause, else the first; those who only lost a peer last."""
+    """The exit code to report: a permanent cause first, then the earliest failure, then the loss of a peer."""
 
     def order(failure: tuple[int, int]) -> tuple[int, int]:
         code, when = failure
@@ -133,12 +133,12 @@ def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
 
 
 def _alone(options: Any) -> bool:
-    """Whether nothing says where other nodes are."""
+    """Whether no option or variable names another node."""
     named = any(argument.startswith(("--master", "--rdzv", "--standalone")) for argument in sys.argv)
     return options.nnodes in ("1", "1:1") and not named and not any(os.environ.get(name) for name in ADDRESSES)
 
 
 def _threads(processes: str) -> int:
-    """Threads for each process's arithmetic: its share of the cores."""
+    """Threads per process for arithmetic: its share of the cores."""
     count = int(processes) if processes.isdigit() else 1
     return max(1, len(os.sched_getaffinity(0)) // count)

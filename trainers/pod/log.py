@@ -1,17 +1,20 @@
-"""Keep what a pod prints beside its run, so that it outlives the pod: the last traceback too, and within bounds.
+"""Keeps what a pod prints beside its run, bounded in size, so that it outlives the pod: also the last traceback.
 
-`kept` hands the pod's output to a process of its own, which passes it on and writes it to a file as well, so that
-what a crashing process said last is not lost with it. The file is named after the pod's part in the job (worker-1.log),
-not after the job: a later job writes on. When it is half of what may be kept it becomes worker-1.log.1, and the one
-before it goes. A file system that is slow or full costs lines in the file, never the training.
+`kept` sends the pod's output to a separate process, which prints it and writes it to a file too, so that the last words
+of a crashing process are not lost. The file is named after the pod's part in the job (worker-1.log), not after the job;
+a later job appends to it. At half of the bytes to keep it becomes worker-1.log.1, and the former one is removed. A slow
+or full file system costs lines in the file and never delays training.
 
     TRAINYARD_LOGS        folder to keep them in; unset, nothing is kept
     TRAINYARD_LOG_BYTES   most bytes to keep of a pod, both files together
+
+Why not torchrun's `--log-dir DIR --tee 3`: it was tried. It keeps only the ranks' output, not the launcher's (checks
+before training, why it ended), in a folder with a random name for each start, and without bound (two ranks that print
+20 MB leave two files of 20 MB). MPI's ranks have no torchrun.
 """
 
 import contextlib
 import os
-import queue
 import signal
 import socket
 import subprocess
@@ -20,12 +23,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from io import FileIO
 from pathlib import Path
 
 DEFAULT_BYTES = 64 << 20
 CHUNK = 1 << 16
-WAITING = 256  # chunks that may wait for the file system
-LAST_SECONDS = 20.0  # that the end of a pod may wait for a slow file system
+WAITING = 16 << 20  # bytes that may wait for the file system
+LAST_SECONDS = 20.0  # most that the end of a pod waits for a slow file system
 
 
 def kept(main: Callable[[], int]) -> int:
@@ -41,7 +45,7 @@ def kept(main: Callable[[], int]) -> int:
         print(f"log: {socket.gethostname()} starts, {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}", flush=True)
         return main()
     except BaseException:
-        # whoever ends the program prints it to the pod's log once this is over; the file must get it here
+        # our caller prints it after the file is closed, so the file gets it here
         last_word = traceback.format_exc()
         raise
     finally:
@@ -52,14 +56,14 @@ def kept(main: Callable[[], int]) -> int:
         try:
             tee.wait(LAST_SECONDS)
         except subprocess.TimeoutExpired:
-            tee.kill()  # a process left behind still holds the pipe
+            tee.kill()  # a left-over process still holds the pipe
         if last_word:
             with contextlib.suppress(OSError), path.open("a") as file:
                 file.write(last_word)
 
 
 def _start_tee(path: Path, out: int, err: int) -> "subprocess.Popen[bytes]":
-    """Start the process that keeps the output, and let this one and its children to come print to it."""
+    """Start the process that keeps the output; this one and its later children print to it."""
     reading, writing = os.pipe()
     line = [sys.executable, "-I", __file__, str(path), os.environ.get("TRAINYARD_LOG_BYTES", str(DEFAULT_BYTES))]
     tee = subprocess.Popen(line, stdin=reading, stdout=out, stderr=err)
@@ -77,49 +81,63 @@ def part(hostname: str, job: str) -> str:
 
 
 class Kept:
-    """The file and the one before it, written by a thread of its own."""
+    """The file and the one before it, written by a separate thread."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self._path, self._half = path, max(limit // 2, 1)
-        self._chunks: queue.Queue[bytes | None] = queue.Queue(WAITING)
-        self._lost = 0
+        self._waiting, self._lost, self._closed = bytearray(), 0, False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def put(self, chunk: bytes) -> None:
         """Keep a chunk, or count it as lost when the file system does not keep up."""
-        try:
-            self._chunks.put_nowait(chunk)
-        except queue.Full:
-            self._lost += len(chunk)
+        with self._changed:
+            if len(self._waiting) + len(chunk) > WAITING:
+                self._lost += len(chunk)
+            else:
+                self._waiting += self._gap() + chunk
+            self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for at most so long."""
-        with contextlib.suppress(queue.Full):
-            self._chunks.put(None, timeout=seconds)
-            self._thread.join(seconds)
+        """Write what waits, within `seconds` at most."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(seconds)
 
     def _gap(self) -> bytes:
         """A line in place of what was lost, if anything was."""
         lost, self._lost = self._lost, 0
         return f"[{lost} bytes were not kept: the file system is slow]\n".encode() if lost else b""
 
+    def _next(self) -> bytes:
+        """What to write next; nothing once it is closed and all is written."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            chunk = bytes(self._waiting[:CHUNK])
+            del self._waiting[:CHUNK]
+            return chunk or self._gap()
+
     def _run(self) -> None:
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._path.open("ab", buffering=0)
-            while (chunk := self._chunks.get()) is not None:
-                chunk = self._gap() + chunk
-                if file.tell() and file.tell() + len(chunk) > self._half:
+            file, size = self._open()
+            while chunk := self._next():
+                if size and size + len(chunk) > self._half:
                     file.close()
                     with contextlib.suppress(FileNotFoundError):  # the run was moved aside meanwhile
                         self._path.replace(self._path.with_name(self._path.name + ".1"))
-                    self._path.parent.mkdir(parents=True, exist_ok=True)
-                    file = self._path.open("ab", buffering=0)
+                    file, size = self._open()
                 file.write(chunk)
-            file.write(self._gap())
+                size += len(chunk)
         except OSError as error:
-            os.write(1, f"log: {self._path} cannot be kept ({error.strerror}); training goes on\n".encode())
+            os.write(1, f"log: {self._path} cannot be kept ({error.strerror}); training continues\n".encode())
+
+    def _open(self) -> tuple[FileIO, int]:
+        """The file, to append to, and its size in bytes."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("ab", buffering=0)
+        return file, os.fstat(file.fileno()).st_size
 
 
 def tee(path: Path, limit: int) -> None:

@@ -3,12 +3,12 @@
     python -m trainers.mpi worker
     python -m trainers.mpi launch --np 4 [--run-dir RUN] -- python -m trainers.hvd --config FILE
 
-ssh starts a rank with nearly no environment, so what the image and the pod set would not reach it. Each worker
+ssh starts a rank with nearly no environment, so variables of the image and the pod would not reach it. Each worker
 therefore writes its environment to a private file, and mpirun starts its daemon (orted) through this module, which
-takes that environment on first. Nothing secret stands in a command line, and ranks see their own pod's settings.
+adopts that environment first. No command line holds a secret, and ranks see their own pod's settings.
 
-A worker that is told to stop passes that on to its ranks and stays until they have saved and ended. A launcher that is
-told to stop lets the workers do the same.
+A worker that receives SIGTERM signals its ranks and stays until they have saved and ended. A launcher that receives
+SIGTERM makes all workers do so.
 """
 
 import argparse
@@ -30,22 +30,22 @@ from typing import IO
 from trainers.exits import Exit, ExitError, UserError
 from trainers.pod import log, mpi_hosts, mpi_ranks, transport
 
-ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # every pod has a /tmp of its own
+ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
 SSH_FOLDER = "/etc/trainyard-ssh"
 HOSTFILE = "/etc/mpi/hostfile"
 
-# Where the pod or the user has set OMPI_MCA_<name>, that holds instead.
+# OMPI_MCA_<name>, where the pod or the user sets it, takes precedence.
 MCA = {
-    "pml": "ob1",  # Horovod moves tensors by NCCL or Gloo's like over TCP; MPI itself needs no InfiniBand
+    "pml": "ob1",  # Horovod moves tensors by NCCL, or by MPI over TCP; MPI itself needs no InfiniBand
     "btl": "^openib",
-    "btl_vader_single_copy_mechanism": "none",  # reading another process's memory is refused in restricted pods
+    "btl_vader_single_copy_mechanism": "none",  # restricted pods may not read another process's memory
     "orte_keep_fqdn_hostnames": "true",
 }
 
 
 @dataclass(frozen=True)
 class Places:
-    """Files that tests put elsewhere."""
+    """Paths of the files that a worker keeps; tests use others."""
 
     environment: Path
     ssh: Path
@@ -53,7 +53,7 @@ class Places:
 
     @classmethod
     def here(cls) -> "Places":
-        """Where they are in a pod, unless the environment says otherwise."""
+        """The paths in a pod, unless the environment sets others."""
         return cls(
             Path(os.environ.get(mpi_ranks.MARK, ENVIRONMENT_FILE)),
             Path(os.environ.get("TRAINYARD_SSH_FOLDER", SSH_FOLDER)),
@@ -74,7 +74,7 @@ def start_daemon(path: Path, arguments: Sequence[str]) -> int:
 
 
 def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
-    """A queue of the signals that arrive; waiting for it wakes up on each."""
+    """A queue of the signals that arrive; a wait on it wakes up at each."""
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in numbers:
         signal.signal(number, lambda got, _: arrived.put(got))
@@ -90,14 +90,14 @@ def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None
 
 
 def grace_seconds() -> float:
-    """How long ranks may take to save: the pod's grace period less what it takes to say so before the kubelet kills."""
+    """How long ranks may take to save: the pod's grace period less the time to report before the kubelet kills."""
     return max(1.0, float(os.environ.get("TRAINYARD_GRACE_SECONDS", "30")) - 3)
 
 
 def worker(places: Places) -> int:
-    """Serve ssh until told to stop; then let the ranks save and end first.
+    """Serve ssh until SIGTERM; then let the ranks save and end first. Returns the exit code.
 
-    SIGTERM stops. SIGUSR1 passes the wish to stop on to the ranks alone: the launcher sends it, which was told to stop.
+    SIGUSR1 stops the ranks alone; the launcher sends it when it receives SIGTERM itself.
     """
     mpi_ranks.write_environment(places.environment, dict(os.environ))
     places.environment.with_name("worker.pid").write_text(str(os.getpid()))
@@ -107,19 +107,19 @@ def worker(places: Places) -> int:
         raise UserError("sshd is not in this image: MPIJob pods need the image that images/horovod/Dockerfile builds")
     sshd = subprocess.Popen([program, "-D", "-e", "-f", str(places.ssh / "sshd_config")])
     print(f"worker: ssh is served; ranks get this pod's {len(os.environ)} environment variables", flush=True)
-    told: set[int] = set()
+    signalled: set[int] = set()
     deadline = float("inf")
     while True:
-        got = next_signal(arrived, 0.2 if told or deadline < float("inf") else 1.0)
+        got = next_signal(arrived, 0.2 if signalled or deadline < float("inf") else 1.0)
         ended = mpi_ranks.reap()
         if sshd.pid in ended:
             raise ExitError(f"sshd ended with code {ended[sshd.pid]}; its message is above", Exit.FAILED)
         running = mpi_ranks.find(places.environment) if got or deadline < float("inf") else set()
         if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
             deadline = time.monotonic() + grace_seconds()
-            print(f"worker: told to stop; {len(running)} ranks are told and waited for", flush=True)
-        mpi_ranks.signal_all(running - told, signal.SIGTERM)
-        told |= running
+            print(f"worker: SIGTERM received; {len(running)} ranks are stopping", flush=True)
+        mpi_ranks.signal_all(running - signalled, signal.SIGTERM)
+        signalled |= running
         if deadline < float("inf") and (not running or time.monotonic() > deadline):
             break
     if running:
@@ -129,16 +129,16 @@ def worker(places: Places) -> int:
 
 
 def pass_on_stop(path: Path) -> int:
-    """Tell the worker of this pod that its ranks should stop; the launcher asks for this over ssh."""
+    """Signal this pod's worker to stop its ranks; the launcher runs this over ssh."""
     os.kill(int(path.with_name("worker.pid").read_text()), signal.SIGUSR1)
     return Exit.DONE
 
 
 def wait_for_earlier_ranks(path: Path) -> int:
-    """Return when no rank of an earlier launcher runs in this pod; one that outlives its grace period is killed.
+    """Return when no rank of an earlier launcher runs in this pod; ranks that outlive their grace period are killed.
 
-    The next launcher asks for this over ssh. Kubernetes makes it as soon as the one before is told to stop, while that
-    one's ranks still save; new ones would take the run directory from them, and the GPUs they stand on.
+    The next launcher runs this over ssh. Kubernetes creates it as soon as its predecessor is asked to stop, while that
+    one's ranks still save; new ranks would take the run directory and the GPUs from them.
     """
     mpi_ranks.take_on_environment(path)
     deadline = time.monotonic() + grace_seconds()
@@ -168,13 +168,13 @@ def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]
     }
     chosen = [part for k, v in settings.items() if f"OMPI_MCA_{k}" not in os.environ for part in ("--mca", k, v)]
     root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-    # --noprefix: with a prefix mpirun would look for the launch agent below its own folder
+    # --noprefix: with a prefix mpirun would look for the launch agent in its own folder
     return [program, "--noprefix", *root, "-np", str(np), "--hostfile", str(places.hostfile),
             "--bind-to", "none", "--map-by", "slot", *chosen, *command]  # fmt: skip
 
 
 def stop_ranks(hosts: Sequence[str], places: Places) -> None:
-    """Have the workers tell their ranks to stop: mpirun itself would kill them a second after its own SIGTERM."""
+    """Make the workers stop their ranks: mpirun would kill them a second after its own SIGTERM."""
     on_all(hosts, places, "stop", 10)
 
 
@@ -201,9 +201,9 @@ def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
 
 
 def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
-    """Run mpirun to its end, and stop the ranks when told to stop. Its exit code and the first error of a rank."""
+    """Run mpirun to its end, and stop the ranks on SIGTERM. Returns its exit code and the first error of a rank."""
     arrived = listen_for(signal.SIGTERM, signal.SIGINT)
-    # In a session of its own: a terminal's ^C reaches the ranks as a stop, too
+    # In its own session, so that a terminal's ^C stops the ranks through us
     mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert mpirun.stdout is not None
     errors: list[str] = []
@@ -214,7 +214,7 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
         got = next_signal(arrived, 0.5)
         if got and deadline == float("inf"):
             deadline = time.monotonic() + grace_seconds()
-            print("launch: told to stop; the ranks are told", flush=True)
+            print("launch: SIGTERM received; the ranks are stopping", flush=True)
             stop_ranks(hosts, places)
         if time.monotonic() > deadline:
             print("launch: the ranks did not end within the grace period", flush=True)
@@ -226,7 +226,7 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
 
 
 def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
-    """Wait until every worker answers, start the ranks, and end as they do."""
+    """Wait until every worker answers, start the ranks, and return their exit code."""
     if run_dir is not None:
         mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
     hosts = mpi_hosts.read_hostfile(places.hostfile)
@@ -249,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("worker", help="serve ssh for the launcher")
     launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
     launcher.add_argument("--np", type=int, required=True, help="number of processes, over all nodes")
-    launcher.add_argument("--run-dir", type=Path, help="run directory, where a failure that no retry cures is noted")
+    launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
     for name in ("orted", "stop", "settle"):
         internal = commands.add_parser(name)

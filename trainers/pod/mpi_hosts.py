@@ -1,4 +1,4 @@
-"""What the MPI launcher knows before it starts: the hosts, whether they answer, and failures that no retry cures."""
+"""Checks of the MPI launcher before it starts ranks: the hosts, whether they answer, and known permanent failures."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainers.exits import Exit, ExitError, UserError
 
-CURED_BY_RETRY = 128  # exit codes from here on; lower ones are permanent
+CURED_BY_RETRY = 128  # exit codes from here up are retried; lower ones are permanent
 PROBE_SECONDS = 2.0
 
 
@@ -58,7 +58,7 @@ def ssh_port(config: Path) -> int:
 
 
 def probe(host: str, port: int) -> str:
-    """Empty when ssh answers there, else why not."""
+    """The empty string if ssh answers there, else the reason why not."""
     try:
         with socket.create_connection((host, port), PROBE_SECONDS) as connection:
             connection.settimeout(PROBE_SECONDS)
@@ -72,7 +72,7 @@ def probe(host: str, port: int) -> str:
 def wait_for_ssh(
     hosts: Sequence[str], port: int, seconds: float, say_every: float = 5.0, ask: Callable[[str, int], str] = probe
 ) -> None:
-    """Return when every host's ssh answers; say which do not, and give up after some time."""
+    """Return when ssh answers on every host; prints which do not, and raises ExitError after `timeout` seconds."""
     start = time.monotonic()
     said = start
     missing = dict.fromkeys(hosts, "not asked yet")
@@ -95,7 +95,7 @@ def wait_for_ssh(
 
 @dataclass(frozen=True)
 class Failure:
-    """What a run left behind that ended for good."""
+    """The record of a permanent failure (failed.json)."""
 
     code: int
     message: str
@@ -103,7 +103,7 @@ class Failure:
 
 
 def known_failure(run_dir: Path) -> Failure | None:
-    """The failure noted in the run directory, if there is one that can be read."""
+    """The permanent failure recorded in the run directory, if there is one that can be read."""
     try:
         note = json.loads((run_dir / "failed.json").read_text())
         return Failure(int(note["code"]), str(note.get("message", "")), str(note.get("job") or ""))
@@ -112,7 +112,7 @@ def known_failure(run_dir: Path) -> Failure | None:
 
 
 def refuse_known_failure(run_dir: Path, job: str) -> None:
-    """End at once when this same job failed before in a way that a retry does not cure."""
+    """Raise ExitError at once if this same job failed permanently before."""
     known = known_failure(run_dir)
     if known and 0 < known.code < CURED_BY_RETRY and known.code != Exit.FAILED and known.job == job:
         raise ExitError(known.message, known.code)

@@ -1,4 +1,4 @@
-"""What a worker of an MPIJob knows of its ranks: the environment that they get, and which processes they are."""
+"""The ranks of an MPIJob's worker: the environment that they get, and which processes they are."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trainers.exits import UserError
 
-MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also how a worker knows its own daemons and ranks
+MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also marks a worker's own daemons and ranks
 DAEMONS = ("orted", "prted")
 NOT_TAKEN_ON = frozenset({"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND"})
 
@@ -25,7 +25,7 @@ def write_environment(path: Path, environment: dict[str, str]) -> None:
 
 
 def read_environment(path: Path) -> dict[str, str]:
-    """What `write_environment` kept."""
+    """The environment that `write_environment` stored."""
     try:
         content = path.read_bytes()
     except OSError as error:

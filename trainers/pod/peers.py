@@ -1,9 +1,9 @@
-"""The other half of the checks before training: whether this pod finds its peers and reaches them.
+"""The remote half of the checks before training: whether this pod finds and reaches its peers.
 
-It is the first act of a PyTorchJob's or TrainJob's main container (`trainers.launch`), before the process group. Each
-pod listens on one port for as long as it lives, and asks every peer's: a name that resolves does not mean a port that
-is open. A pod that has not started is waited for, in words; one that runs and cannot be reached ends the check within
-half a minute.
+The main container of a PyTorchJob or TrainJob (`trainers.launch`) checks this before the process group forms. Each pod
+listens on one port for as long as it lives and connects to that port of its peers, since a name that resolves does not
+mean an open port. The check waits for pods that have not started and prints which; a pod that runs but cannot be
+reached ends the check within half a minute.
 
     TRAINYARD_PEERS_PORT   port of the check; unset, nothing is checked (a single machine, or an MPIJob, whose launcher
                            asks the workers' ssh instead)
@@ -24,9 +24,9 @@ from pathlib import Path
 from trainers.exits import Exit, ExitError, UserError
 from trainers.files import read_json, write_json
 
-BOUND = 25.0  # seconds that a pod which runs may take to answer
-TRIES = 3  # failures in a row after which another try is no cure
-ASK_ALL = 64  # up to so many pods each asks all others, beyond it the first and its two neighbours
+BOUND = 25.0  # seconds that a running pod may take to answer
+TRIES = 3  # failures in a row after which the failure is permanent
+ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first pod and its two neighbours
 PROBE_SECONDS = 3.0
 EVERY = 10.0  # seconds between lines while waiting
 NO_NAME = "its name does not resolve: the pod has not started"
@@ -56,7 +56,7 @@ class Plan:
 
 
 def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
-    """Read the plan from what the operator and the chart set; None where there is nothing to check."""
+    """Read the plan from the variables of the operator and the chart; None where there is nothing to check."""
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
     nodes = int(most or least)
@@ -81,7 +81,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
 
 
 class Listener:
-    """Answers whoever asks, for as long as the process lives: a peer may come late."""
+    """Answers peers for as long as the process lives, since a peer may come late."""
 
     def __init__(self, job: str, port: int, host: str = "") -> None:
         self.ready = False
@@ -108,7 +108,7 @@ class Listener:
                     continue
 
     def close(self) -> None:
-        """Listen no longer; the thread that waits in accept() would else keep the port."""
+        """Stop listening; otherwise the thread that waits in accept() would keep the port."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -116,7 +116,7 @@ class Listener:
 
 @dataclass
 class Peer:
-    """What is known of a peer: where it is, since when, and why it does not answer (empty: it does)."""
+    """The state of a peer: its address, since when, and why it does not answer (empty: it does)."""
 
     why: str = "not asked yet"
     ready: bool = False
@@ -145,7 +145,7 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
 
 
 def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
-    """Return when all that must be there answer; end when one that runs cannot be reached, or one never comes."""
+    """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
     started, said = time.monotonic(), 0.0
     peers = {name: Peer() for name in what.asked()}
     with ThreadPoolExecutor(min(32, len(peers))) as pool:
@@ -167,7 +167,7 @@ def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
 
 
 def _enough(what: Plan, peers: Mapping[str, Peer]) -> bool:
-    """Whether those that run answer, the first pod among them, and are as many as training needs."""
+    """Whether all running peers answer, the first pod is among them, and they are as many as training needs."""
     first = peers.get(what.names[0])
     there = sum(not peer.why for peer in peers.values())
     return (
@@ -178,7 +178,7 @@ def _enough(what: Plan, peers: Mapping[str, Peer]) -> bool:
 
 
 def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
-    """End the check when a pod that runs has not answered for too long, or when the time to wait is over."""
+    """Raise ExitError when a running pod has not answered for too long, or when the time to wait is over."""
     for name, peer in peers.items():
         if peer.why not in ("", NO_NAME) and now - peer.since > what.bound:
             raise ExitError(_cannot_reach(name, what.port, peer.why, now - peer.since), Exit.HANG)
@@ -187,7 +187,7 @@ def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -
 
 
 def meet(what: Plan) -> None:
-    """See that the first pod opens the port where the process group meets; on that pod, that it is free."""
+    """Check that the first pod opens the rendezvous port; on the first pod, that the port is free."""
     if what.me == what.names[0]:
         try:
             _listen(what.rendezvous).close()
@@ -212,7 +212,10 @@ def meet(what: Plan) -> None:
 
 
 def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listener | None:
-    """Check what the environment asks for. A failure is tried again by the operator, but not for ever."""
+    """Run the checks that the environment asks for; None where it asks for none. The operator retries a few failures.
+
+    Raises ExitError, and UserError for what a retry does not change.
+    """
     what = plan(environ, hostname or socket.gethostname())
     if what is None:
         return None
@@ -278,7 +281,7 @@ def _waiting(peers: Mapping[str, Peer]) -> str:
 
 
 def _note(environ: Mapping[str, str], what: Plan) -> Path | None:
-    """Where failures in a row are counted: beside the pod's log, since a tried pod is a new one."""
+    """The file that counts failures in a row: beside the pod's log, since each retry is a new pod."""
     folder = environ.get("TRAINYARD_LOGS")
     me = what.me.partition(".")[0].removeprefix(f"{what.job}-")
     return Path(folder) / f"{me}.peers.json" if folder else None

@@ -1,10 +1,10 @@
-"""The local half of the checks before training: what this pod can see by itself. Runs as an init container.
+"""The local half of the checks before training, without any peer. Runs as an init container.
 
     python -m trainers.preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
 
-It waits, bounded, for the dataset's manifest, saying what for, and with `--idle` only while somebody prepares it; then
-it checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, the GPUs. Peers are
-looked at by the main container: a pod in its init phase has no name yet.
+It waits up to `--timeout` for the dataset's manifest, with `--idle` only while a preparation makes progress. Then it
+checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, the GPUs. The main
+container checks the peers, because a pod in its init phase has no DNS name yet.
 """
 
 import argparse
@@ -27,14 +27,14 @@ _WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check, and end 2 on failure; or hand the failure to the main container where that is asked for.
+    """Check; returns the exit code, 2 on failure, or hands the failure to the main container.
 
-    The operators look at the main container alone: a pod whose init container fails is made anew without end. So with
-    TRAINYARD_PREFLIGHT set, the message goes to that file and this container ends well; the trainer's first act is to
-    end 2 with the message.
+    Operators look at the main container alone: a pod whose init container fails is recreated without end. So with
+    TRAINYARD_PREFLIGHT set, the message goes to that file and this container ends 0; the trainer then ends 2 with the
+    message before anything else.
     """
     options = _parser().parse_args(arguments)
-    # As a container's first process, SIGTERM would otherwise be ignored, and an uninstall take the whole grace period
+    # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
     signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
     handover = os.environ.get("TRAINYARD_PREFLIGHT")
     if not handover:
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Check what the options name, in the order in which it is cheap to know."""
+    """Check what the options name, the cheapest first; raises UserError and ExitError."""
     if options.shm:
         check_shared_memory(Path("/dev/shm"), options.shm)
     if options.gpus:
@@ -65,7 +65,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def check_shared_memory(mount: Path, wanted: int) -> None:
-    """See that /dev/shm, through which loader workers and NCCL pass data, has the size that was asked for."""
+    """Check that /dev/shm, through which loader workers and NCCL pass data, is large enough; raises UserError."""
     facts = os.statvfs(mount)
     found = facts.f_blocks * facts.f_frsize
     # tmpfs rounds to whole pages
@@ -78,7 +78,7 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
 
 
 def check_gpus(wanted: int) -> None:
-    """See that as many GPUs as there are processes can be used from here."""
+    """Check that this pod can use as many GPUs as it has processes; raises UserError."""
     import torch
 
     found = torch.cuda.device_count()
@@ -91,7 +91,7 @@ def check_gpus(wanted: int) -> None:
 
 
 def check_results(folder: Path, free_wanted: int) -> None:
-    """See that the run directory can be written by this user and has space; it is not made here."""
+    """Check, without creating it, that the run directory can be written and has space; raises UserError."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -116,16 +116,16 @@ def check_results(folder: Path, free_wanted: int) -> None:
 
 
 def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float = 0) -> None:
-    """Wait until the dataset's manifest is there, with a line every few seconds that says how far it is.
+    """Wait for the dataset's manifest, with a line every few seconds on the preparation's progress; raises UserError.
 
-    With `idle`, wait no longer than so many seconds in which nobody gets on with it: who waits on a queue's quota may
-    be what keeps the preparation from its own.
+    With `idle`, give up after so many seconds without progress: a trainer that waits holds quota that the preparation
+    may need.
     """
     started = said = moved = looked = time.monotonic()
     seen = heartbeat.signs(root) if idle else None
     while not manifests.exists(root):
         now = time.monotonic()
-        if idle and now - looked >= min(every, idle / 4):  # not each second: it lists folders, and every pod asks
+        if idle and now - looked >= min(every, idle / 4):  # not each second: every pod lists folders for it
             looked = now
             if (found := heartbeat.signs(root)) != seen:
                 seen, moved = found, now
@@ -145,7 +145,7 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float 
 
 
 def progress(root: Path) -> str:
-    """Say in a few words how far a dataset's preparation is."""
+    """The progress of a dataset's preparation, in a few words."""
     if not root.is_dir():
         return "the folder is not there yet: the preparation has not started"
     shards = sum(1 for _ in root.glob("*/shard-*.tar"))

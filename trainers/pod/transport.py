@@ -1,7 +1,7 @@
-"""Whether the transport between pods is the one that was asked for: RDMA that falls back to TCP does so in silence.
+"""Checks that pods use the transport that was asked for, because NCCL falls back from RDMA to TCP silently.
 
-Before training this pod's devices are looked at; once NCCL has chosen, what it chose. TRAINYARD_TRANSPORT is `rdma`
-where values ask for an RDMA device.
+Before training, this pod's devices are checked; once NCCL has chosen a transport, its choice. TRAINYARD_TRANSPORT is
+`rdma` where the chart's values ask for an RDMA device.
 """
 
 import os
@@ -17,13 +17,13 @@ from trainers.exits import Exit, ExitError
 
 IPC_LOCK = 14  # number of the capability, capabilities(7)
 ENOUGH_LOCKED = 64 << 20  # bytes; below it NCCL's buffers cannot be registered
-NCCL_LOG = "nccl.%h.%p.log"  # NCCL puts in host and process
-# What NCCL says once it has chosen, with NCCL_DEBUG=INFO
+NCCL_LOG = "nccl.%h.%p.log"  # NCCL fills in host and process
+# NCCL's messages on its choice, with NCCL_DEBUG=INFO
 CHOSEN = re.compile(r"NCCL INFO (?:Using network (\S+)|NET/(Socket) : Using)")
 
 
 def check(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> None:
-    """End, naming the cause, when RDMA was asked for and this pod cannot do it. `root` holds sys/ and proc/."""
+    """Raise UserError, naming the cause, if RDMA was asked for and this pod lacks it. `root` holds sys/ and proc/."""
     if environ.get("TRAINYARD_TRANSPORT") != "rdma":
         return
     for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
@@ -72,7 +72,7 @@ def fell_back(text: str) -> bool:
 def watch(
     environ: MutableMapping[str, str] = os.environ, folder: Path = Path("/tmp"), every: float = 5.0
 ) -> threading.Thread | None:
-    """Have NCCL write down what it chooses, and say so where that is TCP though RDMA was asked for."""
+    """Make NCCL log its choice, and warn if it is TCP although RDMA was asked for."""
     if environ.get("TRAINYARD_TRANSPORT") != "rdma" or "NCCL_DEBUG_FILE" in environ:
         return None
     environ["NCCL_DEBUG_FILE"] = str(folder / NCCL_LOG)

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.schema:
         print(json.dumps(schema(), indent=2))
         return Exit.DONE
-    # As a container's first process, SIGTERM would otherwise be ignored
+    # A container's first process ignores SIGTERM by default
     signal.signal(signal.SIGTERM, _stop)
     # Imported late: the schema and wrong arguments need none of it
     from trainers.prepare.build import Options, build
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainers.prepare", description="Prepare a dataset for training.")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of the settings and end")
     commands = parser.add_subparsers(dest="command")
-    for name, text in (("build", "prepare a folder, or go on with it"), ("repair", "make damaged shards again")):
+    for name, text in (("build", "prepare a folder, or resume its preparation"), ("repair", "rebuild damaged shards")):
         command = commands.add_parser(name, help=text)
         layers.add_options(command)
         command.add_argument(
@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _part(text: str) -> tuple[int, int]:
-    """Read which part of the work is ours: from the option, or from an indexed Job's environment."""
+    """Read which part of the work this process does, from the option or an indexed Job's environment."""
     if not text and "TRAINYARD_PREPARE_PARTS" in os.environ:
         text = f"{os.environ.get('JOB_COMPLETION_INDEX', '')}/{os.environ['TRAINYARD_PREPARE_PARTS']}"
     if not text:
@@ -80,7 +80,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise ExitError("stopped by SIGTERM; the same command goes on from the finished shards", Exit.STOPPED)
+    raise ExitError("stopped by SIGTERM; the same command resumes after the finished shards", Exit.STOPPED)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What of an archive becomes samples: which members, with which labels. Held in arrays, about 50 bytes a picture.
+"""Which members of an archive become samples, with which labels. Held in arrays, about 50 bytes a picture.
 
 A layout says which class or key each name stands for; see `imagenet`, `imagefolder` and `table`.
 """
@@ -114,12 +114,12 @@ def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], nam
 
 def _text_key(name: str, wanted: Set[str]) -> str:
     """Return which of the wanted texts this member is, or nothing."""
-    # Most names are cut here, by a look at their last part
+    # Most names are excluded here, by their last part
     return next((key for key in wanted if name.endswith(key) and (name == key or name[-len(key) - 1] == "/")), "")
 
 
 def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Container) -> None:
-    """Keep a text's member; two of one name would leave open which is meant."""
+    """Keep a text's member; raises UserError for two of one name."""
     if texts.setdefault(key, member).offset != member.offset:
         raise UserError(
             f"{archive.source.label} holds both {texts[key].name} and {member.name}; name one of them by more of its "
@@ -128,7 +128,7 @@ def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Cont
 
 
 def _find_texts(archive: Container, wanted: Set[str]) -> dict[str, Member]:
-    """Look for texts in a pass of their own."""
+    """Find the texts in a separate pass."""
     found: dict[str, Member] = {}
     for member in archive.members():
         if key := _text_key(member.name, wanted):
@@ -151,7 +151,7 @@ def _check_size(archive: Container, member: Member) -> None:
 
 
 def _refuse_duplicates(archive: Container, column: _Columns) -> None:
-    """Stop when a name appears twice: nothing says which of the two is meant."""
+    """Raise UserError when a name appears twice."""
     names = np.frombuffer(column.name_hash, np.uint64)
     unique, counts = np.unique(names, return_counts=True)
     if len(unique) == len(names):
@@ -173,7 +173,7 @@ def _assemble(
     table["label"] = labels[np.asarray(column.key)][order]
     for name in ("offset", "name_hash", "stored", "size", "crc32", "method"):
         table[name] = np.asarray(getattr(column, name))[order]
-        # With a million members each of these counts
+        # With a million members each of these matters
         setattr(column, name, array("B"))
     del order
     following = borders[np.searchsorted(borders, table["offset"], side="right")]

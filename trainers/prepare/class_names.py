@@ -23,7 +23,7 @@ class Naming(NamedTuple):
 
 
 def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, label: str) -> list[ClassEntry]:
-    """Give classes their names; a class that is named but not there is a mistake."""
+    """Give classes their names; raises UserError for a name whose class does not exist."""
     if naming.file and text is None:
         raise UserError(f"{label} has no {naming.file}, which 'class_file' names; correct the setting")
     named = {**_read(naming.file, text or b""), **naming.names}

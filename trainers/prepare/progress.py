@@ -1,4 +1,4 @@
-"""What a preparation says while it works: a bar on a terminal, elsewhere a line every few seconds."""
+"""Progress of a preparation: a bar on a terminal, elsewhere a line every few seconds."""
 
 import sys
 import threading
@@ -22,7 +22,7 @@ def say(text: str) -> None:
 
 
 class Pulse:
-    """Prints what it is given, at most once in EVERY seconds, and not before the first have passed."""
+    """Prints a text at most once in EVERY seconds, the first time after EVERY seconds."""
 
     def __init__(self) -> None:
         self._started = self._said = time.monotonic()
@@ -36,7 +36,7 @@ class Pulse:
 
 
 class Progress:
-    """Counts samples and shards, and shows them from a thread of its own while the block runs.
+    """Counts samples and shards, and shows them from a separate thread while the block runs.
 
     Rates are those of the last interval; the time left follows from all of the work since the start.
     """
@@ -55,7 +55,7 @@ class Progress:
         self.samples_done = self.shards_done = self.payload = 0
 
     def add(self, *, samples: int = 0, shards: int = 0, payload: int = 0) -> None:
-        """Count what was just done; `payload` is bytes of pictures."""
+        """Count finished work; `payload` is bytes of pictures."""
         with self._lock:
             self.samples_done += samples
             self.shards_done += shards

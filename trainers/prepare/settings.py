@@ -78,7 +78,7 @@ class Source(BaseModel):
         return self
 
     def describe(self) -> dict[str, str]:
-        """Say where the data came from, without what may be secret in a signed address."""
+        """The origin of the data, without what may be secret in a signed address."""
         key = ADDRESS_KEYS[self.kind]
         address = str(getattr(self, key))
         if self.kind == "http":

@@ -1,4 +1,4 @@
-"""Where a preparation's time goes: seconds of all its threads together, by what they did."""
+"""How long a preparation's threads spent on each kind of work, in seconds summed over threads."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ class Spent:
 
 
 class Clock:
-    """Divides the time from its making to its end among the kinds."""
+    """Divides the time between its creation and its end among the kinds."""
 
     def __init__(self, spent: Spent) -> None:
         self._spent = spent
@@ -39,5 +39,5 @@ class Clock:
         self._last = now
 
     def end(self) -> None:
-        """Hand in what was measured."""
+        """Add the measured time to the total."""
         self._spent.add(self._laps)

@@ -1,4 +1,4 @@
-"""Checks a prepared folder against its manifest byte by byte, and has damaged shards made again."""
+"""Checks a prepared folder against its manifest byte by byte, and rebuilds damaged shards."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +27,7 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
 
 
 def verify(root: Path) -> None:
-    """Check everything and say so, or name each damaged file."""
+    """Check everything; raises UserError naming each damaged file."""
     manifest = manifests.load(root)
     if wrong := damaged(root, manifest):
         for name, what in sorted(wrong.items()):
@@ -53,14 +53,14 @@ def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tupl
 
 
 def repair(config: Config, options: Options | None = None) -> None:
-    """Make damaged shards again, and only those."""
+    """Rebuild damaged shards, and only those."""
     root = config.out
     if not manifests.exists(root):
         build(config, options)
         return
     wrong = damaged(root, manifests.load(root))
     for name, what in sorted(wrong.items()):
-        say(f"{root / name}: {what}; it is made again")
+        say(f"{root / name}: {what}; it is rebuilt")
         (root / name).unlink(missing_ok=True)
     build(config, options)
 

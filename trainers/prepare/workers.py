@@ -1,7 +1,7 @@
-"""Makes shards with several threads that take requests from one queue: also a single shard keeps all of them busy.
+"""Makes shards with several threads that take requests from one queue, so that even one shard keeps all of them busy.
 
-Few shards are open at a time, so little is lost to a kill, and memory is bounded: every thread has one buffer, and a
-picture larger than that is worked on by one thread at a time.
+Few shards are open at a time, so a kill loses little. Memory is bounded: every thread has one buffer, and only one
+thread at a time handles a picture larger than that.
 """
 
 import threading
@@ -34,7 +34,7 @@ class Crew:
         self._stop = threading.Event()
 
     def work(self, threads: int) -> None:
-        """Make all shards; on a failure nothing half done is left."""
+        """Make all shards; after a failure no half-written file is left."""
         pool = ThreadPoolExecutor(threads, thread_name_prefix="shard")
         futures = [pool.submit(self._run) for _ in range(threads)]
         try:
@@ -43,7 +43,7 @@ class Crew:
             self._stop.set()
             self.job.container.source.close()
             pool.shutdown(wait=False, cancel_futures=True)
-            # A thread ends at its next request; one that hangs in the network is left to the process's end
+            # A thread ends at its next request; one that hangs in the network ends with the process
             hanging = wait([future for future in futures if not future.cancelled()], timeout=5).not_done
             for shard in self._open:
                 shard.remove() if hanging else shard.discard()
@@ -53,7 +53,7 @@ class Crew:
             shard.discard()
 
     def _run(self) -> None:
-        """Take one request after the other; whoever ends a shard's last one publishes it."""
+        """Do one request after the other; the thread that finishes a shard's last request publishes the shard."""
         buffer = memoryview(bytearray(LARGEST_REQUEST))
         while (task := self._next()) is not None:
             shard, request = task
@@ -64,7 +64,7 @@ class Crew:
                 self._close(shard)
 
     def _close(self, shard: OpenShard) -> None:
-        """Publish a shard, or remember why it was not."""
+        """Publish a shard, or record why it was not."""
         published = shard.close()
         with self._lock:
             self._open.discard(shard)

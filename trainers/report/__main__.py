@@ -1,4 +1,4 @@
-"""python -m trainers.report RUN        write RUN/report.html again, also for a run that is still going on."""
+"""python -m trainers.report RUN        write RUN/report.html again, also for a run that is not over."""
 
 import argparse
 from pathlib import Path

@@ -160,7 +160,7 @@ def ring(world: int, size: float, link: Link) -> float:
 
 
 def fit(runs: Sequence[Run], size: float, latency: float | None, bandwidth: float | None) -> Link:
-    """Latency and bandwidth by least squares over the runs, neither below zero; what is given is kept."""
+    """Latency and bandwidth by least squares over the runs, neither below zero; given constants are kept."""
     several = [run for run in runs if run.world > 1]
     if (latency is not None and bandwidth is not None) or not several:
         how = "as set by flags" if latency is not None and bandwidth is not None else "defaults: no run on several"
@@ -169,7 +169,7 @@ def fit(runs: Sequence[Run], size: float, latency: float | None, bandwidth: floa
     measured = np.array([run.communication for run in several])
     free = [index for index, given in enumerate((latency, bandwidth)) if given is None]
     known = np.array([latency or 0.0, 1 / bandwidth if bandwidth else 0.0])
-    if len({run.world for run in several}) < len(free):  # one number cannot tell both
+    if len({run.world for run in several}) < len(free):  # one run cannot determine both
         known[0], free = DEFAULT_LATENCY, [1]
     solution = known.copy()
     solution[free] = np.linalg.lstsq(columns[:, free], measured - columns @ known, rcond=None)[0]
@@ -208,7 +208,10 @@ def compare(runs: Sequence[Run], size: float, latency: float | None, bandwidth: 
 
 
 def series(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by strategy; a run on one process without any is the smallest one of each that has none of its own."""
+    """The runs by strategy.
+
+    A run on one process without a strategy is the baseline of every strategy that has no run on one process itself.
+    """
     alone = [run for run in runs if run.strategy == "single"]
     others = {run.strategy: [other for other in runs if other.strategy == run.strategy] for run in runs}
     if alone and len(others) > 1:

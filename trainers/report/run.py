@@ -1,4 +1,4 @@
-"""The page of one run, from the records in its run directory; also of a run that is still going on, or has failed."""
+"""The page of one run, from the records in its run directory; also of a run that is still running or has failed."""
 
 import html
 from datetime import UTC, datetime

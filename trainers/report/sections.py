@@ -80,7 +80,7 @@ def charts(train: list[Event], validate: list[Event], restarts: list[float]) -> 
 
 
 def _held_up(train: list[Event]) -> str:
-    """Lines of the slowest rank's lag, by what keeps it."""
+    """Lines of the slowest rank's lag, by its cause."""
     slow = [(float(event["step"]), event["slowest"]) for event in train if event.get("slowest")]
     if not slow:
         return '<p class="none">nothing recorded: there is only one process, or no line yet</p>'

@@ -1,14 +1,15 @@
-"""Checkpoints: written beside training, complete or not there, checked before use.
+"""Checkpoints: written while training continues, complete or absent, checked before use.
 
-`checkpoints/step-00000120/` holds model.safetensors, optimizer.safetensors (and ema.safetensors) and manifest.json. It
-is filled under a temporary name, every file is hashed while it is written, and synced; the manifest is written last,
-and one rename makes it appear. `scores.json` beside them says what the validations gave, for keeping the best.
+`checkpoints/step-00000120/` holds model.safetensors, optimizer.safetensors (and ema.safetensors) and manifest.json. Its
+files are written under a temporary folder name, each hashed while it is written and synced; the manifest is written
+last, and one rename publishes the folder. `scores.json` beside the checkpoints keeps validation accuracies, so that
+the best checkpoints can be kept.
 
-The first process writes whole tensors, so that a checkpoint has the same bytes whichever strategy and however many
-processes wrote it, and any number of processes resumes from it. PyTorch's distributed checkpoint
-(torch.distributed.checkpoint) would write each process's part: needed where a model does not fit into one machine's
-memory, which image classifiers do. It knows no checksums, is not complete by one rename, and its `async_save` holds
-training up for longer than `torch.save` takes here (scripts/bench/checkpoint.py measures all three).
+Rank 0 writes whole tensors, so a checkpoint has the same bytes for every strategy and every number of processes, and
+any number of processes resumes from it. PyTorch's distributed checkpoint
+(torch.distributed.checkpoint) would write each process's part, which is needed where a model exceeds one machine's
+memory; image classifiers do not. It has no checksums, is not complete by one rename, and its `async_save` stalls
+training for longer than `torch.save` takes here (scripts/bench/checkpoint.py measures all three).
 """
 
 import contextlib
@@ -33,7 +34,7 @@ State = dict[str, Any]  # file stem -> tree of tensors
 
 
 class NotOursError(Exception):
-    """Another job has taken the run directory over while a checkpoint was being written."""
+    """Another job took the run directory over while a checkpoint was being written."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,12 @@ class Found:
 
 
 def always() -> bool:
-    """For folders that nobody else can take over."""
+    """The default `ours`: for folders that no other job can take over."""
     return True
 
 
 def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = always) -> Path:
-    """Write a checkpoint; when this returns it is complete and will survive a crash."""
+    """Write a checkpoint; when this returns it is complete and survives a crash."""
     buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
         copy(buffers[name].fit(tree))
@@ -71,7 +72,7 @@ def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Call
 
 
 def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, Any], ours: Callable[[], bool]) -> Path:
-    """Write what was copied; `ours` is asked last of all. Whatever goes wrong, nothing half-written is left."""
+    """Write the copied tensors; `ours` is asked last. After an error nothing half-written is left."""
     final = folder / f"step-{step:08d}"
     temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:

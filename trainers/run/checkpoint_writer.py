@@ -1,4 +1,4 @@
-"""Writes checkpoints beside training: on a thread of its own, from buffers that are kept."""
+"""Writes checkpoints on a separate thread while training continues, from buffers that are reused."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ log = logging.getLogger("trainers")
 
 
 class Writer:
-    """Writes checkpoints on a thread of its own; training waits only while tensors are copied."""
+    """Writes checkpoints on a separate thread; training waits only while tensors are copied."""
 
     def __init__(
         self, folder: Path, keep_last: int, keep_best: int = 0, ours: Callable[[], bool] = always, holder: str = ""
@@ -48,7 +48,7 @@ class Writer:
         """Take the state and start writing it; waits first if the last one is still being written.
 
         The tensors of `changing` (all, if None) may change as soon as this returns, the others once `settle` has:
-        a step's forward and backward leave the weights and the optimizer's state as they are, so copying goes on.
+        forward and backward change neither the weights nor the optimizer's state, so copying continues through them.
         """
         self.wait()
         self._buffers = {name: self._buffers.get(name) or Buffer() for name in state}
@@ -119,7 +119,7 @@ class Writer:
             self._copied.set()
             if event is not None:
                 event.synchronize()  # the GPU itself waits in `settle`, this thread here, and training's nowhere
-            sources.clear()  # tensors that were gathered for this checkpoint alone are let go of
+            sources.clear()  # frees tensors that were gathered for this checkpoint alone
             later.clear()
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

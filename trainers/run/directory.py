@@ -1,7 +1,7 @@
 """The run directory: whether its run is over, how often it was restarted, and what it resumes from.
 
 lease.json      the process that may write here (lease.py)
-restarts.json   restarts since the last new checkpoint, so that a run that cannot get on does not try forever
+restarts.json   restarts since the last new checkpoint, so that a run without progress is not retried forever
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
 previous/       what `resume: never` found here
 """
@@ -28,8 +28,8 @@ KEPT = ("lease.json", "previous")
 def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
     """What must stay the same for a run to be resumed; None is not known.
 
-    Another optimizer would find no moments of its own, another `no_decay` is another training, and another seed or
-    number of training samples another order of the samples.
+    Another optimizer would find no moments that it can use, another `no_decay` trains differently, and another seed or
+    number of training samples changes the order of the samples.
     """
     return {
         "model.name": config.model.name,
@@ -71,12 +71,12 @@ def is_retry(config: Config) -> bool:
 
 
 def over_already(config: Config, batch: int) -> str | None:
-    """Say that the run is finished, if it is; raises if it has failed for good. Every process asks, first of all."""
+    """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first."""
     path = Path(config.run.dir)
     if config.resume == "never" and not is_retry(config):
         return None
     failed = read_json(path / "failed.json")
-    # Wrong input is often cured outside the settings; only a job that is retried by machine is stopped for it.
+    # A user often mends wrong input outside the settings, so only an automatic retry of the same job is refused.
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
@@ -98,7 +98,7 @@ def length_asked(config: Config) -> dict[str, int | None]:
 
 
 class RunDirectory:
-    """The run directory in the hands of the process that writes it (rank 0)."""
+    """The run directory as rank 0 sees it, the only process that writes it."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -121,7 +121,7 @@ class RunDirectory:
         return found
 
     def enter(self) -> None:
-        """Take the directory over, move aside what is not wanted, and count the restart."""
+        """Take the directory's lease, move aside what `resume: never` found, and count the restart."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             retry = is_retry(self.config)
@@ -140,7 +140,7 @@ class RunDirectory:
             ) from error
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """The checkpoint to go on from, and what to tell about damaged ones."""
+        """The checkpoint to resume from, and messages about damaged ones."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
             found, reports = checkpoint.newest(self.checkpoints)
             return found, self._reports + reports
@@ -156,15 +156,15 @@ class RunDirectory:
         return self.lease.holder
 
     def lost(self, every: float = 0.0) -> bool:
-        """Whether another process has taken the directory; looks at most every so many seconds."""
+        """Whether another process has taken the lease; reads the file at most every few seconds."""
         return self.lease.lost(every)
 
     def held(self) -> bool:
-        """Whether the directory is still this process's: asked on any thread, right before something is put there."""
+        """Whether this process still has the lease; asked on any thread, right before something is written."""
         return self.lease.held()
 
     def release(self, stopped: bool = False) -> None:
-        """Leave the directory to others; a run that was stopped from outside has not used up a restart."""
+        """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
             write_json(self.path / "restarts.json", {**read_json(self.path / "restarts.json"), "stopped": True})
@@ -194,19 +194,19 @@ class RunDirectory:
         if count > self.config.run.max_restarts:
             raise ExitError(
                 f"{count - 1} restarts of {self.path} without a new checkpoint (the last one is {now['checkpoint']}): "
-                f"it cannot get on by itself. See logs/ for why it ended, then remove {path} to try again",
+                f"retries make no progress. See logs/ for why it ended, then remove {path} to try again",
                 Exit.FAILED,
             )
         write_json(path, {**now, "count": count})
 
 
 def is_retry_of_path(config: Config, path: Path) -> bool:
-    """Whether a run that began from a named checkpoint goes on from one of its own by now."""
+    """Whether a run that began from a named checkpoint has written its own since, and resumes from that."""
     return is_retry(config) and bool(checkpoint.steps(path / "checkpoints"))
 
 
 def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
-    """Leave word of a permanent failure for the retries to come."""
+    """Record a permanent failure, so that retries of the same job end at once."""
     path = Path(config.run.dir)
     with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}

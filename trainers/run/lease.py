@@ -1,8 +1,8 @@
-"""Who may write a run directory: the newest job takes its lease, an older one finds out and stops.
+"""Which job may write a run directory: the newest job takes the lease, and an older one notices and stops.
 
-The lease is a file in the run directory, which all pods share: network file systems have no locks to be trusted.
-Between a look at it and a write, a process may sleep for long: so checkpoints carry their writer's name, and those that
-were written without the lease are set aside at the next start.
+The lease is a file in the run directory, which all pods share; locks of network file systems cannot be relied on. A
+process may be suspended between its check of the lease and its write, so each checkpoint names its writer, and the next
+start sets aside checkpoints whose writer did not have the lease.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ STALE_SECONDS = 60.0
 
 
 def job_name() -> str:
-    """The job that this process belongs to; a cluster sets it, and a changed run is another job."""
+    """The job that this process belongs to, as the cluster sets it; a changed run is another job."""
     return os.environ.get("TRAINYARD_JOB", "")
 
 
 class TakenOverError(UserError):
-    """Another job has the run directory: this one ends, and leaves no word in what is not its own any more."""
+    """Another job has the run directory: this one ends and writes nothing more there."""
 
 
 class Lease:
-    """The lease of a run directory in the hands of one process (rank 0)."""
+    """The lease of a run directory; only rank 0 holds one."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "lease.json"
@@ -40,7 +40,7 @@ class Lease:
         self._lost = False
 
     def take(self, checkpoints: Path) -> list[str]:
-        """Take the lease over; what to tell of checkpoints that a process without it wrote, which are set aside.
+        """Take the lease; returns messages about checkpoints set aside because their writer did not have it.
 
         Raises TakenOverError while a newer job than this one holds it.
         """
@@ -53,7 +53,7 @@ class Lease:
             "holder": self.holder, "job": job, "time": time.time(), "superseded": list(dict.fromkeys(superseded)),
         }  # fmt: skip
         write_json(lease, {**new, "trusted": _trusted(old, checkpoints)})
-        # From here on the last holder puts nothing there any more; what it did until now counts.
+        # From here on the last holder writes nothing more; what it wrote until now counts.
         trusted = _trusted(old, checkpoints)
         write_json(lease, {**new, "trusted": trusted})
         reports = []
@@ -67,32 +67,32 @@ class Lease:
         return reports
 
     def lost(self, every: float = 0.0) -> bool:
-        """Whether another process has taken the directory; looks at most every so many seconds."""
+        """Whether another process has taken the lease; reads the file at most every few seconds."""
         now = time.monotonic()
         if not self._lost and now - self._checked >= every:
             self._checked = now
             if self.held():
                 with contextlib.suppress(OSError):
-                    os.utime(self.path)  # tells others that the holder lives
+                    os.utime(self.path)  # shows others that the holder is alive
         return self._lost
 
     def held(self) -> bool:
-        """Whether the directory is still in these hands: asked on any thread, right before something is put there.
+        """Whether this process still has the lease; asked on any thread, right before something is written.
 
-        Between the answer and the act a process may sleep for long, and another take over: what it then puts there is
-        known by its holder's name, and set aside at the next start.
+        The process may be suspended after the answer while another takes the lease. What it then writes carries its
+        name and is set aside at the next start.
         """
         try:
             holder = json.loads(self.path.read_text()).get("holder")
         except FileNotFoundError:
             holder = None
         except (OSError, ValueError):
-            return not self._lost  # storage that does not answer for a moment is no sign of another job
+            return not self._lost  # a brief failure of the storage does not mean that another job took over
         self._lost = self._lost or holder != self.holder
         return not self._lost
 
     def taken_message(self) -> str:
-        """Who has taken the directory."""
+        """The message that names the job which took the run directory."""
         lease = read_json(self.path)
         return (
             f"{self.path.parent} was taken over by {lease.get('job') or lease.get('holder')}, a newer job; this older "
@@ -100,7 +100,7 @@ class Lease:
         )
 
     def release(self) -> None:
-        """Leave the directory to others."""
+        """Release the lease."""
         if read_json(self.path).get("holder") == self.holder:
             write_json(self.path, {**read_json(self.path), "released": True})
 
@@ -115,7 +115,7 @@ def _trusted(old: dict[str, Any], checkpoints: Path) -> list[str]:
 
 
 def _abandoned(lease: Path) -> bool:
-    """Wait, within bounds, for a newer job's lease to run out; false if it is being kept up."""
+    """Wait, within bounds, for a newer job's lease to expire; False if that job still renews it."""
     deadline = time.time() + STALE_SECONDS
     while time.time() < deadline:
         if read_json(lease).get("released") or time.time() - lease.stat().st_mtime > STALE_SECONDS:

@@ -1,4 +1,4 @@
-"""What a run leaves behind for others: weights that plain torchvision loads."""
+"""Publishes the trained weights in a form that plain torchvision loads."""
 
 import io
 from collections.abc import Mapping

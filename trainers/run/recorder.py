@@ -1,8 +1,8 @@
 """Keeps the record of a run: losses of each step, sample ids, events, and the summary at its end.
 
-Losses stay on the device until a line is due; then those of all steps since the last line are fetched and summed over
-processes at once, together with where each process spent its time. A loss that is no number, or has exploded, ends the
-run there, before anything of it is saved.
+Losses stay on the device until a metrics line is due. Then the losses of all steps since the last line are fetched and
+summed over processes in one message, with each process's seconds by part. A loss that is NaN, infinite or above
+log.max_loss ends the run there, before anything of it is saved.
 """
 
 import json
@@ -59,7 +59,7 @@ class Recorder:
     def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
         """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
 
-        Lines that a start before this one wrote after that step are dropped: those steps are done again.
+        Lines that an earlier start wrote after that step are dropped, since those steps are repeated.
         """
         strategy, path = self._strategy, self._directory.path
         self._flushed, self._identity = step, identity
@@ -85,7 +85,7 @@ class Recorder:
             self._samples = file.open("a", buffering=1)
 
     def _introduce(self, step: int, lost: int) -> None:
-        """Say what is about to be trained, where, and from which step."""
+        """Report what is trained, on which devices, and from which step."""
         if self._telemetry is None:
             return
         config, strategy, order, past = self._config, self._strategy, self._order, self._past
@@ -220,7 +220,7 @@ class Recorder:
             self._telemetry.close()
 
     def linger(self) -> None:
-        """Let whoever scrapes fetch the last numbers; shorter than the watch over hangs bears."""
+        """Give Prometheus time to scrape the last numbers, less than the watchdog tolerates."""
         if self._telemetry is not None:
             self._telemetry.linger(min(prometheus.LONGEST, self._config.comm.hang_seconds / 2 or prometheus.LONGEST))
 
@@ -229,7 +229,7 @@ class Recorder:
         return self._order.epoch(max(step, 1) - 1) + 1
 
     def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
-        """End the run if a loss is no number, or above log.max_loss; all processes see the same sums, so all end."""
+        """Raise ExitError if a loss is NaN, infinite or above log.max_loss; all processes see the same sums and end."""
         most = self._config.log.max_loss or math.inf
         ill = ~torch.isfinite(losses) | (losses > most)
         if not bool(ill.any()):
@@ -254,7 +254,7 @@ class Recorder:
 
 
 def rewind_all(directory: Path, step: int, validated: int) -> int:
-    """Drop from every record of a run directory what the run does again from a step on; the number of steps dropped."""
+    """Drop the steps after `step`, which will be repeated, from all records of a run directory; how many it were."""
     for path in (directory / "samples").glob("rank-*.jsonl"):
         rewind(path, step, validated)
     return rewind(directory / "metrics.jsonl", step, validated)

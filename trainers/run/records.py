@@ -1,4 +1,4 @@
-"""Where a run is written down, and what watches it."""
+"""Opens the records of a run (metrics, checkpoints, logs) and its watchdog."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from trainers.telemetry.watchdog import Watchdog
 
 @dataclass(frozen=True)
 class Records:
-    """Where a run is written down, and what watches it."""
+    """The open records of a run, and its watchdog."""
 
     directory: RunDirectory
     found: Found | None  # the checkpoint that this start resumes from

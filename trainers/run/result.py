@@ -1,4 +1,4 @@
-"""What a validation found, and the counts of what each class is taken for, on disk."""
+"""The result of a validation, and its confusion counts on disk."""
 
 import io
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from trainers.files import write_atomically
 
 @dataclass(frozen=True)
 class Result:
-    """What a validation found; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
+    """The result of a validation; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
 
     samples: int
     correct1: int

@@ -1,8 +1,8 @@
-"""The sign that somebody prepares a folder, which those who wait for the folder see on the shared claim.
+"""The heartbeat of a preparation: a file on the shared claim that waiting trainers watch.
 
-A trainer that waits in a queue's quota must know whether waiting makes sense: the preparation itself may stand in the
-same queue behind it. So a preparation touches a file while it lives, and who waits looks whether anything changes. No
-clocks are compared: a change is a change on any machine.
+A trainer that waits for data holds quota that the preparation may need, so it must know whether one is running. A
+preparation touches a file while it runs, and a waiting trainer checks whether the file changes. Clocks are not
+compared: a change is visible on any machine.
 """
 
 import contextlib
@@ -18,9 +18,9 @@ EVERY = 10.0  # seconds between touches
 
 @contextlib.contextmanager
 def beating(root: Path, every: float = EVERY) -> Iterator[None]:
-    """Touch the folder's sign every few seconds while the block runs, and remove it afterwards.
+    """Touch the folder's heartbeat every few seconds while the block runs, and remove it afterwards.
 
-    Where it cannot be written, nothing is said: the preparation itself will say what is wrong.
+    Errors are ignored: where it cannot be written, the preparation itself fails and says why.
     """
     path, ended = root / FILE, threading.Event()
 
@@ -43,9 +43,9 @@ def beating(root: Path, every: float = EVERY) -> Iterator[None]:
 
 
 def signs(root: Path) -> tuple[int, int]:
-    """What changes while somebody prepares a folder: the time of the sign (ns, 0 without one), and finished shards.
+    """What changes while a folder is being prepared: the heartbeat's time (ns, 0 without one), and the finished shards.
 
-    Shards count too, for a folder that is copied to the claim, or prepared by a version without the sign.
+    Shards count too, for a folder that is copied to the claim, or prepared by a version without the heartbeat.
     """
     try:
         touched = (root / FILE).stat().st_mtime_ns

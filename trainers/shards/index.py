@@ -15,7 +15,10 @@ INDEX_DTYPE: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<u
 
 
 def load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArray[Any]:
-    """Read one index and check it against the manifest: a changed label would be trained on without a word."""
+    """Read one index and check it against the manifest, since a changed label would go unnoticed in training.
+
+    Raises UserError.
+    """
     path = root / entry.index
     try:
         data = path.read_bytes()

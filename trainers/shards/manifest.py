@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder: what lies in it, made of what, with which checksums.
+"""The manifest of a prepared folder: its files, the source and settings they were made from, and checksums.
 
 `manifest.json` is written last, by rename: a folder that has it is complete. It holds no clock and nothing random, so
 the same source and settings give the same bytes.

@@ -1,8 +1,8 @@
-"""Reads prepared shards: any sample of a split by its number, at any time, from any thread.
+"""Reads prepared shards: any sample of a split by its number, from any thread.
 
-A shard is an uncompressed tar that every tar tool and webdataset can read; beside it lies an index of (offset, size,
-label, CRC-32) per sample. Random access through the index makes a global shuffle and an exact resume a matter of
-choosing numbers.
+A shard is an uncompressed tar that every tar tool and webdataset can read; beside it is an index of (offset, size,
+label, CRC-32) per sample. With random access through the index, a global shuffle and an exact resume only choose
+numbers.
 
 Samples are read with `pread`, not through `mmap`: on network storage one sample is then one request instead of one per
 page, and a file that vanishes is an error with a name instead of a SIGBUS.

@@ -1,4 +1,4 @@
-"""What a sample's place in a shard holds: a tar header, the picture, padding, and a second member with its label.
+"""A sample's bytes in a shard: a tar header, the picture, padding, and a second member with its label.
 
 The headers are those of POSIX.1-1988 ustar, without anything that depends on the clock or the user.
 """

@@ -1,1 +1,1 @@
-"""What a run tells while it runs: metrics, progress, where its seconds go, and hangs."""
+"""What a run reports while it runs: metrics, progress, goodput, stragglers and hangs."""

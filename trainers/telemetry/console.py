@@ -13,7 +13,7 @@ from trainers.telemetry.stragglers import NOTABLE
 
 
 class Console:
-    """Shows how a run of `total` steps is getting on."""
+    """Shows the progress of a run of `total` steps."""
 
     def __init__(self, total: int, steps_per_epoch: int, seconds: float) -> None:
         self._total = total
@@ -45,7 +45,7 @@ class Console:
             )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -71,7 +71,7 @@ class Console:
 
 
 def _slowest(event: Event) -> str:
-    """A word on the slowest rank, where it holds the others up for long."""
+    """A note on the slowest rank, where it delays the others by much."""
     slow = event.get("slowest")
     if not slow or slow["behind"] <= NOTABLE:
         return ""

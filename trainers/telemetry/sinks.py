@@ -1,4 +1,4 @@
-"""Everything that the first process reports, in one place."""
+"""Sends rank 0's events to every sink: metrics.jsonl, console, W&B, Prometheus, TrainJob."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ class Telemetry:
         self._trainjob = trainjob.start(total, self.say)
 
     def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
-        """Report that something happened."""
+        """Report an event."""
         event: Event = {"event": kind, "step": step, "epoch": epoch, "time": round(time.time(), 3), **fields}
         self._file.write(event)
         self._console.show(event)
@@ -51,12 +51,12 @@ class Telemetry:
             self._endpoint.show_ranks(ranks, times, held)
 
     def linger(self, longest: float) -> None:
-        """Let whoever scrapes fetch the last numbers, for at most some seconds."""
+        """Give Prometheus time to scrape the last numbers, a few seconds at most."""
         if self._endpoint is not None:
             self._endpoint.linger(longest)
 
     def say(self, text: str) -> None:
-        """Tell people something."""
+        """Print a line for people."""
         log.info(text)
         self._console.say(text)
 

@@ -1,4 +1,4 @@
-"""The slowest rank and what keeps it: found from each rank's seconds, which travel with the losses in one sum."""
+"""Finds the slowest rank and its cause from each rank's seconds, which are summed together with the losses."""
 
 import os
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from trainers.telemetry.clock import PARTS
 
-NOTABLE = 0.2  # of the time: worth a word on the console
+NOTABLE = 0.2  # share of the time from which the console mentions it
 
 
 @dataclass(frozen=True)
 class Slowest:
-    """The slowest rank, what keeps it (data, compute, communication), and the share of the time it holds others up."""
+    """The slowest rank, its cause (data, compute, communication), and the share of the time that others wait for it."""
 
     rank: int
     cause: str
@@ -64,7 +64,7 @@ def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:
     behind = max(0.0, work[rank] - median(row[0] + row[1] for row in others)) / max(wall, 1e-9)
     if behind >= 0.05:
         cause = excess.index(max(excess))
-    else:  # nobody stands out: what takes all of them most time
+    else:  # no rank stands out: the part that takes all of them longest
         totals = [sum(row[part] for row in times) for part in range(3)]
         cause = totals.index(max(totals))
     return Slowest(rank, PARTS[cause].removesuffix("_wait"), round(behind, 4))

@@ -1,13 +1,13 @@
-"""Ends a run that hangs, and says which ranks did not arrive and where the others wait for them.
+"""Ends a run that hangs, and names the ranks that did not arrive and where the others wait for them.
 
-Processes see each other through `heartbeats/rank-R.json` in the run directory, which all nodes share. So it works with
-every strategy, and also when the network between the processes is what fails.
+Processes observe each other through `heartbeats/rank-R.json` in the run directory, which all nodes share. So the
+watchdog works with every strategy, and also when the network between processes fails.
 
-The main thread calls `beat` whenever it gets on; a thread of its own writes the heartbeat every few seconds, and looks
-at those of the others once the main thread has not got on for half of the set time. When the set time is over it ends
-the process with exit code 138, which operators retry. What takes long for good reasons may take six times as long: the
-start, checkpoints, and whatever is done for the first time (compiling). A process that gives no sign of life at all is
-not waited for longer in these either.
+The main thread calls `beat` whenever it makes progress. A separate thread writes the heartbeat every few seconds, and
+reads the other heartbeats once the main thread has made no progress for half of comm.hang_seconds. After
+comm.hang_seconds it ends the process with exit code 138, which operators retry. Phases that may take long get six times
+as long: the start, checkpoints, the end, and whatever happens for the first time (compiling). A process without any
+heartbeat does not get that extension.
 """
 
 import json
@@ -31,7 +31,7 @@ log = logging.getLogger("trainers")
 LONGEST_INTERVAL = 5.0
 PATIENCE = 6
 PATIENT = ("start", "checkpoint", "finish")
-# Where Python stands while a process waits for others: torch's collectives and backward, Horovod, our strategies.
+# Innermost Python calls of a process that waits for others: torch's collectives and backward, Horovod, our strategies.
 WAITING = ("/torch/distributed/", "/torch/autograd/graph.py", "/horovod/", "/trainers/parallel/")
 
 Heartbeat = dict[str, Any]
@@ -56,7 +56,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Missing:
-    """A rank that did not arrive, and how we know."""
+    """A rank that did not arrive, and the evidence."""
 
     rank: int
     reason: str
@@ -87,7 +87,7 @@ class Watchdog:
         self._thread.start()
 
     def beat(self, what: str, step: int) -> None:
-        """Say that this process got on: it begins `what` (start, step, validation, checkpoint) at a step."""
+        """Record progress: this process begins `what` (start, step, validation, checkpoint) at a step."""
         self._now = Beat(self._now.number + 1, what, step, what in PATIENT or what not in self._known)
         self._known.add(what)
 
@@ -114,9 +114,9 @@ class Watchdog:
                 return
 
     def _look(self, now: Beat, waited: float) -> dict[str, Any] | None:
-        """Compare the others' heartbeats with those of the look before; what to report if this is a hang.
+        """Compare the other heartbeats with those read before; returns what to report if this is a hang.
 
-        The looks are half of the set time apart: all ranks read the heartbeats of all, from storage that they share.
+        The reads are half of comm.hang_seconds apart, since every rank reads every heartbeat from shared storage.
         """
         beats = {rank: read_json(self._path(rank)) for rank in range(self._world)}
         before, self._looked = self._looked, beats
@@ -167,9 +167,9 @@ class Watchdog:
 
 
 def not_arrived(beats: dict[int, Heartbeat], silent: list[int]) -> list[Missing]:
-    """The ranks that the others wait for: the silent ones; else those outside of any collective; else the last.
+    """The ranks that the others wait for: those without a heartbeat, or else outside of any collective, or else behind.
 
-    `beats` holds each rank's heartbeat. Empty if all ranks stand in the same place.
+    `beats` holds each rank's heartbeat. Empty if all ranks are in the same place.
     """
     if silent:
         return [Missing(rank, "no sign of life: stopped, cut off or gone", beats[rank]) for rank in silent]
@@ -190,7 +190,7 @@ def in_collective(stack: list[str]) -> bool:
 
 def hang_message(rank: int, what: str, step: int, waited: float, missing: list[Missing]) -> str:
     """One paragraph for people."""
-    begun = f"rank {rank} has not got on for {waited:.0f} s in {what} at step {step}"
+    begun = f"rank {rank} has made no progress for {waited:.0f} s in {what} at step {step}"
     remedy = "The stacks are in hang.json and logs/; raise comm.hang_seconds if this much time is needed"
     if not missing:
         return f"{begun}; all ranks are in the same place, so the network or the storage hangs. {remedy}"
@@ -198,13 +198,13 @@ def hang_message(rank: int, what: str, step: int, waited: float, missing: list[M
 
 
 def stack_of(thread: int | None) -> list[str]:
-    """Where a thread stands, innermost call last, a line per call."""
+    """The stack of a thread, innermost call last, a line per call."""
     frame = sys._current_frames().get(thread or 0)
     return [f"{call.filename}:{call.lineno} {call.name}" for call in traceback.extract_stack(frame)] if frame else []
 
 
 def last_alive(directory: Path, before: float) -> float:
-    """When a process of the run last gave a sign of life before a moment, in Unix seconds; 0 if never."""
+    """When a process of the run last wrote a heartbeat before a moment, in Unix seconds; 0 if never."""
     beats = [read_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
     times = [float(beat.get(key, 0)) for beat in beats for key in ("time", "previous")]
     return max((moment for moment in times if moment < before), default=0.0)
@@ -221,7 +221,7 @@ def _replace(path: Path, value: Any) -> None:
 
 
 def _quietly(action: Callable[[], None]) -> None:
-    """Do what a full or missing disk may prevent; the watch goes on without it."""
+    """Write a file, ignoring errors of a full or missing disk; the watchdog continues without it."""
     try:
         action()
     except OSError as error:

@@ -13,7 +13,7 @@ def main(module: str, launcher: str, description: str) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     config.add_options(parser)
     settings = config.load(parser.parse_args())
-    # Imported late: a mistake in the settings is told in a tenth of a second, before torch is loaded.
+    # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded.
     from trainers.training import loop
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")

@@ -30,7 +30,7 @@ def decay_of(settings: Settings, global_batch: int, epochs: float) -> float:
 class Ema:
     """The averaged values of a model, under the names that its state dict has.
 
-    To be made when the strategy has given the model its final parameters, from the plain model.
+    Create it from the plain model, after the strategy has given the model its final parameters.
     """
 
     def __init__(self, model: nn.Module, settings: Settings, *, batch: int, length: Length, warmup_epochs: float):
@@ -45,12 +45,12 @@ class Ema:
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Start again from the model's values of now."""
+        """Restart from the model's present values."""
         torch._foreach_copy_(local_parts(list(self.values.values())), local_parts(list(self.live.values())))
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the model's values after a step (counted from 0), if one is due: every `every_steps` of an epoch."""
+        """Add the model's values after a step (counted from 0) to the average, every `every_steps` steps."""
         position = step % self.per_epoch
         if position % self.every:
             return
@@ -73,7 +73,7 @@ class Ema:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """While this holds, the model has the averaged values; then its own again."""
+        """Within this context, the model has the averaged values; afterwards its own again."""
         live, averaged = local_parts(list(self.live.values())), local_parts(list(self.values.values()))
         with torch.no_grad():
             own = [value.clone() for value in live]

@@ -3,8 +3,8 @@
 Source: Y. You et al., "Large Batch Optimization for Deep Learning", arXiv:1904.00962, algorithm 2, with the identity
 for phi. Where published programs differ, this does what timm's and NVIDIA's FusedLAMB do: both moments are
 bias-corrected, as in the algorithm; the trust ratio has no upper bound; it is 1 where either norm is 0, and for
-parameters without weight decay (biases, normalisation), which thus follow plain Adam. Gradients are clipped outside
-(`optimizer.clip_norm`); timm clips inside, at 1 unless told otherwise.
+parameters without weight decay (biases, normalisation), which follow plain Adam. Gradients are clipped outside
+(`optimizer.clip_norm`); timm clips inside, at 1 by default.
 """
 
 from collections.abc import Callable, Iterable

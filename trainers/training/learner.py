@@ -39,7 +39,7 @@ class Learner:
         return outputs
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
-        """While this holds, the model has the weights that are validated and published: the average, if one is kept."""
+        """Within this context, the model has the weights that are validated and published: the EMA, if there is one."""
         return self.ema.applied() if self.ema else contextlib.nullcontext()
 
 

@@ -37,9 +37,9 @@ log = logging.getLogger("trainers")
 
 
 def run(config: Config, launcher: str) -> int:
-    """Train as configured; the exit code. `launcher` is what started this process: `ddp` (torchrun) or `horovod`.
+    """Train as configured; returns the exit code. `launcher` started this process: `ddp` (torchrun) or `horovod`.
 
-    Raises UserError for what the user can mend, and ExitError for an early end with a code of its own.
+    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code.
     """
     place = parallel.locate(launcher)
     plan = make_plan(config, launcher, place.world)
@@ -91,7 +91,7 @@ def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
 
 
 def train(t: Trainer) -> None:
-    """Do the steps that are left, validating and saving when due."""
+    """Do the remaining steps, validating and saving when due."""
     progress, records, strategy, end = t.progress, t.records, t.strategy, t.data.length.steps
     batches = prefetched(t.data.splits.train.batches(jobs(t)), strategy.device)
     t.learner.model.train()
@@ -118,7 +118,7 @@ def train(t: Trainer) -> None:
 
 
 def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
-    """What the loader is to make for the steps that are left: augmentation keys and ids of this process's samples."""
+    """What the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
     rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
     for step in range(t.progress.step, t.data.length.steps):
         yield order.draws(step, rank, world), order.slice(step, rank, world)
@@ -141,7 +141,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
             loss = loss_of(t, batch.pictures[part], batch.labels[part])
             learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
-    t.records.writer.settle()  # a checkpoint is copied while forward and backward run, but not any longer
+    t.records.writer.settle()  # copying a checkpoint may overlap forward and backward, but must end here
     strategy.step(learner.optimizer, learner.scaler, t.config.optimizer.clip_norm)
     learner.optimizer.zero_grad()
     if learner.ema:
@@ -166,7 +166,7 @@ def learning_rate(t: Trainer, step: int) -> float:
 
 
 def wish(t: Trainer) -> int:
-    """What this process wants to happen next; the strongest wish of all processes is carried out by all."""
+    """What this process asks for next; all processes carry out the strongest wish among them."""
     if t.strategy.first and t.records.directory.lost(every=1.0):
         return LEASE_LOST
     return STOP if t.progress.stop else CONTINUE
@@ -179,7 +179,7 @@ def flush(t: Trainer) -> None:
     except ExitError as error:
         record_failure(t.config, str(error), error.code, error.details)
         t.records.recorder.linger()
-        t.strategy.barrier()  # all processes have found it at once, so they can wait until it is known outside
+        t.strategy.barrier()  # all processes raise at the same step, so they can wait for Prometheus' scrape
         raise
 
 
@@ -222,7 +222,7 @@ def save_due(t: Trainer) -> bool:
     """Whether a checkpoint is due at this step."""
     step, every = t.progress.step, t.config.checkpoint.every_steps
     due = step == t.data.length.steps or (every > 0 and step % every == 0)
-    # What may turn out to be among the best is saved before it is measured.
+    # A checkpoint that may turn out among the best is saved before it is validated.
     due = due or (t.config.checkpoint.keep_best > 0 and epoch_to_validate(t) is not None)
     return due and step != t.progress.saved
 
@@ -245,7 +245,7 @@ def save(t: Trainer, wait: bool = False) -> None:
 
 
 def facts(t: Trainer) -> dict[str, object]:
-    """What a checkpoint's manifest says beside its files."""
+    """What a checkpoint's manifest holds beside the list of its files."""
     return {
         "scaler": t.learner.scaler.state_dict(),
         "identity": t.identity,
@@ -260,7 +260,7 @@ def facts(t: Trainer) -> dict[str, object]:
 
 
 def check_lease(t: Trainer) -> None:
-    """Make sure, before writing, that the run directory is still this run's."""
+    """Raise TakenOverError, before writing, if another job has taken the run directory."""
     lost = t.strategy.first and t.records.directory.lost()
     if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
         end_early(t, LEASE_LOST)
@@ -295,7 +295,7 @@ def finish(t: Trainer) -> None:
 
 
 def end_early(t: Trainer, outcome: int) -> NoReturn:
-    """End as all processes have agreed: saved and stopped, or at once if the run directory is another job's."""
+    """End as all processes have agreed: saved and stopped, or at once if another job took the run directory."""
     records, progress = t.records, t.progress
     if outcome == LEASE_LOST:
         message = t.strategy.on_first(records.directory.lease.taken_message)
@@ -315,7 +315,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
 
 
 def leave(t: Trainer) -> None:
-    """Part from the other processes when all are done."""
+    """Leave the process group when all processes are done."""
     t.strategy.barrier()
     t.records.watchdog.close()
     t.strategy.close()
@@ -323,7 +323,7 @@ def leave(t: Trainer) -> None:
 
 @contextlib.contextmanager
 def failures_explained(config: Config, strategy: Strategy) -> Iterator[None]:
-    """Leave word of a permanent failure for retries, and give a lost peer the exit code that is retried."""
+    """Record a permanent failure for retries, and give the loss of a peer the exit code that is retried."""
     try:
         yield
     except UserError as error:

@@ -1,8 +1,8 @@
 """Mixup and CutMix: pictures of a step blended with, or patched from, their neighbours; labels become probabilities.
 
-One draw per (seed, step) decides for the whole global batch which of the two it is, how much, and where. Partners are
-the neighbours (0, 1), (2, 3), ... of the global batch; as every process's samples and every forward begin at an even
-position, partners never lie in two forwards, and the result is the same on any number of processes.
+One draw per (seed, step) decides for the whole global batch which of the two is used, how much, and where. Partners are
+the neighbours (0, 1), (2, 3), ... of the global batch. Every process's samples and every forward begin at an even
+position, so partners are always in the same forward, and the result is the same on any number of processes.
 
 Sources: mixup, arXiv:1710.09412; CutMix, arXiv:1905.04899; lambda and box as in torchvision's v2 MixUp and CutMix.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 from trainers.config.sections.data import Augment
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
-NO_EPOCH = 2**32 - 1  # the key's place of an epoch: keeps these draws apart from every sample's own
+NO_EPOCH = 2**32 - 1  # takes the place of an epoch in the key, so that these draws differ from every sample's
 
 
 @dataclass(frozen=True)
 class Draw:
-    """What happens to a step's pictures: mixup with `own`, or CutMix where there is a box."""
+    """A step's draw: mixup with share `own`, or CutMix where there is a box."""
 
     own: float
     box: Box | None
@@ -64,7 +64,7 @@ def mix(  # noqa: PLR0917
     what = draw(augment, seed, step, pictures.size(-2), pictures.size(-1))
     targets = one_hot(labels, classes, pictures.dtype)
     partner = torch.arange(len(labels), device=pictures.device) ^ 1
-    partner = partner.clamp(max=max(0, len(labels) - 1))  # an odd last one is its own
+    partner = partner.clamp(max=max(0, len(labels) - 1))  # an odd last one is its own partner
     theirs = pictures[partner]
     if what.box is None:
         mixed = torch.lerp(theirs, pictures, what.own)

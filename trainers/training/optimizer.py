@@ -15,10 +15,10 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 
 def build(model: nn.Module, settings: Settings) -> Optimizer:
-    """The optimizer over the model's parameters, plain or distributed, some of them without weight decay.
+    """The optimizer over the model's parameters, plain or distributed, in groups with and without weight decay.
 
-    The fused forms update all of them in one pass over memory, on processors (3 times as fast) as on GPUs; PyTorch has
-    none for distributed parameters' SGD.
+    The fused forms update all of them in one pass over memory, on CPUs (3 times as fast) and GPUs; PyTorch has none for
+    SGD over distributed parameters.
     """
     decayed, plain = split(model, settings)
     both = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -41,7 +41,7 @@ def by_name(state: dict[str, Any], optimizer: Optimizer, model: nn.Module) -> di
 
 
 def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters with and without weight decay; what several modules share is there once."""
+    """Parameters with and without weight decay; a parameter that several modules share appears once."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""Exact validation: every sample of the split is measured once, whatever the number of processes.
+"""Exact validation: every sample of the split is measured once, for any number of processes.
 
-Counts stay on the device until the end. What a strategy needs beside that (`lockstep`: every process does as many
-forwards as the others) is met with blank pictures that are not counted.
+Counts stay on the device until the end. Where a strategy requires the same number of forwards of every process
+(`lockstep`), processes without samples forward blank pictures that are not counted.
 """
 
 import math
@@ -16,7 +16,7 @@ from trainers.data.sampler import validation_batches
 from trainers.parallel.base import CONTINUE, Strategy
 from trainers.run.result import Result
 
-# Up to so many classes, a validation also counts what each one is taken for (33 MB that all processes sum).
+# Most classes for which a validation also counts confusions (33 MB, which all processes sum).
 MOST_CONFUSED = 2048
 
 
@@ -81,7 +81,7 @@ class Tally:
     def result(self, samples: int, strategy: Strategy) -> Result:
         """Sum over all processes; every process calls it."""
         counts, loss = strategy.sum(self._counts).cpu(), strategy.sum(self._loss)
-        size = strategy.vote(len(self._confusion))()  # a process without any batch has not seen how many classes
+        size = strategy.vote(len(self._confusion))()  # a process without any batch does not know the number of classes
         confusion = None
         if size:
             mine = self._confusion if len(self._confusion) else self._confusion.new_zeros(size)

@@ -1,8 +1,10 @@
 """What a pod prints outlives it: real processes, a real pipe, files on disk."""
 
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -21,6 +23,7 @@ def main():
     {last}
 guarded(lambda: log.kept(main))
 """
+GAP = re.compile(rb"\[(\d+) bytes were not kept: the file system is slow\]\n")
 CRASH = "import faulthandler, os; faulthandler.enable(); print('a rank', flush=True); os.abort()"
 
 
@@ -61,6 +64,44 @@ def test_the_files_stay_within_bounds_and_the_log_is_whole(run):
     assert "line 019999" in last
 
 
+def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatch):
+    """A pipe that nobody empties is as slow as can be; small chunks must not fill what may wait."""
+    monkeypatch.setattr(log, "WAITING", 100_000)
+    os.mkfifo(tmp_path / "worker-1.log")
+    reading = os.open(tmp_path / "worker-1.log", os.O_RDONLY | os.O_NONBLOCK)
+    kept = log.Kept(tmp_path / "worker-1.log", 1 << 40)
+    put = [b"%06d\n" % number for number in range(30_000)]  # 210 kB, of which the pipe takes 64 KiB
+    for chunk in put:
+        kept.put(chunk)
+    got = read(reading, at_least=100_000)  # then there is room again
+    kept.put(b"the last\n")
+    kept.close(20)
+    got += read(reading)
+    os.close(reading)
+    printed, place = b"".join(put) + b"the last\n", 0
+    texts, lost = GAP.split(got)[::2], [*map(int, GAP.findall(got))]
+    for text, missing in zip(texts, [*lost, 0], strict=True):
+        assert text == printed[place : place + len(text)]
+        place += len(text) + missing
+    assert place == len(printed)
+    assert lost
+    assert len(printed) - sum(lost) >= 100_000
+
+
+def read(pipe, at_least=0, seconds=30.0):
+    """What stands in a pipe: all of it, and so much at least."""
+    got, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            more = os.read(pipe, 1 << 16)
+        except BlockingIOError:
+            more = b""
+        if not more and len(got) >= at_least:
+            break
+        got += more
+    return got
+
+
 def test_another_start_writes_on(run):
     run()
     _, kept = run()
@@ -73,7 +114,7 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(run, tmp_path):
     done, kept = run(folder=tmp_path / "file" / "logs")
     assert (done.returncode, kept) == (0, {})
     assert "from the launcher" in done.stdout
-    assert "cannot be kept (Not a directory); training goes on" in done.stdout
+    assert "cannot be kept (Not a directory); training continues" in done.stdout
 
 
 def test_nothing_is_kept_unless_asked_for(monkeypatch):

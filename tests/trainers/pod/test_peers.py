@@ -49,7 +49,7 @@ def run_all(what: list[peers.Plan], delay: dict[str, float]) -> dict[str, object
             ended[plan.me] = "reached"
         except ExitError as error:
             ended[plan.me] = error
-        time.sleep(0.5)  # a pod goes on listening
+        time.sleep(0.5)  # a pod keeps listening
         listener.close()
 
     threads = [threading.Thread(target=one, args=(plan,)) for plan in what]

@@ -89,7 +89,7 @@ def test_writer_copies_before_it_returns(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         live["model"]["w"].fill_(step)
         writer.submit(step, live, {})
-        live["model"]["w"].fill_(-1)  # training goes on
+        live["model"]["w"].fill_(-1)  # training continues
     writer.wait()
     found, _ = checkpoint.newest(tmp_path)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A run goes on from another strategy's checkpoint, on another number of processes; anyone can load its weights."""
+"""A run resumes from another strategy's checkpoint, on another number of processes; anyone can load its weights."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What it is trained on, and how pictures are changed."""
+"""The dataset, and how pictures are augmented."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ from trainers.config.sections.base import Fraction, Natural, Positive, Range, Se
 
 
 class Data(Settings):
-    """What it is trained on, and how pictures are read and cropped."""
+    """The dataset, and how pictures are read and cropped."""
 
     dir: str = Field(
         default="",
@@ -52,7 +52,7 @@ class Data(Settings):
 
     @property
     def val_sizes(self) -> tuple[int, int]:
-        """Size of a validation picture, and of the shorter side that it is cut out of, in pixels."""
+        """Size of a validation picture, and length of the shorter side before the crop, in pixels."""
         size = self.val_image_size or self.image_size
         return size, self.val_resize or round(size * 8 / 7)
 
@@ -110,7 +110,7 @@ class Augment(Settings):
 
     @property
     def unit(self) -> int:
-        """Samples of a global batch that must stay together: pairs, where pictures are mixed with neighbours."""
+        """How many neighbours in the global batch must stay together: 2 with mixup or CutMix, else 1."""
         return 2 if self.mixup or self.cutmix else 1
 
     @model_validator(mode="after")

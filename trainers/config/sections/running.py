@@ -1,4 +1,4 @@
-"""How a run goes: its directory, checkpoints, processes, and what it tells."""
+"""The run directory, checkpoints, communication, logging and telemetry."""
 
 from typing import Annotated, Literal
 
@@ -62,14 +62,15 @@ class Comm(Settings):
     )
     hang_seconds: Annotated[float, Field(ge=0.0)] = Field(
         default=300.0,
-        description="A process that does not get on for so long ends the run with exit code 138, naming the ranks that "
-        "did not arrive; the start, checkpoints and whatever is done for the first time may take six times as long. "
+        description="A process that makes no progress for so long ends the run with exit code 138, naming the ranks "
+        "that did not arrive; the start, checkpoints and whatever is done for the first time may take six times as "
+        "long. "
         "0: never.",
     )
 
 
 class Ddp(Settings):
-    """What only DDP knows; other strategies do not look at it."""
+    """Settings of DDP; other strategies ignore them."""
 
     bucket_mb: Positive = Field(
         default=25, description="Gradients that are sent at once, in MiB: smaller parts start earlier, and cost more."
@@ -81,7 +82,7 @@ class Ddp(Settings):
 
 
 class Horovod(Settings):
-    """What only Horovod knows; other strategies do not look at it."""
+    """Settings of Horovod; other strategies ignore them."""
 
     op: Literal["average", "adasum"] = Field(
         default="average", description="How gradients are combined; Adasum needs a power-of-two number of processes."
@@ -102,7 +103,7 @@ class Horovod(Settings):
 
 
 class Fsdp(Settings):
-    """What only FSDP knows; other strategies do not look at it."""
+    """Settings of FSDP; other strategies ignore them."""
 
     reshard_after_forward: bool = Field(
         default=True,

@@ -1,8 +1,8 @@
 """A folder of files as a container: an unpacked archive on a volume, without packing it first.
 
-The files are thought of as lying one after the other in the order of their paths, so that the rest of the preparation
-sees one object with offsets as in an archive. File systems hold no checksums that could be compared: a file's size and
-time of change stand for it while the preparation runs, and what was read gets its CRC-32 in the shard's index.
+The files are treated as if they were concatenated in the order of their paths, so that the rest of the preparation sees
+one object with offsets, as in an archive. File systems hold no checksums to compare: while the preparation runs, a
+file's size and change time identify its content, and the CRC-32 of what was read goes into the shard's index.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class FolderSource(Source):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the buffer from the files that lie there."""
         done = 0
-        # Of several that start at one offset all but the last are empty
+        # Of several files at one offset, all but the last are empty
         i = bisect_right(self._starts, offset) - 1
         while done < len(buffer):
             start, end = self._starts[i], self._starts[i + 1]
@@ -94,7 +94,7 @@ class FolderSource(Source):
         except OSError as error:
             raise ExitError(f"{path} cannot be read: {error.strerror}; check its volume", Exit.FAILED) from None
         if not fits or count != len(buffer):
-            raise UserError(f"{path} changed while it was read; run the same command again when the folder is at rest")
+            raise UserError(f"{path} changed while it was read; run the same command again once it no longer changes")
         self._traffic.add(received=count, requests=1)
 
 

@@ -1,4 +1,4 @@
-"""What all archives have in common: members, and their content checked on its way out.
+"""Members of any archive: their description, and extraction of their content with checks.
 
 A member of a zip carries a header of its own, which must agree with the archive's directory; members of a tar and files
 of a folder are bare bytes.
@@ -16,7 +16,7 @@ from trainers.prepare.sources.base import Source
 STORED, DEFLATED = 0, 8
 # Beside zip's own: bare bytes of a tar, whose CRC-32 a first pass found, and of a file in a folder, where none is known
 CHECKED, BARE = 254, 255
-# No picture of a data set is larger; a bound on what one damaged or hostile member may take of memory
+# No picture of a data set is larger; bounds the memory that a damaged or hostile member can take
 LARGEST_MEMBER = 256 << 20
 _PIECE = 4 << 20
 LOCAL = struct.Struct("<4s5H3L2H")
@@ -39,7 +39,7 @@ class Member(NamedTuple):
 
 
 class DamagedMemberError(Exception):
-    """A member whose bytes are not what the directory says. The message says how."""
+    """A member whose bytes differ from what the directory says; the message says how."""
 
 
 class Container(Protocol):
@@ -61,7 +61,7 @@ class Container(Protocol):
 
 
 def refuse_unsafe(name: str, label: str) -> None:
-    """Stop at a name that would lie outside of where an archive is unpacked."""
+    """Raise UserError at a name that would be outside of the folder in which an archive is unpacked."""
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or "\0" in name:
         raise UserError(f"{label} holds the unsafe name {name!r}; get it from a source that you trust")
 

@@ -1,4 +1,4 @@
-"""Reads an object from its front to its end: several ranges under way at a time, unpacked on the way if need be."""
+"""Reads an object from start to end: several ranges at a time, unpacked if need be."""
 
 import zlib
 from collections import deque
@@ -12,7 +12,7 @@ from trainers.prepare.sources.base import Source
 
 PIECE = 4 << 20
 DEPTH = 8
-# Pictures hardly shrink; what unpacks to more than this many times its size is no dataset
+# Pictures hardly compress; a file that unpacks to more than this many times its size is not a dataset
 LARGEST_RATIO = 100
 _ALLOWANCE = 64 << 20
 

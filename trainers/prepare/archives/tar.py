@@ -1,10 +1,10 @@
-"""A tar as a container: read once as a stream to learn what lies where, then by ranges as any other archive.
+"""A tar as a container: read once as a stream to list its members, then by ranges like any other archive.
 
 A tar has no directory and no checksums of its members. The first pass finds both, over several requests at a time, and
 keeps them in a listing in the work folder, so that a restart does not repeat it. A gzipped tar can be read from the
 front only: the first pass, one thread, unpacks it beside the listing, and the ranges are those of the unpacked file,
-which takes its whole size on the volume until the preparation is complete. Killed before it has ended, the first pass
-begins anew.
+which takes its whole size on the volume until the preparation is complete. A first pass that was killed starts from the
+beginning.
 """
 
 import hashlib
@@ -55,13 +55,13 @@ class Tar(Container):
 
 
 def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> Tar:
-    """Do the first pass, or take what an earlier one has left; of several processes one does it."""
+    """Do the first pass, or use the listing of an earlier one; of several processes one does it. Raises UserError."""
     key = hashlib.sha256(f"{source.label} {source.identity}".encode()).hexdigest()[:16]
     listing, unpacked = work / f"{LISTING}{key}.jsonl", work / f"{UNPACKED}{key}.tar"
     work.mkdir(parents=True, exist_ok=True)
     with exclusive(work / "lock-listing", _WAIT, say):
         if not listing.exists() or (gzipped and not unpacked.exists()):
-            # Of a first pass that was killed, or of another archive; it may be as large as this one will be
+            # Left by a killed first pass or another archive; it may be as large as this one
             remove_leftovers(work)
             say(f"{source.label} is a tar, which has no directory: reading it once to make one")
             if gzipped and (free := shutil.disk_usage(work).free) < source.size:
@@ -79,7 +79,7 @@ def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> 
 
 
 def remove_leftovers(work: Path) -> None:
-    """Remove what first passes have left, when nothing of it will be read any more."""
+    """Remove the files of first passes, when none will be read any more."""
     for name in (LISTING, UNPACKED):
         for path in (*work.glob(f"{name}*"), *work.glob(f".{name}*")):
             path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Reads a zip archive by ranges: its directory in a stream, its members one by one.
 
-Only what a large archive needs: stored and deflated members, zip64, no encryption. Nothing in the directory is trusted:
-sizes are bounded, a member's own header must agree with the directory, and the CRC-32 of what comes out is checked.
+It supports what a large archive needs: stored and deflated members, zip64, no encryption. Nothing in the directory is
+trusted: sizes are bounded, a member's own header must agree with the directory, and the content with its CRC-32.
 Format: PKWARE's APPNOTE.TXT 6.3.
 """
 

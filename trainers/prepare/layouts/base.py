@@ -1,4 +1,4 @@
-"""The small interface of a layout: what the names in an archive say about splits and classes."""
+"""The interface of a layout: which split and class the name of an archive's member means."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -11,11 +11,11 @@ class OutOfPlaceError(Exception):
 
 
 class Layout(Protocol):
-    """What a kind of archive says about names."""
+    """Maps the names in one kind of archive to splits and classes."""
 
     # The members that the layout needs the text of, by the last part of the name or by more of its end
     texts: frozenset[str]
-    # Whether it needs them before it can place anything; their names are then read in a pass of their own
+    # Whether it needs them before it can place anything; they are then read in a separate pass
     learns_first: bool
 
     def learn(self, name: str, text: bytes, label: str) -> None:
@@ -25,7 +25,7 @@ class Layout(Protocol):
     def place(self, name: str) -> tuple[int, str] | None:
         """Return a member's split (as a position in SPLITS) and key, or None when it is known to be no sample.
 
-        A name that is neither raises OutOfPlaceError: a picture must not get lost by a name that is slightly wrong.
+        Any other name raises OutOfPlaceError: no picture may be lost because its name is slightly wrong.
         """
         ...
 

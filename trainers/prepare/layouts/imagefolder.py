@@ -20,7 +20,7 @@ class ImageFolder:
     learns_first = False
 
     def learn(self, name: str, text: bytes, label: str) -> None:
-        """There is nothing to know beforehand."""
+        """No text is needed."""
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Key each picture by its class folder."""

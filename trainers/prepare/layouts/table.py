@@ -49,7 +49,7 @@ class TableLayout:
         self._rows = self._divide(rows, where)
 
     def place(self, name: str) -> tuple[int, str] | None:
-        """Look the name up; a picture in the folder that has no row must not get lost silently."""
+        """Look the name up; raises OutOfPlaceError for a picture in the folder that has no row."""
         if row := self._rows.get(name):
             self._seen.add(name)
             return None if row[0] == _IGNORED else row
@@ -61,7 +61,7 @@ class TableLayout:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Number the sorted classes, after a look for rows without a picture."""
+        """Number the sorted classes; raises UserError for rows without a picture."""
         if absent := [name for name in self._rows if name not in self._seen]:
             raise UserError(
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
