@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -73,10 +74,15 @@ def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatc
     put = [b"%06d\n" % number for number in range(30_000)]  # 210 kB, of which the pipe takes 64 KiB
     for chunk in put:
         kept.put(chunk)
-    got = read(reading, at_least=100_000)  # then there is room again
+    got = read(reading, 70_000)  # then there is room again, behind what waits
+    end = time.monotonic() + 30
+    while len(kept._waiting) > 90_000 and time.monotonic() < end:
+        time.sleep(0.01)
     kept.put(b"the last\n")
-    kept.close(20)
+    closing = threading.Thread(target=kept.close, args=(20,))
+    closing.start()
     got += read(reading)
+    closing.join()
     os.close(reading)
     printed, place = b"".join(put) + b"the last\n", 0
     texts, lost = GAP.split(got)[::2], [*map(int, GAP.findall(got))]
@@ -88,15 +94,16 @@ def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatc
     assert len(printed) - sum(lost) >= 100_000
 
 
-def read(pipe, at_least=0, seconds=30.0):
-    """What stands in a pipe: all of it, and so much at least."""
+def read(pipe, size=1 << 30, seconds=30.0):
+    """So many bytes of a pipe, or all until its writer closes it."""
     got, end = b"", time.monotonic() + seconds
-    while time.monotonic() < end:
+    while len(got) < size and time.monotonic() < end:
         try:
-            more = os.read(pipe, 1 << 16)
+            more = os.read(pipe, min(1 << 16, size - len(got)))
         except BlockingIOError:
-            more = b""
-        if not more and len(got) >= at_least:
+            time.sleep(0.01)
+            continue
+        if not more:
             break
         got += more
     return got
