@@ -1,7 +1,6 @@
 """The interface of a strategy: all that training needs from DDP, FSDP or Horovod.
 
-A new strategy is a subclass of Strategy in this folder, a name in config/plan.py and config/settings.py, and a line in
-`connect` (parallel/__init__.py).
+docs/architecture.md says how to add one.
 """
 
 import contextlib
