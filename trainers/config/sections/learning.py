@@ -42,7 +42,7 @@ class Model(Settings):
     )
     pretrained_head: Literal["keep", "drop"] = Field(
         default="keep",
-        description="`drop`: the last linear layer starts afresh, as it must where the number of classes differs.",
+        description="`drop`: the last linear layer is initialised at random, as another number of classes requires.",
     )
     channels_last: bool = Field(default=False, description="Use the channels_last memory format.")
     compile: bool = Field(default=False, description="Compile the model with torch.compile.")

@@ -64,8 +64,7 @@ class Comm(Settings):
         default=300.0,
         description="A process that makes no progress for so long ends the run with exit code 138, naming the ranks "
         "that did not arrive; the start, checkpoints and whatever is done for the first time may take six times as "
-        "long. "
-        "0: never.",
+        "long. 0: never.",
     )
 
 
