@@ -12,7 +12,7 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 from trainers.prepare.build import build
-from trainers.prepare.config import parse
+from trainers.prepare.settings import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "shared"

@@ -1,15 +1,16 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import jsonschema
 import pytest
 
-from tests.prepare.archives import config, contents
+from tests.prepare.make_archives import config, contents
 from trainers.exits import UserError
-from trainers.prepare.__main__ import _part, _settings, main
+from trainers.prepare.__main__ import _part, main, settings
 from trainers.prepare.build import build
-from trainers.prepare.config import parse
+from trainers.prepare.settings import parse
 from trainers.prepare.verify import repair, verify
 
 
@@ -45,12 +46,12 @@ def test_wrong_sources_are_named(source, words):
 def test_settings_from_a_file_and_from_the_command_line(tmp_path):
     path = tmp_path / "prepare.yaml"
     path.write_text("source: {kind: path, path: /a.zip}\nout: /data/x\nseed: 3\n")
-    found = _settings(path, ["seed=4", "source.path=/b.zip", 'skip=["x"]'])
+    found = settings(Namespace(config=path, overrides=["seed=4", "source.path=/b.zip", 'skip=["x"]']))
     assert (found.seed, found.source.path, found.skip) == (4, "/b.zip", ("x",))
     with pytest.raises(UserError, match="key=value"):
-        _settings(path, ["seed"])
+        settings(Namespace(config=path, overrides=["seed"]))
     with pytest.raises(UserError, match="cannot be read"):
-        _settings(tmp_path / "none.json", [])
+        settings(Namespace(config=tmp_path / "none.json", overrides=[]))
 
 
 def test_parts_come_from_an_indexed_job(monkeypatch):

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from trainers.config import as_tree
-from trainers.settings import Config
+from trainers.config import Config, as_tree
 from trainers.telemetry.metrics import Event
 
 # W&B refuses run ids with these characters, and longer ones.
