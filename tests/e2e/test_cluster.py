@@ -63,6 +63,14 @@ def processes() -> set[str]:
     return found
 
 
+def cgroups() -> set[str]:
+    """Every cgroup of a node, and in v2 what the root hands to its children."""
+    top = Path("/sys/fs/cgroup")
+    handed = top / "cgroup.subtree_control"
+    found = {str(path) for path in top.glob("**/trainyard-node-*")}
+    return found | ({f"the root's {handed.read_text().strip()}"} if handed.exists() else set())
+
+
 def machine() -> dict[str, set[str]]:
     """What a cluster could leave on this machine."""
     mounts = {" ".join(line.split()[:3]) for line in Path("/proc/self/mounts").read_text().splitlines()}
@@ -74,7 +82,7 @@ def machine() -> dict[str, set[str]]:
         "routes": printed("ip", "route", "show", "table", "all"),
         "iptables": {re.sub(r"\[\d+:\d+\]", "", line) for line in printed("iptables-save")},
         "nftables": printed("nft", "list", "tables"),
-        "cgroups": {str(path) for path in Path("/sys/fs/cgroup").glob("*/**/trainyard-node-*")},
+        "cgroups": cgroups(),
         "network namespaces": printed("ip", "netns", "list"),
         "folders": {str(path) for parent in ("/var/lib", "/run", "/opt", "/") for path in Path(parent).glob("*")},
     }

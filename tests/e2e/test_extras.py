@@ -27,7 +27,7 @@ MODULES = {
     "argocd": "github.com/argoproj/argo-cd/v3",
 }
 NAMESPACES = ("jobset-system", "kubeflow-system", "kueue-system")
-EXTRAS = cluster.ROOT / "scripts/cluster/extras"
+GRAPH = cluster.ROOT / "scripts/programs/go.mod"
 RUN = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run"
 POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "pytorch", "image": "none"}]}}
 PYTORCH = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": POD}}}
@@ -35,8 +35,8 @@ QUEUE = {"kueue.x-k8s.io/queue-name": "nobody"}
 
 
 def pinned(module: str) -> str:
-    """The version in the go.mod of an add-on's module."""
-    found = re.search(rf"\b{MODULES[module]} (v[0-9.]+)\b", (EXTRAS / module / "go.mod").read_text())
+    """The version of an add-on's module that the programs are built of."""
+    found = re.search(rf"\b{MODULES[module]} (v[0-9.]+)\b", GRAPH.read_text())
     assert found
     return found[1]
 
