@@ -16,6 +16,7 @@ import pytest
 from conftest import ROOT, Trainer, environment, events, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
+from tests import patience
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
 from trainers.telemetry.clock import Clock, process_start
@@ -91,7 +92,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert 0 < time.time() - first["trainyard_started_timestamp_seconds"] < 120
     assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 60
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = patience.communicate(process)
     assert process.returncode == 143, output
 
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
@@ -106,7 +107,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert second['trainyard_run_seconds{cause="init"}'] > ended["init"]
     assert second['trainyard_goodput_seconds_total{cause="compute"}'] < ended["compute"]
     assert second["trainyard_last_validation_timestamp_seconds"] in [e["time"] for e in events(run, "validate")]
-    output, _ = process.communicate(timeout=90)
+    output, _ = patience.communicate(process)
     assert process.returncode == 0, output
 
     files = sorted((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
@@ -186,7 +187,7 @@ def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_p
         pipe = subprocess.PIPE
         nodes.append(subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=pipe, stderr=subprocess.STDOUT))
         trainer.running.append(nodes[-1])
-    outputs = [node.communicate(timeout=120)[0] for node in nodes]
+    outputs = [patience.communicate(node)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     assert "ddp on 2 processes" in outputs[0]
     assert "processes" not in outputs[1]
