@@ -45,9 +45,9 @@ node_ready() {
 }
 
 # healthy: is there a complete cluster of this very version, and does it answer? A busy machine may make it slow:
-# one whose programs all live is given a minute, since what replaces it would start empty.
+# one whose programs all live is given time, since what replaces it would start empty.
 healthy() {
-  local pid item end=$((SECONDS + 60))
+  local pid item end=$((SECONDS + 180))
   [ "$(cat "$RUN/ready" 2> /dev/null)" = "$VERSION" ] || return 1
   for pid in "$RUN"/pids/*; do daemon_alive "${pid##*/}" || return 1; done
   until node_ready; do
@@ -55,7 +55,7 @@ healthy() {
     sleep 1
   done
   for item in "${DEPLOYMENTS[@]}"; do
-    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=180s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
 }
 

@@ -1,11 +1,12 @@
-# The steps of `up`, in order. Each is run by `step`, with its output in a log.
+# The steps of `up`, in order. Each is run by `step`, with its output in a log. Waits end at success or when a program has ended; their
+# seconds are for what hangs, several times what a slow machine needs.
 # shellcheck shell=bash
 
 start_node() {
   local scope
   read -ra scope <<< "$(scope_command)"
   daemon node "${scope[@]}" "$HERE/node/namespaces"
-  wait_for 20 node test -e "$RUN/node.ready"
+  wait_for 120 node test -e "$RUN/node.ready"
   pgrep -P "$(cat "$RUN/pids/node")" > "$RUN/node.pid"
   ip link add "$LINK" type veth peer name eth0 netns "$(cat "$RUN/node.pid")"
   ip addr add "$HOST_IP/30" dev "$LINK"
@@ -44,9 +45,9 @@ start_control_plane() {
   node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
   node_daemon containerd containerd -c "$RUN/containerd.toml"
   start_api_server
-  wait_for 30 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
+  wait_for 180 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
   for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
-  wait_for 180 kube-apiserver kubectl get --raw /readyz
+  wait_for 900 kube-apiserver kubectl get --raw /readyz
 }
 
 start_node_agents() {
@@ -63,13 +64,13 @@ start_node_agents() {
   for file in "$HERE"/addons/*.yaml.in; do fill "$file" | kubectl apply -f -; done
   # the PyTorchJob CRD is too large for a client-side apply
   for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
-  wait_for 120 kubelet kubectl get node "$NODE_NAME"
-  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=180s
+  wait_for 600 kubelet kubectl get node "$NODE_NAME"
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=900s
 }
 
 # rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come
 rolled_out() {
-  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=300s && return 0
+  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=900s && return 0
   kubectl -n "${1%/*}" get pods,events
   kubectl -n "${1%/*}" logs "deploy/${1#*/}" --tail=10
   return 1
@@ -83,5 +84,5 @@ wait_addons() {
 # A pod that is Ready does not mean that its webhook answers: ask it
 start_operators() {
   rolled_out "${DEPLOYMENTS[2]}" && rolled_out "${DEPLOYMENTS[3]}" &&
-    wait_for 60 kube-apiserver kubectl create --dry-run=server -f "$HERE/addons/probe.yaml"
+    wait_for 300 kube-apiserver kubectl create --dry-run=server -f "$HERE/addons/probe.yaml"
 }

@@ -23,13 +23,13 @@ look() {
   FOUND=$(kubectl get deployments -A -o 'jsonpath={range .items[*]}{.metadata.namespace}/{.metadata.name} {.status.conditions[?(@.type=="Available")].status}{"\n"}{end}')
 }
 
-# extra_healthy NAME: a busy machine may make it slow, so one that has just lost its pod is given a minute
+# extra_healthy NAME: a busy machine may make it slow, so one that has just lost its pod is given time
 extra_healthy() {
   local item
   [ "$(cat "$LIVE/$1.ready" 2> /dev/null)" = "$(extra_version "$1")" ] || return 1
   for item in $(deployments_of "$1"); do
     grep -qx "$item True" <<< "$FOUND" && continue
-    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=60s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=180s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
   if [ "$1" = argocd ]; then
     for item in "${DAEMONS[@]}"; do RUN=$LIVE daemon_alive "${item%:*}" 2> /dev/null || return 1; done
@@ -38,7 +38,7 @@ extra_healthy() {
 
 # answers FILE: a pod that is Ready does not mean that its webhooks answer: ask for FILE as a dry run until they do
 answers() {
-  local end=$((SECONDS + 60)) said
+  local end=$((SECONDS + 300)) said
   until said=$(kubectl create --dry-run=server -f "$1" 2>&1); do
     [ $SECONDS -lt $end ] || { echo "no answer for ${1##*/extras/}: $said"; return 1; }
     sleep 0.2
@@ -58,20 +58,21 @@ apply_extra() {
 # or when the pod has changed
 nudged() {
   local _
-  for _ in $(seq 30); do
+  for _ in $(seq 300); do
     ! kubectl -n "${1%/*}" wait --for=condition=Available --timeout=1s "deploy/${1#*/}" > /dev/null 2>&1 || return 0
     kubectl -n "${1%/*}" annotate pods --all --overwrite "trainyard.test/looked-at=$SECONDS"
   done
 }
 
-# wait_extra NAME: until it answers
-wait_extra() {
-  local item
-  for item in $(deployments_of "$1"); do
-    nudged "$item"
-    rolled_out "$item"
+# rolled_out_extras NAME...: all their pods are ready; one add-on's webhooks are asked about another's objects
+rolled_out_extras() {
+  local name item
+  for name in "$@"; do
+    for item in $(deployments_of "$name"); do
+      nudged "$item"
+      rolled_out "$item"
+    done
   done
-  for item in $(modules_of "$1"); do answers "$HERE/extras/$item/probe.yaml"; done
 }
 
 # argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine. A committer is named
@@ -115,18 +116,19 @@ start_argocd() {
     --redis "$redis" --metrics-port 8082 --logformat text --persist-resource-health # the health of each object, readable with kubectl
   argocd_daemon argocd-applicationset-controller argocd-applicationset-controller --namespace argocd --argocd-repo-server "$repo" \
     --repo-server-plaintext --metrics-addr 127.0.0.1:8086 --probe-addr 127.0.0.1:8087 --webhook-addr 127.0.0.1:8088 --logformat text
-  for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 60 "${item%:*}" listening "${item#*:}"; done
+  for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 300 "${item%:*}" listening "${item#*:}"; done
 }
 
 # start_extras NAME...: all of them come up side by side
 start_extras() {
-  local name
+  local name item
   for name in "$@"; do
     rm -f "$LIVE/$name.ready"
     apply_extra "$name"
   done
+  rolled_out_extras "$@"
   for name in "$@"; do
-    wait_extra "$name"
+    for item in $(modules_of "$name"); do answers "$HERE/extras/$item/probe.yaml"; done
     if [ "$name" = argocd ]; then start_argocd; fi
     extra_version "$name" > "$LIVE/$name.ready"
   done
