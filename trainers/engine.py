@@ -6,6 +6,7 @@
 import contextlib
 import logging
 import math
+import time
 from typing import NoReturn
 
 import torch
@@ -18,7 +19,7 @@ from trainers.data.loader import Batch
 from trainers.data.sampler import forwards_needed
 from trainers.evaluate import Result, evaluate
 from trainers.exits import Exit, ExitError, UserError
-from trainers.parallel.base import CONTINUE, LEASE_LOST
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE
 from trainers.rundir import RunDirectory, TakenOverError, identity, over_already, record_failure
 from trainers.settings import Config
 from trainers.telemetry.clock import Clock, process_start
@@ -81,9 +82,10 @@ def train(t: Trainer) -> None:
             t.recorder.flush(t.step)
         with t.clock.spent("communication"):
             outcome = vote()
-        if outcome != CONTINUE:
+        if outcome not in (CONTINUE, SAVE):
             end_early(t, outcome)
-        if save_due(t):
+        if outcome == SAVE or save_due(t):
+            t.recorder.flush(t.step)
             save(t)
 
 
@@ -124,7 +126,8 @@ def validate(t: Trainer) -> Result:
 
     def ballot() -> int:
         t.watchdog.beat("validation", t.step)
-        return t.ballot()
+        wish = t.ballot()
+        return CONTINUE if wish == SAVE else wish  # it can wait for the next step
 
     t.writer.settle()
     with t.clock.spent("validation"), t.averaged():
@@ -170,7 +173,7 @@ def save(t: Trainer, wait: bool = False) -> None:
             t.writer.submit(t.step, state, meta, changing=t.plain.buffers())
             if wait:
                 t.writer.wait()
-        t.saved = t.step
+        t.saved, t.saved_at = t.step, time.monotonic()
     t.recorder.saved(t.step)
 
 

@@ -2,7 +2,8 @@
 
 import contextlib
 import signal
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from trainers.ema import Ema
 from trainers.loss import loss_sum
 from trainers.mix import mix, mixes
 from trainers.optim import Length
-from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, State, Strategy
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP, State, Strategy
 from trainers.recorder import Recorder
 from trainers.rundir import RunDirectory, identity, refuse_other
 from trainers.settings import Config
@@ -55,13 +56,19 @@ class Trainer:
     step: int = 0
     validated: int = 0
     saved: int = -1
+    saved_at: float = field(default_factory=time.monotonic)
     stop: bool = False
 
     def ballot(self) -> int:
         """What this process wants to happen next; the strongest wish of all is carried out by all."""
         if self.strategy.first and self.directory.lost(every=1.0):
             return LEASE_LOST
-        return STOP if self.stop else CONTINUE
+        if self.stop:
+            return STOP
+        seconds = self.config.checkpoint.every_seconds
+        # the first process' clock decides for all
+        overdue = self.strategy.first and seconds and time.monotonic() - self.saved_at >= seconds
+        return SAVE if overdue else CONTINUE
 
     def loss(self, pictures: Tensor, labels: Tensor) -> Tensor:
         """Summed training loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""

@@ -17,7 +17,7 @@ from trainers.parallel.share import share
 State = dict[str, Any]  # "model" and "optimizer" -> tree of tensors
 
 # The outcomes of a vote; the largest that any process gave is everybody's.
-CONTINUE, STOP, LEASE_LOST = 0, 1, 2
+CONTINUE, SAVE, STOP, LEASE_LOST = 0, 1, 2, 3
 
 
 class Strategy(ABC):

@@ -1,6 +1,6 @@
 """Command line of dataset preparation.
 
-python -m trainers.prepare build --config prepare.json
+python -m trainers.prepare build --config prepare.json [--retry 3600]
 python -m trainers.prepare build --set source.kind=http --set source.url=https://... --set out=/data/imagenet
 python -m trainers.prepare verify /data/imagenet
 python -m trainers.prepare repair --config prepare.json
@@ -12,11 +12,13 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from trainers.exits import Exit, ExitError, UserError, guarded
+from trainers.exits import Exit, ExitError, InputError, UserError, guarded
 from trainers.prepare import config as configs
 
 
@@ -39,8 +41,30 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError("no command was given; use build, verify or repair, or see --help")
     part, parts = _part(options.part)
     how = Options(part, parts, options.wait, options.progress)
-    (build if options.command == "build" else repair)(_settings(options.config, options.set), how)
+    settings = _settings(options.config, options.set)
+    _until_mended(lambda: (build if options.command == "build" else repair)(settings, how), options.retry)
     return Exit.DONE
+
+
+def _until_mended(work: Callable[[], object], seconds: float, first_pause: float = 10.0) -> None:
+    """Do the work; for so long, try again what may be mended outside of the settings, in pauses of up to 5 minutes.
+
+    Raises what is still wrong at the end, and anything else at once.
+    """
+    deadline, pause = time.monotonic() + seconds, first_pause
+    while True:
+        try:
+            work()
+            return
+        except (InputError, ExitError) as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or (isinstance(error, ExitError) and error.code != Exit.FAILED):
+                raise
+            wait = min(pause, left)
+            text = f"prepare: waiting: {error} (it is tried again in {wait:.0f} s, for at most {left / 60:.0f} min)"
+            print(text, file=sys.stderr, flush=True)
+            time.sleep(wait)
+            pause = min(2 * pause, 300.0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,6 +81,13 @@ def _parser() -> argparse.ArgumentParser:
             "--part", default="", metavar="I/N", help="share the work with others: this is number I of N"
         )
         command.add_argument("--wait", type=float, default=3600.0, help="most seconds to wait for another preparation")
+        command.add_argument(
+            "--retry",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="for so long, try again what may be mended meanwhile: credentials, an archive that is missing or broken",
+        )
         command.add_argument("--progress", type=float, default=5.0, help="seconds between lines of progress")
     check = commands.add_parser("verify", help="check every byte of a prepared folder")
     check.add_argument("folder", type=Path)
