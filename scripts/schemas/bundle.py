@@ -5,8 +5,8 @@ An annotation says `$ref:#/$defs/NAME`. The pool of such names comes from defs.y
 carries those that it uses, so that a typo under a disabled subchart, in a trainer's setting or deep in an affinity is
 an error too.
 
-Two schemas come of it. Editors get the whole one. Helm gets a loose one: it leaves names and texts, of which the chart's
-templates speak in plain words (keys.py), and holds types, ranges and all that is Kubernetes' own.
+Two schemas come of it. Editors get the whole one. Helm gets a loose one: it leaves names and texts, of which the
+chart's templates speak in plain words (keys.py), and holds types, ranges and all that is Kubernetes' own.
 """
 
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def is_text(schema: Schema) -> bool:
 
 
 def loose(node: Any, pool: Schema, named: bool = False) -> Any:
-    """Leave out of a schema what the chart's templates say in words: unknown keys, texts, and maps that should be lists."""
+    """Leave out of a schema what the chart's templates say: unknown keys, texts, and maps that should be lists."""
     if isinstance(node, list):
         return [loose(item, pool) for item in node]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""Write what is made of the charts' annotated values: schemas, the book of keys and README.md; or check that it is current.
+"""Write what is made of the charts' annotated values, schemas, the book of keys and README.md, or check it.
 
 python scripts/schemas/generate.py [--check]
 """
@@ -44,7 +44,7 @@ def from_values(values: Path) -> Schema:
 
 
 def give_pod_settings(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> None:
-    """Add the settings that every kind of pod has, in place; they have no default, so that a wrong kind is said once."""
+    """Add the settings that every kind of pod has, in place; without a default, so that a wrong kind is said once."""
     every = own["pod-settings"]["properties"]
     training = umbrella["properties"]["global"]["properties"]["training"]
     training["properties"] |= every | own["training-settings"]["properties"]

@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
             type=float,
             default=0.0,
             metavar="SECONDS",
-            help="for so long, try again what may be mended meanwhile: credentials, an archive that is missing or broken",
+            help="for so long, try again what may be mended meanwhile, such as credentials or a missing archive",
         )
         command.add_argument("--progress", type=float, default=5.0, help="seconds between lines of progress")
     check = commands.add_parser("verify", help="check every byte of a prepared folder")

@@ -177,8 +177,8 @@ def _remedy(status: int) -> str:
         return "check the address"
     if status in (401, 403):
         return (
-            "check that its signature has not expired, or give user name and password in a netrc file (on a cluster the "
-            "Secret of global.secrets.http)"
+            "check that its signature has not expired, or give user name and password in a netrc file (on a cluster "
+            "the Secret of global.secrets.http)"
         )
     return "check the address and the server's log"
 
