@@ -5,7 +5,7 @@ from typing import Any
 from bundle import REF, Schema, is_text
 
 # A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
-# texts, "[]" for any list, and 0 for what Helm's schema alone looks at.
+# texts, "[]" for any list, and 1 for what Helm's schema alone looks at.
 Shape = dict[str, Any] | str | int
 OTHER = "~"  # below it stand pairs of a pattern and a shape, for keys that users name
 
@@ -27,12 +27,12 @@ class Book:
         if schema.get("type") == "array":
             inner = self.shape(schema.get("items", {}))
             return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
-        return 0
+        return 1
 
     def _named(self, name: str) -> Shape:
         """Return the shape of a definition; Kubernetes' own are closed by Helm's schema."""
         if name.startswith("k8s."):
-            return 0
+            return 1
         target = self._pool[name]
         if is_text(target):
             self.formats[name] = {key: target[key] for key in ("pattern", "say", "numbers") if key in target}
@@ -40,7 +40,7 @@ class Book:
         if "properties" not in target:
             return self.shape(target)
         if name not in self.shared:
-            self.shared[name] = 0  # it may refer to itself
+            self.shared[name] = 1  # it may refer to itself
             self.shared[name] = self._map(target)
         return f"#{name}"
 

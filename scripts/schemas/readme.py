@@ -55,7 +55,8 @@ def section(one: dict[str, Any], found: list[Row], sections: list[dict[str, Any]
     best = {row.path: max(fits(row.path, other["keys"]) for other in sections) for row in found}
     mine = [row for row in found if 0 < best[row.path] == fits(row.path, one["keys"])]
     mine.sort(key=lambda row: next(i for i, prefix in enumerate(one["keys"]) if fits(row.path, [prefix])))
-    return "\n".join([f"## {one['title']}", "", *([one["intro"]] if "intro" in one else []), *table(mine), ""])
+    intro = [one["intro"].strip(), ""] if "intro" in one else []
+    return "\n".join([f"## {one['title']}", "", *intro, *table(mine), ""])
 
 
 def pods(texts: dict[str, Any], shared: list[Row]) -> str:
@@ -79,8 +80,11 @@ def table(found: list[Row]) -> list[str]:
 
 
 def rows(schema: Schema, pool: Schema, values: Any, path: str) -> Iterator[Row]:
-    """Yield the keys below a schema, in its order."""
-    for key, value in schema["properties"].items():
+    """Yield the keys below a schema, in the order of the values; what has no default comes last."""
+    order = list(values) if isinstance(values, dict) else []
+    properties = schema["properties"]
+    for key in sorted(properties, key=lambda one: order.index(one) if one in order else len(order)):
+        value = properties[key]
         here = f"{path}.{key}" if path else key
         if here == "common" or (key == "global" and path):
             continue

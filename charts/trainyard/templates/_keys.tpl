@@ -1,43 +1,43 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which scripts/schemas/generate makes of the annotated
 values, holds the tree of all keys: below a key stands a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a text
-of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 0 for what the schema alone looks at.
+of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 1 for what the schema alone looks at.
 */}}
 {{- define "trainyard.keyErrors" -}}
 {{- $book := .Files.Get "files/keys.json" | fromJson -}}
 {{- include "trainyard.walk" (dict "values" .Values "known" $book.keys "path" "" "book" $book "root" .) -}}
 {{- end -}}
 
-{{/* The same of one map. Call with a dict: values, known (the keys that it may have), path, book, root. */}}
+{{/* The same of one map. Call with a dict: values, known (the keys that it may have), path (with a dot at its end, or empty), book, root. */}}
 {{- define "trainyard.walk" -}}
 {{- range $key, $value := .values -}}
-{{- $path := ternary $key (printf "%s.%s" $.path $key) (eq $.path "") -}}
-{{- $shape := get $.known $key | default 0 -}}
-{{- $found := hasKey $.known $key -}}
+{{- $shape := get $.known $key -}}
+{{- if not $shape -}}
 {{- range get $.known "~" | default list -}}
-{{- if and (not $found) (regexMatch (first .) $key) -}}
-{{- $found = true -}}
-{{- $shape = last . -}}
+{{- if regexMatch (first .) $key -}}{{- $shape = last . -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if hasPrefix "#" (toString $shape) -}}{{- $shape = get $.book.shared (trimPrefix "#" $shape) -}}{{- end -}}
-{{- if not $found }}
-{{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
-{{- else if kindIs "invalid" $value -}}
-{{- else if kindIs "map" $shape -}}
+{{- if not (or (kindIs "float64" $shape) (kindIs "invalid" $value)) -}}
+{{- $path := printf "%s%s" $.path $key -}}
+{{- if and (kindIs "string" $shape) (hasPrefix "#" $shape) -}}{{- $shape = get $.book.shared (trimPrefix "#" $shape) -}}{{- end -}}
+{{- if kindIs "map" $shape -}}
 {{- if kindIs "map" $value -}}
-{{- include "trainyard.walk" (dict "values" $value "known" $shape "path" $path "book" $.book "root" $.root) -}}
+{{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
 {{- end -}}
-{{- else if hasPrefix "[]" (toString $shape) -}}
-{{- if kindIs "slice" $value -}}
+{{- else if hasPrefix "=" $shape -}}
+{{- $format := get $.book.formats (trimPrefix "=" $shape) -}}
+{{- if not (and (kindIs "string" $value) (regexMatch $format.pattern $value)) -}}
+{{- include "trainyard.text" (dict "value" $value "path" $path "format" $format) -}}
+{{- end -}}
+{{- else if not $shape }}
+{{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
+{{- else if kindIs "slice" $value -}}
 {{- range $index, $item := $value -}}
 {{- include "trainyard.text" (dict "value" $item "path" (printf "%s[%d]" $path $index) "format" (get $.book.formats (trimPrefix "[]=" $shape))) -}}
 {{- end -}}
 {{- else }}
 {{ $path }} is {{ include "trainyard.kind" $value }}: write a list{{ with get $.book.lists $key }}, such as {{ . }}{{ end }}.
 {{- end -}}
-{{- else if hasPrefix "=" (toString $shape) -}}
-{{- include "trainyard.text" (dict "value" $value "path" $path "format" (get $.book.formats (trimPrefix "=" $shape))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -50,7 +50,7 @@ of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 
 {{- if and $number (eq (float64 (int64 $.value)) (float64 $.value)) -}}{{- $text = toString (int64 $.value) -}}{{- end -}}
 {{- if not (or (kindIs "string" $.value) (and $number .numbers)) }}
 {{ $.path }} is {{ include "trainyard.kind" $.value }}{{ if $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else }}: write {{ .say }}{{ end }}.
-{{- else if not (regexMatch .pattern $text) }}
+{{- else if not (or (regexMatch .pattern $text) (and $number (eq (toString .numbers) "any"))) }}
 {{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}.
 {{- end -}}
 {{- end -}}
@@ -81,17 +81,18 @@ Call with a dict: key, path, known, root.
 {{- end -}}
 {{- $there := list -}}
 {{- $part := splitList "." .path | first -}}
+{{- $asked := printf "%s%s" .path $key -}}
 {{- $job := has $part (list "pytorchjob" "mpijob" "trainjob") -}}
 {{- $near := ternary "global.training." (printf "%s." $part) $job -}}
 {{- $all := get $book.where $key | default (get $book.aliases $key) | default list -}}
 {{- range $all -}}{{- if hasPrefix $near . -}}{{- $there = append $there . -}}{{- end -}}{{- end -}}
 {{- if not $there -}}{{- $there = $all -}}{{- end -}}
 {{- if gt (len $there) 3 -}}{{- $there = slice $there 0 3 -}}{{- end -}}
-{{- ternary $key (printf "%s.%s" .path $key) (eq .path "") }} is not a key of this chart
+{{- $asked }} is not a key of this chart
 {{- if and $best (or (gt $score 69) (not $there)) -}}: did you mean {{ $best }}?
 {{- else if $there -}}: write {{ join " or " $there }}
 {{- $own := first $there | replace "global.training." (printf "%s.training." $part) -}}
-{{- if and $job (not (has $own (list (first $there) (printf "%s.%s" .path $key)))) -}}, or {{ $own }} for this job alone{{- end -}}.
+{{- if and $job (not (has $own (list (first $there) $asked))) -}}, or {{ $own }} for this job alone{{- end -}}.
 {{- else -}}. Its map has {{ keys (omit .known "~") | sortAlpha | join ", " }}.
 {{- end -}}
 {{- end -}}

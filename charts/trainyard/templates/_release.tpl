@@ -5,10 +5,12 @@ decided here, where all of them are seen. Call with a list: the context, the par
 {{- define "trainyard.part" -}}
 {{- $root := index . 0 -}}
 {{- $part := index . 1 -}}
-{{- $facts := include "trainyard.facts" $root | fromJson -}}
-{{- if has $part $facts.parts -}}
+{{- if not (hasKey $root "Facts") -}}
+{{- $_ := set $root "Facts" (include "trainyard.facts" $root | fromJson) -}}
+{{- end -}}
+{{- if has $part $root.Facts.parts -}}
 {{- $context := get $root.Subcharts $part -}}
-{{- $_ := set $context "Facts" $facts -}}
+{{- $_ := set $context "Facts" $root.Facts -}}
 {{- include (index . 2) $context -}}
 {{- end -}}
 {{- end -}}
@@ -18,6 +20,10 @@ What the parts must know of each other, as JSON: trains, the jobs that train; pa
 or an operator make; awaited, those that an operator makes; and wait, for how many seconds.
 */}}
 {{- define "trainyard.facts" -}}
+{{- include "common.once" (list . "FactsJson" "trainyard.gatheredFacts" .) -}}
+{{- end -}}
+
+{{- define "trainyard.gatheredFacts" -}}
 {{- $trains := include "trainyard.trains" . | fromJsonArray -}}
 {{- $parts := $trains -}}
 {{- range list "storage" "secrets" "dataset" "filebrowser" "trainjob" -}}
@@ -60,6 +66,10 @@ of which values say nothing where there is no other.
 
 {{/* What each job that trains trains, as JSON by job. */}}
 {{- define "trainyard.trainings" -}}
+{{- include "common.once" (list . "Trainings" "trainyard.gatheredTrainings" .) -}}
+{{- end -}}
+
+{{- define "trainyard.gatheredTrainings" -}}
 {{- $trainings := dict -}}
 {{- range include "trainyard.trains" . | fromJsonArray -}}
 {{- $_ := set $trainings . (include "common.overridden" (list $.Values.global (index $.Values .)) | fromJson) -}}

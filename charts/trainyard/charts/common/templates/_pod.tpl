@@ -160,12 +160,10 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* Pods of a part, as a spread constraint counts them. */}}
+{{/* Pods of a part, as a spread constraint counts them, as JSON. */}}
 {{- define "common.partSelector" -}}
-labelSelector:
-  matchLabels:
-    app.kubernetes.io/name: {{ .Chart.Name }}
-    app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- $labels := dict "app.kubernetes.io/name" .Chart.Name "app.kubernetes.io/instance" .Release.Name -}}
+{{- mustToJson (dict "labelSelector" (dict "matchLabels" $labels)) -}}
 {{- end -}}
 
 {{/*
@@ -178,13 +176,21 @@ would keep a finished pod alive. Call with the pod's settings.
 {{- end }}
 {{- end -}}
 
-{{/* Environment of a container: the chart's own, but for names that the user sets too, then the user's. Call with a list of both. */}}
+{{/*
+Environment of a container: the chart's own, but for names that the user sets too, then the user's. Call with a dict: root, own (from names to
+values, where what is no text stands as it is in a container's spec) and env, the user's list.
+*/}}
 {{- define "common.env" -}}
-{{- $names := list -}}
-{{- range last . -}}{{- $names = append $names .name -}}{{- end -}}
+{{- $own := merge (include "common.baseEnv" .root | fromJson) .own -}}
+{{- $taken := dict -}}
+{{- range .env -}}{{- $_ := set $taken .name true -}}{{- end -}}
 {{- $env := list -}}
-{{- range first . -}}{{- if not (has .name $names) -}}{{- $env = append $env . -}}{{- end -}}{{- end -}}
-{{- toYaml (concat $env (last .)) -}}
+{{- range $name, $value := $own -}}
+{{- if not (hasKey $taken $name) -}}
+{{- $env = append $env (merge (dict "name" $name) (ternary $value (dict "value" $value) (kindIs "map" $value))) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (concat $env .env) -}}
 {{- end -}}
 
 {{/* Volumes that every pod has: room for what programs write outside the claims, and the certificates of global.caBundle. */}}
@@ -218,23 +224,19 @@ would keep a finished pod alive. Call with the pod's settings.
 {{- end }}
 {{- end -}}
 
-{{/* Environment by which Python's, Go's and Amazon's clients find those certificates, and the user's home. */}}
+{{/*
+Environment of every container, as JSON: the home, by which clients of Python, Go and Amazon find the certificates of global.caBundle, and a
+name for the platform's user, which has none that could be looked up.
+*/}}
 {{- define "common.baseEnv" -}}
-- name: HOME
-  value: /home/trainer
-- name: PYTHONUNBUFFERED
-  value: "1"
-{{- if not (include "common.uid" .) }}
-# the platform's user has no name that could be looked up
-- name: USER
-  value: trainer
-{{- end }}
-{{- if .Values.global.caBundle.configMap }}
-{{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" }}
-- name: {{ . }}
-  value: /etc/trainyard-ca/ca-bundle.crt
-{{- end }}
-{{- end }}
+{{- $env := dict "HOME" "/home/trainer" "PYTHONUNBUFFERED" "1" -}}
+{{- if not (include "common.uid" .) -}}{{- $_ := set $env "USER" "trainer" -}}{{- end -}}
+{{- if .Values.global.caBundle.configMap -}}
+{{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" -}}
+{{- $_ := set $env . "/etc/trainyard-ca/ca-bundle.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- mustToJson $env -}}
 {{- end -}}
 
 {{/* A claim as a volume. Call with a list: the context, and `data` or `results`. */}}

@@ -1,53 +1,37 @@
 {{/*
 Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share (`shared`)
 the job's name is the pod's label, and a failed preflight ends the pod: what runs after it may know nothing of it. Call with a dict: root,
-run, and env, which comes after the training's.
+run, and, where it is the launcher's, own, as for common.env, and env, which comes after the training's.
 */}}
 {{- define "common.trainerEnv" -}}
-{{- $training := .run.training -}}
-{{- $env := concat $training.env $training.rdma.env -}}
-{{- $names := dict -}}
-{{- range .env -}}{{- $_ := set $names .name true -}}{{- end -}}
-{{- $kept := list -}}
-{{- range $env -}}{{- if not (hasKey $names .name) -}}{{- $kept = append $kept . -}}{{- end -}}{{- end -}}
-{{- include "common.env" (list (include "common.trainerOwnEnv" . | fromYamlArray) (concat $kept (.env | default list))) -}}
+{{- $run := .run -}}
+{{- $own := dict "TRAINYARD_JOB" $run.name -}}
+{{- if $run.shared -}}
+{{- $name := dict "fieldPath" "metadata.labels['jobset.sigs.k8s.io/jobset-name']" -}}
+{{- $_ := set $own "TRAINYARD_JOB" (dict "valueFrom" (dict "fieldRef" $name)) -}}
+{{- else -}}
+{{- $_ := set $own "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
 {{- end -}}
-
-{{/* The chart's own part of it. */}}
-{{- define "common.trainerOwnEnv" -}}
-{{- include "common.baseEnv" .root }}
-- name: TRAINYARD_JOB
-  {{- if .run.shared }}
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
-  {{- else }}
-  value: {{ .run.name | quote }}
-  {{- end }}
-- name: TRAINYARD_GRACE_SECONDS
-  value: {{ int .run.training.gracePeriodSeconds | quote }}
-{{- if not .run.shared }}
-- name: TRAINYARD_PREFLIGHT
-  value: /tmp/preflight-failed
-{{- end }}
-{{- with .run.training }}
-{{- if .logs.keep }}
-- name: TRAINYARD_LOGS
-  value: {{ $.run.config.run.dir }}/logs
-- name: TRAINYARD_LOG_BYTES
-  value: {{ include "common.bytes" .logs.size | quote }}
-{{- end }}
-{{- if .peers.check }}
-- name: TRAINYARD_PEERS_PORT
-  value: {{ int .peers.port | quote }}
-- name: TRAINYARD_PEERS_WAIT
-  value: {{ int .peers.wait | quote }}
-{{- end }}
-{{- if .rdma.resource }}
-- name: TRAINYARD_TRANSPORT
-  value: rdma
-{{- end }}
-{{- end }}
+{{- with $run.training -}}
+{{- $_ := set $own "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
+{{- if .logs.keep -}}
+{{- $_ := set $own "TRAINYARD_LOGS" (printf "%s/logs" $run.config.run.dir) -}}
+{{- $_ := set $own "TRAINYARD_LOG_BYTES" (include "common.bytes" .logs.size) -}}
+{{- end -}}
+{{- if .peers.check -}}
+{{- $_ := set $own "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
+{{- $_ := set $own "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}
+{{- end -}}
+{{- if .rdma.resource -}}{{- $_ := set $own "TRAINYARD_TRANSPORT" "rdma" -}}{{- end -}}
+{{- end -}}
+{{- $further := .env | default list -}}
+{{- $taken := dict -}}
+{{- range $further -}}{{- $_ := set $taken .name true -}}{{- end -}}
+{{- $env := list -}}
+{{- range concat $run.training.env $run.training.rdma.env -}}
+{{- if not (hasKey $taken .name) -}}{{- $env = append $env . -}}{{- end -}}
+{{- end -}}
+{{- include "common.env" (dict "root" .root "own" (merge $own (.own | default dict)) "env" (concat $env $further)) -}}
 {{- end -}}
 
 {{/*
@@ -55,6 +39,11 @@ Resources of a training container: the user's, its GPUs and its RDMA devices, wh
 names no CPU or memory at all, requests that grow with the processes.
 */}}
 {{- define "common.trainerResources" -}}
+{{- include "common.quantities" (include "common.trainerAmounts" . | fromJson) -}}
+{{- end -}}
+
+{{/* The same as JSON. */}}
+{{- define "common.trainerAmounts" -}}
 {{- $processes := int (.gpusPerNode | default .processesPerNode) -}}
 {{- $shm := include "common.bytes" .shmSize | int64 -}}
 {{- $gibibytes := add (div (add $shm 1073741823) 1073741824) (mul 4 $processes) -}}
@@ -79,7 +68,7 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- $_ := set $resources $kind . -}}
 {{- end -}}
 {{- end -}}
-{{- include "common.quantities" $resources -}}
+{{- mustToJson $resources -}}
 {{- end -}}
 
 {{/* Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and the schemas of PyTorchJob and MPIJob take none. */}}
@@ -115,7 +104,7 @@ GPUs: a job that wants fewer would get as many all the same.
 {{- toYaml (dict "requests" (dict "cpu" "100m" "memory" "128Mi") "limits" (dict "cpu" "1" "memory" "2Gi")) -}}
 {{- else -}}
 {{- $training := .run.training -}}
-{{- $resources := include "common.trainerResources" $training | fromYaml -}}
+{{- $resources := include "common.trainerAmounts" $training | fromJson -}}
 {{- $needed := pick $resources "claims" -}}
 {{- range $kind, $amounts := omit $resources "claims" -}}
 {{- with pick $amounts "cpu" "memory" "ephemeral-storage" $training.gpuResource -}}
@@ -212,11 +201,9 @@ name must hold, and the preflight waits for where an operator makes it. Call wit
       {{- end }}
 {{- end -}}
 
-{{/* What a spread constraint of a training job counts: its own pods. */}}
+{{/* What a spread constraint of a training job counts, its own pods, as JSON. */}}
 {{- define "common.jobSelector" -}}
-labelSelector:
-  matchLabels:
-    training.kubeflow.org/job-name: {{ .name }}
+{{- mustToJson (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .name))) -}}
 {{- end -}}
 
 {{/*
@@ -227,9 +214,9 @@ own, what a spread constraint counts where the operator's labels are others, por
 {{- define "common.trainerPod" -}}
 {{- $run := .run -}}
 {{- $training := .run.training -}}
-{{- $own := .own | default (include "common.jobSelector" $run | fromYaml) -}}
+{{- $own := .own | default (include "common.jobSelector" $run | fromJson) -}}
 metadata:
-  {{- $annotations := include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromYaml }}
+  {{- $annotations := include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromJson }}
   {{- include "common.podMetadata" (dict "root" .root "pod" $training "annotations" $annotations) | nindent 2 }}
 spec:
   {{- include "common.podHead" (dict "root" .root "pod" $training "scheduling" $run.scheduling "own" $own) | nindent 2 }}
@@ -257,7 +244,7 @@ spec:
       envFrom:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with include "common.trainerPorts" (list .root .ports) | fromYamlArray }}
+      {{- with include "common.trainerPorts" (list .root .ports) | fromJsonArray }}
       ports:
         {{- toYaml . | nindent 8 }}
       {{- end }}

@@ -1,4 +1,16 @@
 {{/*
+What a template makes, once for each context: several objects of a part are made of the same. Call with a list: the context, a name for it,
+the template, and what to call that with.
+*/}}
+{{- define "common.once" -}}
+{{- $root := index . 0 -}}
+{{- if not (hasKey $root (index . 1)) -}}
+{{- $_ := set $root (index . 1) (include (index . 2) (index . 3)) -}}
+{{- end -}}
+{{- get $root (index . 1) -}}
+{{- end -}}
+
+{{/*
 Merge a map into another, in place; call with a list of both. Unlike mergeOverwrite it takes 0, false and empty lists over, and it
 drops nulls, which Helm 3 keeps and Helm 4 removes.
 */}}
@@ -41,6 +53,10 @@ job's own.
 
 {{/* What a job trains, as JSON; refuses what contradicts itself. */}}
 {{- define "common.training" -}}
+{{- include "common.once" (list . "Training" "common.checkedTraining" .) -}}
+{{- end -}}
+
+{{- define "common.checkedTraining" -}}
 {{- $training := include "common.overridden" (list .Values.global .Values) | fromJson -}}
 {{- include "common.checkTraining" (dict "root" . "training" $training) -}}
 {{- mustToJson $training -}}
@@ -85,6 +101,10 @@ Call with a dict: root, command (may hold <np> for the number of processes of th
 The hash leaves out what changes how the job is kept, not what it computes: labels, chart version, TTL, suspend, queue, secrets.
 */}}
 {{- define "common.run" -}}
+{{- include "common.once" (list .root "Run" "common.derivedRun" .) -}}
+{{- end -}}
+
+{{- define "common.derivedRun" -}}
 {{- $root := .root -}}
 {{- $training := include "common.training" $root | fromJson -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}

@@ -3,6 +3,10 @@ Settings of the preparation's pod, as JSON, refused where they break it. It goes
 its place; trainers alone are kept apart by topologySpreadConstraints.
 */}}
 {{- define "dataset.podSettings" -}}
+{{- include "common.once" (list . "Pod" "dataset.checkedPod" .) -}}
+{{- end -}}
+
+{{- define "dataset.checkedPod" -}}
 {{- $pod := include "common.podSettings" .Values | fromJson -}}
 {{- $shared := omit .Values.global.scheduling "topologySpreadConstraints" -}}
 {{- $_ := set $pod "scheduling" (include "common.placement" (list $shared $pod.scheduling) | fromJson) -}}
@@ -13,21 +17,18 @@ its place; trainers alone are kept apart by topologySpreadConstraints.
 {{- mustToJson $pod -}}
 {{- end -}}
 
-{{/* Environment of the preparation that the chart gives. Call with a dict: root, secret. */}}
+{{/*
+Environment of the preparation that the chart gives, as JSON. Which part of the work is a pod's own says JOB_COMPLETION_INDEX, which an indexed
+Job sets. Call with a dict: root, secret.
+*/}}
 {{- define "dataset.env" -}}
 {{- $folder := include "common.secretsFolder" . -}}
-{{- include "common.baseEnv" .root }}
-- name: TRAINYARD_SECRETS
-  value: {{ $folder }}
-{{- if eq .secret "http" }}
-- name: NETRC
-  value: {{ $folder }}/http/netrc
-{{- end }}
-{{- if gt (int .root.Values.parallelism) 1 }}
-# Which part is this pod's says JOB_COMPLETION_INDEX, which an indexed Job sets
-- name: TRAINYARD_PREPARE_PARTS
-  value: {{ int .root.Values.parallelism | quote }}
-{{- end }}
+{{- $env := dict "TRAINYARD_SECRETS" $folder -}}
+{{- if eq .secret "http" -}}{{- $_ := set $env "NETRC" (printf "%s/http/netrc" $folder) -}}{{- end -}}
+{{- with int .root.Values.parallelism -}}
+{{- if gt . 1 -}}{{- $_ := set $env "TRAINYARD_PREPARE_PARTS" (toString .) -}}{{- end -}}
+{{- end -}}
+{{- mustToJson $env -}}
 {{- end -}}
 
 {{/* The preparation's pod template. Call with a dict: root, configMap. */}}
@@ -35,11 +36,12 @@ its place; trainers alone are kept apart by topologySpreadConstraints.
 {{- $root := .root -}}
 {{- $secret := include "dataset.secret" $root -}}
 {{- $pod := include "dataset.podSettings" $root | fromJson -}}
-{{- $own := include "common.partSelector" $root | fromYaml -}}
+{{- $alike := include "common.partSelector" $root | fromJson -}}
+{{- $own := include "dataset.env" (dict "root" $root "secret" $secret) | fromJson -}}
 metadata:
   {{- include "common.podMetadata" (dict "root" $root "pod" $pod) | nindent 2 }}
 spec:
-  {{- include "common.podHead" (dict "root" $root "pod" $pod "scheduling" $pod.scheduling "own" $own) | nindent 2 }}
+  {{- include "common.podHead" (dict "root" $root "pod" $pod "scheduling" $pod.scheduling "own" $alike) | nindent 2 }}
   restartPolicy: Never
   {{- with include "common.sidecars" $pod | trim }}
   initContainers:
@@ -60,7 +62,7 @@ spec:
         - --retry
         - {{ int $root.Values.activeDeadlineSeconds | quote }}
       env:
-        {{- include "common.env" (list (include "dataset.env" (dict "root" $root "secret" $secret) | fromYamlArray) $pod.env) | nindent 8 }}
+        {{- include "common.env" (dict "root" $root "own" $own "env" $pod.env) | nindent 8 }}
       {{- with $pod.envFrom }}
       envFrom:
         {{- toYaml . | nindent 8 }}
@@ -108,6 +110,10 @@ failed be given more time or tries; so the name has a hash of all of that: any c
 upgrade. It costs seconds: on a dataset that is complete with the same settings the preparation only verifies.
 */}}
 {{- define "dataset.name" -}}
+{{- include "common.once" (list . "Name" "dataset.hashedName" .) -}}
+{{- end -}}
+
+{{- define "dataset.hashedName" -}}
 {{- $pod := include "dataset.pod" (dict "root" . "configMap" "") -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
 {{- include "common.jobName" (list . (printf "%s%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .) $bounds)) -}}

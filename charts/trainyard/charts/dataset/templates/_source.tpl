@@ -3,6 +3,10 @@ Where the dataset comes from, as JSON: kind, key (of its address) and address. T
 names must agree with it.
 */}}
 {{- define "dataset.source" -}}
+{{- include "common.once" (list . "Source" "dataset.checkedSource" .) -}}
+{{- end -}}
+
+{{- define "dataset.checkedSource" -}}
 {{- $source := .Values.source -}}
 {{- $keys := dict "kaggle" "competition" "kaggle-dataset" "dataset" "http" "url" "objectstore" "url" "path" "path" -}}
 {{- $set := list -}}

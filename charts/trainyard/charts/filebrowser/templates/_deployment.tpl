@@ -2,7 +2,7 @@
 {{- define "filebrowser.deployment" -}}
 {{- $secret := include "filebrowser.secret" . -}}
 {{- $pod := include "filebrowser.pod" . | fromJson -}}
-{{- $own := include "common.partSelector" . | fromYaml -}}
+{{- $own := include "common.partSelector" . | fromJson -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:

@@ -32,7 +32,7 @@ of its own; it goes where global.scheduling says, but for what its own puts in i
 {{- $root := .root -}}
 {{- $run := .run -}}
 {{- $pod := include "mpijob.launcherPod" $root | fromJson -}}
-{{- $own := include "common.jobSelector" $run | fromYaml -}}
+{{- $own := include "common.jobSelector" $run | fromJson -}}
 {{- $_ := set $own.labelSelector.matchLabels "training.kubeflow.org/job-role" "launcher" -}}
 metadata:
   {{- include "common.podMetadata" (dict "root" $root "pod" $pod) | nindent 2 }}
@@ -50,9 +50,8 @@ spec:
       command:
         {{- toYaml $run.command | nindent 8 }}
       env:
-        - name: TRAINYARD_WAIT_SECONDS
-          value: {{ int $root.Values.launcher.wait | quote }}
-        {{- include "common.trainerEnv" (dict "root" $root "run" $run "env" $pod.env) | nindent 8 }}
+        {{- $wait := dict "TRAINYARD_WAIT_SECONDS" (int $root.Values.launcher.wait | toString) }}
+        {{- include "common.trainerEnv" (dict "root" $root "run" $run "own" $wait "env" $pod.env) | nindent 8 }}
       {{- with $pod.envFrom }}
       envFrom:
         {{- toYaml . | nindent 8 }}

@@ -12,7 +12,8 @@ Call with a dict: root, run, replicas.
 replicas: {{ .replicas }}
 restartPolicy: ExitCode
 template:
-  {{- include "common.trainerPod" (dict "root" .root "run" .run "container" "pytorch" "command" .run.command) | nindent 2 }}
+  {{- $pod := dict "root" .root "run" .run "container" "pytorch" "command" .run.command }}
+  {{- include "common.once" (list .root "Replica" "common.trainerPod" $pod) | nindent 2 }}
 {{- end -}}
 
 {{/* The PyTorchJob. */}}
