@@ -93,7 +93,8 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
     """One optimizer step; this process's share of the global batch's mean loss."""
     total = len(t.order.global_batch(t.step))
     weight = t.strategy.loss_weight(len(batch.ids), total)
-    optim.set_learning_rate(t.optimizer, optim.learning_rate(t.config, t.order.batch, t.length, t.step))
+    batch_of_rate = t.strategy.rate_batch(t.order.batch)
+    optim.set_learning_rate(t.optimizer, optim.learning_rate(t.config, batch_of_rate, t.length, t.step))
     # Dropout and the like draw the same numbers after a resume as they would have without it.
     t.strategy.seed(((t.config.seed << 32) + t.step) * t.strategy.world + t.strategy.rank)
     losses = []

@@ -144,7 +144,9 @@ class Recorder:
         if self._telemetry is not None and not self._directory.lost():
             self._telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
-                lr=learning_rate(self._config, self._order.batch, self._length, step - 1),
+                lr=learning_rate(
+                    self._config, self._strategy.rate_batch(self._order.batch), self._length, step - 1
+                ),
                 images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
             )  # fmt: skip
             self._telemetry.ranks(self._ranks, self._times, memory)

@@ -71,6 +71,10 @@ class Strategy(ABC):
         """Hold for all forwards of a step but the last: gradients add up and nothing is sent."""
         return contextlib.nullcontext()
 
+    def rate_batch(self, batch: int) -> float:
+        """Samples by which the linear scaling rule sets the rate of a global batch."""
+        return batch
+
     def loss_weight(self, samples: int, total: int) -> float:
         """Factor for the summed loss of this process's samples, so that the combined gradient is the global mean's."""
         return self.world / total

@@ -32,6 +32,7 @@ class Telemetry:
         self._file = MetricsFile(path / "metrics.jsonl")
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
         self._trainjob = trainjob.start(total, self.say)
+        self._processes = 1
 
     def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
         """Report that something happened."""
@@ -40,8 +41,9 @@ class Telemetry:
         self._console.show(event)
         if self._endpoint is not None:
             self._endpoint.show(event)
+        self._processes = event.get("world_size", self._processes)
         if self._wandb is not None:
-            wandb.report(self._wandb, event)
+            wandb.report(self._wandb, event, self._processes)
         if self._trainjob is not None:
             self._trainjob.show(event)
 

@@ -46,8 +46,11 @@ def start(config: Config, name: str) -> Any | None:
     )  # fmt: skip
 
 
-def report(run: Any, event: Event) -> None:
-    """Report the numbers of an event under its kind."""
+def report(run: Any, event: Event, processes: int = 1) -> None:
+    """Report the numbers of an event under its kind; the rate also per process, by which world sizes are compared."""
     kind = event["event"]
     if kind in ("train", "validate"):
-        run.log({f"{kind}/{key}": event[key] for key in KEYS if key in event}, step=event["step"])
+        numbers = {f"{kind}/{key}": event[key] for key in KEYS if key in event}
+        if "images_per_second" in event:
+            numbers[f"{kind}/images_per_second_per_process"] = event["images_per_second"] / processes
+        run.log(numbers, step=event["step"])
