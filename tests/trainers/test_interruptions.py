@@ -69,6 +69,22 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     assert losses(run) == losses(undisturbed)
 
 
+def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+    run, often = tmp_path / "run", {"checkpoint.every_steps": 0, "checkpoint.every_seconds": 1}
+    process = trainer.start(run, 2, SLOW, **kind(), **often)
+    deadline = time.monotonic() + 120
+    while not (saved := [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no checkpoint came by itself"
+        time.sleep(0.02)
+    os.kill(ranks_of(process)[0], signal.SIGKILL)
+    process.communicate(timeout=60)
+    trainer.train(run, 2, **kind(), **often)
+    assert events(run, "resume")[0]["step"] >= int(saved[0].removeprefix("step-")) > 0
+    assert same(run, undisturbed)
+    assert losses(run) == losses(undisturbed)
+
+
 def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = trainer.start(run, 2, SLOW, **kind())
