@@ -27,7 +27,7 @@ WARNING: {{ join " and " $facts.trains }} train at once, each with nodes and GPU
 {{- range $job, $training := $trainings }}
 {{- $nodes = max $nodes (int $training.nodes) }}
 {{- if $training.rdma.resource }}{{ $given = append $given "rdma.resource is set, so the training pods ask for the capability IPC_LOCK" }}{{ end }}
-{{- if $training.unrestricted.runAsRoot }}{{ $given = append $given "unrestricted.runAsRoot is set: the training pods run as root" }}{{ end }}
+{{- if $training.unrestricted.runAsRoot }}{{ $given = append $given "unrestricted.runAsRoot is set: the training pods run as root with the capability IPC_LOCK" }}{{ end }}
 {{- if $training.unrestricted.hostNetwork }}{{ $given = append $given "unrestricted.hostNetwork is set: the training pods have the node's network, and no NetworkPolicy holds for them" }}{{ end }}
 {{- end }}
 {{- range $given | uniq }}

@@ -65,7 +65,7 @@ cluster chooses the user and the group of the volumes, as OpenShift does. Call w
 {{- end -}}
 {{- end -}}
 
-{{/* Security of every container. Call with the RDMA resource, or nothing: RDMA registers memory and needs IPC_LOCK. */}}
+{{/* Security of every container. Call with something where it locks memory, as RDMA does; it then gets IPC_LOCK. */}}
 {{- define "common.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true

@@ -255,7 +255,7 @@ spec:
         {{- include "common.trainerResources" $training | nindent 8 }}
       {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
-        {{- include "common.containerSecurity" $training.rdma.resource | nindent 8 }}
+        {{- include "common.containerSecurity" (or $training.rdma.resource $training.unrestricted.runAsRoot) | nindent 8 }}
       volumeMounts:
         {{- include "common.trainerMounts" .root | nindent 8 }}
         {{- with $training.extraVolumeMounts }}
