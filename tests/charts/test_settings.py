@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trainers import config
+from trainers import config, optim
 
 from . import helm
 
@@ -33,3 +33,17 @@ def test_the_trainers_accept_the_settings_of_every_values_file(values):
         settings = config.build(json.loads(text))
         for world in worlds(objects):
             assert config.resolve_global_batch(settings, world) >= world
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 8])
+def test_with_a_batch_per_process_batch_and_learning_rate_grow_with_the_nodes(nodes):
+    values = helm.merged(
+        helm.yaml.safe_load((helm.ROOT / "examples" / "weak-scaling.yaml").read_text()),
+        helm.at("global.training.nodes", nodes),
+    )
+    objects = helm.documents(helm.template(values))
+    (world,) = worlds(objects)
+    settings = config.build(json.loads(helm.only(helm.template(values), "ConfigMap")["data"]["config.json"]))
+    batch = config.resolve_global_batch(settings, world)
+    assert (world, batch) == (8 * nodes, 2048 * nodes)
+    assert optim.peak_learning_rate(settings.optimizer, batch) == pytest.approx(2.048 * nodes)

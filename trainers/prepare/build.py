@@ -172,6 +172,8 @@ def _of_the_input() -> Iterator[None]:
     try:
         yield
     except UserError as error:
+        if isinstance(error.__cause__, ImportError):  # an image gets no package while it waits
+            raise
         raise InputError(str(error)) from None
 
 

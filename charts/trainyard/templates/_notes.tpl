@@ -40,6 +40,10 @@ WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets on
 all fit on one node, the others wait for ever. ReadWriteMany needs a StorageClass that can (NFS, CephFS, Filestore, FSx, Azure Files).
 {{ end }}
 {{- end }}
+{{- if and .Values.dataset.enabled (hasPrefix "gs://" .Values.dataset.source.url) }}
+WARNING: dataset.source.url is gs://..., for which the image needs the package gcsfs. This project's images do not have it: build one that
+has, or read the bucket by s3:// and its endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).
+{{ end }}
 {{- $made := dict }}
 {{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "registry" }}{{ $made = merge $made (dict (values . | compact | join "") true) }}{{ end }}
 {{- if and .Values.secrets.enabled (compact (keys $made)) }}
