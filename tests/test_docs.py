@@ -1,4 +1,4 @@
-"""Command blocks of README.md and docs/ run, or say in a comment above what they need or which test runs their programs.
+"""Command blocks of README.md and docs/ run, or say above what they need or which test runs their programs.
 
 A block is fenced as bash. Above it may stand one of:
     <!-- needs: a cluster with GPUs -->       what this machine lacks
