@@ -104,8 +104,13 @@ def is_text(schema: Schema) -> bool:
     return "say" in schema
 
 
+def said_in_words(schema: Schema) -> bool:
+    """Whether the chart's own words speak of a value of another type."""
+    return schema.get("type") in ("array", "object", "number", "integer") and "enum" not in schema
+
+
 def loose(node: Any, pool: Schema, named: bool = False) -> Any:
-    """Leave out of a schema what the chart's templates say: unknown keys, texts, and maps that should be lists."""
+    """Leave out of a schema what the chart's templates say: unknown keys, texts, and most values of another type."""
     if isinstance(node, list):
         return [loose(item, pool) for item in node]
     if not isinstance(node, dict):
@@ -119,7 +124,7 @@ def loose(node: Any, pool: Schema, named: bool = False) -> Any:
         return out
     if out.get("additionalProperties") is False:
         del out["additionalProperties"]
-    if out.get("type") == "array":
+    if said_in_words(out):
         del out["type"]
     return out
 

@@ -46,7 +46,9 @@ def from_values(values: Path) -> Schema:
 def give_pod_settings(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> None:
     """Add the settings that every kind of pod has, in place; without a default, so that a wrong kind is said once."""
     every = own["pod-settings"]["properties"]
-    training = umbrella["properties"]["global"]["properties"]["training"]
+    shared = umbrella["properties"]["global"]["properties"]
+    shared["scheduling"]["properties"] |= own["placement-lists"]["properties"]
+    training = shared["training"]
     training["properties"] |= every | own["training-settings"]["properties"]
     subcharts["mpijob"]["properties"]["launcher"]["properties"] |= every
     subcharts["filebrowser"]["properties"] |= every
@@ -105,7 +107,7 @@ def files() -> dict[Path, str]:
     strict = bundle(umbrella, known)
     # Kubernetes' own definitions stay closed: the chart has no words for them
     opened = {name: schema if name.startswith("k8s.") else loose(schema, known) for name, schema in known.items()}
-    keys = book(umbrella, known, words["lists"])
+    keys = book(umbrella, known, words["lists"], words["maps"])
     values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
     return {

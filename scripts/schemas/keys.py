@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from bundle import REF, Schema, is_text
+from bundle import REF, Schema, is_text, said_in_words
 
 # A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
-# texts, "[]" for any list, and 1 for what Helm's schema alone looks at.
+# texts, "[]" for any list, "{}" for any map, 2 for a number, 3 for a whole one, 1 for what Helm's schema says.
 Shape = dict[str, Any] | str | int
+TYPES = {"object": "{}", "number": 2, "integer": 3}
 OTHER = "~"  # below it stand pairs of a pattern and a shape, for keys that users name
 
 
@@ -27,7 +28,7 @@ class Book:
         if schema.get("type") == "array":
             inner = self.shape(schema.get("items", {}))
             return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
-        return 1
+        return TYPES[schema["type"]] if said_in_words(schema) else 1
 
     def _named(self, name: str) -> Shape:
         """Return the shape of a definition; Kubernetes' own are closed by Helm's schema."""
@@ -51,12 +52,12 @@ class Book:
         return found
 
 
-def book(umbrella: Schema, pool: Schema, lists: dict[str, str]) -> Schema:
+def book(umbrella: Schema, pool: Schema, lists: dict[str, str], maps: dict[str, str]) -> Schema:
     """Return what files/keys.json holds."""
     made = Book(pool)
     keys = made.shape(umbrella)
     assert isinstance(keys, dict)
-    return {"keys": keys, "shared": made.shared, "formats": made.formats, "lists": lists}
+    return {"keys": keys, "shared": made.shared, "formats": made.formats, "lists": lists, "maps": maps}
 
 
 def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:

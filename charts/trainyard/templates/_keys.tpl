@@ -1,7 +1,8 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which scripts/schemas/generate makes of the annotated
 values, holds the tree of all keys: below a key stands a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a text
-of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 1 for what the schema alone looks at.
+of that format, `[]=FORMAT` for a list of them, `[]` for any list, `{}` for any map, 2 for a number, 3 for a whole one, or 1 for what the schema
+alone looks at.
 */}}
 {{- define "trainyard.keyErrors" -}}
 {{- $book := .Files.Get "files/keys.json" | fromJson -}}
@@ -17,11 +18,17 @@ of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 
 {{- if regexMatch (first .) $key -}}{{- $shape = last . -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if not (or (kindIs "float64" $shape) (kindIs "invalid" $value)) -}}
 {{- $path := printf "%s%s" $.path $key -}}
+{{- if not $shape }}
+{{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
+{{- else if kindIs "float64" $shape -}}
+{{- if gt $shape 1.0 }}{{ include "trainyard.number" (dict "value" $value "path" $path "whole" (eq $shape 3.0)) }}{{ end -}}
+{{- else -}}
 {{- if and (kindIs "string" $shape) (hasPrefix "#" $shape) -}}{{- $shape = get $.book.shared (trimPrefix "#" $shape) -}}{{- end -}}
-{{- if kindIs "map" $shape -}}
-{{- if kindIs "map" $value -}}
+{{- if or (kindIs "map" $shape) (eq (toString $shape) "{}") -}}
+{{- if not (kindIs "map" $value) }}
+{{ $path }} is {{ include "trainyard.kind" $value }}: {{ ternary "leave it out, or write" "write" (kindIs "invalid" $value) }} a map{{ with get $.book.maps $key }}, such as {{ . }}{{ end }}.
+{{- else if kindIs "map" $shape -}}
 {{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
 {{- end -}}
 {{- else if hasPrefix "=" $shape -}}
@@ -29,8 +36,6 @@ of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 
 {{- if not (and (kindIs "string" $value) (regexMatch $format.pattern $value)) -}}
 {{- include "trainyard.text" (dict "value" $value "path" $path "format" $format) -}}
 {{- end -}}
-{{- else if not $shape }}
-{{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
 {{- else if kindIs "slice" $value -}}
 {{- range $index, $item := $value -}}
 {{- include "trainyard.text" (dict "value" $item "path" (printf "%s[%d]" $path $index) "format" (get $.book.formats (trimPrefix "[]=" $shape))) -}}
@@ -39,6 +44,18 @@ of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 
 {{ $path }} is {{ include "trainyard.kind" $value }}: write a list{{ with get $.book.lists $key }}, such as {{ . }}{{ end }}.
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What is wrong with a number, if anything. Call with a dict: value, path, whole. */}}
+{{- define "trainyard.number" -}}
+{{- if kindIs "string" .value -}}
+{{- $typed := regexMatch "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$" .value }}
+{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" "a number" $typed }}{{ if $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
+{{- else if not (or (kindIs "float64" .value) (kindIs "int64" .value) (kindIs "int" .value)) }}
+{{ .path }} is {{ include "trainyard.kind" .value }}: write a number.
+{{- else if and .whole (ne (float64 (int64 .value)) (float64 .value)) }}
+{{ .path }} is {{ .value }}: write a whole number.
 {{- end -}}
 {{- end -}}
 
@@ -62,6 +79,7 @@ of that format, `[]=FORMAT` for a list of them, `[]` for a list of anything, or 
 {{- else if kindIs "slice" . -}}a list
 {{- else if kindIs "bool" . -}}true or false
 {{- else if kindIs "string" . -}}a text
+{{- else if kindIs "invalid" . -}}null
 {{- else -}}a number
 {{- end -}}
 {{- end -}}

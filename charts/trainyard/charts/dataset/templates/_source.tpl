@@ -42,7 +42,7 @@ names must agree with it.
 {{- if and (ne $kind "objectstore") (or $source.endpoint $source.anonymous) -}}
 {{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $kind) -}}
 {{- end -}}
-{{- if regexMatch "://[^/@]*@" $source.endpoint -}}
+{{- if regexMatch "://[^/@]*@" (toString $source.endpoint) -}}
 {{- fail "\n\ndataset.source.endpoint holds a user name or password, which would stand readable in a ConfigMap: take them out, and name a Secret in global.secrets.objectstore.existingSecret.\n" -}}
 {{- end -}}
 {{- mustToJson (dict "kind" $kind "key" $key "address" $address) -}}
