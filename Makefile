@@ -7,15 +7,15 @@ EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 demo: ## cluster, images, dataset, PyTorchJob and MPIJob, ending in a table of results
-	@scripts/demo/run
+	@scripts/machine cluster && scripts/demo/run
 demo-down: ## uninstall the demo and delete its namespace, data and results included
 	@scripts/demo/remove
 train: ## the demo's trainer on this machine, two processes, no cluster, under a minute
-	@scripts/train
+	@scripts/machine train && scripts/train
 test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
-	@scripts/test
+	@scripts/machine cluster && scripts/test
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
-	@scripts/test --without-cluster
+	@scripts/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: dozens of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
 	@scripts/bootstrap python sample mpi && .venv/bin/pytest -m 'soak and not e2e'
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
@@ -27,13 +27,13 @@ lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files cur
 format: ## let ruff format and mend what it can
 	@scripts/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
 cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1
-	@scripts/bootstrap python cluster && scripts/cluster/up$(if $(strip $(EXTRAS)), && scripts/cluster/extra $(EXTRAS))
+	@scripts/machine cluster && scripts/bootstrap cluster && scripts/cluster/up$(if $(strip $(EXTRAS)), && scripts/cluster/extra $(EXTRAS))
 cluster-down: ## take that cluster down; the machine is as before
 	@scripts/cluster/down
 images: ## build the images on the local bases and load them into the cluster
-	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/load
+	@scripts/bootstrap cluster && scripts/images/build && scripts/images/load
 push: ## build the images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
-	@scripts/bootstrap python cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
+	@scripts/bootstrap cluster && scripts/images/build && scripts/images/push "$(REGISTRY)"
 tools: ## build the pinned tools (helm3, helm4, ct ...) and link them in build/bin
 	@scripts/bootstrap python && scripts/tools/build
 schemas: ## regenerate the charts' values.schema.json and READMEs

@@ -1,9 +1,15 @@
 """The order of the tests: files that take long come first, so that the workers of a parallel run end together."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import ranks
+
+UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
+os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (scripts/bootstrap)
 HERE = Path(__file__).parent
 CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what needs the cluster or the images
 
@@ -17,3 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent not in CLUSTER and any(item.get_closest_marker(name) for name in ("e2e", "images")):
             raise pytest.UsageError(f"{item.nodeid} is marked e2e or images: move it to tests/e2e or tests/images")
     items.sort(key=lambda item: -seconds[item.path])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Hold a slot for each rank that the file's mark `ranks` names."""
+    mark = request.node.get_closest_marker("ranks")
+    if mark is None:
+        yield
+        return
+    with ranks.slots(mark.args[0]):
+        yield

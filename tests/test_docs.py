@@ -54,5 +54,21 @@ def test_the_named_test_runs_the_blocks_commands(block):
         assert " ".join(words) in test or '"' + '", "'.join(words) + '"' in test, f"{block.what} does not run: {line}"
 
 
+def test_architecture_names_files_and_functions_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tops = ("charts", "docs", "images", "scripts", "tests", "trainers")
+    tree = ["/pyproject.toml", *(f"/{path.relative_to(ROOT)}" for top in tops for path in (ROOT / top).rglob("*.*"))]
+    named = re.findall(r"`([\w./-]+(?:\.py|\.yaml|\.tpl|\.toml|/))(?::(\w+))?`", text)
+    assert len(named) > 50
+    for name, function in named:
+        if "NAME" in name:
+            continue
+        tracked = [path for path in tree if path.endswith(f"/{name}") or (name[-1] == "/" and f"/{name}" in path)]
+        assert tracked, f"docs/architecture.md: there is no {name}"
+        if function:
+            texts = [Path(f"{ROOT}{path}").read_text() for path in tracked]
+            assert any(f"def {function}(" in text for text in texts), f"docs/architecture.md: {name} has no {function}"
+
+
 def test_there_are_blocks_of_each_kind():
     assert {b.mark for b in blocks()} >= {"", "needs", "run by"}

@@ -1,13 +1,13 @@
-"""Train with PyTorch's DistributedDataParallel, on one process or many.
+"""Train with PyTorch's DistributedDataParallel or FSDP, on one process or many.
 
     python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
 
-`torchrun` in the place of `python -m trainers.launch` works too; the launcher also passes exit codes on and gives
-processes time to save when it is stopped.
+`torchrun` works in place of `python -m trainers.launch`. Our launcher also returns the exit code of the process that
+failed first, and gives processes time to save when it is stopped.
 """
 
-from trainers import entry
 from trainers.exits import guarded
+from trainers.training import command
 
 if __name__ == "__main__":
-    guarded(lambda: entry.main("trainers.ddp", "ddp", __doc__.splitlines()[0]))
+    guarded(lambda: command.main("trainers.ddp", "ddp", __doc__.splitlines()[0]))

@@ -1,7 +1,7 @@
 """How a process of this project ends: the exit codes, errors meant for people, and the pod's termination message.
 
 The codes are part of the interface. training-operator's `ExitCode` policy retries codes of 128 and above and gives up
-on lower ones, so what a retry cannot cure ends below 128.
+on lower ones, so permanent failures end below 128.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class InputError(UserError):
 
 
 class ExitError(Exception):
-    """A run that ends early for a known reason, with the exit code that says which."""
+    """A run that ends early for a known reason, with the exit code of that reason."""
 
     def __init__(self, message: str, code: int, details: dict[str, Any] | None = None) -> None:
         super().__init__(message, code, details)
@@ -58,7 +58,7 @@ class ExitError(Exception):
 def write_termination_message(message: str) -> None:
     """Leave the message where the kubelet looks for it; the first process of a container to do so wins.
 
-    The file exists only inside a pod. It is never created here, so a run as root on a plain machine leaves no file
+    The file exists only inside a pod. It is never created here, so that a run as root outside a pod leaves no file
     in /dev.
     """
     path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG))
@@ -77,7 +77,7 @@ def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
 def end_on_failed_preflight() -> None:
     """End 2 with the preflight's message, where the init container of this pod left one.
 
-    Operators look at a pod's main container alone: they would make a pod whose init container failed anew for ever.
+    Operators look at a pod's main container alone, and would recreate a pod whose init container failed forever.
     """
     handover = os.environ.get("TRAINYARD_PREFLIGHT")
     if handover and Path(handover).exists():
@@ -85,9 +85,9 @@ def end_on_failed_preflight() -> None:
 
 
 def die_with_launcher() -> None:
-    """Have the kernel kill this process when the launcher that started it is gone, however that ended.
+    """Make the kernel kill this process when the launcher that started it ends for any reason.
 
-    A process left alone would keep its peers on other nodes waiting, and write beside its own successor.
+    A process without its launcher would keep its peers on other nodes waiting, and write beside its own successor.
     """
     launcher = int(os.environ.get(LAUNCHER, "0"))
     if launcher and os.getppid() == launcher:
@@ -121,7 +121,7 @@ def guarded(main: Callable[[], int]) -> NoReturn:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     for thread in threading.enumerate():
-        if thread.name == FINISHED_FIRST:  # what was copied before a peer died is whole, and saves its steps
+        if thread.name == FINISHED_FIRST:  # a checkpoint copied before a peer died is whole, and saves its steps
             thread.join(FINISH_SECONDS)
     os._exit(code)
 

@@ -1,26 +1,48 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is there whole or not at all."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+# Errors of file systems that cannot sync a folder; any other is raised
+UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash at any moment, sees the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
+@contextlib.contextmanager
+def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for writing that takes its name when the block ends without an error; else nothing of it is left.
+
+    A reader, or a crash at any moment, sees the old content or the new, never a part. Without `durable` the new content
+    may be lost in a crash of the machine. Raises OSError.
+    """
+    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{threading.get_native_id()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a file whole (`atomic`); raises OSError."""
+    with atomic(path, durable=durable) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, atomically."""
+    """Write a value as JSON, atomically; raises OSError."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
@@ -34,16 +56,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder last through a crash, where the file system knows how to."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Make renames in a folder survive a crash of the machine, where its file system can; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def sha256(path: Path) -> str:
-    """Hash of a file's content."""
+    """SHA-256 of a file's content, in hexadecimal; raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

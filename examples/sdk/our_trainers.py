@@ -19,10 +19,11 @@ def train(arguments: list[str]) -> None:
     """Train as the command line of trainers.ddp says, on this process."""
     import sys
 
-    from trainers import entry, exits
+    from trainers import exits
+    from trainers.training import command
 
     sys.argv = ["trainers.ddp", *arguments]
-    exits.guarded(lambda: entry.main("trainers.ddp", "ddp", "Train through the SDK"))
+    exits.guarded(lambda: command.main("trainers.ddp", "ddp", "Train through the SDK"))
 
 
 def main() -> int:

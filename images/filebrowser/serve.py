@@ -7,7 +7,7 @@ Settings are environment variables: FILEBROWSER_ROOT (/srv: where the two folder
 lets the page upload to, move and delete in `results`).
 
 The password is read from its file, and copyparty gets its hash inside this process: no process list, file or log holds
-either. When the file changes the server starts anew with the new password, and whoever used the old one is logged out.
+either. When the file changes, the server restarts with the new password, and sessions of the old one end.
 """
 
 import os
@@ -24,8 +24,8 @@ from copyparty.__main__ import main as copyparty  # type: ignore[import-untyped]
 from copyparty.pwhash import PWHash  # type: ignore[import-untyped]
 
 FOLDERS = ("data", "results")
-LEAST, MOST = 8, 255  # characters of a password; copyparty takes no longer one
-WATCH = 5.0  # seconds between two looks at the password's file
+LEAST, MOST = 8, 255  # characters of a password; copyparty's limit
+WATCH = 5.0  # seconds between reads of the password's file
 HASH = "scrypt,13,1,8,1"  # 16 MiB and some 30 ms a guess
 SETTINGS = (
     # Files are listed and sent, not opened: no thumbnails, archives, READMEs or types that a link chooses
@@ -69,7 +69,7 @@ def arguments(env: dict[str, str], password: str, state: Path) -> list[str]:
 
 
 def restart_on_change(file: Path, password: str, state: Path) -> None:
-    """Start this program anew once the file holds another password that can be used."""
+    """Restart this program once the file holds another usable password."""
     said = ""
     while True:
         time.sleep(WATCH)

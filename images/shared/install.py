@@ -1,11 +1,11 @@
-"""Install Python packages into an image without moving what its base brings.
+"""Install Python packages into an image without changing those of its base.
 
-    install.py dependencies WANTED PINS [MORE_PINS]   what WANTED and MORE_PINS ask for and the base lacks
+    install.py dependencies WANTED PINS [MORE_PINS]   what the base lacks of WANTED and MORE_PINS
     install.py wheels DIR                             the wheels of DIR, then check what they require
 
-NVIDIA's image has a torch of its own, packages built for it, and a constraint file that PIP_CONSTRAINT names. So a
-version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; the rest
-is left to pip, which keeps what is there. Both commands end in an error if torch or torchvision changed.
+NVIDIA's image brings its own torch, packages built for that, and a constraint file that PIP_CONSTRAINT names. So a
+version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; pip
+keeps the others. Both commands end in an error if torch or torchvision changed.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 KEPT = ("torch", "torchvision")
-# Each s3fs needs the fsspec of the same version. The base's fsspec stays; if it is not ours, what hangs on it is free
+# Each s3fs needs the fsspec of the same version. The base's fsspec stays; if it is not ours, these are not pinned
 TIED = {"fsspec": {"s3fs", "aiobotocore", "botocore", "wrapt"}}
 PIP = [
     sys.executable,
@@ -48,7 +48,7 @@ def kept() -> dict[str, str]:
 
 
 def names_in(text: str) -> set[str]:
-    """The packages that a requirements or constraint file speaks of."""
+    """The packages that a requirements or constraint file names."""
     found = re.findall(r"(?m)^\s*([A-Za-z0-9][\w.-]*)", text)
     return {canonicalize_name(name) for name in found}
 
@@ -91,7 +91,7 @@ def dependencies(wanted_file: Path, pins: list[Path]) -> None:
 
 
 def wheels(folder: Path) -> None:
-    """Install the wheels as they are and check that all they require is there in a version that will do."""
+    """Install the wheels without dependencies, and check that the installed packages meet their requirements."""
     before = {d.metadata["Name"] for d in importlib.metadata.distributions()}
     files = sorted(str(file) for file in folder.glob("*.whl"))
     subprocess.check_call([*PIP, "--no-index", "--no-deps", *files])
@@ -103,7 +103,7 @@ def wheels(folder: Path) -> None:
 
 
 def unmet(requires: list[str]) -> list[str]:
-    """Those requirements that no installed package meets; extras are nobody's business here."""
+    """The requirements that no installed package meets, without those of extras."""
     missing = []
     for line in requires:
         requirement = Requirement(line)
@@ -120,7 +120,7 @@ def unmet(requires: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Run one of the two commands between two looks at torch."""
+    """Run one of the two commands, and fail if it changed torch."""
     command, *arguments = sys.argv[1:]
     before = kept()
     if command == "dependencies":

@@ -26,7 +26,7 @@ import torch.distributed as dist
 import torchvision
 from torch.distributed import checkpoint as dcp
 
-from trainers.checkpoint import Writer
+from trainers.run.checkpoint_writer import Writer
 
 CALM_STEPS = 4
 PICTURES, SIZE = 2, 64

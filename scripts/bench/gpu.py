@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,9 @@ class Stopwatch:
 
 def ours(job: Job, data: Path | None, compiled: bool) -> Found:
     """The engine's own loop."""
-    from trainers import config, engine, parallel
-    from trainers.rundir import RunDirectory
-    from trainers.telemetry.clock import Clock
-    from trainers.trainer import build
+    from trainers import config, parallel
+    from trainers.training import loop
+    from trainers.training.trainer import build
 
     steps = job.warm + job.steps + 1
     with tempfile.TemporaryDirectory(dir=job.folder) as name:
@@ -105,16 +104,16 @@ def ours(job: Job, data: Path | None, compiled: bool) -> Found:
                 "schedule": {"warmup_epochs": 0.0}, "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0},
             }
         )  # fmt: skip
-        place = parallel.locate(settings, "ddp")
-        strategy = parallel.connect(settings, "ddp", place, 1)
-        clock = Clock(time.monotonic())
-        trainer = build(settings, strategy, RunDirectory(settings), batch=job.batch, forwards=1, clock=clock)
-        trainer.watchdog.close()
+        place = parallel.locate("ddp")
+        plan = config.make_plan(settings, "ddp", place.world)
+        trainer = build(settings, plan, parallel.connect(settings, plan, place))
+        loop.resume(trainer)
+        trainer.records.watchdog.close()
         watch: Any = Stopwatch(job)
-        watch.clock, trainer.watchdog = clock, watch
-        trainer.saved = steps  # nothing is saved at the end
-        engine.train(trainer)
-        trainer.recorder.close()
+        watch.clock = trainer.records.clock
+        trainer.progress.saved = steps  # nothing is saved at the end
+        loop.train(replace(trainer, records=replace(trainer.records, watchdog=watch)))
+        trainer.records.recorder.close()
     return Found(job.batch * job.steps / watch.seconds, memory(job.device), watch.split)
 
 

@@ -13,7 +13,7 @@ CLASSES, WIDTH, HEIGHT, NOISE, QUALITY = 10, 500, 375, 18, 90
 def prepared(root: Path, count: int) -> Path:
     """Shards of so many training pictures below root, made where they are not there yet."""
     from trainers.prepare.build import build
-    from trainers.prepare.config import parse
+    from trainers.prepare.settings import parse
 
     folder, shards = root / f"pictures-{count}", root / f"shards-{count}"
     if not (shards / "manifest.json").exists():

@@ -168,7 +168,7 @@ def prepare() -> Path:
     peers.with_webdataset(archive, root / "webdataset")
     peers.with_litdata(archive, root / "litdata")
     from trainers.prepare.build import build
-    from trainers.prepare.config import parse
+    from trainers.prepare.settings import parse
 
     source = {"kind": "path", "path": str(archive)}
     build(parse({"source": source, "out": str(root / "prepared"), "layout": "imagefolder", "workers": 2}))

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,9 @@ def handwritten(world: int, steps: int) -> Callable[[], None]:
 
 def inside(out: Path, folder: Path, pairs: int) -> None:
     """One process: the engine's own loop, and the other's steps between its steps."""
-    from trainers import config, engine, parallel
-    from trainers.rundir import RunDirectory
-    from trainers.telemetry.clock import Clock
-    from trainers.trainer import build
+    from trainers import config, parallel
+    from trainers.training import loop
+    from trainers.training.trainer import build
 
     steps = WARM + pairs + 1
     settings = config.build(
@@ -98,16 +98,16 @@ def inside(out: Path, folder: Path, pairs: int) -> None:
             "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0},
         }
     )  # fmt: skip
-    place = parallel.locate(settings, "ddp")
-    strategy = parallel.connect(settings, "ddp", place, 1)
-    batch = SAMPLES * place.world
-    trainer = build(settings, strategy, RunDirectory(settings), batch=batch, forwards=1, clock=Clock(time.monotonic()))
-    trainer.watchdog.close()
+    place = parallel.locate("ddp")
+    plan = config.make_plan(settings, "ddp", place.world)
+    strategy = parallel.connect(settings, plan, place)
+    trainer = build(settings, plan, strategy)
+    loop.resume(trainer)
+    trainer.records.watchdog.close()
     turns: Any = Turns(handwritten(place.world, steps))
-    trainer.watchdog = turns
-    engine.train(trainer)
+    loop.train(replace(trainer, records=replace(trainer.records, watchdog=turns)))
     if place.rank == 0:
-        trainer.writer.wait()
+        trainer.records.writer.wait()
         out.write_text(json.dumps({"ours": turns.ours[WARM:], "peer": turns.peer[WARM:]}))
     strategy.barrier()
     sys.stdout.flush()

@@ -24,10 +24,20 @@ check_packages() {
 }
 
 check_kernel() {
-  [ -e /sys/fs/cgroup/memory/cgroup.procs ] ||
-    die "this machine has no cgroup v1 controllers below /sys/fs/cgroup, which the one-node cluster is made for: boot with systemd.unified_cgroup_hierarchy=0, or set KUBECONFIG to a cluster of your own"
+  local c
+  case $(cgroup_version) in
+    1) ;;
+    2)
+      for c in "${CONTROLLERS[@]}"; do
+        grep -qw "$c" "$UNIFIED" ||
+          die "this machine's cgroup v2 has no controller '$c' (it has: $(cat "$UNIFIED")): inside a container? Run on the machine itself, or set KUBECONFIG to a cluster of your own"
+      done
+      [ ! -e /sys/fs/cgroup/cgroup.type ] || die "/sys/fs/cgroup is not the root of this machine's cgroups (a container?): run on the machine itself, or set KUBECONFIG to a cluster of your own"
+      ;;
+    *) die "this machine has neither cgroup v2 nor v1 at /sys/fs/cgroup: set KUBECONFIG to a cluster of your own" ;;
+  esac
   unshare -m -n -p --fork true 2> /dev/null || die "no new namespaces may be made here (an unprivileged container?): run on the machine itself, or set KUBECONFIG to a cluster of your own"
-  grep -qw overlay /proc/filesystems || die "this kernel has no overlay file system, which containerd needs"
+  grep -qw overlay /proc/filesystems || modprobe overlay 2> /dev/null || die "this kernel has no overlay file system, which containerd needs"
 }
 
 check_disk() {

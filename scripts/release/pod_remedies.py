@@ -123,7 +123,7 @@ STORAGE: tuple[tuple[str, str], ...] = (
     (
         r"[Ss]ecret \"?[\w./-]+\"? not found",
         "create that Secret in this namespace, or correct its name in values; the pod waits for it and then starts by "
-        "itself (one that an operator makes has a line of its own)",
+        "itself (one that an operator creates has a line of its own)",
     ),
     (r"couldn't find key \S+ in Secret|references non-existent secret key", "add that key to the Secret"),
     (r"configmap \"?[\w./-]+\"? not found", "the release's ConfigMap is gone: run helm upgrade again"),
@@ -244,7 +244,7 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
     ),
     (r"prepare: waiting: ", "mend what it says; then it continues by itself, without an upgrade"),
     (
-        r"a Secret that an operator makes",
+        r"a Secret that an operator creates",
         "see the line of its ExternalSecret; when the Secret is there, the pod continues by itself",
     ),
     (

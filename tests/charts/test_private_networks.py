@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import files, guarded
-from tests.prepare import archives
+from tests.prepare import make_archives
 
 from . import helm
 from .pods import LocalPod
@@ -23,8 +23,8 @@ PASSWORD = "correct-horse"
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small archive."""
-    members = archives.imagenet(train=12, val=6)
-    return archives.write_zip(tmp_path_factory.mktemp("archive") / "pets.zip", members)
+    members = make_archives.imagenet(train=12, val=6)
+    return make_archives.write_zip(tmp_path_factory.mktemp("archive") / "pets.zip", members)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_what_is_mended_outside_of_the_values_is_found_without_an_upgrade(archiv
             first = process.stdout.readline()
             assert first.startswith("prepare: waiting: ")
             assert "404" in first
-            assert "tried again in 10 s, for at most 1 min" in first
+            assert "retried in 10 s, for at most 1 min" in first
             (served / "pets.zip").write_bytes(archive.read_bytes())
             said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from trainers import config, optim
+from trainers import config
+from trainers.training import schedule
 
 from . import helm
 
@@ -46,4 +47,4 @@ def test_with_a_batch_per_process_batch_and_learning_rate_grow_with_the_nodes(no
     settings = config.build(json.loads(helm.only(helm.template(values), "ConfigMap")["data"]["config.json"]))
     batch = config.resolve_global_batch(settings, world)
     assert (world, batch) == (8 * nodes, 2048 * nodes)
-    assert optim.peak_learning_rate(settings.optimizer, batch) == pytest.approx(2.048 * nodes)
+    assert schedule.peak_learning_rate(settings.optimizer, batch) == pytest.approx(2.048 * nodes)

@@ -132,8 +132,8 @@ def test_a_preflight_that_hands_its_failure_over():
     assert "remedy" not in explain(pods=[thing("Pod", "demo-x-master-0", status)])
 
 
-PREPARES = "prepare: waiting: there are no Kaggle credentials in the environment (it is tried again in 40 s)"
-WAITS_FOR_KEY = "preflight: waiting for /etc/trainyard/WANDB_API_KEY, a Secret that an operator makes, 590 s left"
+PREPARES = "prepare: waiting: there are no Kaggle credentials in the environment (retried in 40 s)"
+WAITS_FOR_KEY = "preflight: waiting for /etc/trainyard/WANDB_API_KEY, a Secret that an operator creates, 590 s left"
 
 
 @pytest.mark.parametrize(

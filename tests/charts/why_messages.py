@@ -216,11 +216,11 @@ FURTHER = {
     "/results has 9.0 MiB free, and 256.0 MiB are wanted: free space or enlarge": "StorageClass allows expansion",
     "/etc/trainyard/secrets/wandb/WANDB_API_KEY did not appear within 600 s: its Secret has not been made, or lacks "
     "the key": "a longer secrets.external.wait",
-    "preflight: waiting for /etc/WANDB_API_KEY, a Secret that an operator makes, 590 s left": "its ExternalSecret",
+    "preflight: waiting for /etc/WANDB_API_KEY, a Secret that an operator creates, 590 s left": "its ExternalSecret",
     "prepare: waiting: https://data.example.com/pets.zip was refused: the server answered 401 Unauthorized; check that "
-    "its signature has not expired (it is tried again in 10 s, for at most 1440 min)": "without an upgrade",
+    "its signature has not expired (retried in 10 s, for at most 1440 min)": "without an upgrade",
     "prepare: waiting: https://data.example.com/pets.zip cannot be asked for: the proxy wants a user name and password "
-    "(it is tried again in 10 s, for at most 1440 min)": "delete this pod",
+    "(retried in 10 s, for at most 1440 min)": "delete this pod",
     "/data/imagenet/manifest.json did not appear within 600 s (no shard is finished yet)": "dataset.enabled: true",
     "/data/imagenet/train/shard-00000.tar has 5 bytes instead of 9 (1 wrong in all)": "only what is damaged is made",
     "/data/imagenet/manifest.json is not a manifest (not a JSON object)": "the data on the claim is damaged",

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from tests import patience
+from tests.patience import Found
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
@@ -14,18 +16,9 @@ OWN = Path(KUBECONFIG) == ROOT / "build" / "kubeconfig"  # the cluster of `make 
 ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/build/bin:{os.environ['PATH']}"}
 
 
-def run(*command: str | Path, check: bool = True, timeout: float = 300, stdin: str | None = None):
+def run(*command: str | Path, check: bool = True, stdin: str | None = None):
     """Run a command in the project's root; with `check`, an error shows all that it printed."""
-    done = subprocess.run(
-        [str(c) for c in command],
-        cwd=ROOT,
-        env=ENV,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+    done = patience.run([str(c) for c in command], stdin, stirring, cwd=ROOT, env=ENV)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(map(str, command))} ended {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
@@ -46,16 +39,19 @@ def helm(*args: str | Path, program: str = "helm3", **kwargs):
     return run(program, *args, **kwargs)
 
 
-def until(what: str | Callable[[], str], look: Callable[[], object], seconds: float = 120):
-    """Return what `look` finds once it finds something; fail with `what` after some seconds."""
-    begun = time.monotonic()
-    end = begun + seconds
-    while not (found := look()):
-        now = time.monotonic()
-        assert now < end, f"not within {seconds:.0f} s: {what() if callable(what) else what}"
-        time.sleep(max(0.5, now - begun))  # looking may cost more than what is looked for
-        begun = time.monotonic()
-    return found
+def stirring() -> object:
+    """Return what changes while anything goes on in the cluster: its pods, their events and the size of their logs."""
+    listed = "{range .items[*]}{.metadata.uid}/{.metadata.resourceVersion} {end}"
+    command = ["kubectl", "get", "pods,events", "-A", "-o", f"jsonpath={listed}"]
+    objects = patience.run(command, env=ENV).stdout
+    node = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run/node.pid"
+    logs = Path("/proc", node.read_text().strip(), "root/var/log/pods").rglob("*.log") if OWN else ()
+    return objects, sum(log.stat().st_size for log in logs)
+
+
+def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
+    """Return what `look` finds once it finds something; fail with `what` when nothing stirs in the cluster any more."""
+    return patience.wait(what, look, stirring)
 
 
 def why(release: str, namespace: str) -> str:
@@ -63,9 +59,22 @@ def why(release: str, namespace: str) -> str:
     return run("scripts/why", release, "-n", namespace, check=False).stdout
 
 
-def follow(release: str, namespace: str, seconds: int) -> str:
-    """Follow a release until all of its jobs have succeeded."""
-    return run("scripts/follow", release, "-n", namespace, "--timeout", str(seconds), timeout=seconds + 60).stdout
+def follow(release: str, namespace: str) -> str:
+    """Follow a release until all of its jobs have succeeded; fail when nothing stirs in the cluster any more."""
+    command = ["scripts/follow", release, "-n", namespace, "--timeout", "86400"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        said: list[str] = []
+        reader = threading.Thread(target=lambda: said.extend(process.stdout or ()))
+        reader.start()
+        try:
+            until(lambda: "".join(said) + why(release, namespace), lambda: process.poll() is not None)
+        finally:
+            process.kill()
+            reader.join()
+    assert process.returncode == 0, "".join(said)
+    return "".join(said)
 
 
 def watch(see: Callable[[dict], object], *what: str) -> subprocess.Popen[str]:

@@ -107,7 +107,7 @@ def calm(tmp_path_factory):
 
 def add_on(name: str) -> None:
     """Start an add-on in the one-node cluster; skip where the user's own cluster lacks it."""
-    done = cluster.run("scripts/cluster/extra", name, check=cluster.OWN, timeout=1200)
+    done = cluster.run("scripts/cluster/extra", name, check=cluster.OWN)
     if done.returncode:
         pytest.skip(done.stderr.strip())
 

@@ -104,7 +104,7 @@ def synced(health: str, without: str = "") -> Callable[[dict], bool]:
     return look
 
 
-def becomes(name: str, wanted: Callable[[dict], object], what: str, seconds: float) -> dict:
+def becomes(name: str, wanted: Callable[[dict], object], what: str) -> dict:
     """Wait until an Application is as wanted, and return it."""
     last: dict = {}
 
@@ -113,7 +113,7 @@ def becomes(name: str, wanted: Callable[[dict], object], what: str, seconds: flo
         last = application(name)
         return last and wanted(last)
 
-    until(lambda: f"{name} {what}: {trouble(last)}", look, seconds)
+    until(lambda: f"{name} {what}: {trouble(last)}", look)
     return last
 
 

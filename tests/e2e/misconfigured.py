@@ -60,7 +60,7 @@ def seed(namespace: str, image: str) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "seed"}, "spec": spec}
     apply(namespace, claim("data"), claim("results"), pod)
     done = "--for=jsonpath={.status.phase}=Succeeded"
-    waited = cluster.run("kubectl", "wait", "-n", namespace, "pod/seed", done, "--timeout=90s", check=False)
+    waited = cluster.run("kubectl", "wait", "-n", namespace, "pod/seed", done, "--timeout=24h", check=False)
     assert waited.returncode == 0, kubectl("logs", "seed", "-n", namespace, check=False) + waited.stderr
 
 

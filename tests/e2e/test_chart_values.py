@@ -9,7 +9,7 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until, why
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.soak]
 RELEASE = "team"
 SETTINGS = [
     "--set", "global.storage.uid=2001,global.storage.gid=2002",
@@ -25,7 +25,7 @@ SETTINGS = [
 def done(namespace, archive, install):
     """A release whose jobs have ended, run as another user in folders of its claims."""
     install(RELEASE, namespace, *SETTINGS)
-    print(cluster.follow(RELEASE, namespace, 600))
+    print(cluster.follow(RELEASE, namespace))
     return namespace
 
 
@@ -76,12 +76,12 @@ def drop(namespace: str) -> None:
     """Delete that release's objects, and wait until its pods have gone."""
     own = ("-n", namespace, "-l", "app.kubernetes.io/instance=apart")
     kubectl("delete", "pytorchjob,configmap", *own)
-    until("pods gone", lambda: not get("pods", *own[1:]), 180)
+    until("pods gone", lambda: not get("pods", *own[1:]))
 
 
 @pytest.mark.skipif(not cluster.OWN, reason="it names an image inside the one-node cluster")
 def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
-    """The Worker's init container gives up, and is tried again, until the Master's image is there."""
+    """The Worker's init container gives up, and is retried, until the Master's image is there."""
     text = manifest(done, image)
     name = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
     first, worker, after = re.split(r"(\n    Worker:)", text, maxsplit=1)
@@ -92,13 +92,13 @@ def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
         return "".join(pod["metadata"]["uid"] for pod in get("pods", done, *own))
 
     try:
-        before = until("the Worker is there", worker_pod, 60)
-        until("another Worker", lambda: worker_pod() not in ("", before), 240)
+        before = until("the Worker is there", worker_pod)
+        until("another Worker", lambda: worker_pod() not in ("", before))
         assert "Failed" not in why("apart", done)
         socket = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run" / "containerd.sock"
         tag = ("ctr", "-a", socket, "-n", "k8s.io", "images", "tag", name, f"{name}-late")
         cluster.run("scripts/cluster/in-node", *tag)
-        print(cluster.follow("apart", done, 600))
+        print(cluster.follow("apart", done))
         cluster.run("scripts/cluster/in-node", *tag[:5], "images", "rm", f"{name}-late")
     finally:
         drop(done)

@@ -12,9 +12,9 @@ import pytest
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 from trainers.prepare.build import build
-from trainers.prepare.config import parse
+from trainers.prepare.settings import parse
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "shared"
 PODS = 3
 PREPARATION = {"shard_mb": 1, "workers": 1}
@@ -62,7 +62,7 @@ def trainer(namespace: str) -> str:
 
 def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, far_archive, install):
     install(RELEASE, namespace, *SETTINGS, "--set", f"dataset.source.url={far_archive}")
-    master = until("a trainer's pod", lambda: trainer(namespace), 60)
+    master = until("a trainer's pod", lambda: trainer(namespace))
 
     def waiting() -> str:
         return logs(namespace, master, "-c", "preflight")
@@ -70,25 +70,23 @@ def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, f
     until(
         lambda: f"the trainer says how many shards are finished: {waiting()}",
         lambda: re.search(r"waiting for /data/fashion/manifest\.json \([1-9]\d* shards are finished\)", waiting()),
-        120,
     )
-    victims = until("part 0 still at work", lambda: preparing(namespace, "Running").get("0"), 30)
+    victims = until("part 0 still at work", lambda: preparing(namespace, "Running").get("0"))
     before = logs(namespace, victims[0])
     assert "prepared /data/fashion" not in before
     kubectl("delete", "pod", victims[0], "-n", namespace, "--force", "--grace-period=0")
-    until("another pod for part 0", lambda: set(preparing(namespace).get("0", [])) - set(victims), 60)
+    until("another pod for part 0", lambda: set(preparing(namespace).get("0", [])) - set(victims))
 
     until(
         lambda: f"training by itself; the preflight says: {waiting()}",
         lambda: "step" in logs(namespace, master, "-c", "pytorch"),
-        240,
     )
     said = "".join(logs(namespace, pod) for pods in preparing(namespace).values() for pod in pods)
     assert "are finished from before and kept" in said
     assert "prepared /data/fashion: 6,000 train and 2,000 val samples" in said
-    until("every pod of the preparation done", lambda: len(preparing(namespace, "Succeeded")) == PODS, 60)
+    until("every pod of the preparation done", lambda: len(preparing(namespace, "Succeeded")) == PODS)
     until("training done", lambda: get("pods", namespace, "-l", "training.kubeflow.org/job-role=master")[0]["status"]
-          ["phase"] == "Succeeded", 120)  # fmt: skip
+          ["phase"] == "Succeeded")  # fmt: skip
 
 
 def test_the_shards_are_those_of_one_process(namespace, tmp_path):

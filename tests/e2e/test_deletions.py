@@ -8,9 +8,10 @@ import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until
-from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
+from tests.e2e.gated import Gate
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(130)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(130)]
 RELEASE = "gone"
 SETTINGS = ["--set", "mpijob.runPolicy.suspend=false", *HELM]
 ROLES = {
@@ -32,10 +33,10 @@ class Watch:
                 self.codes[pod["metadata"]["name"], pod["metadata"]["uid"]] = ended["exitCode"]
 
 
-def newest(namespace, job):
-    """Return the name of the pod that tells of a job's progress."""
+def newest(namespace, job, key="name"):
+    """Return the name of the pod that tells of a job's progress, or its uid."""
     pods = get("pods", namespace, "-l", ROLES[job])
-    return max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"]["name"] if pods else ""
+    return max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"][key] if pods else ""
 
 
 def trained(namespace, job, starts, beyond=4):
@@ -57,21 +58,29 @@ def delete(namespace, *pods):
 
 
 @pytest.fixture(scope="module")
-def disturbed(namespace, archive, install, tmp_path_factory):
+def disturbed(namespace, archive, image, install, tmp_path_factory):
     """Run both jobs to the end, each with two of its pods deleted; what they left, exit codes, and whom was deleted."""
+    gate = Gate(namespace, image, FIRST)
     install(RELEASE, namespace, *SETTINGS)
+    gate.stand(f"{RELEASE}-results")
     watch = Watch(namespace)
     deleted = []
     try:
-        until("both jobs train", lambda: all(trained(namespace, job, 1) for job in ROLES), 180)
+        until("both jobs train", lambda: all(trained(namespace, job, 1) for job in ROLES))
         names = [p["metadata"]["name"] for p in get("pods", namespace)]
         master = next(name for name in names if name.endswith("-master-0"))
         workers = {"ddp": master.replace("-master-0", "-worker-0")}
         workers["mpi"] = next(name for name in names if name.endswith("-worker-0") and name != workers["ddp"])
         deleted += delete(namespace, master, workers["mpi"])
-        until("both jobs train again", lambda: all(trained(namespace, job, 2) for job in ROLES), 120)
+        until("both jobs train again", lambda: gate.creep() and all(trained(namespace, job, 2, 0) for job in ROLES))
+        before = {job: newest(namespace, job, "uid") for job in ROLES}
         deleted += delete(namespace, workers["ddp"], newest(namespace, "mpijob"))
-        cluster.follow(RELEASE, namespace, 150)
+        until(
+            "both jobs have stopped again",
+            lambda: gate.creep() and all(newest(namespace, job, "uid") != uid for job, uid in before.items()),
+        )
+        gate.open()
+        cluster.follow(RELEASE, namespace)
     finally:
         watch.process.terminate()
     folder = tmp_path_factory.mktemp("gone")

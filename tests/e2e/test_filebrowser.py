@@ -18,7 +18,7 @@ from tests.e2e.cases import nested
 from tests.e2e.cluster import get, kubectl, until, why
 from tests.images.page import ask, form, listing, log_in
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.takes(30)]
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(30)]
 RELEASE, NAME = "files", "files-filebrowser"
 BEGUN, REFUSED = 120, (401, 403)
 SHARD, SUMMARY = "/data/imagenet/train/shard-00000.tar", "/results/runs/resnet50/summary.json"
@@ -121,11 +121,10 @@ def page(namespace, image) -> Iterator[Page]:
     upgrade(namespace, image)
     pod = filler(f"{image['registry']}/trainyard-filebrowser:{image['tag']}")
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
-    kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=240s")
+    kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=24h")
     until(
         lambda: why(RELEASE, namespace) + kubectl("logs", "-n", namespace, "fill", check=False),
         lambda: get("pods", namespace, "--field-selector=metadata.name=fill")[0]["status"]["phase"] == "Succeeded",
-        BEGUN,
     )
     with forwarded(namespace) as url:
         yield Page(url, kept_password(namespace), namespace)
@@ -216,7 +215,7 @@ def test_a_new_password_needs_no_restart(page: Page):
     def taken() -> bool:
         return "workers OK" in kubectl("logs", *place).partition("the password has changed")[2]
 
-    until("the page takes the new password", taken, 100)
+    until("the page takes the new password", taken)
     with forwarded(page.namespace) as url:
         file = url + SUMMARY
         assert ask(file, page.password).status == 200
@@ -234,5 +233,5 @@ def test_a_missing_secret_is_named(page: Page, image):
         seen[0] = why(RELEASE, page.namespace)
         return 'secret "missing" not found' in seen[0] and "create that Secret in this namespace" in seen[0]
 
-    until(lambda: seen[0], named, 60)
+    until(lambda: seen[0], named)
     assert f"deployment/{NAME}" in seen[0]

@@ -5,11 +5,13 @@ import re
 
 import pytest
 
-from tests.e2e import cluster
+from tests.e2e import cluster, gated
 from tests.e2e.cluster import get, kubectl, until
+from tests.e2e.gated import Gate
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(70)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(70)]
 RELEASE = "stop"
+FIRST = 14  # steps after which it is held: beyond a checkpoint
 KEY = "a-key-that-is-not-one"
 SETTINGS = [
     "--set", "pytorchjob.enabled=false", "--set", "mpijob.runPolicy.suspend=false",
@@ -18,6 +20,7 @@ SETTINGS = [
     "--set", "global.training.config.wandb.mode=off",
     "--set", "global.secrets.wandb.existingSecret=wandb",
     "--set", "global.training.env[0].name=TRAINYARD_PROBE,global.training.env[0].value=from values",
+    *gated.settings(FIRST, env=3),
 ]  # fmt: skip
 
 
@@ -51,17 +54,19 @@ def ranks_environment(namespace: str, pod: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def running(namespace, archive, install):
+def running(namespace, archive, image, install):
     """An MPIJob that has saved a checkpoint and still trains."""
     kubectl("create", "secret", "generic", "wandb", "-n", namespace, f"--from-literal=WANDB_API_KEY={KEY}")
+    gate = Gate(namespace, image, FIRST)
     install(RELEASE, namespace, *SETTINGS)
-    until("a checkpoint", lambda: steps_done(namespace) > 12, 240)
-    return namespace
+    gate.stand(f"{RELEASE}-results")
+    until("a checkpoint", lambda: steps_done(namespace) > 12)
+    return gate
 
 
 def test_environment_and_secrets_reach_every_mpi_rank(running):
-    workers = get("pods", running, "-l", "training.kubeflow.org/job-role=worker")
-    found = [rank for pod in workers for rank in ranks_environment(running, pod["metadata"]["name"])]
+    workers = get("pods", running.namespace, "-l", "training.kubeflow.org/job-role=worker")
+    found = [rank for pod in workers for rank in ranks_environment(running.namespace, pod["metadata"]["name"])]
     assert sorted(int(rank["rank"]) for rank in found) == [0, 1, 2, 3]
     for rank in found:
         assert rank["probe"] == "from values"
@@ -70,10 +75,12 @@ def test_environment_and_secrets_reach_every_mpi_rank(running):
 
 
 def test_a_run_uninstalled_in_the_middle_continues_from_its_checkpoint(running, install):
-    cluster.helm("uninstall", RELEASE, "-n", running, "--wait")
-    until("pods gone", lambda: not get("pods", running, "-l", f"app.kubernetes.io/instance={RELEASE}"), 90)
-    install(RELEASE, running, *SETTINGS)
-    cluster.follow(RELEASE, running, 300)
-    assert "resumed at step" in progress(running)
-    logs = [kubectl("logs", p["metadata"]["name"], "-n", running, "--all-containers") for p in get("pods", running)]
+    space, own = running.namespace, ("-l", f"app.kubernetes.io/instance={RELEASE}")
+    cluster.helm("uninstall", RELEASE, "-n", space)
+    until("pods gone", lambda: running.creep() and not get("pods", space, *own))
+    install(RELEASE, space, *SETTINGS)
+    running.open()
+    cluster.follow(RELEASE, space)
+    assert "resumed at step" in progress(space)
+    logs = [kubectl("logs", p["metadata"]["name"], "-n", space, "--all-containers") for p in get("pods", space, *own)]
     assert KEY not in "".join(logs)

@@ -17,12 +17,12 @@ import pytest
 import torch
 import yaml
 
-from tests.e2e import cluster, queueing
+from tests.e2e import cluster, gated, queueing
 from tests.e2e.cluster import lines, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, state, steps
 from tests.e2e.undisturbed import weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.takes(110), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(8), pytest.mark.takes(110)]
 # release -> its kind, the container whose exit code tells, and its run
 KINDS = {
     "run": ("pytorchjob", "pytorch", "run-pytorchjob"),
@@ -30,12 +30,15 @@ KINDS = {
     "tj": ("trainjob", "node", "tj"),
 }
 NESTED = yaml.safe_load((EXAMPLES / "run.yaml").read_text())["global"]["training"]["config"]
+FIRST = 8  # steps after which they are held
+GATED = gated.settings(FIRST, env=1)
 CONFIG = {
     f"{key}.{inner}" if inner else key: value
     for key, below in NESTED.items()
     for inner, value in (below if isinstance(below, dict) else {"": below}).items()
 }
 STEPS = CONFIG["max_steps"]
+CONFIG["model.name"] = gated.MODEL
 
 
 @dataclass
@@ -46,6 +49,7 @@ class Story:
     suffix: str
     install: Callable
     watch: Watch
+    gate: gated.Gate
     short: dict[str, int] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     refused: str = ""
@@ -75,12 +79,12 @@ def prepare(folder: Path) -> Path:
 def wait_in_the_queue(story: Story) -> None:
     """Queue a run of each kind where the quota holds one pod; only the dataset's Job, which is one, is admitted."""
     give(f"small{story.suffix}", "100m")
-    story.install("run", story.namespace, values=EXAMPLES / "run.yaml")
+    story.install("run", story.namespace, *GATED, values=EXAMPLES / "run.yaml")
     for release in ("mpi", "tj"):
         only = f"dataset.enabled=false,global.training.operator={KINDS[release][0]}"
         operator = ["--set", f"{only},mpijob.launcher.resources.requests.cpu=50m"]
-        story.install(release, story.namespace, *CLAIMS, *operator, values=EXAMPLES / "run.yaml")
-    until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"), 240)
+        story.install(release, story.namespace, *CLAIMS, *operator, *GATED, values=EXAMPLES / "run.yaml")
+    until("the dataset is prepared", lambda: state(story.namespace, "job", "run").startswith("Complete"))
     story.note("run", "its dataset's Job, of 100m, was admitted into a quota of 100m before it, and is complete")
     prepared = len(pods(story.namespace, "run"))
     story.short = most_pods(story.namespace, list(KINDS), 4)
@@ -93,20 +97,22 @@ def wait_in_the_queue(story: Story) -> None:
 def give_way(story: Story) -> None:
     """Admit them, take their places for a run of higher priority, and wait until all have ended."""
     give(f"small{story.suffix}", "650m")
-    until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS), 400)
+    story.gate.stand("run-results")
+    until("all train", lambda: all(steps(story.namespace, release)[1] >= 3 for release in KINDS))
     story.note("all", "admitted into a quota of 650m, and train")
     other = ["--set", "global.scheduling.queue=other"]
-    refused = story.install("run", story.namespace, *other, check=False, values=EXAMPLES / "run.yaml")
+    refused = story.install("run", story.namespace, *GATED, *other, check=False, values=EXAMPLES / "run.yaml")
     story.refused = refused.stderr
     urgent = f"global.scheduling.queuePriority=deadline{story.suffix},global.training.resources.requests.cpu=325m"
     story.install("deadline", story.namespace, "--set", urgent, values=EXAMPLES / "deadline.yaml")
-    until("all have given way", lambda: all(story.codes(release) for release in KINDS), 200)
+    until("all have given way", lambda: story.gate.creep() and all(story.codes(release) for release in KINDS))
     for release in KINDS:
         story.said[release] += why(release, story.namespace)
-    until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"), 300)
+    until("deadline has run", lambda: state(story.namespace, "pytorchjob", "deadline"))
     story.note("deadline", f"of 650m and a higher priority: {state(story.namespace, 'pytorchjob', 'deadline')}")
+    story.gate.open()
     waits = lambda: "\n".join(why(release, story.namespace) for release in KINDS)  # noqa: E731
-    until(waits, lambda: all(story.ended(release) for release in KINDS), 400)
+    until(waits, lambda: all(story.ended(release) for release in KINDS))
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +124,14 @@ def reference(calm, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def story(namespace, install, request, reference):
+def story(namespace, image, install, request, reference):
     """Play it."""
     for needed in ("kueue", "trainer_v2", "archive"):
         request.getfixturevalue(needed)
     watch = Watch(namespace)
     try:
         with queueing.queues(namespace) as suffix:
-            found = Story(namespace, suffix, install, watch)
+            found = Story(namespace, suffix, install, watch, gated.Gate(namespace, image, FIRST))
             wait_in_the_queue(found)
             give_way(found)
             yield found

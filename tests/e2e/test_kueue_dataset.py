@@ -16,7 +16,7 @@ from tests.e2e.cases import Case, Named, installer, table, watch
 from tests.e2e.cluster import kubectl, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.takes(70), pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(3), pytest.mark.takes(70)]
 IDLE = 40  # seconds for which trainers hold their quota while nobody prepares
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
 # What keeps a job waiting, and what scripts/why says of it
@@ -77,7 +77,7 @@ class Pair:
         own = f"{QUEUE}={self.name},global.dataset.name={self.name}"
         only = f"{own},dataset.enabled=false,global.training.config.max_steps=1,global.dataset.idleWait={self.idle}"
         self.install(self.name, self.namespace, *CLAIMS, "--set", only, values=EXAMPLES / "run.yaml")
-        until("it waits for its dataset", self.waits, 200)
+        until("it waits for its dataset", self.waits)
         alone = ",".join([own, "storage.enabled=false,pytorchjob.enabled=false", *more])
         self.install(f"{self.name}-data", self.namespace, *CLAIMS, "--set", alone, values=EXAMPLES / "run.yaml")
 
@@ -133,17 +133,17 @@ def give_up(pair: Pair) -> tuple[str, float]:
     started = time.monotonic()
     pair.start()
     meanwhile = why(f"{pair.name}-data", pair.namespace)
-    until("the trainers give up", pair.trainers, 200)
+    until("the trainers give up", pair.trainers)
     meanwhile += why(pair.name, pair.namespace)
-    until("the dataset is prepared", pair.prepared, 240)
+    until("the dataset is prepared", pair.prepared)
     return meanwhile, time.monotonic() - started
 
 
 def give_way(pair: Pair, priority: str) -> None:
     """Play trainers, and a preparation of higher priority; nobody gives up."""
     pair.start(f"{PRIORITY}={priority}")
-    until("the dataset is prepared", pair.prepared, 240)
-    until("the trainers have ended", pair.trainers, 300)
+    until("the dataset is prepared", pair.prepared)
+    until("the trainers have ended", pair.trainers)
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +187,8 @@ def test_a_shared_preparation_is_admitted_whole(namespace, queued, played, insta
     install("whole", namespace, *CLAIMS, "--set", f"{QUEUE}=gives-up,{three}", values=EXAMPLES / "run.yaml")
     assert queueing.most_pods(namespace, ["whole"], 3) == {"whole": 0}, "the quota of 200m holds two"
     queueing.give(f"gives-up{suffix}", "300m")
-    until("all are there", lambda: len(pods(namespace, "whole")) == 3, 30)
-    until("it is prepared", lambda: state(namespace, "job", "whole").startswith("Complete"), 240)
+    until("all are there", lambda: len(pods(namespace, "whole")) == 3)
+    until("it is prepared", lambda: state(namespace, "job", "whole").startswith("Complete"))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -203,4 +203,4 @@ def test_a_finished_dataset_follows_its_release_to_another_queue(namespace, play
     """Kueue refuses another queue for a Job that has ended: it is a new Job, which finds the dataset complete."""
     other = f"{QUEUE}=gives-way,global.dataset.name=gives-up,storage.enabled=false,pytorchjob.enabled=false"
     install("gives-up-data", namespace, *CLAIMS, "--set", other, values=EXAMPLES / "run.yaml")
-    until("it has been looked at again", played["pairs"][0].prepared, 60)
+    until("it has been looked at again", played["pairs"][0].prepared)

@@ -10,7 +10,7 @@ from tests.e2e import cluster
 from tests.e2e.cluster import kubectl
 from tests.test_docs import blocks
 
-pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.soak]
 HERE = "tests/e2e/test_kueue_docs.py"
 NAMESPACE = "team-a"
 SECOND = " (2)"
@@ -34,8 +34,8 @@ def clean(kueue):
     """Nothing of an earlier try; and all of it deleted afterwards."""
 
     def delete() -> None:
-        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=300)
-        kubectl("delete", "-f", "examples/kueue/cpu/queues.yaml", "--ignore-not-found", timeout=120, check=False)
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+        kubectl("delete", "-f", "examples/kueue/cpu/queues.yaml", "--ignore-not-found", check=False)
 
     assert cluster.OWN, "it makes a namespace and a queue of fixed names"
     delete()
@@ -60,7 +60,7 @@ def test_the_commands_print_what_the_page_says(clean, image):
     seen: set[str] = set()
     for line in filter(None, block.text.splitlines()):
         if line.startswith("helm3 install deadline"):
-            cluster.until("the run trains", trains, 180)
+            cluster.until("the run trains", trains)
         key = next(key for key in PRINTS if line.startswith(key.removesuffix(SECOND)))
         key = f"{key}{SECOND}" if key in seen and f"{key}{SECOND}" in PRINTS else key
         seen.add(key)

@@ -39,7 +39,7 @@ def release(request, namespace) -> Iterator[str]:
 def test_an_archive_that_comes_late(release, namespace, archive, install):
     settings = [*ALONE, "--set", "dataset.source.url=http://archive/late.zip"]
     install(release, namespace, *settings)
-    said = says(release, namespace, "late.zip", "404", "it is tried again in")
+    said = says(release, namespace, "late.zip", "404", "(retried in")
     assert "without an upgrade" in said
     before = jobs(namespace, release)
     install(release, namespace, *settings)
@@ -105,7 +105,7 @@ def test_a_secret_that_an_operator_makes_late(release, namespace, image, install
     misconfigured.seed(namespace, f"{image['registry']}/trainyard-pytorch:{image['tag']}")
     external = "secrets.enabled=true,secrets.external.store.name=vault,secrets.external.wandb.remoteKey=team/wandb"
     install(release, namespace, *ONE, "--set", f"{external},global.training.config.wandb.mode=off")
-    said = says(release, namespace, "a Secret that an operator makes")
+    said = says(release, namespace, "a Secret that an operator creates")
     assert "see the line of its ExternalSecret" in said
     assert f"externalsecret/{release}-wandb" in said
     kubectl("create", "secret", "generic", f"{release}-wandb", "-n", namespace, "--from-literal=WANDB_API_KEY=none")

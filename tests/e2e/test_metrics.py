@@ -21,7 +21,7 @@ from scripts.dashboard.server import running
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1000), pytest.mark.takes(60)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(60)]
 RELEASE = "watched"
 RUN = f"{RELEASE}-pytorchjob"
 STEPS = 40
@@ -101,12 +101,12 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
     with running(folder / "prometheus", scraping(pods), [rules], within=within, address=address) as server:
         began = time.time()
         install(RELEASE, namespace, *SETTINGS)
-        until("the run's first step", lambda: server.query("trainyard_step > 0"), 400)
+        until("the run's first step", lambda: server.query("trainyard_step > 0"))
         targets = server.get("targets")["activeTargets"]
         before = trainers(namespace)
         install(RELEASE, namespace, *SETTINGS, "--set", "global.metrics.port=9500")
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
-        cluster.follow(RELEASE, namespace, 400)
+        cluster.follow(RELEASE, namespace)
         cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
         # the operator may have deleted the Worker that was still at its end when the Master had ended
         assert before, "there were no pods"

@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e import cluster, misconfigured
-from tests.e2e.cases import WITHIN, Case, Named, installer, listen, table, watch
+from tests.e2e.cases import Case, Named, installer, listen, table, watch
 from tests.e2e.cluster import kubectl
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.alone,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not cluster.OWN, reason="it takes operators away and fills a disk of the one-node cluster"),
 ]
 
@@ -123,7 +122,7 @@ def named(namespace, image) -> dict[str, Named]:
 def test_what_is_wrong_is_named_within_a_minute(named, name):
     one = named[name]
     assert one.seconds, f"scripts/why did not name it; it said last:\n{one.last}"
-    assert one.seconds <= WITHIN
+    assert one.seconds <= one.within
     if CASES[name].tells:
         assert one.pod_seconds, "no pod named it"
-        assert one.pod_seconds <= WITHIN
+        assert one.pod_seconds <= one.within

@@ -6,10 +6,11 @@ import pytest
 import torch
 import torchvision
 
+from tests import patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.alone]  # it measures
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.alone]  # it measures
 RELEASE = "demo"
 JOBS = ("pytorchjob", "mpijob")
 
@@ -17,7 +18,7 @@ JOBS = ("pytorchjob", "mpijob")
 @pytest.fixture(scope="module")
 def results(namespace):
     """What `make demo` leaves, run in a namespace of its own."""
-    done = cluster.run("make", "demo", f"NAMESPACE={namespace}", f"RELEASE={RELEASE}", timeout=1100)
+    done = cluster.run("make", "demo", f"NAMESPACE={namespace}", f"RELEASE={RELEASE}")
     print(done.stdout)
     return {job: cluster.ROOT / "build" / "demo" / job for job in JOBS}
 
@@ -74,7 +75,7 @@ def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
 
 def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
     install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
-    print(cluster.follow(RELEASE, namespace, 600))
+    print(cluster.follow(RELEASE, namespace))
     cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", tmp_path, "-n", namespace)
     found, other = summary(tmp_path), summary(results["pytorchjob"])
     assert (found["status"], found["world_size"]) == ("finished", 4)
@@ -94,8 +95,8 @@ def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(r
 
     started = time.monotonic()
     install(RELEASE, namespace, "--set", "mpijob.runPolicy.suspend=false")
-    cluster.follow(RELEASE, namespace, 120)
-    took = time.monotonic() - started
+    cluster.follow(RELEASE, namespace)
+    took = (time.monotonic() - started) / patience.slowness()
     assert kubectl("logs", "archive", "-n", namespace).count("GET /fashion.zip") == served, "downloaded again"
     masters = get("pods", namespace, "-l", "training.kubeflow.org/replica-type=master")
     assert "is finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)

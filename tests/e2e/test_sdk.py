@@ -12,10 +12,11 @@ from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import TrainerClient
 from kubeflow.trainer.options import Name
 
+from tests import patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.takes(90)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(6), pytest.mark.takes(90)]
 RUNTIME = "lab"
 SMALL = (
     "--set data.dir=synthetic --set data.synthetic_samples=64 --set data.image_size=16 --set model.num_classes=10 "
@@ -55,7 +56,7 @@ def outputs(namespace: str, install, trainer_v2, client) -> Iterator[dict[str, t
     client.train(runtime=RUNTIME, options=[Name("plain")])
     running = {job: start(JOBS[job], namespace, "--runtime", RUNTIME, "--name", job) for job in JOBS}
     try:
-        found = {job: process.communicate(timeout=800)[0] for job, process in running.items()}
+        found = {job: patience.communicate(process, beside=cluster.stirring)[0] for job, process in running.items()}
         yield {job: (running[job].returncode, found[job]) for job in JOBS}
     finally:
         for process in running.values():
@@ -91,7 +92,7 @@ def test_our_trainers_train_by_command_and_by_function(outputs, job: str, strate
 
 def test_without_a_trainer_the_runtime_trains_with_the_releases_settings(outputs, namespace: str, client) -> None:
     followed = start(WATCH, namespace, "plain")
-    said = followed.communicate(timeout=200)[0]
+    said = patience.communicate(followed, beside=cluster.stirring)[0]
     assert followed.returncode == 1, said
     assert re.search(r"plain-node-0-\d-\w+ ended 2: .*/data/", said), said  # it is our trainer that misses its data
     log = [*client.get_job_logs("plain", "node-0"), *client.get_job_logs("plain", "node-1")]
@@ -107,9 +108,9 @@ def test_versions_that_do_not_fit_are_named(outputs, namespace: str) -> None:
         namespace,
         "--from-literal=kubeflow_trainer_version=v2.1.0",
     )
-    said = start(WATCH, namespace, KUBEFLOW_SYSTEM_NAMESPACE=namespace).communicate(timeout=100)[0]
+    said = patience.communicate(start(WATCH, namespace, KUBEFLOW_SYSTEM_NAMESPACE=namespace))[0]
     assert "warning: the cluster's Kubeflow Trainer is v2.1.0" in said
-    assert "warning" not in start(WATCH, namespace).communicate(timeout=100)[0]
+    assert "warning" not in patience.communicate(start(WATCH, namespace))[0]
 
 
 def test_progress_is_shown(outputs, client) -> None:
@@ -151,21 +152,21 @@ def test_the_runtime_alone_trains_nothing(outputs, namespace: str) -> None:
 
 
 def test_jobs_are_listed_followed_and_deleted(outputs, namespace: str) -> None:
-    listed = start(WATCH, namespace).communicate(timeout=100)[0]
+    listed = patience.communicate(start(WATCH, namespace))[0]
     assert "two: Complete" in listed
     assert "waits: Running" in listed
-    assert "samples a step" in start(WATCH, namespace, "two").communicate(timeout=100)[0]
-    assert start(WATCH, namespace, "waits", "--delete").communicate(timeout=100)[0] == "deleted trainjob/waits\n"
+    assert "samples a step" in patience.communicate(start(WATCH, namespace, "two"))[0]
+    assert patience.communicate(start(WATCH, namespace, "waits", "--delete"))[0] == "deleted trainjob/waits\n"
     selector = "jobset.sigs.k8s.io/jobset-name=waits"
-    until("its pods go", lambda: not get("pods", namespace, "-l", selector), 60)
+    until("its pods go", lambda: not get("pods", namespace, "-l", selector))
     again = start(WATCH, namespace, "waits")
-    assert "error: trainjob/waits: " in again.communicate(timeout=100)[0]
+    assert "error: trainjob/waits: " in patience.communicate(again)[0]
     assert again.returncode == 1
 
 
 def test_an_unknown_runtime_is_named_beside_those_there_are(outputs, namespace: str) -> None:
     process = start(JOBS["two"], namespace, "--runtime", "lib", "--name", "none")
-    said = process.communicate(timeout=100)[0]
+    said = patience.communicate(process)[0]
     assert re.search(r"error: --runtime lib: .*not found; there are: .*\blab\b", said), said
     assert process.returncode == 1
     assert "/none" not in kubectl("get", "trainjobs", "-n", namespace, "-o", "name")

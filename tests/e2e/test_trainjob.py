@@ -13,9 +13,10 @@ import torch
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, until, why
-from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
+from tests.e2e.gated import Gate
+from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200), pytest.mark.takes(110)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(110)]
 RELEASE = "cross"
 EVERY = 5  # steps between checkpoints
 KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
@@ -38,6 +39,7 @@ class Story:
 
     namespace: str
     folder: Path
+    gate: Gate
     killed_at: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
     statuses: list[dict] = field(default_factory=list)
@@ -86,7 +88,8 @@ def cross(story: Story, install) -> None:
     """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
     space = story.namespace
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
-    until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY, 240)
+    story.gate.stand(f"{RELEASE}-results")
+    until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY)
     pods = get("pods", space, "-l", "training.kubeflow.org/job-name")
     for pod in pods:
         kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
@@ -94,20 +97,21 @@ def cross(story: Story, install) -> None:
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     story.kinds = {kind: len(get(kind, space, "-l", f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
-    until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at, 240)
+    until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at)
 
 
 def disturb(story: Story) -> None:
     """Delete one of the TrainJob's pods, and follow it to its end."""
     space = story.namespace
-    until(lambda: str(story), lambda: "progressPercentage" in told(space), 60)
+    until(lambda: str(story), lambda: "progressPercentage" in told(space))
     story.statuses.append(told(space))
     pods = pods_of(space)
     story.before = set(pods.values())
     kubectl("delete", "pod", next(name for name in pods if "-node-0-1-" in name), "-n", space, "--wait=false")
-    until(lambda: str(story), lambda: len(set(pods_of(space).values()) - story.before) == 2, 180)
+    until(lambda: str(story), lambda: story.gate.creep() and len(set(pods_of(space).values()) - story.before) == 2)
+    story.gate.open()
     story.after = set(pods_of(space).values())
-    cluster.follow(RELEASE, space, 450)
+    cluster.follow(RELEASE, space)
     story.statuses.append(told(space))
     story.finished = why(RELEASE, space)
 
@@ -121,16 +125,18 @@ def refuse(story: Story, install) -> None:
     def ended() -> bool:
         return any(c["type"] == "Failed" for c in trainjob(space).get("status", {}).get("conditions", []))
 
-    until(lambda: str(story), ended, 180)
+    until(lambda: str(story), ended)
     story.failed = trainjob(space)
     story.refused = why(RELEASE, space)
     story.failed_pods = get("pods", space, "-l", f"jobset.sigs.k8s.io/jobset-name={story.failed['metadata']['name']}")
 
 
 @pytest.fixture(scope="module")
-def story(namespace, archive, install, trainer_v2, tmp_path_factory) -> Story:
+def story(namespace, image, install, tmp_path_factory, request) -> Story:
     """The run's way from one operator to the other, and what it left."""
-    found = Story(namespace, tmp_path_factory.mktemp("cross"))
+    for needed in ("archive", "trainer_v2"):
+        request.getfixturevalue(needed)
+    found = Story(namespace, tmp_path_factory.mktemp("cross"), Gate(namespace, image, FIRST))
     cross(found, install)
     disturb(found)
     cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)

@@ -9,7 +9,7 @@ import yaml
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.takes(45)]
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(45)]
 HELMS = ("helm3", "helm4")
 EVERYTHING = [
     "-f", "examples/demo.yaml",
@@ -66,7 +66,7 @@ def settled(namespace: str, text: str) -> dict[str, tuple[str, str]]:
         bound = all(one["status"]["phase"] == "Bound" for one in claims)
         return bound and len(seen) > 4 and all(one == seen[-1] for one in seen[-4:])
 
-    until("nothing changes any more", look, 60)
+    until("nothing changes any more", look)
     return seen[-1]
 
 
@@ -94,11 +94,11 @@ def test_a_changed_recipe_is_a_new_job_and_a_rollback_the_old_one(namespace, pro
     assert claims
 
     upgrade(program, namespace, *WAITING, "--set", "global.training.recipe=resnet50-a3")
-    until("the old jobs are gone", lambda: not jobs(namespace, program) & first, 30)
+    until("the old jobs are gone", lambda: not jobs(namespace, program) & first)
     assert len(jobs(namespace, program)) == 2
 
     cluster.helm("rollback", program, str(history[-1]["revision"]), "-n", namespace, program=program)
-    until("the first jobs alone are back", lambda: jobs(namespace, program) == first, 30)
+    until("the first jobs alone are back", lambda: jobs(namespace, program) == first)
     assert set(objects(namespace, manifest(program, namespace))) >= first
     assert uids("pvc", namespace) == claims, "a claim was made anew"
 
@@ -132,7 +132,7 @@ def test_no_pod_of_a_full_release_is_warned_of(namespace):
         own = ("-l", "app.kubernetes.io/instance=helm3,app.kubernetes.io/name in (pytorchjob,mpijob,dataset)")
         return len(get("pods", namespace, *own)) >= 5  # a Master, three Workers, and the dataset's
 
-    until("the operators have made their pods", made, 60)
+    until("the operators have made their pods", made)
     events = [one.get("message", "") for one in get("events", namespace)]
     assert [said for said in events if "PodSecurity" in said] == []
 

@@ -4,24 +4,26 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-from tests.e2e import cluster
+from tests import patience
+from tests.e2e import cluster, gated
 
 STEPS = 100
+FIRST = 12  # after which a test holds it
 CONFIG = {
-    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "log.console_seconds": 1, "wandb.mode": "off",
+    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "wandb.mode": "off", "model.name": gated.MODEL,
 }  # fmt: skip
 # The same as settings of the chart on examples/demo.yaml; two ranks of one thread each
 HELM = (
     "--set", "global.training.processesPerNode=1",
     "--set", "global.training.env[3].name=OMP_NUM_THREADS", "--set-string", "global.training.env[3].value=1",
     *(part for key, value in CONFIG.items() for part in ("--set", f"global.training.config.{key}={value}")),
+    *gated.settings(FIRST, env=4),
 )  # fmt: skip
 
 
@@ -38,9 +40,9 @@ def train(folder: Path, data: Path, config: Mapping[str, object], processes: int
             settings = {**config, "data.dir": str(data), "run.dir": str(run)}
             options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
             launch = ("-m", "trainers.launch", "--nproc-per-node", str(processes), "-m", "trainers.ddp")
-            done = subprocess.run(
-                [sys.executable, *launch, "--recipe", "demo", *options], cwd=cluster.ROOT, check=False,
-                env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+            done = patience.run(
+                [sys.executable, *launch, "--recipe", "demo", *options], cwd=cluster.ROOT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(gated.FOLDER)},
             )  # fmt: skip
             assert done.returncode == 0, done.stdout + done.stderr
     return run

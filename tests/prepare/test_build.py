@@ -18,13 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.prepare.archives import DATA, HASTE, SYNSETS, config, contents, imagenet, picture, write_zip
-from trainers.data.shards import open_split
+from tests.prepare.make_archives import DATA, HASTE, SYNSETS, config, contents, imagenet, picture, write_zip
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
-from trainers.prepare import heartbeat, writer
-from trainers.prepare import manifest as manifests
+from trainers.prepare import writer
 from trainers.prepare.build import Options, build
+from trainers.shards import heartbeat
+from trainers.shards import manifest as manifests
+from trainers.shards.reader import open_split
 
 
 def command(out: Path, url: str, *more: str) -> list[str]:
@@ -207,7 +208,7 @@ def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
     # those who wait for the folder see whether somebody prepares it
     assert lived
     assert not heartbeat.signs(tmp_path / "x")[0]

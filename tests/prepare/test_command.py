@@ -1,15 +1,16 @@
 import json
 import subprocess
 import sys
+from argparse import Namespace
 
 import jsonschema
 import pytest
 
-from tests.prepare.archives import config, contents
+from tests.prepare.make_archives import config, contents
 from trainers.exits import Exit, ExitError, InputError, UserError
-from trainers.prepare.__main__ import _part, _settings, _until_mended, main
+from trainers.prepare.__main__ import _part, main, retry, settings
 from trainers.prepare.build import build
-from trainers.prepare.config import parse
+from trainers.prepare.settings import parse
 from trainers.prepare.verify import repair, verify
 
 
@@ -45,12 +46,12 @@ def test_wrong_sources_are_named(source, words):
 def test_settings_from_a_file_and_from_the_command_line(tmp_path):
     path = tmp_path / "prepare.yaml"
     path.write_text("source: {kind: path, path: /a.zip}\nout: /data/x\nseed: 3\n")
-    found = _settings(path, ["seed=4", "source.path=/b.zip", 'skip=["x"]'])
+    found = settings(Namespace(config=path, overrides=["seed=4", "source.path=/b.zip", 'skip=["x"]']))
     assert (found.seed, found.source.path, found.skip) == (4, "/b.zip", ("x",))
     with pytest.raises(UserError, match="key=value"):
-        _settings(path, ["seed"])
+        settings(Namespace(config=path, overrides=["seed"]))
     with pytest.raises(UserError, match="cannot be read"):
-        _settings(tmp_path / "none.json", [])
+        settings(Namespace(config=tmp_path / "none.json", overrides=[]))
 
 
 def test_parts_come_from_an_indexed_job(monkeypatch):
@@ -117,11 +118,11 @@ def test_what_may_be_mended_meanwhile_is_tried_again_within_bounds(capsys):
         if len(tries) < 3:
             raise InputError("no credentials")
 
-    _until_mended(mended_at_the_third, 5, first_pause=0.01)
+    retry(mended_at_the_third, 5, first_pause=0.01)
     said = capsys.readouterr().err
     assert said.count("prepare: waiting: no credentials") == 2
     with pytest.raises(InputError, match="never"):
-        _until_mended(lambda: (_ for _ in ()).throw(InputError("never")), 0.1, first_pause=0.05)
+        retry(lambda: (_ for _ in ()).throw(InputError("never")), 0.1, first_pause=0.05)
 
 
 @pytest.mark.parametrize("error", [UserError("layout"), ExitError("stopped", Exit.STOPPED)])
@@ -133,7 +134,7 @@ def test_nothing_else_is_tried_again(error):
         raise error
 
     with pytest.raises(type(error)):
-        _until_mended(work, 60, first_pause=0.01)
+        retry(work, 60, first_pause=0.01)
     assert len(tries) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.charts import helm
-from trainers.prepare.config import ADDRESS_KEYS, Settings, parse
+from trainers.prepare.settings import ADDRESS_KEYS, Settings, parse
 
 TEXT = (Path(__file__).parents[2] / "docs/dataset.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]

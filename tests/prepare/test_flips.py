@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.prepare.archives import config, contents, imagenet, write_zip
-from trainers.data.shards import open_split
+from tests.prepare.make_archives import config, contents, imagenet, write_zip
 from trainers.exits import ExitError, UserError
-from trainers.prepare import manifest as manifests
 from trainers.prepare.build import build
 from trainers.prepare.verify import verify
+from trainers.shards import manifest as manifests
+from trainers.shards.reader import open_split
 
 FLIPS = 100
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tests.fakes import files
-from tests.prepare.archives import config, contents, imagenet, write_zip
+from tests.prepare.make_archives import config, contents, imagenet, write_zip
 from tests.prepare.test_build import command
-from trainers.prepare import manifest as manifests
 from trainers.prepare.build import build
+from trainers.shards import manifest as manifests
 
 pytestmark = pytest.mark.takes(40)
 

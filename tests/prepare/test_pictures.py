@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.prepare.archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
-from trainers.data.shards import open_split
+from tests.prepare.make_archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
 from trainers.prepare import pictures as handling
 from trainers.prepare.build import build
-from trainers.prepare.config import Reencode, parse
+from trainers.prepare.settings import Reencode, parse
 from trainers.prepare.verify import repair, verify
+from trainers.shards.reader import open_split
 
 FOLDER = f"{DATA}/train/{SYNSETS[0]}"
 
@@ -130,7 +130,8 @@ def test_a_damaged_shard_is_encoded_again_but_not_by_another_encoder(reencoded, 
     monkeypatch.setattr(handling, "encoder", lambda: "Pillow 1.0, libjpeg 6b")
     build(config(archive, out, **SETTINGS))
     shard.write_bytes(b"")
-    with pytest.raises(UserError, match=r"was re-encoded by Pillow .* and here is Pillow 1.0.*mend it with the image"):
+    words = r"was re-encoded by Pillow .* and here is Pillow 1.0.*repair it with the image"
+    with pytest.raises(UserError, match=words):
         repair(config(archive, out, **SETTINGS))
 
 

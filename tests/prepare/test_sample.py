@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainers.data.shards import open_split
 from trainers.exits import UserError
 from trainers.prepare import sample
+from trainers.shards.reader import open_split
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.prepare.archives import config, contents
+from tests.prepare.make_archives import config, contents
 from tests.prepare.test_build import command
 from trainers.exits import ExitError
 from trainers.prepare import build as building
-from trainers.prepare import manifest as manifests
 from trainers.prepare import writer
 from trainers.prepare.build import Options, build
+from trainers.shards import manifest as manifests
 
 
 def share(settings, parts, **how):

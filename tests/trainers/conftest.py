@@ -18,6 +18,10 @@ import pytest
 from forked import Fleet, Forker
 from PIL import Image
 
+from tests.prepare.fixtures import archive, prepared
+
+__all__ = ["archive", "prepared"]
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CLASSES, TRAIN, VAL = 4, 58, 1003  # a global batch of 8 leaves 2 samples: on 3 and 4 processes some get none
@@ -37,7 +41,7 @@ def picture(label: int, number: int) -> bytes:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared dataset of real JPEGs."""
     from trainers.prepare.build import build
-    from trainers.prepare.config import parse
+    from trainers.prepare.settings import parse
 
     folder = tmp_path_factory.mktemp("data")
     with zipfile.ZipFile(folder / "little.zip", "w") as archive:

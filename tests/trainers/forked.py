@@ -188,7 +188,11 @@ def fork(job: dict[str, Any], rank: int, place: Environment) -> int:
 if __name__ == "__main__":
     import torchvision  # noqa: F401
 
-    from trainers import engine, parallel  # noqa: F401
-    from trainers.parallel import ddp, fsdp  # noqa: F401
+    from trainers import parallel  # noqa: F401
+    from trainers.parallel import (
+        ddp,  # noqa: F401
+        fsdp,  # noqa: F401
+    )
+    from trainers.training import loop  # noqa: F401
 
     serve()

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import torch
 from little_models import Blocks, Net, memory
 from torch import Tensor, nn
 
-from trainers import config, optim, parallel
-from trainers.batch_norm import replace_batch_norm
+from trainers import config, parallel
+from trainers.config import Config
+from trainers.models.batch_norm import replace_batch_norm
 from trainers.parallel.base import Strategy
-from trainers.settings import Config
+from trainers.training import optimizer as optimizers
 
 SLEEP = 0.4
 WIDTH = 1024  # of 8 layers, 32 MiB in all
@@ -39,14 +41,15 @@ class Training:
     def __init__(self, plain: nn.Module, forwards: int = 1, **over: Any) -> None:
         self.settings = settings(**over)
         entry = "horovod" if self.settings.strategy == "horovod" else "ddp"
-        place = parallel.locate(self.settings, entry)
-        self.strategy: Strategy = parallel.connect(self.settings, entry, place, forwards)
+        place = parallel.locate(entry)
+        plan = replace(config.make_plan(self.settings, entry, place.world), forwards=forwards)
+        self.strategy: Strategy = parallel.connect(self.settings, plan, place)
         if self.settings.model.channels_last:
             plain.to(memory_format=torch.channels_last)
         self.forwards, self.plain = forwards, plain
         compiled: Any = torch.compile(plain) if self.settings.model.compile else plain
         self.model = self.strategy.wrap(compiled)
-        self.optimizer = self.strategy.distribute(optim.build(plain, self.settings.optimizer), plain)
+        self.optimizer = self.strategy.distribute(optimizers.build(plain, self.settings.optimizer), plain)
         self.scaler = torch.amp.GradScaler("cpu", enabled=False)
         self.generator = torch.Generator().manual_seed(7)
 

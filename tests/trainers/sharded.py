@@ -5,16 +5,17 @@ import os
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainers import optim
-from trainers.ema import Ema
-from trainers.optim import Length
+from trainers.config.sections.learning import Ema as EmaSettings
+from trainers.config.sections.learning import Optimizer
+from trainers.data.sampler import Length
 from trainers.parallel.base import clip
-from trainers.settings import Ema as EmaSettings
-from trainers.settings import Optimizer
+from trainers.training import optimizer as optimizers
+from trainers.training.ema import Ema
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
@@ -28,13 +29,13 @@ def compare(name: str, world: int) -> None:
     sharded = copy.deepcopy(plain)
     fully_shard(sharded, mesh=init_device_mesh("cpu", (world,)))
     assert any(full(p).shape != p.to_local().shape for p in sharded.parameters() if isinstance(p, DTensor))
-    optimizers = [optim.build(model, settings) for model in (plain, sharded)]
+    both = [optimizers.build(model, settings) for model in (plain, sharded)]
     averages = [
         Ema(model, EmaSettings(decay=0.9), batch=4, length=Length(6, 3), warmup_epochs=0) for model in (plain, sharded)
     ]
     for step in range(6):
         pictures = torch.randn(8, 5, dtype=torch.float64)
-        for model, optimizer, average in zip((plain, sharded), optimizers, averages, strict=True):
+        for model, optimizer, average in zip((plain, sharded), both, averages, strict=True):
             model(pictures).pow(4).mean().backward()
             clip(optimizer, 0.5)
             gradients = torch.cat([full(p.grad).flatten() for p in model.parameters() if p.grad is not None])
@@ -45,7 +46,11 @@ def compare(name: str, world: int) -> None:
     for (key, a), b in zip(plain.named_parameters(), sharded.parameters(), strict=True):
         torch.testing.assert_close(full(b.detach()), a.detach(), rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(full(averages[1].state_dict()[key]), averages[0].state_dict()[key])
-    averages[1].load_state_dict({key: value + 1 for key, value in averages[0].state_dict().items()})
+    own = {key: value.clone() for key, value in sharded.state_dict().items()}
+    loaded = {key: value + 1 for key, value in averages[0].state_dict().items()}
+    set_model_state_dict(sharded, loaded, options=StateDictOptions(full_state_dict=True, strict=False))
+    averages[1].restart()
+    sharded.load_state_dict(own)
     with averages[1].applied():
         for (key, _), b in zip(plain.named_parameters(), sharded.parameters(), strict=True):
             torch.testing.assert_close(full(b.detach()), averages[0].state_dict()[key] + 1)

@@ -1,1 +1,1 @@
-"""What the trainers read: prepared shards, their order, transforms and batches."""
+"""From shards to batches: order, decoding, augmentation, loading."""

@@ -1,9 +1,9 @@
-"""From an encoded picture to the pixels of an area of it, at the size that is wanted.
+"""Decoders: from an encoded picture to the pixels of an area of it, at the wanted size.
 
-There are three decoders, and `data.decoder` says which. `native` is our own C on libjpeg-turbo (trainers/native): it
-decodes only the area, at half, a quarter or an eighth of the scale where that is enough. `torchvision` and `pillow`
-decode the whole picture. What `native` does not take (CMYK, PNG, broken files) goes to torchvision and then Pillow,
-and its pixels are resized by the same C code. Pixels differ a little between decoders, so all processes use the same.
+`data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainers/native): it decodes only the
+area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
+that `native` cannot decode (CMYK, PNG, broken files) are decoded by torchvision or else Pillow, and resized by the same
+C code. Decoders differ a little in their pixels, so all processes must use the same one.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ import PIL
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from trainers import native
 from trainers.exits import UserError
@@ -32,7 +31,7 @@ log = logging.getLogger("trainers")
 Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the picture
 Filter = Literal["bilinear", "bicubic"]
 
-# torchvision's decoders release Python's lock for all of their work; a release to come will drop them.
+# torchvision's decoders release Python's lock while they work; a future release will drop them.
 decode_image: Any = None
 with contextlib.suppress(ImportError):
     from torchvision.io import ImageReadMode, decode_image
@@ -44,7 +43,7 @@ UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  
 
 
 class Encoded:
-    """A picture that is decoded where and as far as it is asked for; `shape` is (3, height, width), as a tensor's."""
+    """A picture of which only the requested area is decoded; `shape` is (3, height, width), as a tensor's."""
 
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
@@ -58,7 +57,7 @@ class Encoded:
     def cut(self, area: Area, height: int, width: int, how: Filter = "bilinear", within: bool = True) -> Tensor:
         """The area, resized with antialiasing to uint8 (3, height, width), in channels_last order.
 
-        With `within`, nothing outside of the area counts, as if it had been cut out first.
+        With `within`, pixels outside the area do not count, as if it had been cut out first.
         """
         out = torch.empty((height, width, 3), dtype=torch.uint8)
         top, left, tall, wide = area
@@ -80,43 +79,6 @@ class Encoded:
 Picture = Encoded | Tensor
 
 
-def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
-    if isinstance(picture, Encoded):
-        return picture.cut(area, height, width, how)
-    top, left, tall, wide = (int(number) for number in area)
-    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
-
-
-def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Resize with antialiasing; a tensor of the right size is left alone."""
-    if isinstance(picture, Encoded):
-        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
-    if picture.shape[1:] == (height, width):
-        return picture
-    batch = picture.unsqueeze(0).contiguous(memory_format=torch.channels_last)  # the layout uint8 is fast in
-    return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
-
-
-def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear") -> Tensor:
-    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre."""
-    height, width = picture.shape[1:]
-    scale = shorter / min(height, width)
-    tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
-    top, left = (tall - size) // 2, (wide - size) // 2
-    if isinstance(picture, Encoded):
-        y, x = height / tall, width / wide
-        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False)
-    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
-
-
-def as_picture(content: bytes | Tensor, decoder: "Decoder") -> Picture:
-    """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
-    if isinstance(content, Tensor):
-        return Encoded(pixels=content) if decoder.name == "native" else content
-    return decoder.open(content)
-
-
 @dataclass(frozen=True)
 class Decoder:
     """A way of decoding; two processes whose `description` is the same get the same pixels."""
@@ -125,9 +87,15 @@ class Decoder:
     description: str
     open: Callable[[bytes], Picture]
 
+    def picture(self, content: bytes | Tensor) -> Picture:
+        """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
+        if isinstance(content, Tensor):
+            return Encoded(pixels=content) if self.name == "native" else content
+        return self.open(content)
+
 
 def choose(name: str) -> Decoder:
-    """The decoder that `data.decoder` asks for; `auto` takes the first of native, torchvision and pillow there is."""
+    """The decoder that `data.decoder` names; `auto`: the first available of native, torchvision and pillow."""
     if name == "auto":
         name = "native" if native.library() else "torchvision" if decode_image else "pillow"
     pillow = f"Pillow {PIL.__version__}"
@@ -148,7 +116,7 @@ def choose(name: str) -> Decoder:
 
 
 def agree(gather: Callable[[Any], list[Any]], description: str) -> None:
-    """End the run in words unless every process decodes in the same way; `gather` gives each one's object by rank."""
+    """Raise UserError unless all processes decode in the same way; `gather` returns each rank's object."""
     found = gather(description)
     odd = next((rank for rank, other in enumerate(found) if other != found[0]), None)
     if odd is not None:
@@ -173,7 +141,7 @@ def _whole(data: bytes) -> Tensor:
     """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
     if decode_image is None:
         return _with_pillow(data)
-    _read_header(data).close()  # torchvision would allot whatever a broken header asks for
+    _read_header(data).close()  # torchvision would allocate as much as a broken header asks for
     try:
         picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError:
@@ -182,7 +150,7 @@ def _whole(data: bytes) -> Tensor:
 
 
 def _read_header(data: bytes) -> Image.Image:
-    """Open a picture with Pillow, which refuses sizes beyond reason (Image.MAX_IMAGE_PIXELS, twice)."""
+    """Open a picture with Pillow, which refuses more than twice Image.MAX_IMAGE_PIXELS; raises UserError."""
     try:
         return Image.open(io.BytesIO(data))
     except UNDECODABLE as error:

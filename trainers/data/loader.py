@@ -1,9 +1,8 @@
-"""Batches prepared ahead by threads of this process.
+"""Batches, prepared ahead by threads of this process.
 
-Reading, decoding and resizing release Python's lock, so threads scale without the copies, the start-up time and the
-shared memory that worker processes need. Reading has threads of its own and runs further ahead than decoding: storage
-that answers late is asked early and many times at once. The order of batches is the order of the jobs, whatever thread
-is done first.
+Reading, decoding and resizing release Python's lock. So threads scale, without the copies, start-up time and shared
+memory that worker processes need. Separate threads read, further ahead than decoding: slow storage gets many requests
+early. Batches come in the order of the jobs, whichever thread finishes first.
 """
 
 import threading
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trainers.data.sampler import Ids
+from trainers.data.transforms import Make
 
-Read = Callable[[Ids], list[Any]]  # samples of one group of `neighbours` -> what storage holds of each
-Make = Callable[[Any, int, int], Tensor]  # (what was read, sample, draw) -> uint8 picture, shape (3, size, size)
+Read = Callable[[Ids], list[Any]]  # ids of one group of `neighbours` -> what is stored of each sample
 Item = TypeVar("Item")
 
 
@@ -36,7 +35,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Job:
-    """A batch in the making: places of `content` and `pictures` are filled by threads."""
+    """A batch being prepared: threads fill the places of `content` and `pictures`."""
 
     ids: Ids
     draws: Ids
@@ -52,7 +51,7 @@ class Loader:
 
     read: Read
     make: Make
-    labels: NDArray[np.int64]  # of all samples; those that are known only from reading are put in then
+    labels: NDArray[np.int64]  # of all samples; -1 until a sample is read, if only reading tells
     size: int
     workers: int = 4  # threads that decode
     prefetch: int = 2  # batches decoded ahead
@@ -61,12 +60,12 @@ class Loader:
     pin: bool = False
     channels_last: bool = False
     neighbours: Callable[[Ids], list[Ids]] = lambda ids: [np.array([place]) for place in range(len(ids))]
-    # places of some samples, grouped by what one read fetches
+    # groups the places of ids by what one read fetches
 
     def batches(self, jobs: Iterable[tuple[Ids | int, Ids]]) -> Iterator[Batch]:
         """Yield a batch for each (draws, ids), in order.
 
-        A draw keys a sample's augmentation beside seed and sample (`Order.draws`): one per sample, or one for all.
+        With seed and sample id, a draw is the key of a sample's augmentation (`Order.draws`): one for each, or for all.
         """
         readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
         makers = plain_threads(self.workers)
@@ -117,11 +116,11 @@ class Loader:
 
 
 def plain_threads(count: int) -> ThreadPoolExecutor:
-    """Threads in which torch does not start threads of its own: each would get as many as there are cores."""
+    """Threads in which torch uses one thread only; by default it would start one per core in each of them."""
     usual, begun = torch.get_num_threads(), threading.Barrier(count + 1)
 
     def begin() -> None:
-        torch.get_num_threads()  # a thread takes the number that was set last when it first asks
+        torch.get_num_threads()  # a thread reads the global setting when it first asks
         torch.set_num_threads(1)
 
     pool = ThreadPoolExecutor(count, "loader", initializer=begin)
@@ -133,7 +132,7 @@ def plain_threads(count: int) -> ThreadPoolExecutor:
 
 
 def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
-    """The same items, drawn `count` before they are needed: what drawing one sets going, goes on meanwhile."""
+    """The same items, each drawn `count` items early, so that the work that drawing starts runs in the meantime."""
     drawn: deque[Item] = deque()
     for item in items:
         drawn.append(item)

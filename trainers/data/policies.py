@@ -1,7 +1,7 @@
 """Random changes of a training picture's shape and colour: TrivialAugment, RandAugment (two kinds) and random erasing.
 
-What is done is drawn from the sample's own random numbers, so it does not depend on which process prepares the picture;
-the pixels are computed by torchvision's functions. The tables of operations and strengths are those of the sources:
+Operations are drawn from the sample's own random numbers, so they do not depend on the process that prepares the
+picture; torchvision's functions compute the pixels. The tables of operations and strengths are those of the sources:
 
 `trivial`  TrivialAugment Wide, arXiv:2103.10158, as torchvision's v2.TrivialAugmentWide: one of 14 operations, one of
            31 strengths, a random sign.
@@ -9,8 +9,8 @@ the pixels are computed by torchvision's functions. The tables of operations and
            strength `policy_magnitude` of 31 (0 to 30), a random sign.
 `rand_increasing`  timm's rand-mM-mstd0.5-inc1: `policy_ops` of 15 operations, each done with probability 1/2, at a
            strength from a normal distribution around `policy_magnitude` (0 to 10, standard deviation 0.5); areas that
-           become empty get the mean colour. timm turns and shears with bilinear or bicubic interpolation at random,
-           and this always with bilinear.
+           become empty get the mean colour. timm rotates and shears with bilinear or bicubic interpolation at
+           random, this code always with bilinear.
 """
 
 import math
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.settings import Augment
+from trainers.config.sections.data import Augment
 
 BINS = 31
 ERASE_SCALE, ERASE_RATIO = (0.02, 0.33), (0.3, 3.3)
@@ -33,7 +33,7 @@ SIGNED = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness"
 
 
 class Change(NamedTuple):
-    """One operation and how strongly it is done; the strength means what torchvision's policies mean by it."""
+    """One operation and its strength, in the unit of torchvision's policies."""
 
     name: str
     strength: float
@@ -65,13 +65,15 @@ def strengths(height: int, width: int, wide: bool) -> dict[str, tuple[float, flo
 
 def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> float:
     """The strength of an operation in a bin, without its sign; bits and pixels are whole numbers."""
-    value = float(torch.linspace(*table[name], BINS)[bin_])  # in fp32, as there: a threshold may lie on a pixel's value
+    value = float(
+        torch.linspace(*table[name], BINS)[bin_]
+    )  # fp32, as in torchvision: a threshold may equal a pixel's value
     whole = round if name == "Posterize" else int if name.startswith("Translate") else float
     return float(whole(value))
 
 
 def draw(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
-    """What happens to a picture, in order."""
+    """The operations for one picture, in their order."""
     if augment.policy == "none":
         return []
     if augment.policy == "rand_increasing":
@@ -119,7 +121,7 @@ def _signed(name: str, value: float, generator: np.random.Generator) -> float:
 
 
 def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
-    """Do one operation on a uint8 picture (3, H, W); what comes in from outside is black, or `fill`."""
+    """Apply one operation to a uint8 picture (3, H, W); areas that become empty are black, or `fill`."""
     functional = _functional()
     name, value = change
     if name in ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"):

@@ -1,13 +1,12 @@
 """Which samples make which step: a pure function of (seed, epoch, position), the same on any number of processes.
 
-The whole split is permuted anew each epoch and cut into global batches; the last one of an epoch may be ragged, and is
-kept. Each process takes its slice of the global batch. Because nothing is remembered, resuming needs the step alone.
+Each epoch permutes the whole split and cuts it into global batches. The last batch of an epoch may be smaller; it is
+kept. Each process takes its slice of the global batch. There is no state, so resuming needs only the step.
 """
 
 import builtins
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,11 +26,12 @@ def permutation(samples: int, seed: int, epoch: int) -> Ids:
 class Order:
     """The global batches of a run, by step (counted from 0).
 
-    With `unit` 2, processes' slices and forwards begin at even positions of the global batch, so that neighbours stay
-    together. With `repeats` R, the epoch's order is a permutation with each sample R times in a row, of which the first
-    `samples` are taken: as many steps as without, on 1/R of the samples, the copies of one sample in one global batch
-    (at most two), each augmented differently. Within a global batch all first copies come first, then all second ones:
-    neighbours, and mostly the samples of one process, are different pictures.
+    With `unit` 2, slices and forwards begin at even positions of the global batch, so that neighbours stay together.
+
+    With `repeats` R, an epoch repeats each sample of its permutation R times and takes the first `samples` of that: the
+    number of steps stays, and 1/R of the samples are used. The copies of a sample, each augmented differently, lie in
+    one global batch, or in two. A global batch has all first copies first, then all second ones, so that neighbours,
+    and mostly the samples of one process, are different pictures.
     """
 
     samples: int
@@ -42,7 +42,7 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that pass over the split once; the last may be ragged."""
+        """Steps in which the split is seen once; the last may have fewer samples."""
         return -(-self.samples // self.batch)
 
     def epoch(self, step: int) -> int:
@@ -55,11 +55,11 @@ class Order:
         return permutation(self.samples, self.seed, self.epoch(step))[places // self.repeats]
 
     def slice(self, step: int, rank: int, world: int) -> Ids:
-        """Sample ids of a step that one process takes; may be empty on a ragged batch."""
+        """Sample ids of one process in a step; may be empty in a small last batch."""
         return self._share(self.global_batch(step), rank, world)
 
     def draws(self, step: int, rank: int, world: int) -> Ids:
-        """For each sample of the slice, what keys its augmentation beside seed and sample: epoch * repeats + copy."""
+        """For each sample of the slice, the key of its augmentation besides seed and id: epoch * repeats + copy."""
         return self._share(self.epoch(step) * self.repeats + self._places(step) % self.repeats, rank, world)
 
     def parts(self, count: int, forwards: int) -> list[builtins.slice]:
@@ -85,19 +85,24 @@ class Order:
         return values[units[0] * self.unit : (units[-1] + 1) * self.unit] if len(units) else values[:0]
 
 
-def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
-    """Forwards per step so that none takes more than `micro` samples (0: no limit) on the busiest process."""
-    if not micro:
-        return 1
-    units = math.ceil(math.ceil(batch / unit) / world)
-    return math.ceil(units / max(1, micro // unit))
+@dataclass(frozen=True)
+class Length:
+    """How long a run is."""
+
+    steps: int
+    steps_per_epoch: int
+
+    @property
+    def epochs(self) -> int:
+        """Epochs begun when all steps are done."""
+        return -(-self.steps // self.steps_per_epoch)
 
 
 def validation_batches(samples: int, batch: int, rank: int, world: int) -> list[Ids]:
     """The validation batches of one process.
 
-    The split is cut into the same batches whatever the number of processes, and they are dealt out in turn: every
-    sample is measured once, beside the same neighbours, so even the rounding is the same.
+    The split is cut into the same batches on any number of processes, which take them in turn. So every sample is
+    measured once, in the same batch, and even rounding is the same.
     """
     ids = np.arange(samples, dtype=np.int64)
     cuts = [ids[start : start + batch] for start in range(0, samples, batch)]

@@ -1,142 +1,123 @@
 """The two splits of a run, as loaders: prepared shards, the sample set, generated pictures, or the user's dataset."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.config import Config
 from trainers.data import decode, transforms, user
-from trainers.data.loader import Loader, Make
-from trainers.data.shards import Shards, open_split
+from trainers.data.loader import Loader, Read
 from trainers.data.synthetic import Synthetic
+from trainers.data.transforms import Make
 from trainers.exits import UserError
-from trainers.settings import Config
+from trainers.shards.reader import open_split
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Training and validation data; `decoder` says what decodes their pictures, the same on all processes."""
+    """Training and validation data; `decoder` describes what decodes their pictures."""
 
     train: Loader
     val: Loader
-    classes: int
     class_names: list[str]
     decoder: str
 
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
 
-def open_splits(config: Config, pin: bool) -> Splits:
-    """Open both splits of the dataset that `data.dir` or `data.dataset` names."""
-    _val_sizes(config)
-    options = {
-        "workers": config.data.workers, "prefetch": config.data.prefetch, "readers": config.data.readers,
-        "readahead": config.data.readahead, "pin": pin, "channels_last": config.model.channels_last,
-    }  # fmt: skip
-    if config.data.dataset:
-        return _user(config, options)
-    if config.data.dir == "synthetic":
-        return _synthetic(config, {**options, "readahead": 0})
-    root = sample_set() if config.data.dir == "sample" else Path(config.data.dir)
-    train, val = open_split(root, "train"), open_split(root, "val")
-    _check_classes(config, train.classes, config.data.dir)
+
+@dataclass(frozen=True)
+class Stored:
+    """One split as it is stored: how its samples are read, their labels, and their names in messages."""
+
+    read: Read
+    labels: NDArray[np.int64]
+    name: Callable[[int], str]
+    options: dict[str, Any] = field(default_factory=dict)  # for the loader
+
+
+def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
+    """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies.
+
+    `pin` prepares batches in pinned memory, for a GPU. Raises UserError.
+    """
+    if config.data.dir == "synthetic" and not config.data.dataset:
+        return _synthetic(config, pin)
+    stored = _user(config) if config.data.dataset else _shards(root or Path(config.data.dir))
+    train, val, names = stored
+    _check_classes(config.model.num_classes, len(names), config.data.dataset or config.data.dir)
     decoder = decode.choose(config.data.decoder)
+    options = _loader_options(config, pin)
     return Splits(
-        _of_shards(train, training(config, decoder, train.name), config.data.image_size, options),
-        _of_shards(val, validation(config, decoder, val.name), _val_sizes(config)[0], options),
-        train.classes,
-        train.class_names,
+        _loader(train, transforms.training(config, decoder), config.data.image_size, options),
+        _loader(val, transforms.validation(config, decoder), config.data.val_sizes[0], options),
+        names,
         decoder.description,
     )
 
 
-def training(config: Config, decoder: decode.Decoder, name: Callable[[int], str]) -> Make:
-    """Make training pictures; `name` tells people which sample could not be made."""
-
-    def make(content: Any, sample: int, draw: int) -> Tensor:
-        numbers = transforms.random_numbers(config.seed, draw, sample)
-        picture = decode.as_picture(content, decoder)
-        return transforms.training_picture(picture, config.data.image_size, config.augment, numbers, config.data.mean)
-
-    return partial(_naming, make, name)
+def _shards(root: Path) -> tuple[Stored, Stored, list[str]]:
+    shards = [open_split(root, split) for split in ("train", "val")]
+    train, val = (Stored(s.read_together, s.labels, s.name, {"neighbours": s.neighbours}) for s in shards)
+    return train, val, shards[0].class_names
 
 
-def validation(config: Config, decoder: decode.Decoder, name: Callable[[int], str]) -> Make:
-    """Make validation pictures: the shorter side resized, the centre cut out."""
-    size, shorter = _val_sizes(config)
+def _user(config: Config) -> tuple[Stored, Stored, list[str]]:
+    name = config.data.dataset
+    halves = [user.open_dataset(name, split, config.model.num_classes) for split in ("train", "val")]
+    if halves[0].class_names != halves[1].class_names:
+        raise UserError(f"data.dataset = {name!r}: train and val have different `classes`; they must be the same")
+    train, val = (Stored(half.read, half.labels, half.name) for half in halves)
+    return train, val, halves[0].class_names
 
-    def make(content: Any, sample: int, draw: int) -> Tensor:
-        return decode.centre(decode.as_picture(content, decoder), size, shorter, config.augment.interpolation)
 
-    return partial(_naming, make, name)
+def _synthetic(config: Config, pin: bool) -> Splits:
+    data, last = config.data, config.model.channels_last
+    names = [f"class {index}" for index in range(config.model.num_classes or 1000)]
+    sizes = (data.synthetic_samples, data.image_size), (max(1, data.synthetic_samples // 5), data.val_sizes[0])
+    options = {**_loader_options(config, pin), "readahead": 0}  # nothing is read
+
+    def made(content: Tensor, sample: int, draw: int) -> Tensor:
+        return content
+
+    train, val = (
+        Loader(half.read, made, half.labels, size, **options)
+        for size, half in ((size, Synthetic(samples, len(names), size, last)) for samples, size in sizes)
+    )
+    return Splits(train, val, names, "nothing: they are generated")
+
+
+def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> Loader:
+    return Loader(stored.read, partial(_naming, make, stored.name), stored.labels, size, **stored.options, **options)
 
 
 def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int) -> Tensor:
+    """Make a picture; an error names its sample."""
     try:
         return make(content, sample, draw)
     except UserError as error:
         raise UserError(f"{name(sample)}: {error}") from error
 
 
-def sample_set() -> Path:
-    """The folder of the sample set, prepared on first use."""
-    from trainers.prepare.sample import ensure_sample
+def _loader_options(config: Config, pin: bool) -> dict[str, Any]:
+    data = config.data
+    return {
+        "workers": data.workers, "prefetch": data.prefetch, "readers": data.readers, "readahead": data.readahead,
+        "pin": pin, "channels_last": config.model.channels_last,
+    }  # fmt: skip
 
-    return ensure_sample()
 
-
-def _val_sizes(config: Config) -> tuple[int, int]:
-    """Size of a validation picture, and of the shorter side that it is cut out of."""
-    size = config.data.val_image_size or config.data.image_size
-    shorter = config.data.val_resize or round(size * 8 / 7)
-    if shorter < size:
+def _check_classes(wanted: int, found: int, where: str) -> None:
+    if wanted not in (0, found):
         raise UserError(
-            f"data.val_resize = {shorter}: smaller than the {size} pixels cut out of it; set it to {size} or more"
+            f"model.num_classes = {wanted}: the data in {where} has {found} classes; set it to {found}, or to 0 to "
+            "take it from the data"
         )
-    return size, shorter
-
-
-def _check_classes(config: Config, classes: int, where: str) -> None:
-    if config.model.num_classes not in (0, classes):
-        raise UserError(
-            f"model.num_classes = {config.model.num_classes}: the data in {where} has {classes} classes; set it to "
-            f"{classes}, or to 0 to take it from the data"
-        )
-
-
-def _of_shards(shards: Shards, make: Make, size: int, options: dict[str, Any]) -> Loader:
-    return Loader(shards.read_together, make, shards.labels, size, neighbours=shards.neighbours, **options)
-
-
-def _user(config: Config, options: dict[str, Any]) -> Splits:
-    name = config.data.dataset
-    train, val = (user.open_dataset(name, split, config.model.num_classes) for split in ("train", "val"))
-    if train.class_names != val.class_names:
-        raise UserError(f"data.dataset = {name!r}: train and val have different `classes`; they must be the same")
-    _check_classes(config, len(train.class_names), name)
-    decoder = decode.choose(config.data.decoder)
-    return Splits(
-        Loader(train.read, training(config, decoder, train.name), train.labels, config.data.image_size, **options),
-        Loader(val.read, validation(config, decoder, val.name), val.labels, _val_sizes(config)[0], **options),
-        len(train.class_names),
-        train.class_names,
-        decoder.description,
-    )
-
-
-def _synthetic(config: Config, options: dict[str, Any]) -> Splits:
-    data, last = config.data, config.model.channels_last
-    classes = config.model.num_classes or 1000
-    val_size = _val_sizes(config)[0]
-    train = Synthetic(data.synthetic_samples, classes, data.image_size, last)
-    val = Synthetic(max(1, data.synthetic_samples // 5), classes, val_size, last)
-    return Splits(
-        Loader(
-            lambda ids: [None] * len(ids), lambda _, i, __: train.picture(i), train.labels, data.image_size, **options
-        ),
-        Loader(lambda ids: [None] * len(ids), lambda _, i, __: val.picture(i), val.labels, val_size, **options),
-        classes,
-        [f"class {index}" for index in range(classes)],
-        "nothing: they are generated",
-    )

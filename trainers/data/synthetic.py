@@ -1,15 +1,17 @@
-"""Generated pictures, ready-made in memory: what a model can do when reading and decoding cost nothing."""
+"""Generated pictures in memory, for measuring a model's speed without reading and decoding."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainers.data.sampler import Ids
+
 VARIANTS = 64
 
 
 class Synthetic:
-    """A split of generated pictures; each class has its own pattern under noise, so that training can learn it."""
+    """A split of generated pictures; each class has a pattern under noise, which training can learn."""
 
     def __init__(self, samples: int, classes: int, size: int, channels_last: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -25,6 +27,10 @@ class Synthetic:
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.labels)
+
+    def read(self, ids: Ids) -> list[Tensor]:
+        """The uint8 pictures (3, size, size) of some samples."""
+        return [self.picture(int(sample)) for sample in ids]
 
     def picture(self, sample: int) -> Tensor:
         """The uint8 picture of a sample."""

@@ -1,27 +1,51 @@
-"""From an encoded picture to a uint8 tensor of the size the model wants.
+"""From a picture to a uint8 tensor (3, size, size): crops, resizing and augmentation.
 
-Augmentation is keyed by (seed, epoch, sample), with repeated augmentation also by the copy (`Order.draws`): it does not
-matter which process or thread prepares a picture, or when.
-Numbers stay uint8 here; normalisation happens on the device, on whole batches.
+Augmentation is a function of (seed, epoch, sample), and of the copy in repeated augmentation (`Order.draws`). It does
+not depend on which process or thread prepares a picture, or when. Pixels stay uint8 here; whole batches are normalised
+on the device.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainers.data.decode import Picture, cut, resize
+from trainers.config import Config
+from trainers.config.sections.data import Augment
+from trainers.data.decode import Area, Decoder, Encoded, Filter, Picture
 from trainers.data.policies import changed
-from trainers.settings import Augment
 
-Area = tuple[int, int, int, int]  # top, left, height, width
+Make = Callable[[Any, int, int], Tensor]  # (what a dataset holds of a sample, sample, draw) -> (3, size, size), uint8
+
+
+def training(config: Config, decoder: Decoder) -> Make:
+    """Makes training pictures."""
+
+    def make(content: Any, sample: int, draw: int) -> Tensor:
+        numbers = random_numbers(config.seed, draw, sample)
+        return training_picture(
+            decoder.picture(content), config.data.image_size, config.augment, numbers, config.data.mean
+        )
+
+    return make
+
+
+def validation(config: Config, decoder: Decoder) -> Make:
+    """Makes validation pictures: the shorter side resized, the centre cut out."""
+    size, shorter = config.data.val_sizes
+
+    def make(content: Any, sample: int, draw: int) -> Tensor:
+        return centre(decoder.picture(content), size, shorter, config.augment.interpolation)
+
+    return make
 
 
 def random_numbers(seed: int, draw: int, sample: int) -> np.random.Generator:
-    """The random numbers that belong to one draw of a sample: the epoch, if each sample comes once per epoch."""
+    """The random numbers of one draw of a sample; without repeated augmentation, a draw is an epoch."""
     return np.random.Generator(np.random.Philox(key=[(seed << 32) | draw, sample]))
 
 
@@ -47,7 +71,9 @@ def training_picture(
     return changed(picture, augment, generator, mean)
 
 
-def random_area(height: int, width: int, scale: list[float], ratio: list[float], uniform: Callable[..., float]) -> Area:
+def random_area(
+    height: int, width: int, scale: list[float], ratio: list[float], uniform: Callable[..., float]
+) -> tuple[int, int, int, int]:
     """A random area of a picture: a fraction of its size within `scale`, an aspect ratio within `ratio`.
 
     Ten tries, then the largest centred area whose ratio is allowed, as in torchvision's RandomResizedCrop.
@@ -65,6 +91,38 @@ def random_area(height: int, width: int, scale: list[float], ratio: list[float],
     else:
         w, h = width, height
     return (height - h) // 2, (width - w) // 2, h, w
+
+
+def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
+    if isinstance(picture, Encoded):
+        return picture.cut(area, height, width, how)
+    top, left, tall, wide = (int(number) for number in area)
+    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
+
+
+def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Resize with antialiasing; a tensor of the right size is returned as it is."""
+    if isinstance(picture, Encoded):
+        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
+    if picture.shape[1:] == (height, width):
+        return picture
+    batch = picture.unsqueeze(0).contiguous(
+        memory_format=torch.channels_last
+    )  # uint8 is resized fastest in this layout
+    return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
+
+
+def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear") -> Tensor:
+    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre."""
+    height, width = picture.shape[1:]
+    scale = shorter / min(height, width)
+    tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
+    top, left = (tall - size) // 2, (wide - size) // 2
+    if isinstance(picture, Encoded):
+        y, x = height / tall, width / wide
+        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False)
+    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
 
 
 def normalizer(

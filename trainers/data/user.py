@@ -1,9 +1,9 @@
-"""A dataset of the user's own: `data.dataset: package.module:function`.
+"""The user's own dataset: `data.dataset: package.module:function`.
 
-The function is called with split="train" and split="val" and returns an object with `len()` and `[i]`, as torch's
-map-style datasets have: `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height, width), or
-the bytes of an encoded picture; those are decoded by `data.decoder` and cost least. `classes`, where there is one,
-names the classes. `[i]` is called from several threads at once.
+The function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as torch's
+map-style datasets have; `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height, width), or
+the bytes of an encoded picture, which `data.decoder` decodes; bytes are fastest. An attribute `classes` names the
+classes. Several threads call `[i]` at once.
 """
 
 import importlib
@@ -33,7 +33,7 @@ class UserDataset:
         return len(self.labels)
 
     def name(self, sample: int) -> str:
-        """What people call a sample."""
+        """A sample's name in messages."""
         return f"{self._key}: sample {sample} of {self._split}"
 
     def read(self, ids: Ids) -> list[Any]:
@@ -72,7 +72,7 @@ class UserDataset:
 
 
 def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
-    """Call the user's function for one split, and check what it returns."""
+    """Call the user's function for one split, and check what it returns; raises UserError."""
     key = f"data.dataset = {name!r}"
     module, separator, function = name.partition(":")
     if not separator or not module or not function:

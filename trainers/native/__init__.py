@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL | None:
     except OSError:
         return None
     data, box, bounds, number = ctypes.c_char_p, ctypes.c_double * 4, ctypes.c_int * 4, ctypes.c_int
-    # reading a header is over sooner than giving Python's lock away and getting it back
+    # reading a header takes less time than releasing and taking Python's lock
     loaded.trainyard_size = ctypes.PyDLL(str(path)).trainyard_size  # type: ignore[attr-defined]
     loaded.trainyard_version.restype = ctypes.c_char_p
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]

@@ -12,17 +12,17 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from trainers.config.sections.running import Comm
+from trainers.config.sections.running import Ddp as Settings
 from trainers.parallel.environment import Place
-from trainers.parallel.group import Group
+from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Comm
-from trainers.settings import Ddp as Settings
 
 WIRE = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 
 
 class Ddp(Group):
-    """Buckets of gradients are averaged as soon as they are complete, hidden behind the rest of backward."""
+    """Each bucket of gradients is averaged as soon as it is complete, while backward computes the others."""
 
     name = "ddp"
 
@@ -32,7 +32,7 @@ class Ddp(Group):
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         with warnings.catch_warnings():
-            # Its successor is too new for NVIDIA's image.
+            # Its successor is not in NVIDIA's image yet.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
             wrapped = DistributedDataParallel(
                 model,
@@ -56,22 +56,22 @@ class Ddp(Group):
 
 @dataclass(frozen=True)
 class Reduction:
-    """How buckets of gradients are averaged: in which type they travel (None: their own), and who times the wait."""
+    """How buckets are averaged: the type in which they travel (None: their own), and who times the wait."""
 
     dtype: torch.dtype | None
     waiting: Waiting
 
 
 def wire_dtype(comm: Comm) -> torch.dtype | None:
-    """The type in which gradients travel, if it is not their own."""
+    """The type in which gradients travel; None: their own."""
     return WIRE.get("fp64" if comm.gradients == "fp64" else comm.compression)
 
 
 def averaged(state: Reduction, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Average a bucket of gradients over all processes.
 
-    In fp64, rounding back hides in which order the processes were added. In 16 bits they are divided before they are
-    added, so that a sum of many processes stays within fp16's range.
+    In fp64, rounding back hides the order in which processes were added. In 16 bits, gradients are divided before the
+    sum, so that the sum of many processes stays within fp16's range.
     """
     buffer: Tensor = bucket.buffer()
     world = dist.get_world_size()
@@ -80,7 +80,7 @@ def averaged(state: Reduction, bucket: dist.GradBucket) -> torch.futures.Future[
     if before > 1:
         sent.div_(before)
     work: Any = dist.all_reduce(sent, async_op=True)
-    if bucket.is_last():  # this process has done its part: from here on it can but wait
+    if bucket.is_last():  # from here on this process only waits
         state.waiting.begin()
 
     def received(future: Any) -> Tensor:

@@ -1,6 +1,6 @@
-"""Where this process stands among its peers: the one place that reads what launchers put into the environment.
+"""Rank and number of processes: the one place that reads the variables that launchers set.
 
-A half-set environment raises: it is always a mistake, and guessing would train something else than was asked for.
+A half-set environment is an error. It is always a mistake, and guessing would train something else.
 """
 
 import os
@@ -26,12 +26,12 @@ class Place:
 
 
 def under_torchrun(environ: Mapping[str, str] = os.environ) -> Place:
-    """Read what torchrun and `trainers.launch` set; nothing set means a single process."""
+    """Read what torchrun and `trainers.launch` set; nothing set: a single process. Raises UserError."""
     return _read(environ, TORCHRUN, "start it with `python -m trainers.launch -m trainers.ddp ...`") or Place()
 
 
 def under_mpi(environ: Mapping[str, str] = os.environ) -> Place:
-    """Read what mpirun or horovodrun set; nothing set means a single process."""
+    """Read what mpirun or horovodrun set; nothing set: a single process. Raises UserError."""
     remedy = "start it with `mpirun -np N python -m trainers.hvd ...` or `horovodrun -np N ...`"
     return _read(environ, HOROVODRUN, remedy) or _read(environ, OPENMPI, remedy) or Place()
 
@@ -42,7 +42,7 @@ def restart_count(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def on_terminal(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a person watches the output live; mpirun gives its ranks a pseudo-terminal even where nobody does."""
+    """Whether the output is a terminal; mpirun's ranks have a pseudo-terminal that nobody watches."""
     return sys.stdout.isatty() and OPENMPI[0] not in environ
 
 

@@ -1,6 +1,6 @@
-"""FSDP: every process keeps a part of each weight and of the optimizer's state, and fetches blocks when they are due.
+"""FSDP: every process keeps a shard of each weight and of the optimizer's state, and gathers blocks when it needs them.
 
-torch refuses to cut up weights whose memory is in another order, so `model.channels_last` holds for activations alone.
+torch does not shard weights in another memory format, so `model.channels_last` applies to activations only.
 """
 
 import contextlib
@@ -11,24 +11,24 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainers.parallel.base import State, load_optimizer
+from trainers.config import Config
+from trainers.parallel.base import State, named_state
 from trainers.parallel.ddp import wire_dtype
 from trainers.parallel.environment import Place
-from trainers.parallel.group import Group
+from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Config
-from trainers.sharding import laid_out_as
 
 CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-LARGE_LAYER = 1_000_000  # parameters from which on a layer outside of blocks is fetched by itself
+LARGE_LAYER = 1_000_000  # parameters; a layer outside of blocks with more is gathered by itself
 
 
 class Fsdp(Group):
-    """Parts of the model come together for the time they are needed; gradients are summed into parts."""
+    """Blocks are gathered for as long as they are needed; gradients are summed into shards."""
 
     name = "fsdp"
     lockstep = True
@@ -44,7 +44,7 @@ class Fsdp(Group):
             tensor.data = self.broadcast(tensor.data)  # contiguous, too
         units = blocks(plain)
         for unit in units:
-            if plain is not model:  # compiled: block by block, since fetching them is no part of a graph
+            if plain is not model:  # compiled block by block: gathering is not part of a graph
                 unit.compile()
             fully_shard(unit, mp_policy=self._policy, reshard_after_forward=self._reshard)
         fully_shard(plain, mp_policy=self._policy, reshard_after_forward=self._reshard)
@@ -54,31 +54,19 @@ class Fsdp(Group):
         return plain
 
     def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:  # noqa: D102
-        whole = self._whole({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        return whole if self.first else {}
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=True)  # on the first process alone
+        if not optimizer.state:  # before the first step; torch would take a step to create it
+            return {"model": get_model_state_dict(model, options=whole), "optimizer": named_state(model, optimizer)}
+        weights, moments = get_state_dict(model, optimizer, options=whole)
+        return {"model": weights, "optimizer": moments}
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102
-        whole = self._whole(dict(tensors))
-        return whole if self.first else {}
-
-    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
-        if not self.broadcast_object(bool(state)):
-            return
-        self.load_tensors(model.state_dict(), state.get("model", {}))
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        mine = state.get("optimizer", {}).get("state", {})
-        entries = {}
-        for index, keys in self.broadcast_object({index: list(entry) for index, entry in mine.items()}).items():
-            values = (self.share(mine.get(index, {}).get(key)) for key in keys)
-            entries[index] = {
-                key: laid_out_as(parameters[index], value) for key, value in zip(keys, values, strict=True)
-            }
-        load_optimizer(optimizer, {"state": entries})
-
-    @torch.no_grad()
-    def load_tensors(self, into: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:  # noqa: D102
-        for name in self.broadcast_object(list(tensors)):
-            into[name].copy_(laid_out_as(into[name], self.share(tensors.get(name))))
+        whole = {}
+        for name, tensor in tensors.items():  # one at a time; only the first process keeps them
+            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if self.first:
+                whole[name] = full.cpu()
+        return whole
 
     @contextlib.contextmanager
     def accumulating(self, model: nn.Module) -> Iterator[None]:  # noqa: D102
@@ -89,29 +77,20 @@ class Fsdp(Group):
         finally:
             model.set_requires_gradient_sync(True)
 
-    def _whole(self, tree: Any) -> Any:
-        """A tree with every tensor in one piece, on the first process's CPU; others get nothing of it."""
-        if isinstance(tree, DTensor):
-            whole = tree.full_tensor()
-            return whole.cpu() if self.first else None
-        if isinstance(tree, dict):
-            return {key: self._whole(value) for key, value in tree.items()}
-        return [self._whole(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
 
 def policy(config: Config) -> MixedPrecisionPolicy:
-    """In which types weights travel and gradients are summed; what processes keep is fp32 (fp64 for fp64)."""
+    """The types in which weights travel and gradients are summed; shards are fp32 (fp64 in fp64)."""
     kept = torch.float64 if config.precision == "fp64" else torch.float32
     weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
-    # autocast looks after the types of activations
+    # autocast chooses the types of activations
     return MixedPrecisionPolicy(weights, wire_dtype(config.comm) or kept, cast_forward_inputs=False)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The parts that are fetched one at a time: a model's repeated blocks, and large layers outside of them.
+    """The modules that are gathered one at a time: repeated blocks, and large layers outside of them.
 
-    A block is the outermost module of a class that occurs at least twice and has children. A model without such parts
-    is fetched child by child. What is in no part belongs to the root, which is fetched with the first of them.
+    A block is the outermost module of a class that occurs at least twice and has children. A model without blocks is
+    gathered child by child. The rest belongs to the root, which is gathered with the first block.
     """
     kinds = Counter(type(module) for module in model.modules() if any(True for _ in module.children()))
     repeated = {kind for kind, count in kinds.items() if count > 1 and kind not in CONTAINERS}
@@ -120,7 +99,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
-    """The modules of these classes that lie in no other one, and large layers."""
+    """The modules of these classes that lie in no other such module, and large layers."""
     for child in module.children():
         is_layer = not any(True for _ in child.children())
         if type(child) in kinds or (is_layer and count_parameters(child) >= LARGE_LAYER):
@@ -130,12 +109,12 @@ def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Mod
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Numbers that are learned in a module."""
+    """Number of learned values in a module."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def reshard_without_backward(module: nn.Module, *_: Any) -> None:
-    """Drop what was fetched for a forward that no backward follows: the next one must see new weights."""
+    """Free gathered weights after a forward without backward, so that the next forward gathers current ones."""
     if not torch.is_grad_enabled():
         for part in module.modules():
             if isinstance(part, FSDPModule):
@@ -143,9 +122,9 @@ def reshard_without_backward(module: nn.Module, *_: Any) -> None:
 
 
 def time_collectives(parts: list[nn.Module], waiting: Waiting) -> None:
-    """Time what a part waits for others, on the CPU, where fetching and summing hide behind nothing.
+    """Time how long a module waits for others on the CPU, where gathering and summing do not overlap with computing.
 
-    A torch too old to take collectives of ours goes untimed.
+    A torch that takes no custom collectives is not timed.
     """
     for part in parts:
         if isinstance(part, FSDPModule) and hasattr(part, "set_custom_all_gather"):
@@ -156,17 +135,17 @@ def time_collectives(parts: list[nn.Module], waiting: Waiting) -> None:
 
 
 class Timed:
-    """A collective as FSDP takes it, whose time is waiting."""
+    """A custom collective for FSDP that counts its time as waiting."""
 
     def __init__(self, collective: Callable[..., Any], waiting: Waiting) -> None:
         self._collective, self._waiting = collective, waiting
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for what arrives."""
+        """Allocate the output."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
-        """Do it, and wait for the others."""
+        """Run the collective and wait for it."""
         self._waiting.begin()
         work = self._collective(output_tensor, input_tensor, **options)
         self._waiting.end()

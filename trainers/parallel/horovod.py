@@ -1,10 +1,10 @@
-"""Horovod: gradients are combined by its own background thread, over MPI, gloo or nccl.
+"""Horovod: its background thread combines gradients over MPI, gloo or nccl.
 
-Horovod is imported here and nowhere else, when it is asked for: the other strategies run without it.
+Only this file imports Horovod, and only when it is asked for; the other strategies run without it.
 """
 
 import os
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from trainers.config.sections.running import Comm
+from trainers.config.sections.running import Horovod as Settings
 from trainers.exits import UserError
-from trainers.parallel.base import Strategy, clip
+from trainers.parallel.base import State, Strategy, clip, load_named
 from trainers.parallel.environment import Place
+from trainers.parallel.share import share
 from trainers.parallel.waiting import Waiting
-from trainers.settings import Comm
-from trainers.settings import Horovod as Settings
 
 
 class Horovod(Strategy):
@@ -38,7 +39,7 @@ class Horovod(Strategy):
                 f"Horovod came up as rank {self._hvd.rank()} of {self._hvd.size()}, the launcher says {place.rank} of "
                 f"{place.world}: it was built without this launcher's transport; use the project's image"
             )
-        self._adasum = settings.op == "adasum" and place.world > 1  # on one process Horovod itself averages
+        self._adasum = settings.op == "adasum" and place.world > 1  # on one process Horovod averages
         if self._adasum and device.type == "cpu" and not self._hvd.mpi_enabled():
             raise UserError("horovod.op = 'adasum': on CPUs Horovod has it over MPI alone; start the run with mpirun")
         self._waiting = Waiting(device)
@@ -48,9 +49,18 @@ class Horovod(Strategy):
             tensor.data.copy_(self.broadcast(tensor.data))
         return model
 
+    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
+        state = share(state, self.broadcast_object, self.broadcast, self.device)
+        load_named(model, optimizer, state["optimizer"]["state"])
+        model.load_state_dict(state["model"])
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
+        weights = share(dict(weights), self.broadcast_object, self.broadcast, self.device)
+        model.load_state_dict(weights, strict=False)
+
     def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
-        # The optimizer's state is not broadcast: on a fresh one Horovod takes a real step to make it appear. Every
-        # process loads the same checkpoint instead.
+        # The optimizer's state is not broadcast: Horovod would take a real step to create it. `load` gives all
+        # processes the checkpoint's state instead.
         hvd = self._hvd
         wrapped: Optimizer = hvd.DistributedOptimizer(
             optimizer,
@@ -63,7 +73,7 @@ class Horovod(Strategy):
         return wrapped
 
     def _compression(self) -> "InOrderOfMemory":
-        """How Horovod changes gradients on their way."""
+        """How Horovod compresses gradients."""
         kinds = self._hvd.Compression
         rounding = kinds.fp16 if self._settings.compression == "fp16" else kinds.none
         return InOrderOfMemory(SumInFp64 if self._exact_sums else rounding)
@@ -77,13 +87,13 @@ class Horovod(Strategy):
         return batch * together / self.world
 
     def loss_weight(self, samples: int, total: int) -> float:  # noqa: D102
-        if self._settings.op == "adasum":  # combines directions, so each process brings its own mean gradient
+        if self._settings.op == "adasum":  # combines directions: each process contributes the mean of its own gradient
             return 1 / max(samples, 1)
         return self.world / total
 
     def step(self, optimizer: Optimizer, scaler: GradScaler, clip_norm: float = 0.0) -> None:  # noqa: D102
         distributed: Any = optimizer
-        if self._adasum:  # it combines updates, one parameter after the other: there is nothing to wait for before
+        if self._adasum:  # it combines updates parameter by parameter: there is no sum to wait for
             distributed.step()
             return
         self._waiting.begin()
@@ -112,7 +122,7 @@ class Horovod(Strategy):
         return result
 
     def broadcast_object(self, value: Any) -> Any:  # noqa: D102
-        # Horovod matches calls by name, which it would take from the type of each rank's object.
+        # Horovod matches calls by name; without one it would use the type of each rank's object.
         return self._hvd.broadcast_object(value, root_rank=0, name="object")
 
     def gather_objects(self, value: Any) -> list[Any]:  # noqa: D102
@@ -126,7 +136,7 @@ class Horovod(Strategy):
 
 
 def tell_horovod(settings: Settings, environ: MutableMapping[str, str]) -> None:
-    """Put into the environment what Horovod reads there when it starts; a key that is not set leaves it alone."""
+    """Set the environment variables that Horovod reads when it starts; keys that are not set change nothing."""
     if settings.cycle_ms is not None:
         environ["HOROVOD_CYCLE_TIME"] = f"{settings.cycle_ms:g}"
     if settings.fusion_mb is not None:
@@ -134,7 +144,7 @@ def tell_horovod(settings: Settings, environ: MutableMapping[str, str]) -> None:
 
 
 class InOrderOfMemory:
-    """A "compression" around another: hands Horovod, which takes no channels_last, the same memory under other axes."""
+    """A "compression" around another that permutes axes: Horovod accepts contiguous tensors only, not channels_last."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -153,7 +163,7 @@ class InOrderOfMemory:
 
 
 class SumInFp64:
-    """A "compression" of Horovod's that sums gradients in fp64, so that the order of the processes does not show."""
+    """A "compression" that sums gradients in fp64, so that the order of processes does not show."""
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:

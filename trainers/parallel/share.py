@@ -1,6 +1,7 @@
-"""A tree of tensors from the first process to all: its shape as an object, its tensors one by one.
+"""Broadcast a tree of tensors from the first process: its structure as an object, then its tensors one by one.
 
-Pickling gigabytes would need them three times over; one tensor at a time needs the largest once.
+For Horovod, which has no process group that torch.distributed.checkpoint.state_dict could use. Its `broadcast_object`
+pickles the whole tree and needs three times its memory; tensor by tensor needs the largest one's once.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from torch import Tensor
 
 
 class Spec(NamedTuple):
-    """What stands for a tensor."""
+    """A tensor's shape and type."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -28,7 +29,7 @@ def share(tree: Any, send_object: Callable[[Any], Any], send: Callable[[Tensor],
     def received(spec: Any) -> Any:
         if isinstance(spec, Spec):
             mine = next(tensors, None)
-            where = device if spec.shape else torch.device("cpu")  # counts of steps are read without waiting for a GPU
+            where = device if spec.shape else torch.device("cpu")  # step counts are read without waiting for a GPU
             return send(torch.empty(spec.shape, dtype=spec.dtype, device=where) if mine is None else mine.to(where))
         if isinstance(spec, dict):
             return {key: received(value) for key, value in spec.items()}

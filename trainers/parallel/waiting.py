@@ -1,4 +1,4 @@
-"""Seconds in which a process only waited for gradients: measured without making it wait for its device."""
+"""Measures how long a process only waits for gradients, without waiting for its device."""
 
 import time
 from collections import deque
@@ -7,10 +7,9 @@ import torch
 
 
 class Waiting:
-    """Adds up the time between marks: on the CPU the wall clock's, on a GPU the device's own.
+    """Adds up the time between marks, by the wall clock on the CPU and by the device on a GPU.
 
-    On a GPU the marks are events in its stream of work, and their distance is read when both have come to pass; until
-    then it counts for nothing, and a later reading has it.
+    On a GPU the marks are events in its stream; the time between them is read once both have passed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -20,11 +19,11 @@ class Waiting:
         self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def begin(self) -> None:
-        """Mark that there is nothing left to do but wait."""
+        """Mark the beginning of a wait."""
         self._since = self._mark()
 
     def end(self) -> None:
-        """Mark that what was waited for is there; without a beginning, nothing."""
+        """Mark the end of a wait; without a beginning, does nothing."""
         since, self._since = self._since, None
         if isinstance(since, float):
             self._seconds += time.monotonic() - since

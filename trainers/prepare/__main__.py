@@ -8,6 +8,7 @@ python -m trainers.prepare --schema
 """
 
 import argparse
+import functools
 import json
 import os
 import signal
@@ -16,19 +17,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from trainers.config import layers
 from trainers.exits import Exit, ExitError, InputError, UserError, guarded
-from trainers.prepare import config as configs
+from trainers.prepare.settings import Config, parse, schema
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command that the arguments name."""
     options = _parser().parse_args(arguments)
     if options.schema:
-        print(json.dumps(configs.schema(), indent=2))
+        print(json.dumps(schema(), indent=2))
         return Exit.DONE
-    # As a container's first process, SIGTERM would otherwise be ignored
+    # A container's first process ignores SIGTERM by default
     signal.signal(signal.SIGTERM, _stop)
     # Imported late: the schema and wrong arguments need none of it
     from trainers.prepare.build import Options, build
@@ -41,15 +43,20 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError("no command was given; use build, verify or repair, or see --help")
     part, parts = _part(options.part)
     how = Options(part, parts, options.wait, options.progress)
-    settings = _settings(options.config, options.set)
-    _until_mended(lambda: (build if options.command == "build" else repair)(settings, how), options.retry)
+    found = settings(options)
+    retry(lambda: (build if options.command == "build" else repair)(found, how), options.retry)
     return Exit.DONE
 
 
-def _until_mended(work: Callable[[], object], seconds: float, first_pause: float = 10.0) -> None:
-    """Do the work; for so long, try again what may be mended outside of the settings, in pauses of up to 5 minutes.
+def settings(options: argparse.Namespace) -> Config:
+    """The settings that `--config` and `--set` give; raises UserError."""
+    return parse(functools.reduce(layers.overlay, layers.read_options(options), {}))
 
-    Raises what is still wrong at the end, and anything else at once.
+
+def retry(work: Callable[[], object], seconds: float, first_pause: float = 10.0) -> None:
+    """Do the work, and retry for `seconds` what can be mended outside of the settings, in pauses of up to 5 minutes.
+
+    Raises at the end what is still wrong, and anything else at once.
     """
     deadline, pause = time.monotonic() + seconds, first_pause
     while True:
@@ -61,7 +68,7 @@ def _until_mended(work: Callable[[], object], seconds: float, first_pause: float
             if left <= 0 or (isinstance(error, ExitError) and error.code != Exit.FAILED):
                 raise
             wait = min(pause, left)
-            text = f"prepare: waiting: {error} (it is tried again in {wait:.0f} s, for at most {left / 60:.0f} min)"
+            text = f"prepare: waiting: {error} (retried in {wait:.0f} s, for at most {left / 60:.0f} min)"
             print(text, file=sys.stderr, flush=True)
             time.sleep(wait)
             pause = min(2 * pause, 300.0)
@@ -71,12 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainers.prepare", description="Prepare a dataset for training.")
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of the settings and end")
     commands = parser.add_subparsers(dest="command")
-    for name, text in (("build", "prepare a folder, or go on with it"), ("repair", "make damaged shards again")):
+    for name, text in (("build", "prepare a folder, or resume its preparation"), ("repair", "rebuild damaged shards")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--config", type=Path, help="settings as JSON or YAML")
-        command.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", help="set or override one setting"
-        )
+        layers.add_options(command)
         command.add_argument(
             "--part", default="", metavar="I/N", help="share the work with others: this is number I of N"
         )
@@ -86,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
             type=float,
             default=0.0,
             metavar="SECONDS",
-            help="for so long, try again what may be mended meanwhile, such as credentials or a missing archive",
+            help="retry for so long what can be mended meanwhile, such as credentials or a missing archive",
         )
         command.add_argument("--progress", type=float, default=5.0, help="seconds between lines of progress")
     check = commands.add_parser("verify", help="check every byte of a prepared folder")
@@ -94,28 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(path: Path | None, overrides: list[str]) -> configs.Config:
-    """Read the settings and apply `--set key.path=value`; values are JSON where they can be, else text."""
-    data: Any = configs.read(path) if path else {}
-    if not isinstance(data, dict):
-        raise UserError(f"{path} holds no settings")
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise UserError(f"--set {override}: write it as key=value")
-        *parents, last = key.split(".")
-        target = data
-        for parent in parents:
-            target = target.setdefault(parent, {})
-        try:
-            target[last] = json.loads(text)
-        except json.JSONDecodeError:
-            target[last] = text
-    return configs.parse(data)
-
-
 def _part(text: str) -> tuple[int, int]:
-    """Read which part of the work is ours: from the option, or from an indexed Job's environment."""
+    """Read which part of the work this process does, from the option or an indexed Job's environment."""
     if not text and "TRAINYARD_PREPARE_PARTS" in os.environ:
         text = f"{os.environ.get('JOB_COMPLETION_INDEX', '')}/{os.environ['TRAINYARD_PREPARE_PARTS']}"
     if not text:
@@ -127,7 +111,7 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    raise ExitError("stopped by SIGTERM; the same command goes on from the finished shards", Exit.STOPPED)
+    raise ExitError("stopped by SIGTERM; the same command resumes after the finished shards", Exit.STOPPED)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Prepares a folder: from the archive's directory over the plan to shards, and the manifest last.
+"""Prepares a folder: archive directory, then plan, then shards, then the manifest.
 
-Any kill at any point leaves finished shards and rubbish that is recognised; the same command goes on from there and
-ends with the same bytes. A complete folder is only looked at.
+A kill at any point leaves finished shards, and temporary files that are recognised; the same command resumes from there
+and gives the same bytes. A complete folder is only checked.
 """
 
 import errno
@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,31 +16,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, InputError, UserError
-from trainers.prepare import manifest as manifests
+from trainers.files import sha256, sync_folder, write_atomically
 from trainers.prepare import pictures
-from trainers.prepare.catalogue import SPLITS, Catalogue, read_catalogue
-from trainers.prepare.config import Config
-from trainers.prepare.containers import open_container, open_object
-from trainers.prepare.crew import Crew
-from trainers.prepare.heartbeat import beating
+from trainers.prepare.archives import open_container, open_object
+from trainers.prepare.archives.tar import remove_leftovers
+from trainers.prepare.catalogue import Catalogue, read_catalogue
+from trainers.prepare.class_names import Naming
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
-from trainers.prepare.manifest import WORK, Manifest, SplitEntry
-from trainers.prepare.names import Naming
-from trainers.prepare.plan import Plan, ShardPlan, make_plan
-from trainers.prepare.progress import Progress
+from trainers.prepare.plan import Plan, ShardPlan, make_plan, meaning
+from trainers.prepare.progress import Progress, say
+from trainers.prepare.settings import Config
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
-from trainers.prepare.spent import Spent
-from trainers.prepare.tar import remove_leftovers
+from trainers.prepare.timing import Spent
+from trainers.prepare.workers import Crew
 from trainers.prepare.writer import Finished, Job, finished
+from trainers.shards import manifest as manifests
+from trainers.shards.heartbeat import beating
+from trainers.shards.manifest import SPLITS, WORK, Manifest, SplitEntry
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to work, as opposed to what to make: nothing here changes the result."""
+    """How to work; nothing here changes the result."""
 
-    # Of `parts` processes that share the work without talking, this is number `part`
+    # Of `parts` processes that share the work without communicating, this is number `part`
     part: int = 0
     parts: int = 1
     wait_seconds: float = 3600.0
@@ -73,7 +73,7 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
 
 
 def _storage_error(root: Path, error: OSError) -> Exception:
-    """Explain a failed write: a full disk is the user's to solve, anything else may pass."""
+    """Explain a failed write: a full disk is the user's to mend (InputError), anything else may pass."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(
             f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
@@ -90,7 +90,7 @@ def _storage_error(root: Path, error: OSError) -> Exception:
 
 @contextmanager
 def _locked(work: Path, options: Options) -> Iterator[None]:
-    """Keep others out: all of them, or, where parts share the work, those that would make it alone or make our part."""
+    """Lock the folder against all others; where parts share the work, against a whole preparation and the same part."""
     how = options.wait_seconds, say, options.progress_seconds
     with ExitStack() as locks:
         locks.enter_context(exclusive(work / "lock", *how, shared=options.parts > 1))
@@ -99,21 +99,16 @@ def _locked(work: Path, options: Options) -> Iterator[None]:
         yield
 
 
-def say(text: str) -> None:
-    """Print a line about the work, at once."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
-    """Return the manifest of a folder that is complete; one made of other things is not to be touched."""
+    """Return the manifest of a complete folder; raises UserError for one of another source or other settings."""
     if not manifests.exists(config.out):
         return None
     manifest = manifests.load(config.out)
-    wanted = config.meaning()
+    wanted = meaning(config)
     found = dict(manifest.settings)
     for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - {"bytes", "directory_sha256"}):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
-    # What is complete stays so with another image's encoder; only mending it would mix the two
+    # A complete folder stays valid with another image's encoder; only a repair would mix the two
     keys = [key for key in {**wanted, **found} if key != "encoder"]
     if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
         changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
@@ -147,8 +142,8 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
             archive = open_container(source, config.out / WORK, meters.traffic)
         names = Naming(config.class_file, config.class_names)
         catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
-        plan = make_plan(catalogue, config.meaning())
-        # The plan has copies of its own: for ImageNet that is 50 MB less while shards are made
+        plan = make_plan(catalogue, meaning(config))
+        # The plan has its own copies: for ImageNet this frees 50 MB while shards are made
         catalogue = replace(catalogue, splits={})
         _refuse_other_archive(config.out, plan)
         job = Job(config.out, archive, plan.key, config.decode, config.reencode, config.undecodable == "leave_out")
@@ -197,12 +192,12 @@ def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[
 
 
 def _refuse_other_archive(root: Path, plan: Plan) -> None:
-    """Refuse to mend a folder from an archive, or by an encoder, that it was not made with."""
+    """Raise UserError before a repair from another archive, or by another encoder, than the folder was made with."""
     if not manifests.exists(root) or (manifest := manifests.load(root)).plan == plan.key:
         return
     if (before := manifest.settings.get("encoder")) and before != pictures.encoder():
         raise UserError(
-            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: mend it "
+            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: repair it "
             f"with the image that prepared it, or {_OTHER_FOLDER}"
         )
     raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
@@ -218,10 +213,10 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
     if not todo:
         return
     _check_space(job.root, todo)
-    # A damaged folder must not look complete while its shards are made again
+    # A damaged folder must not look complete while its shards are rebuilt
     if manifests.exists(job.root):
         (job.root / manifests.FILE).unlink(missing_ok=True)
-        manifests.sync_folder(job.root)
+        sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)
     with Progress(meters.traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
         crew = Crew(job, todo, progress, meters.spent)
@@ -235,7 +230,7 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
 
 
 def _remove_rubbish(job: Job, mine: list[ShardPlan], *, alone: bool) -> None:
-    """Remove what a killed preparation left half done; other parts' files only if there are none."""
+    """Remove temporary files of a killed preparation; other parts' files only if there are no other parts."""
     stems = {f"{shard.split}-{shard.number:05d}" for shard in mine}
     for path in job.work.glob("*.tmp"):
         if alone or path.name.removeprefix(".").partition(".")[0] in stems:
@@ -245,7 +240,7 @@ def _remove_rubbish(job: Job, mine: list[ShardPlan], *, alone: bool) -> None:
 
 
 def _check_space(root: Path, todo: list[ShardPlan]) -> None:
-    """Refuse at once what cannot fit, rather than after hours."""
+    """Raise UserError at once, not after hours, if the shards cannot fit."""
     needed = sum(shard.bytes + 64 * len(shard.members) for shard in todo)
     free = shutil.disk_usage(root).free
     if needed > free:
@@ -258,8 +253,8 @@ def _check_space(root: Path, todo: list[ShardPlan]) -> None:
 def _gather(job: Job, plan: Plan, options: Options) -> list[Finished] | None:
     """Collect the records of all shards.
 
-    Any part that finds all of them publishes, and all would publish the same bytes. Part 0 waits for the others, as
-    long as they get on: it alone decides where folders are seen late, as on some network storage.
+    Any part that finds all of them publishes, and all would publish the same bytes. Part 0 waits for the others while
+    they make progress, so that one part is sure to publish where network storage shows files late.
     """
     best, since = -1, time.monotonic()
     while True:
@@ -285,17 +280,17 @@ def _gather(job: Job, plan: Plan, options: Options) -> list[Finished] | None:
 
 
 def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, found: list[Finished]) -> Manifest:
-    """Write the classes, remove what does not belong to the plan, and write the manifest."""
+    """Write the classes, remove files that do not belong to the plan, and write the manifest."""
     root = config.out
     classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]
     text = (json.dumps(classes, indent=1) + "\n").encode()
-    manifests.write_atomically(root / manifests.CLASSES_FILE, text)
+    write_atomically(root / manifests.CLASSES_FILE, text)
     known = {name for record in found for name in (record.entry.file, record.entry.index)}
     for split in SPLITS:
         for path in (root / split).iterdir():
             if f"{split}/{path.name}" not in known:
                 path.unlink(missing_ok=True)
-    meaning = config.meaning()
+    wanted = meaning(config)
     splits = {}
     for split in SPLITS:
         shards = tuple(record.entry for record, shard in zip(found, plan.shards, strict=True) if shard.split == split)
@@ -303,13 +298,13 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
     manifest = Manifest(
         name=root.name,
         classes=len(classes),
-        settings={key: value for key, value in meaning.items() if key != "source"},
-        source={**meaning["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
+        settings={key: value for key, value in wanted.items() if key != "source"},
+        source={**wanted["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
         plan=plan.key,
         splits=splits,
-        classes_sha256=manifests.sha256_file(root / manifests.CLASSES_FILE),
+        classes_sha256=sha256(root / manifests.CLASSES_FILE),
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
     )
-    manifests.write_atomically(root / manifests.FILE, manifest.to_json().encode())
+    write_atomically(root / manifests.FILE, manifest.to_json().encode())
     remove_leftovers(root / WORK)
     return manifest

@@ -1,4 +1,4 @@
-"""What of an archive becomes samples: which members, with which labels. Held in arrays, about 50 bytes a picture.
+"""Which members of an archive become samples, with which labels. Held in arrays, about 50 bytes a picture.
 
 A layout says which class or key each name stands for; see `imagenet`, `imagefolder` and `table`.
 """
@@ -6,16 +6,17 @@ A layout says which class or key each name stands for; see `imagenet`, `imagefol
 from array import array
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.prepare.archive import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
-from trainers.prepare.names import ClassEntry, Naming, name_classes
+from trainers.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
+from trainers.prepare.class_names import ClassEntry, Naming, name_classes
+from trainers.prepare.layouts.base import Layout, OutOfPlaceError
+from trainers.shards.manifest import SPLITS
 
-SPLITS = ("train", "val")
 # Bounds the memory that one member may take
 LARGEST_PICTURE = 64 << 20
 
@@ -24,39 +25,6 @@ MEMBER_DTYPE = np.dtype(
     + [(name, "<u4") for name in ("span", "stored", "size", "crc32", "label")]
     + [("method", "u1")]
 )
-
-
-class OutOfPlaceError(Exception):
-    """A member has a name that the layout does not know."""
-
-
-class Layout(Protocol):
-    """What a kind of archive says about names."""
-
-    # The members that the layout needs the text of, by the last part of the name or by more of its end
-    texts: frozenset[str]
-    # Whether it needs them before it can place anything; their names are then read in a pass of their own
-    learns_first: bool
-
-    def learn(self, name: str, text: bytes, label: str) -> None:
-        """Take a text before anything is placed."""
-        ...
-
-    def place(self, name: str) -> tuple[int, str] | None:
-        """Return a member's split (as a position in SPLITS) and key, or None when it is known to be no sample.
-
-        A name that is neither raises OutOfPlaceError: a picture must not get lost by a name that is slightly wrong.
-        """
-        ...
-
-    def resolve(
-        self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
-    ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Turn the keys seen in each split into classes and a label per key.
-
-        `skipped` are keys of members left out on purpose; `label` names the archive in messages.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -146,12 +114,12 @@ def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], nam
 
 def _text_key(name: str, wanted: Set[str]) -> str:
     """Return which of the wanted texts this member is, or nothing."""
-    # Most names are cut here, by a look at their last part
+    # Most names are excluded here, by their last part
     return next((key for key in wanted if name.endswith(key) and (name == key or name[-len(key) - 1] == "/")), "")
 
 
 def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Container) -> None:
-    """Keep a text's member; two of one name would leave open which is meant."""
+    """Keep a text's member; raises UserError for two of one name."""
     if texts.setdefault(key, member).offset != member.offset:
         raise UserError(
             f"{archive.source.label} holds both {texts[key].name} and {member.name}; name one of them by more of its "
@@ -160,7 +128,7 @@ def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Cont
 
 
 def _find_texts(archive: Container, wanted: Set[str]) -> dict[str, Member]:
-    """Look for texts in a pass of their own."""
+    """Find the texts in a separate pass."""
     found: dict[str, Member] = {}
     for member in archive.members():
         if key := _text_key(member.name, wanted):
@@ -183,7 +151,7 @@ def _check_size(archive: Container, member: Member) -> None:
 
 
 def _refuse_duplicates(archive: Container, column: _Columns) -> None:
-    """Stop when a name appears twice: nothing says which of the two is meant."""
+    """Raise UserError when a name appears twice."""
     names = np.frombuffer(column.name_hash, np.uint64)
     unique, counts = np.unique(names, return_counts=True)
     if len(unique) == len(names):
@@ -205,7 +173,7 @@ def _assemble(
     table["label"] = labels[np.asarray(column.key)][order]
     for name in ("offset", "name_hash", "stored", "size", "crc32", "method"):
         table[name] = np.asarray(getattr(column, name))[order]
-        # With a million members each of these counts
+        # With a million members each of these matters
         setattr(column, name, array("B"))
     del order
     following = borders[np.searchsorted(borders, table["offset"], side="right")]

@@ -1,4 +1,4 @@
-"""One preparation per folder: the second waits, and says for whom."""
+"""One preparation per folder: a second one waits, and prints what for."""
 
 import errno
 import fcntl
@@ -17,10 +17,10 @@ def exclusive(
 ) -> Iterator[None]:
     """Hold the lock file while the block runs; wait for another holder, with a line every few seconds.
 
-    A shared lock is held beside other shared ones, and keeps only exclusive ones out.
+    Shared locks coexist, and exclude only exclusive ones.
 
-    The lock is the kernel's and ends with its process, however that ends. A file system without locks is worked on
-    without: shards are published whole and by rename, and two preparations of one plan write the same bytes.
+    The kernel releases the lock when its process ends for any reason. On a file system without locks there is none:
+    shards are published whole by rename, and two preparations of one plan write the same bytes.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -34,7 +34,7 @@ def exclusive(
 
 
 def _acquire(lock: tuple[int, int], path: Path, wait_seconds: float, say: Callable[[str], None], every: float) -> bool:
-    """Try for the lock until it is ours (True) or there are no locks here (False)."""
+    """Try until this process has the lock (True), or the file system turns out to have no locks (False)."""
     descriptor, kind = lock
     started = said = time.monotonic()
     while True:

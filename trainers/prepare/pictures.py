@@ -1,14 +1,14 @@
-"""What is done with a picture's content on its way into a shard: the check that it can be decoded, and re-encoding.
+"""Checks that a picture can be decoded, and re-encodes it, before it goes into a shard.
 
 Re-encoding is declared in the settings and off by default. It only makes pictures smaller: one whose shorter side is no
-longer than what was set keeps its bytes, unless it is an oddity (CMYK, PNG under whatever name), which becomes an RGB
-JPEG. The same version of Pillow and of its JPEG library gives the same bytes, so both are part of the plan.
+longer than the setting keeps its bytes, unless it is CMYK or a PNG (under any name), which becomes an RGB JPEG. Only
+the same version of Pillow and of its JPEG library gives the same bytes, so both are part of the plan.
 """
 
 import io
 from typing import TYPE_CHECKING
 
-from trainers.prepare.config import Reencode
+from trainers.prepare.settings import Reencode
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CHECK_ONE_OF = 100
 # 24-bit pixels of about 400 MB; a small file may claim far more (a decompression bomb)
 LARGEST_PIXELS = 128_000_000
-# So many undecodable pictures are named before a preparation gives up
+# Undecodable pictures that are named before a preparation gives up
 NAMED = 20
 
 
@@ -30,13 +30,13 @@ def wants_check(decode: str, crc32: int) -> bool:
 
 
 def check(content: memoryview) -> None:
-    """Decode a picture to its end, as training will have to; raises UndecodableError."""
+    """Decode a picture completely, as training will; raises UndecodableError."""
     with _open(content) as picture:
         _load(picture)
 
 
 def reencode(content: memoryview, settings: Reencode) -> bytes:
-    """Return the picture as the settings want it; its own bytes when there is nothing to do."""
+    """Return the picture as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
     with _open(content) as picture:
         odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
         width, height = picture.size
@@ -53,7 +53,7 @@ def reencode(content: memoryview, settings: Reencode) -> bytes:
 
 
 def encoder() -> str:
-    """Name what decides over the bytes of a re-encoded picture."""
+    """Name the versions that determine the bytes of a re-encoded picture."""
     import PIL
     from PIL import features
 
@@ -98,7 +98,7 @@ def _load(picture: "Image.Image") -> None:
 
 
 def _words(error: Exception) -> str:
-    """Say what a library said, in one short line."""
+    """The message of a library's error, in one short line."""
     text = " ".join(str(error).split())
     # Pillow names the buffer's address here, which differs at every run
     text = "no known picture format" if text.startswith("cannot identify image file") else text

@@ -1,11 +1,11 @@
 """Which sample goes where: a pure function of the catalogue, the shard size and the seed.
 
-The samples are shuffled once, so that even reading shards from first to last is fair. Shuffling every sample by itself
-would make each a request of its own; instead runs of neighbours are moved together, small enough that every shard is
-drawn from at least PIECES places of the archive, and the samples within a shard are shuffled one by one.
+The samples are shuffled once, so that even reading shards from first to last gives a random order. Shuffling single
+samples would need one request for each. Instead, runs of neighbours move together, small enough that every shard draws
+from at least PIECES places of the archive, and the samples within a shard are shuffled one by one.
 
-As sizes are known from the archive's directory, so is each sample's position in its shard before the first byte
-arrives: samples are written in whatever order they come, and the bytes are the same whatever the parallelism.
+The archive's directory gives all sizes, so each sample's position in its shard is known before the first byte arrives:
+samples are written in any order, and the bytes are the same for any parallelism.
 """
 
 import hashlib
@@ -18,19 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.prepare.catalogue import SPLITS, Catalogue
-from trainers.prepare.manifest import FORMAT
+from trainers.prepare import pictures
+from trainers.prepare.catalogue import Catalogue
+from trainers.prepare.settings import Config
+from trainers.shards.manifest import FORMAT, SPLITS
+from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END
 
 PIECES = 256
-BLOCK = 512
-TAR_END = 2 * BLOCK
-# A picture's header, its label's header, and the label
-OVERHEAD = 3 * BLOCK
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """One shard to be: its samples in order, and where the header of each lies in the tar."""
+    """The plan of one shard: its samples in order, and the offset of each one's header in the tar."""
 
     split: str
     number: int
@@ -57,13 +56,25 @@ class Plan:
         return [shard for shard in self.shards if shard.split == split]
 
 
-def make_plan(catalogue: Catalogue, meaning: Mapping[str, Any]) -> Plan:
-    """Plan every shard of every split; `meaning` holds the settings that decide over the result."""
-    text = json.dumps([FORMAT, PIECES, meaning, catalogue.fingerprint], sort_keys=True)
+def make_plan(catalogue: Catalogue, wanted: Mapping[str, Any]) -> Plan:
+    """Plan every shard of every split; `wanted` holds the settings that determine the result."""
+    text = json.dumps([FORMAT, PIECES, wanted, catalogue.fingerprint], sort_keys=True)
     shards: list[ShardPlan] = []
     for split in SPLITS:
-        shards += _plan_split(split, catalogue.splits[split], meaning["shard_mb"] * 1_000_000, meaning["seed"])
+        shards += _plan_split(split, catalogue.splits[split], wanted["shard_mb"] * 1_000_000, wanted["seed"])
     return Plan(hashlib.sha256(text.encode()).hexdigest(), shards)
+
+
+def meaning(config: Config) -> dict[str, Any]:
+    """Return the settings that determine the bytes of the result, so not the number of workers or `decode`."""
+    chosen = config.model_dump(mode="json", include={"layout", "shard_mb", "seed", "skip"})
+    # Only where they are set: folders that were prepared before these keys existed stay as they are
+    if config.layout == "csv":
+        chosen["csv"] = config.csv.model_dump(mode="json")
+    chosen |= {key: getattr(config, key) for key in ("class_file", "class_names") if getattr(config, key)}
+    if config.reencode:
+        chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": pictures.encoder()}
+    return {**chosen, "source": config.source.describe()}
 
 
 def _plan_split(split: str, members: NDArray[Any], shard_bytes: int, seed: int) -> list[ShardPlan]:
@@ -74,7 +85,7 @@ def _plan_split(split: str, members: NDArray[Any], shard_bytes: int, seed: int) 
     before = np.cumsum(costs) - costs
     total = int(costs.sum())
     count = max(1, -(-total // shard_bytes))
-    # A picture larger than a shard leaves its neighbour empty: borders that fall together are one
+    # A picture larger than a shard would leave an empty neighbour: equal borders count once
     borders = np.unique(np.searchsorted(before, np.arange(count + 1) * total // count))
     plans = []
     for shard, (start, stop) in enumerate(itertools.pairwise(borders)):

@@ -1,8 +1,9 @@
-"""What a preparation says while it works: a bar on a terminal, elsewhere a line every few seconds."""
+"""Progress of a preparation: a bar on a terminal, elsewhere a line every few seconds."""
 
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
@@ -12,8 +13,30 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 
+EVERY = 5.0  # seconds between lines of a Pulse
+
+
+def say(text: str) -> None:
+    """Print a line about the work, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class Pulse:
+    """Prints a text at most once in EVERY seconds, the first time after EVERY seconds."""
+
+    def __init__(self) -> None:
+        self._started = self._said = time.monotonic()
+
+    def beat(self, text: Callable[[float], str]) -> None:
+        """Print the text, made from the seconds since the start, if it is time."""
+        now = time.monotonic()
+        if now - self._said >= EVERY:
+            self._said = now
+            print(text(now - self._started), file=sys.stderr, flush=True)
+
+
 class Progress:
-    """Counts samples and shards, and shows them from a thread of its own while the block runs.
+    """Counts samples and shards, and shows them from a separate thread while the block runs.
 
     Rates are those of the last interval; the time left follows from all of the work since the start.
     """
@@ -32,7 +55,7 @@ class Progress:
         self.samples_done = self.shards_done = self.payload = 0
 
     def add(self, *, samples: int = 0, shards: int = 0, payload: int = 0) -> None:
-        """Count what was just done; `payload` is bytes of pictures."""
+        """Count finished work; `payload` is bytes of pictures."""
         with self._lock:
             self.samples_done += samples
             self.shards_done += shards

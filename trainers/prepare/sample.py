@@ -1,8 +1,8 @@
-"""The sample set: real pictures that a machine without any network to a data host can have.
+"""The sample set: real pictures that need no network to a data host.
 
 Fashion-MNIST (70,000 pictures of clothing, MIT licence, github.com/zalandoresearch/fashion-mnist) comes as Debian's
 package `dataset-fashion-mnist`. A balanced part of it is encoded as JPEG and packed in Kaggle's ImageNet layout, so
-that it goes the same road as the real archive: zip, ranges, checks, shards.
+that it takes the same path as the real archive: zip, ranges, checks, shards.
 """
 
 import gzip
@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.prepare.build import build, say
-from trainers.prepare.config import Config, Source
+from trainers.files import atomic
+from trainers.prepare.build import build
 from trainers.prepare.lock import exclusive
+from trainers.prepare.progress import say
+from trainers.prepare.settings import Config, Source
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -29,7 +31,7 @@ PER_CLASS = {"train": 600, "val": 200}
 UNLABELLED = 5
 _FILES = {"train": "train", "val": "t10k"}
 _QUALITY = 90
-# Changes when the archive's making changes, so that older caches are left alone
+# Changes with the code that makes the archive, so that older caches are not used
 _VERSION = 1
 
 
@@ -56,20 +58,25 @@ def ensure_sample() -> Path:
     return config.out
 
 
+def _source() -> Path:
+    """Return where the four IDX files are: named by the user, installed, or unpacked by `scripts/bootstrap sample`."""
+    if named := os.environ.get("TRAINYARD_SAMPLE_SOURCE"):
+        return Path(named)
+    installed = Path("/usr/share/datasets/fashion-mnist")
+    cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")
+    unpacked = cache / "debian" / installed.relative_to("/")
+    return unpacked if unpacked.is_dir() and not installed.is_dir() else installed
+
+
 def make_archive(path: Path) -> None:
     """Write the archive; the same pictures give the same bytes."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, content in _members():
-                info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
-                info.create_system, info.external_attr = 3, 0o644 << 16
-                # Both ways of packing occur, as in archives found in the wild
-                packed = name.endswith((".csv", ".txt", ".xml")) or "/val/" in name
-                archive.writestr(info, content, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, content in _members():
+            info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            info.create_system, info.external_attr = 3, 0o644 << 16
+            # Both compression methods occur, as in real archives
+            packed = name.endswith((".csv", ".txt", ".xml")) or "/val/" in name
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
 
 
 def synset(label: int) -> str:
@@ -78,7 +85,7 @@ def synset(label: int) -> str:
 
 
 def _members() -> Iterator[tuple[str, bytes]]:
-    """Go through the archive's members in the order of Kaggle's."""
+    """Yield the archive's members in the order of Kaggle's archive."""
     solutions: dict[str, list[tuple[str, int]]] = {"train": [], "val": []}
     yield "ILSVRC/Annotations/CLS-LOC/val/val_00000001.xml", b"<annotation>not a picture</annotation>\n"
     for number, picture in enumerate(_pictures("val")[0][-UNLABELLED:], 1):
@@ -113,7 +120,7 @@ def _encode(picture: NDArray[np.uint8]) -> bytes:
 
 def _pictures(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read pictures and labels of a split from the IDX files."""
-    folder = Path(os.environ.get("TRAINYARD_SAMPLE_SOURCE") or "/usr/share/datasets/fashion-mnist")
+    folder = _source()
     stem = _FILES[split]
     pictures = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
     labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")

@@ -1,4 +1,4 @@
-"""Checks a prepared folder against its manifest byte by byte, and has damaged shards made again."""
+"""Checks a prepared folder against its manifest byte by byte, and rebuilds damaged shards."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from trainers.exits import UserError
-from trainers.prepare import manifest as manifests
-from trainers.prepare.build import Options, build, say
-from trainers.prepare.config import Config
-from trainers.prepare.manifest import Manifest, ShardEntry
+from trainers.files import sha256
+from trainers.prepare.build import Options, build
+from trainers.prepare.progress import say
+from trainers.prepare.settings import Config
+from trainers.shards import manifest as manifests
+from trainers.shards.manifest import Manifest, ShardEntry
 
 
 def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
@@ -19,13 +21,13 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
         found = pool.map(lambda shard: _damage(root, shard), shards)
         wrong = {shard.file: damage for shard, damage in zip(shards, found, strict=True) if damage}
     classes = root / manifests.CLASSES_FILE
-    if not classes.is_file() or manifests.sha256_file(classes) != manifest.classes_sha256:
+    if not classes.is_file() or sha256(classes) != manifest.classes_sha256:
         wrong[manifests.CLASSES_FILE] = "is missing or was changed"
     return wrong
 
 
 def verify(root: Path) -> None:
-    """Check everything and say so, or name each damaged file."""
+    """Check everything; raises UserError naming each damaged file."""
     manifest = manifests.load(root)
     if wrong := damaged(root, manifest):
         for name, what in sorted(wrong.items()):
@@ -51,14 +53,14 @@ def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tupl
 
 
 def repair(config: Config, options: Options | None = None) -> None:
-    """Make damaged shards again, and only those."""
+    """Rebuild damaged shards, and only those."""
     root = config.out
     if not manifests.exists(root):
         build(config, options)
         return
     wrong = damaged(root, manifests.load(root))
     for name, what in sorted(wrong.items()):
-        say(f"{root / name}: {what}; it is made again")
+        say(f"{root / name}: {what}; it is rebuilt")
         (root / name).unlink(missing_ok=True)
     build(config, options)
 
@@ -66,7 +68,7 @@ def repair(config: Config, options: Options | None = None) -> None:
 def _damage(root: Path, shard: ShardEntry) -> str:
     for name, digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
-            if manifests.sha256_file(root / name) != digest:
+            if sha256(root / name) != digest:
                 return f"{Path(name).name} does not have its SHA-256"
         except OSError as error:
             return f"{Path(name).name} cannot be read: {error.strerror}"

@@ -1,7 +1,7 @@
-"""Writes one shard: fetches its samples, checks each, puts it at its planned place, and publishes tar and index.
+"""Writes one shard: fetches its samples, checks each, writes it at its planned position, and publishes tar and index.
 
 Files are made under temporary names in the work folder, synced, and renamed; then a record of the finished shard is
-written the same way. A shard without a record is redone, whatever was left of it.
+written the same way. A shard without a record is written from scratch.
 """
 
 import json
@@ -17,18 +17,18 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.data.shards import INDEX_DTYPE
 from trainers.exits import UserError
-from trainers.prepare import manifest as manifests
+from trainers.files import sha256, sync_folder, write_atomically
 from trainers.prepare import pictures
-from trainers.prepare.archive import Container, DamagedMemberError, Member, extract, name_of
-from trainers.prepare.config import Reencode
-from trainers.prepare.frame import frame
-from trainers.prepare.manifest import WORK, ShardEntry
-from trainers.prepare.plan import BLOCK, OVERHEAD, TAR_END, ShardPlan
-from trainers.prepare.spent import Spent
+from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
+from trainers.prepare.plan import ShardPlan
+from trainers.prepare.settings import Reencode
+from trainers.prepare.timing import Spent
+from trainers.shards.index import INDEX_DTYPE
+from trainers.shards.manifest import WORK, ShardEntry
+from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END, frame
 
-# One request fetches neighbours up to this size, and reads over gaps up to that one rather than ask again
+# One request fetches neighbours up to LARGEST_REQUEST, and reads through gaps up to LARGEST_GAP rather than ask again
 LARGEST_REQUEST = 2 << 20
 LARGEST_GAP = 64 << 10
 # A damaged picture is fetched again before it is blamed on the archive
@@ -90,10 +90,10 @@ def finished(job: Job, plan: ShardPlan) -> Finished | None:
 
 
 class OpenShard:
-    """A shard in the making. Requests may be fetched by any threads at once; then it is closed by one.
+    """An unfinished shard. Any threads fetch its requests concurrently; then one thread closes it.
 
-    Pictures whose size is known lie at their planned place at once. Re-encoded ones lie in the order of their coming,
-    and are laid out when all are there.
+    Pictures whose size is known are written at their planned position. Re-encoded ones are written in order of arrival,
+    and moved to their final positions when all are there.
     """
 
     def __init__(self, job: Job, plan: ShardPlan, spent: Spent) -> None:
@@ -158,7 +158,7 @@ class OpenShard:
             file.flush()
             os.fsync(file.fileno())
         clock.lap("sync")
-        digests = manifests.sha256_file(self._tar), manifests.sha256_file(self._index)
+        digests = sha256(self._tar), sha256(self._index)
         clock.lap("hash")
         self._publish(*digests)
         clock.lap("sync")
@@ -199,7 +199,7 @@ class OpenShard:
         _write_all(self._descriptor, (content,), int(row["offset"]))
 
     def _lay_out(self) -> None:
-        """Write the tar anew with each picture that is kept at its final place."""
+        """Write the tar again, with each picture at its final position."""
         kept = np.array([at for at in range(len(self._rows)) if at not in self.undecodable], np.int64)
         second = os.open(self._second, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         position = 0
@@ -217,7 +217,7 @@ class OpenShard:
         self._second.replace(self._tar)
 
     def _publish(self, sha256: str, index_sha256: str) -> None:
-        """Give the files their names, then write the record that vouches for them."""
+        """Rename the files to their final names, then write the record of the finished shard."""
         job, plan = self.job, self.plan
         entry = ShardEntry(
             file=f"{plan.stem}.tar",
@@ -228,20 +228,20 @@ class OpenShard:
             index_bytes=self._index.stat().st_size,
             index_sha256=index_sha256,
         )
-        # An older record must not vouch for the new files, nor the other way round
+        # An older record must not vouch for the new files, nor a new record for older files
         record = job.record_path(plan)
         with suppress(FileNotFoundError):
             record.unlink()
-            manifests.sync_folder(job.work)
+            sync_folder(job.work)
         self._index.replace(job.root / entry.index)
         self._tar.replace(job.root / entry.file)
-        manifests.sync_folder(job.root / plan.split)
+        sync_folder(job.root / plan.split)
         left_out = {"left_out": sorted(name for name, _ in self.undecodable.values())} if self.undecodable else {}
         found = {"plan": job.plan_key, "shard": asdict(entry), **left_out}
-        manifests.write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+        write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
     def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:
-        """Take a picture out of what was fetched; fetch it again by itself if it is damaged."""
+        """Extract a picture from the fetched bytes; fetch it again separately if it is damaged."""
         for attempt in range(1, TRIES + 1):
             try:
                 return extract(raw, member)

@@ -1,5 +1,13 @@
 """report.html: what a run did, on one page that needs nothing else."""
 
+from pathlib import Path
+
+from trainers.files import write_atomically
 from trainers.report.run import render
 
-__all__ = ["render"]
+__all__ = ["render", "write"]
+
+
+def write(path: Path) -> None:
+    """Write report.html of the run in a run directory."""
+    write_atomically(path / "report.html", render(path).encode())

@@ -1,11 +1,10 @@
-"""python -m trainers.report RUN        write RUN/report.html again, also for a run that is still going on."""
+"""python -m trainers.report RUN        write RUN/report.html again, also for a run that is not over."""
 
 import argparse
 from pathlib import Path
 
+from trainers import report
 from trainers.exits import guarded
-from trainers.files import write_atomically
-from trainers.report import render
 
 
 def main() -> int:
@@ -13,7 +12,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trainers.report", description="Write report.html of a run.")
     parser.add_argument("run", type=Path, help="run directory")
     path: Path = parser.parse_args().run
-    write_atomically(path / "report.html", render(path).encode())
+    report.write(path)
     print(path / "report.html")
     return 0
 

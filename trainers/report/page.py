@@ -1,4 +1,4 @@
-"""What our pages are made of: the frame, cards and tables."""
+"""Building blocks of our pages: the frame, cards and tables."""
 
 import html
 from collections.abc import Sequence

@@ -1,15 +1,15 @@
-"""The page of one run, from the records in its run directory; also of a run that is still going on, or has failed."""
+"""The page of one run, from the records in its run directory; also of a run that is still running or has failed."""
 
 import html
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainers.charts import duration, number
 from trainers.exits import UserError
 from trainers.files import read_json
 from trainers.report import sections
 from trainers.report.page import page, tiles
+from trainers.report.svg import duration, number
 from trainers.telemetry.clock import goodput
 from trainers.telemetry.metrics import Event, read_events
 

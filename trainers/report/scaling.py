@@ -1,73 +1,73 @@
-"""The page of `trainers.scaling`: rates over processes with the ideal line and the model's, efficiency, time a step."""
+"""The command `python -m trainers.scaling`: compares runs (comparison.py), as a table, as JSON and as a page."""
 
-import html
-from typing import TYPE_CHECKING, Any
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from trainers.charts import Line, Share, line_chart, number, stacked_bar
-from trainers.report.page import card, note, page, table, tiles
-
-if TYPE_CHECKING:
-    from trainers.scaling import Comparison
-
-STEP = (("compute", 3), ("data_wait", 2), ("communication", 4), ("other", 9))
-
-
-def render(comparisons: "list[Comparison]", summary: dict[str, Any]) -> str:
-    """The whole page; `summary` is that of one of the runs."""
-    known = summary["identity"]
-    lead = f"{known['model.name']}, {known['model.num_classes']} classes, {summary['precision']}"
-    body = [f"<h1>Scaling</h1><p class='lead'>{html.escape(lead)}</p>"]
-    for comparison in comparisons:
-        body.append(_tiles(comparison))
-        body.append(f'<div class="cards">{_cards(comparison)}</div><p></p>')
-    return page("Scaling", "".join(body))
+from trainers.exits import UserError
+from trainers.files import write_atomically
+from trainers.report.comparison import Comparison, compare, gradient_bytes, read_run, refuse_different, series
+from trainers.report.scaling_page import render
 
 
-def _tiles(found: "Comparison") -> str:
-    first, last = found.rows[0], found.rows[-1]
-    return tiles([
-        (f"{100 * last.efficiency:.1f} %", f"efficiency on {last.run.world} processes, against {first.run.world}"),
-        (number(last.run.rate), f"images per second on {last.run.world} processes"),
-        (f"{100 * last.run.communication / last.run.step:.1f} %", "of a step waits for communication there"),
-        (found.strategy, found.policy),
-    ])  # fmt: skip
-
-
-def _cards(found: "Comparison") -> str:
-    base, link = found.rows[0].run, found.link
-    most = found.curve[-1][0]
-    measured = [(float(row.run.world), row.run.rate) for row in found.rows]
-    each = base.rate / base.world
-    rates = [
-        Line("ideal", [(float(base.world), base.rate), (float(most), each * most)], kind=7, dashed=True),
-        Line("model", [(float(world), rate) for world, rate in found.curve], kind=4, dashed=True),
-        Line("measured", measured, dots=True),
+def as_text(comparison: Comparison) -> str:
+    """A table for the console."""
+    lines = [
+        f"{comparison.strategy}, {comparison.policy}",
+        f"{'processes':>9} {'img/s':>10} {'per process':>12} {'speed-up':>9} {'efficiency':>11} {'step ms':>9} "
+        f"{'data ms':>8} {'comm ms':>8} {'model img/s':>12}",
     ]
-    shares = [
-        Line("model", [(float(world), 100 * rate / world / each) for world, rate in found.curve], kind=4, dashed=True),
-        Line("measured", [(float(row.run.world), 100 * row.efficiency) for row in found.rows], dots=True),
-    ]
-    text = (
-        f"Model: 2 (P - 1) a + 2 (P - 1) / P * M / B, with a = {1e6 * link.latency:.4g} us, M = "
-        f"{found.gradient_bytes / 1e6:.4g} MB, B = {link.bandwidth / 1e9:.3g} GB/s ({link.origin}); it adds what "
-        "backward does not hide to the smallest run's step."
+    for row in comparison.rows:
+        run = row.run
+        lines.append(
+            f"{run.world:>9} {run.rate:>10,.1f} {run.rate / run.world:>12,.1f} {row.speedup:>8.2f}x "
+            f"{100 * row.efficiency:>9.1f} % {1e3 * run.step:>9.2f} {1e3 * run.data_wait:>8.2f} "
+            f"{1e3 * run.communication:>8.2f} {row.predicted:>12,.1f}"
+        )
+    link = comparison.link
+    lines.append(
+        f"model: {comparison.gradient_bytes / 1e6:.2f} MB a step, {1e6 * link.latency:.4g} us latency, "
+        f"{link.bandwidth / 1e9:.3g} GB/s ({link.origin})"
     )
-    head = ("#processes", "#img/s", "#each", "#speed-up", "#efficiency", "#model img/s")
-    rows = [
-        (row.run.world, number(row.run.rate), number(row.run.rate / row.run.world), f"{row.speedup:.2f}x",
-         f"{100 * row.efficiency:.1f} %", number(row.predicted))
-        for row in found.rows
-    ]  # fmt: skip
-    start = float(base.world)
-    return (
-        card("Images per second over processes", line_chart(rates, from_zero=True, from_x=start) + note(text))
-        + card("Efficiency over processes", line_chart(shares, unit=" %", from_zero=True, from_x=start))
-        + card(f"{found.strategy}: runs", table(head, rows), wide=True)
-        + "".join(_step(row.run) for row in found.rows)
-    )
+    return "\n".join(lines)
 
 
-def _step(run: Any) -> str:
-    parts = [Share(name.replace("_", " "), getattr(run, name), kind) for name, kind in STEP]
-    many = "1 process" if run.world == 1 else f"{run.world} processes"
-    return card(f"A step on {many}: {1e3 * run.step:.4g} ms", stacked_bar(parts) + note(run.path))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Compare the runs that are named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainers.scaling",
+        description="Compare runs of the same training on several numbers of processes: efficiency, and a model of "
+        "communication.",
+    )
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run directories, one per number of processes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--html", type=Path, default=Path("scaling.html"), help="where the page goes (%(default)s)")
+    parser.add_argument("--latency-us", type=float, help="the model's latency in microseconds, instead of fitting it")
+    parser.add_argument("--bandwidth-gb", type=float, help="the model's bandwidth in GB/s, instead of fitting it")
+    parser.add_argument("--gradient-mb", type=float, help="MB of gradients a step, instead of the published weights'")
+    parser.add_argument("--up-to", type=int, default=0, help="processes up to which the model looks; default: 4 times")
+    options = parser.parse_args(argv)
+    found = [read_run(path) for path in options.runs]
+    refuse_different(options.runs, [summary for _, summary in found])
+    summaries = {run.path: summary for run, summary in found}
+    comparisons = []
+    for runs in series([run for run, _ in found]).values():
+        own = summaries[runs[0].path]
+        published = (size for run in runs if (size := gradient_bytes(Path(run.path), own)) is not None)
+        size = options.gradient_mb * 1e6 if options.gradient_mb else next(published, None)
+        if size is None:
+            raise UserError(f"{runs[0].path} has not published its weights: give the size as --gradient-mb")
+        latency = options.latency_us / 1e6 if options.latency_us is not None else None
+        bandwidth = options.bandwidth_gb * 1e9 if options.bandwidth_gb else None
+        comparisons.append(compare(runs, size, latency, bandwidth, options.up_to))
+    write_atomically(options.html, render(comparisons, found[0][1]).encode())
+    if options.json:
+        print(json.dumps([asdict(comparison) for comparison in comparisons], indent=2))
+    else:
+        print("\n\n".join(as_text(comparison) for comparison in comparisons))
+        print(f"plots: {options.html}")
+    return 0

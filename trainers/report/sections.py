@@ -6,7 +6,11 @@ from typing import Any
 
 import yaml
 
-from trainers.charts import (
+from trainers.config import Config
+from trainers.files import read_json
+from trainers.report.confusion import Confusion, matrix, read_confusion, worst
+from trainers.report.page import Markup, card, note, table
+from trainers.report.svg import (
     Line,
     Points,
     Share,
@@ -18,10 +22,6 @@ from trainers.charts import (
     stacked_bar,
     thin_out,
 )
-from trainers.files import read_json
-from trainers.report.confusion import Confusion, matrix, read_confusion, worst
-from trainers.report.page import Markup, card, note, table
-from trainers.settings import Config
 from trainers.telemetry.clock import CAUSES, PARTS
 from trainers.telemetry.metrics import Event
 
@@ -80,7 +80,7 @@ def charts(train: list[Event], validate: list[Event], restarts: list[float]) -> 
 
 
 def _held_up(train: list[Event]) -> str:
-    """Lines of the slowest rank's lag, by what keeps it."""
+    """Lines of the slowest rank's lag, by its cause."""
     slow = [(float(event["step"]), event["slowest"]) for event in train if event.get("slowest")]
     if not slow:
         return '<p class="none">nothing recorded: there is only one process, or no line yet</p>'
@@ -189,7 +189,7 @@ def settings(summary: dict[str, Any]) -> str:
     config = summary.get("config", {})
     if not config:
         return ""
-    defaults = _flat(Config().model_dump(by_alias=True))
+    defaults = _flat(Config.model_construct().model_dump(by_alias=True))
     changed = [
         (Markup(f"<code>{_breakable(key)}</code>"), yaml.safe_dump(value, default_flow_style=True).split("\n")[0])
         for key, value in _flat(config).items()

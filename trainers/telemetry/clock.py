@@ -1,4 +1,4 @@
-"""Where the wall-clock seconds of a run go: every one of them to exactly one cause, over all starts of the run."""
+"""Attributes every wall-clock second of a run to exactly one cause, over all starts of the run."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ CAUSES = (
     "communication",  # waiting for other processes, gradients included where backward does not hide them
     "checkpoint",  # training waited for a checkpoint, or for the weights to be published
     "validation",
-    "lost",  # work that a restart did again, since it came after the last checkpoint
+    "lost",  # work after the last checkpoint, which a restart repeated
     "restart_wait",  # no process of the run was alive
     "other",
 )

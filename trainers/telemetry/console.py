@@ -9,11 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from trainers.parallel.environment import on_terminal
 from trainers.telemetry.metrics import Event
-from trainers.telemetry.slowest import NOTABLE
+from trainers.telemetry.stragglers import NOTABLE
 
 
 class Console:
-    """Shows how a run of `total` steps is getting on."""
+    """Shows the progress of a run of `total` steps."""
 
     def __init__(self, total: int, steps_per_epoch: int, seconds: float) -> None:
         self._total = total
@@ -45,7 +45,7 @@ class Console:
             )
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -71,7 +71,7 @@ class Console:
 
 
 def _slowest(event: Event) -> str:
-    """A word on the slowest rank, where it holds the others up for long."""
+    """A note on the slowest rank, where it delays the others by much."""
     slow = event.get("slowest")
     if not slow or slow["behind"] <= NOTABLE:
         return ""

@@ -1,8 +1,8 @@
-"""What earlier starts of a run left to account for: work that is done again, and time in which nobody worked.
+"""Accounts for earlier starts of a run: work that must be repeated, and time in which no process was alive.
 
-The record is metrics.jsonl itself: each start writes a `start` line, which no restart drops, and an orderly end an
-`end` line with its seconds by cause. From the first start to this one, every second is then either in the seconds that
-the checkpoint (or the `end` line) brought along, or was lost, or was waited for.
+The record is metrics.jsonl itself: each start writes a `start` line, which no restart drops, and an orderly end writes
+an `end` line with its seconds by cause. Every second from the first start to this one was therefore counted by the
+checkpoint (or the `end` line), or was lost, or passed while no process was alive.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainers.telemetry.clock import Clock
 from trainers.telemetry.metrics import Event, read_events
-from trainers.watchdog import last_alive
+from trainers.telemetry.watchdog import last_alive
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Past:
 
 
 def settle(clock: Clock, directory: Path, step: int) -> Past:
-    """Add to the clock what the starts before this one, which goes on from `step`, have cost; call before rewinding."""
+    """Add the seconds of earlier starts to the clock of this one, which resumes from `step`; call before rewinding."""
     events = read_events(directory / "metrics.jsonl")
     starts = [event for event in events if event["event"] == "start"]
     if not starts:
@@ -46,7 +46,7 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
 
 
 def _orderly_end(events: list[Event], step: int) -> Event | None:
-    """The line of the last start's end, if it ended in order and at this step."""
+    """The `end` line of the last start, if it ended at this step without a crash."""
     last = events[-1]
     orderly = last["event"] == "end" and last["status"] in ("finished", "stopped") and last["step"] == step
     return last if orderly else None

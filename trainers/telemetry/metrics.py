@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, in the order things happened, each step once even after a resume."""
+"""metrics.jsonl: one JSON object a line, in order of time; each step appears once, also after a resume."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ class MetricsFile:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a file; a line that a crash has cut is left out."""
+    """The events of a file, without a last line that a crash has cut."""
     if not path.is_file():
         return []
     events = []
@@ -39,7 +39,7 @@ def read_events(path: Path) -> list[Event]:
 
 
 def rewind(path: Path, step: int, validated: int) -> int:
-    """Drop the events that a run going on from `step` will live through again; the number of steps dropped."""
+    """Drop the events after `step`, which a run that resumes there will repeat; returns the number of steps dropped."""
     events = read_events(path)
     if not path.is_file():
         return 0

@@ -1,7 +1,7 @@
-"""A Prometheus text endpoint, when a port is set: on the first process of each node, so that no node is a dead target.
+"""A Prometheus endpoint, when a port is set: on the first process of each node, so that every pod's target is up.
 
-The run's numbers come from the first process of all; the others say who they are. Names and meanings are part of the
-interface: the alert rules are written on them (docs/metrics.md lists them).
+Rank 0 serves the run's numbers; the other endpoints only identify themselves. Names and meanings are part of the
+interface, since alert rules use them (docs/metrics.md lists them).
 """
 
 import logging
@@ -70,7 +70,7 @@ class Endpoint(Collector):
             ) from error
 
     def show(self, event: Event) -> None:
-        """Take over the numbers of an event."""
+        """Store the numbers of an event."""
         kind = event["event"]
         if kind == "start":
             self._start = event
@@ -82,7 +82,7 @@ class Endpoint(Collector):
             }
             self._whole = dict(whole)
         if kind == "end" and event["status"] == "failed":
-            self._ill = 1.0  # an orderly end in failure is one for the loss
+            self._ill = 1.0  # an end by ExitError is a failure of the loss
         if kind == "validate" and not math.isfinite(event["loss"]):
             self._ill = 1.0
         self._slowest = event.get("slowest", self._slowest)
@@ -90,20 +90,20 @@ class Endpoint(Collector):
         self._changed = time.monotonic()
 
     def show_ranks(self, ranks: Sequence[dict[str, Any]], times: Sequence[Sequence[float]], held: list[float]) -> None:
-        """Take over each rank's seconds by part since its start (rank, part), and the bytes it holds (rank)."""
+        """Store each rank's seconds by part since its start (rank, part), and the bytes it holds (rank)."""
         self._ranks = [
             ([str(who["rank"]), who["host"], str(who["device"]).partition(":")[0]], list(row), memory)
             for who, row, memory in zip(ranks, times, held, strict=True)
         ]
 
     def recall(self, event: Event) -> None:
-        """Take over the numbers of an event of an earlier start."""
+        """Store the numbers of an event of an earlier start."""
         kind = event["event"]
         numbers = {(kind, key): float(value) for key, value in event.items() if isinstance(value, int | float)}
         self._values = {**self._values, **numbers}
 
     def linger(self, longest: float = LONGEST) -> None:
-        """Where somebody scrapes, let them fetch the last numbers: wait about as long as between two scrapes."""
+        """Let Prometheus scrape the last numbers: wait about one scrape interval, if anything has scraped so far."""
         if len(self._scraped) < 2 or self._rank:
             return
         interval = min(longest, 1.5 * (self._scraped[-1] - self._scraped[-2]))

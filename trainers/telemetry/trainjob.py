@@ -1,13 +1,13 @@
-"""Progress in the status of a TrainJob, where Kubeflow Trainer takes it (its gate TrainJobStatus, alpha in 2.3).
+"""Progress in the status of a TrainJob, where Kubeflow Trainer accepts it (its gate TrainJobStatus, alpha in 2.3).
 
-Trainer then tells the pods where its status server is, and gives them its CA and a token of their own:
+Trainer then gives the pods the address of its status server, its CA and a token:
 
     KUBEFLOW_TRAINER_SERVER_URL      where to POST
     KUBEFLOW_TRAINER_SERVER_CA_CERT  file with the CA of its certificate
     KUBEFLOW_TRAINER_SERVER_TOKEN    file with the token, which the kubelet renews
 
-A thread of its own sends the newest numbers every few seconds, and `.status.trainerStatus` of the TrainJob shows them.
-A server that is absent, slow or refuses costs one line, and training nothing.
+A separate thread sends the newest numbers every few seconds, and `.status.trainerStatus` of the TrainJob shows them. A
+server that is absent, slow or refuses costs one line of output and never delays training.
 """
 
 import http.client
@@ -34,7 +34,7 @@ SHOWN = ("loss", "top1", "top5", "images_per_second", "epoch", "step")
 
 @dataclass
 class Progress:
-    """How far a run of `total` steps is, as its events tell."""
+    """How far a run of `total` steps is, computed from its events."""
 
     total: int
     step: int = 0
@@ -43,7 +43,7 @@ class Progress:
     _first: tuple[float, int] | None = None
 
     def see(self, event: Event) -> None:
-        """Take over an event of the run."""
+        """Update from an event of the run."""
         if event["event"] not in ("train", "validate"):
             return
         now, self.step = float(event["time"]), int(event["step"])

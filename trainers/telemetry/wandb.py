@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.config import as_tree
-from trainers.settings import Config
+from trainers.config import Config, as_tree
 from trainers.telemetry.metrics import Event
 
 # W&B refuses run ids with these characters, and longer ones.

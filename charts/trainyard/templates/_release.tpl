@@ -17,7 +17,7 @@ decided here, where all of them are seen. Call with a list: the context, the par
 
 {{/*
 What the parts must know of each other, as JSON: trains, the jobs that train; parts, those that render anything; made, the secrets that values
-or an operator make; awaited, those that an operator makes; and wait, for how many seconds.
+or an operator make; awaited, those that an operator creates; and wait, for how many seconds.
 */}}
 {{- define "trainyard.facts" -}}
 {{- include "common.once" (list . "FactsJson" "trainyard.gatheredFacts" .) -}}

@@ -1,12 +1,11 @@
 # What the add-ons are built from and of: programs of the Go modules beside this file, images that hold them, manifests.
 # shellcheck shell=bash disable=SC2034
-GO_MINIMUM=1.26.3 # Argo CD asks for it
-EXTRAS=(trainer kueue argocd)
+ADD_ONS=(trainer kueue argocd)
 
 # modules_of NAME: the folders here that the add-on is made from
 modules_of() { case $1 in trainer) echo jobset trainer ;; *) echo "$1" ;; esac; }
 
-# source_of MODULE: the Go module that its folder pins
+# source_of PROGRAM: the Go module that it comes from, which also has its manifests
 source_of() {
   case $1 in
     jobset) echo sigs.k8s.io/jobset ;;
@@ -15,42 +14,23 @@ source_of() {
     argocd) echo github.com/argoproj/argo-cd/v3 ;;
   esac
 }
-
-# pinned MODULE: the version in its go.mod, read without Go
-pinned() { sed -nE "s#^[[:space:]]*(require )?$(source_of "$1") (v[0-9.]+).*#\2#p" "$HERE/extras/$1/go.mod"; }
+version_of() { pinned "$(source_of "$1")"; }
 
 # extra_key NAME, extra_home NAME: what its content is named by, and where it is cached
 extra_key() {
   local modules
   read -ra modules <<< "$(modules_of "$1")"
-  files "${modules[@]/#/extras/}" extras/build.sh images/oci.py | content_key "$(go_version)" "$IMAGE"
+  files "${modules[@]/#/extras/}" extras/build.sh images/oci.py | content_key "$(basename "$(programs_home)")" "$IMAGE"
 }
 extra_home() { echo "$CACHE/cluster/extra-$1-$(extra_key "$1")"; }
-
-# version_flags MODULE: without these, programs call themselves v0.0.0-main and 99.99.99
-version_flags() {
-  local version
-  version=$(pinned "$1")
-  case $1 in
-    kueue) echo "-X sigs.k8s.io/kueue/pkg/version.GitVersion=$version" ;;
-    argocd) echo "-X github.com/argoproj/argo-cd/v3/common.version=${version#v}" ;;
-  esac
-}
-
-# program MODULE OUT: its one program
-program() {
-  local dir=$HERE/extras/$1 package
-  package=$(go -C "$dir" list -f '{{.ImportPath}}' tool)
-  go_build "$dir" "$2" "$(version_flags "$1")" "$package"
-}
 
 # manifests MODULE FOLDER IMAGE: its own, from FOLDER of its module, with our image and settings; `upstream` beside ours is that folder
 manifests() {
   local work=$PARTIAL/work/$1 module file
-  module=$(module_dir "$HERE/extras/$1" "$(source_of "$1")")
+  module=$(module_dir "$(source_of "$1")")
   mkdir -p "$work"
   for file in "$HERE/extras/$1"/*.yaml; do
-    sed "s#@IMAGE@#$3#; s#@VERSION@#$(pinned "$1")#" "$file" > "$work/${file##*/}"
+    sed "s#@IMAGE@#$3#; s#@VERSION@#$(version_of "$1")#" "$file" > "$work/${file##*/}"
   done
   cp -r --no-preserve=mode "$module/$2" "$work/upstream"
   # one replica: nobody to agree with, and a busy machine would lose the lease, which ends the process
@@ -61,10 +41,8 @@ manifests() {
 # controller MODULE FOLDER: a program that runs as a pod. Its image is tagged by version and content: another one is rolled out.
 controller() {
   local tagged
-  tagged=$IMAGE/$1:$(pinned "$1")-$KEY
-  program "$1" "$PARTIAL/manager"
-  python3 "$HERE/images/oci.py" "$tagged" "$PARTIAL/images/$1.tar" "$PARTIAL/manager:/manager" -- /manager
-  rm "$PARTIAL/manager"
+  tagged=$IMAGE/$1:$(version_of "$1")-$KEY
+  python3 "$HERE/images/oci.py" "$tagged" "$PARTIAL/images/$1.tar" "$(programs_home)/$1:/manager" -- /manager
   manifests "$1" "$2" "$tagged"
 }
 
@@ -75,9 +53,9 @@ build_kueue() { controller kueue config; }
 build_argocd() {
   local part module
   mkdir -p "$PARTIAL/bin"
-  program argocd "$PARTIAL/bin/argocd"
+  ln -f "$(programs_home)/argocd" "$PARTIAL/bin/"
   for part in repo-server application-controller applicationset-controller; do ln -sf argocd "$PARTIAL/bin/argocd-$part"; done
-  module=$(module_dir "$HERE/extras/argocd" "$(source_of argocd)")
+  module=$(module_dir "$(source_of argocd)")
   install -m 755 "$module"/hack/{git-verify-wrapper,gpg-wrapper}.sh "$PARTIAL/bin/"
   manifests argocd manifests none
 }
@@ -95,7 +73,7 @@ build_extra() {
   rm -rf "$PARTIAL"
   mkdir -p "$PARTIAL"/{images,manifests}
   for module in $(modules_of "$1"); do
-    step "$module $(pinned "$module")" "$CACHE/cluster/extra-$module.log" "build_$module"
+    step "$module $(version_of "$module"): image and manifests" "$CACHE/cluster/extra-$module.log" "build_$module"
   done
   rm -rf "$PARTIAL/work"
   mv "$PARTIAL" "$home"

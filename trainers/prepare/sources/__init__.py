@@ -1,15 +1,15 @@
-"""Where archives come from: each source reads any range of bytes of one unchanging object."""
+"""Sources of archives: each reads any range of bytes of one object that must not change."""
 
 from pathlib import Path
 
-from trainers.prepare.config import Source as SourceConfig
+from trainers.prepare.settings import Source as SourceConfig
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.path import PathSource
 from trainers.prepare.sources.retry import Patience
 
 
 def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
-    """Open the object that the settings name."""
+    """Open the object that the settings name; raises UserError."""
     if config.kind == "http":
         # Each imported where it is needed: an archive on a volume needs no client of the network
         from trainers.prepare.sources.http import HttpSource

@@ -1,4 +1,4 @@
-"""The small interface of a source, and the counters that it keeps for the progress line."""
+"""The interface of a source, and the counters that it keeps for the progress line."""
 
 import threading
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class Source(Protocol):
     label: str
     # In bytes
     size: int
-    # Tells this state of the object from any other, as well as its server or file system can
+    # Identifies this state of the object, as well as its server or file system can
     identity: str
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
@@ -32,7 +32,7 @@ class Source(Protocol):
 
 @dataclass
 class Traffic:
-    """What went over the wire so far."""
+    """Bytes, requests and retries so far."""
 
     bytes: int = 0
     requests: int = 0

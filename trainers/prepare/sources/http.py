@@ -1,9 +1,9 @@
-"""An archive on a server, read by ranges over as many connections as there are threads that ask.
+"""An archive on an HTTP server, read by ranges over one connection per thread.
 
 The object must not change while it is read: every answer's size, ETag and date are compared with the first one's.
-Throttling, resets, short answers and server errors are retried with growing pauses, going on where the last answer
-broke off. An address that was redirected to is used until the server refuses it, then asked for again: signed addresses
-expire. Addresses are never shown with their query, which may hold a signature.
+Throttling, resets, short answers and server errors are retried with growing pauses, resuming where the last answer
+ended. The target of a redirect is used until the server refuses it, then the redirect is followed again, because signed
+addresses expire. Addresses are never shown with their query, which may hold a signature.
 """
 
 import logging
@@ -84,7 +84,7 @@ class HttpSource(Source):
         self._retries.stop()
 
     def _stream(self, offset: int, length: int) -> Iterator[bytes]:
-        """Ask once for a range and pass on what comes; every way in which it may break is a PassingError."""
+        """Request a range once and yield its bytes; every failure that may pass raises PassingError."""
         address = self._where()
         headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
         self._traffic.add(requests=1)
@@ -111,7 +111,7 @@ class HttpSource(Source):
             raise PassingError("the answer was cut short")
 
     def _check(self, response: requests.Response, address: str, offset: int) -> None:
-        """Accept an answer only if it is the range that was asked for, of the object that was first seen."""
+        """Accept an answer only if it is the requested range of the object that was seen first."""
         status = response.status_code
         if status in _PASSING:
             raise PassingError(f"the server answered {status} {response.reason}", response.headers.get("Retry-After"))
@@ -136,7 +136,7 @@ class HttpSource(Source):
         self._proven = self._address = response.url
 
     def _compare(self, response: requests.Response, offset: int) -> None:
-        """Hold the answer against the first one."""
+        """Compare the answer with the first one; raises UserError if the object changed."""
         match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
         if not match or int(match[1]) != offset:
             raise UserError(
@@ -147,7 +147,7 @@ class HttpSource(Source):
             self._identity = self._identity or found
         if found != self._identity:
             raise UserError(
-                f"{self.label} changed on its server while it was read; run the same command when it is at rest"
+                f"{self.label} changed on its server while it was read; run the same command once it no longer changes"
             )
 
     def _where(self) -> str:

@@ -70,8 +70,8 @@ def open_competition(competition: str, traffic: Traffic, patience: Patience | No
         return client.competitions.competition_api_client.download_data_files(request)
 
     page = f"https://www.kaggle.com/competitions/{competition}"
-    thing = _Thing(f"competition {competition}", page, f"{page}/rules", "source.competition")
-    return _open(thing, ask, traffic, patience)
+    download = _Download(f"competition {competition}", page, f"{page}/rules", "source.competition")
+    return _open(download, ask, traffic, patience)
 
 
 def open_dataset(dataset: str, traffic: Traffic, patience: Patience | None = None) -> HttpSource:
@@ -88,11 +88,11 @@ def open_dataset(dataset: str, traffic: Traffic, patience: Patience | None = Non
         return client.datasets.dataset_api_client.download_dataset(request)
 
     page = f"https://www.kaggle.com/datasets/{owner}/{name}"
-    return _open(_Thing(f"dataset {dataset}", page, "", "source.dataset"), ask, traffic, patience)
+    return _open(_Download(f"dataset {dataset}", page, "", "source.dataset"), ask, traffic, patience)
 
 
-class _Thing(NamedTuple):
-    """What is asked of Kaggle, in words for messages."""
+class _Download(NamedTuple):
+    """What is requested from Kaggle, in words for messages."""
 
     name: str
     page: str
@@ -101,16 +101,16 @@ class _Thing(NamedTuple):
     setting: str
 
 
-def _open(thing: _Thing, ask: Callable[[Any], Any], traffic: Traffic, patience: Patience | None) -> HttpSource:
+def _open(download: _Download, ask: Callable[[Any], Any], traffic: Traffic, patience: Patience | None) -> HttpSource:
     credentials = find_credentials()
-    label = f"Kaggle {thing.name}"
+    label = f"Kaggle {download.name}"
     return HttpSource(
-        "", traffic, label=label, locate=lambda: _signed_address(thing, ask, credentials), patience=patience
+        "", traffic, label=label, locate=lambda: _signed_address(download, ask, credentials), patience=patience
     )
 
 
-def _signed_address(thing: _Thing, ask: Callable[[Any], Any], credentials: Credentials) -> str:
-    """Ask Kaggle for the archive; its client follows the redirect, whose address is what we want."""
+def _signed_address(download: _Download, ask: Callable[[Any], Any], credentials: Credentials) -> str:
+    """Ask Kaggle for the archive; its client follows the redirect, whose address is returned."""
     from kagglesdk import KaggleClient  # type: ignore[import-untyped]
 
     try:
@@ -126,20 +126,22 @@ def _signed_address(thing: _Thing, ask: Callable[[Any], Any], credentials: Crede
         if status == 429 or status >= 500:
             wait = error.response.headers.get("Retry-After") if error.response is not None else None
             raise PassingError(f"Kaggle answered {status}", wait) from None
-        raise UserError(_explain(status, thing)) from None
+        raise UserError(_explain(status, download)) from None
     except requests.RequestException as error:
         raise PassingError(f"Kaggle was not reached ({type(error).__name__})") from None
 
 
-def _explain(status: int, thing: _Thing) -> str:
-    """Say what a refusal by Kaggle means."""
+def _explain(status: int, download: _Download) -> str:
+    """Explain a refusal by Kaggle."""
     if status == 401:
         return f"Kaggle answered 401: it does not know the user name and key, or the token has expired; {_HOW}"
-    if status == 403 and thing.rules:
-        return f"Kaggle answered 403: accept the rules at {thing.rules} as the key's owner, then try again"
+    if status == 403 and download.rules:
+        return f"Kaggle answered 403: accept the rules at {download.rules} as the key's owner, then try again"
     if status == 403:
-        return f"Kaggle answered 403: {thing.name} is private, or the key's owner may not read it; see {thing.page}"
+        return (
+            f"Kaggle answered 403: {download.name} is private, or the key's owner may not read it; see {download.page}"
+        )
     if status == 404:
-        kind, _, name = thing.name.partition(" ")
-        return f"Kaggle answered 404: there is no {kind} '{name}'; see {thing.setting}"
-    return f"Kaggle answered {status} for {thing.name}; see {thing.page}"
+        kind, _, name = download.name.partition(" ")
+        return f"Kaggle answered 404: there is no {kind} '{name}'; see {download.setting}"
+    return f"Kaggle answered {status} for {download.name}; see {download.page}"

@@ -1,8 +1,8 @@
 """An archive in an object store, read by ranges through fsspec: `s3://` by s3fs, `gs://` by gcsfs.
 
 Credentials are found where those libraries look (environment, files, the node's or pod's role) and in the folder of
-mounted secrets, whose keys have the names of the environment variables. What a library says of a failure is not passed
-on beyond its kind: it may hold addresses and signatures.
+mounted secrets, whose keys have the names of the environment variables. Of a library's error only its kind is shown,
+because its text may hold addresses and signatures.
 """
 
 import os
@@ -23,7 +23,7 @@ _LASTING = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "Param
 
 
 class ObjectSource(Source):
-    """Reads ranges of one object; that it stays the same is looked at now and then."""
+    """Reads ranges of one object, and checks now and then that it has not changed."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ObjectSource(Source):
             raise PassingError("the answer was cut short")
 
     def _look(self) -> tuple[int, str]:
-        """Ask for the object's size and what tells it from another of its name."""
+        """Ask for the object's size and the tags that identify its content."""
         failures = 0
         while True:
             try:
@@ -75,7 +75,7 @@ class ObjectSource(Source):
                 if not isinstance(passing, PassingError):
                     raise passing from None
                 failures += 1
-                self._retries.bear(passing, failures)
+                self._retries.wait_or_give_up(passing, failures)
             else:
                 if found.get("type") != "file":
                     raise UserError(f"{self.label} is no object but a folder of them; name the archive in source.url")
@@ -88,10 +88,10 @@ class ObjectSource(Source):
                 return
             self._looked = time.monotonic()
         if self._look() != (self.size, self.identity):
-            raise UserError(f"{self.label} changed while it was read; run the same command when it is at rest")
+            raise UserError(f"{self.label} changed while it was read; run the same command once it no longer changes")
 
     def _explained(self, error: Exception) -> Exception:
-        """Turn what a library raised into words, without what it may hold of secrets."""
+        """Translate a library's error into a message without secrets."""
         kind, code = type(error).__name__, _code(error)
         if isinstance(error, FileNotFoundError):
             return UserError(f"{self.label} is not there; check source.url, its region and source.endpoint")
@@ -144,7 +144,7 @@ def _s3(endpoint: str, anonymous: bool, patience: Patience) -> Any:
 
 
 def _gcs(endpoint: str, anonymous: bool) -> Any:
-    # Else it asks by gRPC what kind of bucket this is, for a minute where nothing answers; ranges need no such thing
+    # Otherwise it asks by gRPC for the kind of bucket, for a minute where nothing answers; ranges do not need it
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     path = secrets.folder(SECRET) / "gcs.json"
     token = "anon" if anonymous else str(path) if path.exists() else None

@@ -1,4 +1,4 @@
-"""An archive that already lies on a volume."""
+"""An archive that is already on a volume."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,9 @@ class PathSource(Source):
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill the buffer with the file's bytes from `offset` on."""
         if self._stat() != self._identity:
-            raise UserError(f"{self.label} changed while it was read; run the same command again when it is at rest")
+            raise UserError(
+                f"{self.label} changed while it was read; run the same command again once it no longer changes"
+            )
         done = 0
         while done < len(buffer):
             try:
@@ -39,7 +41,7 @@ class PathSource(Source):
         self._traffic.add(received=done, requests=1)
 
     def close(self) -> None:
-        """Leave the file to its last reader: a thread may still be in the middle of a range."""
+        """Close nothing: a thread may still be reading a range; the file closes with its last reader."""
 
     def _stat(self) -> tuple[int, int, int]:
         found = os.fstat(self._file.fileno())

@@ -1,4 +1,4 @@
-"""How failures that may pass are borne: bounded tries with growing pauses, going on where the last answer broke off."""
+"""Retries after failures that may pass: a bounded number, with growing pauses, resuming where the last answer ended."""
 
 import email.utils
 import random
@@ -13,7 +13,7 @@ from trainers.prepare.sources.base import Traffic
 
 @dataclass(frozen=True)
 class Patience:
-    """How failures are borne: tries without any progress, and the pauses between them, in seconds."""
+    """How often to retry without progress, and the pauses between tries, in seconds."""
 
     tries: int = 8
     first_pause: float = 0.5
@@ -21,14 +21,14 @@ class Patience:
     timeout: tuple[float, float] = (10.0, 60.0)
 
     def pause(self, failures: int, asked: str | None) -> float:
-        """Return how long to wait after so many failures in a row; the server's own wish counts, within bounds."""
+        """Return the seconds to wait after so many failures in a row; `asked` is the server's Retry-After."""
         # Spread out, so that many connections do not come back at the same moment
         pause = min(self.first_pause * 2.0 ** (failures - 1), self.longest_pause) * random.uniform(0.5, 1.0)
         return max(pause, min(_seconds(asked), 2 * self.longest_pause))
 
 
 class PassingError(Exception):
-    """Something that may be gone at the next try. `wait` is what the server asked for."""
+    """A failure that may have passed at the next try. `wait` is the server's Retry-After, in seconds."""
 
     def __init__(self, cause: str, wait: str | None = None) -> None:
         super().__init__(cause)
@@ -36,7 +36,7 @@ class PassingError(Exception):
 
 
 class Retries:
-    """Reads on after failures that may pass, until one lasts."""
+    """Resumes reading after failures that may pass, until one lasts."""
 
     def __init__(self, label: str, traffic: Traffic, patience: Patience) -> None:
         self._label = label
@@ -59,10 +59,10 @@ class Retries:
                     self._traffic.add(received=len(chunk))
             except PassingError as error:
                 failures += 1
-                self.bear(error, failures)
+                self.wait_or_give_up(error, failures)
 
-    def bear(self, error: PassingError, failures: int) -> None:
-        """Wait before the next try, or give up."""
+    def wait_or_give_up(self, error: PassingError, failures: int) -> None:
+        """Wait before the next try; raises ExitError after too many."""
         self._traffic.retry(str(error))
         if failures >= self._patience.tries or self._stopped.is_set():
             raise ExitError(

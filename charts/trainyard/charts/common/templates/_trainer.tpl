@@ -115,7 +115,7 @@ GPUs: a job that wants fewer would get as many all the same.
 {{- end -}}
 {{- end -}}
 
-{{/* Init container that waits for the dataset and for secrets that an operator makes, and checks what is local to the pod. */}}
+{{/* Init container that waits for the dataset and for secrets that an operator creates, and checks what is local to the pod. */}}
 {{- define "common.preflight" -}}
 {{- $training := ternary (omit .run.training "gpusPerNode") .run.training (not (empty .run.shared)) -}}
 - name: preflight
@@ -181,7 +181,7 @@ GPUs: a job that wants fewer would get as many all the same.
 
 {{/*
 The run's settings as one read-only volume, /etc/trainyard; in training pods with the key of Weights & Biases, which a Secret that values
-name must hold, and the preflight waits for where an operator makes it. Call with a dict: root, run, and secrets, whether to bring the key.
+name must hold, and the preflight waits for where an operator creates it. Call with a dict: root, run, and secrets, whether to bring the key.
 */}}
 {{- define "common.trainerConfigVolume" -}}
 - name: trainyard

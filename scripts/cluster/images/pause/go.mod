@@ -1,3 +1,0 @@
-module trainyard/pause
-
-go 1.26.0

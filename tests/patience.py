@@ -1,0 +1,118 @@
+"""Waiting for work that is as fast as the machine: as long as it makes progress, and not for ever without."""
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
+IDLE = 180.0  # seconds without any progress after which work hangs
+REFERENCE = 1000  # MiB that one core of a server of 2024 hashes by SHA-256 in a second
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def wait(
+    what: str | Callable[[], str], look: Callable[[], Found], progress: Callable[[], object], idle: float = IDLE
+) -> Found:
+    """Return what `look` finds once it finds something.
+
+    Fail with `what` when `progress` has returned one and the same value for `idle` seconds; it is asked seldom. Looking
+    may cost more than what is looked for, so the pause between two looks is as long as a look.
+    """
+    state, changed = progress(), time.monotonic()
+    asked = changed
+    while True:
+        begun = time.monotonic()
+        if found := look():
+            return found
+        now = time.monotonic()
+        if now - asked > idle / 6:
+            asked, (before, state) = now, (state, progress())
+            changed = now if state != before else changed
+            assert now - changed < idle, f"no progress for {idle:.0f} s: {what() if callable(what) else what}"
+        time.sleep(max(0.2, now - begun))
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its descendants."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += parents.get(one, [])
+    return found
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process and its descendants, also of those that they have waited for."""
+    total = 0
+    for one in family(pid):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(int(field) for field in fields[11:15])
+    return total / TICKS
+
+
+def still() -> object:
+    """Tell of no progress but a process's own."""
+    return None
+
+
+def communicate(
+    process: "subprocess.Popen[str]",
+    stdin: str | None = None,
+    idle: float = IDLE,
+    beside: Callable[[], object] = still,
+) -> tuple[str, str]:
+    """Do what `Popen.communicate` does, until the process ends; kill it and fail when it hangs.
+
+    It hangs when for `idle` seconds it and its descendants use less than a hundredth of a processor, and `beside`,
+    which tells of what it waits for, returns one and the same value.
+    """
+    used, other, since = 0.0, object(), time.monotonic()
+    while True:
+        try:
+            return process.communicate(stdin, timeout=idle / 6)
+        except subprocess.TimeoutExpired as late:
+            stdin = None  # it has been taken
+            now, (before, other) = processor_seconds(process.pid), (other, beside())
+            if now - used > idle / 100 or other != before:
+                used, since = now, time.monotonic()
+            if time.monotonic() - since > idle:
+                process.kill()
+                said = "\n".join(filter(None, process.communicate()))
+                raise AssertionError(f"{process.args} hangs; it said:\n{said}") from late
+
+
+def run(
+    command: list[str], stdin: str | None = None, beside: Callable[[], object] = still, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Do what `subprocess.run` does with text and all output captured, until the command ends or hangs."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    if stdin is not None:
+        pipes["stdin"] = subprocess.PIPE
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        out, err = communicate(process, stdin, beside=beside)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def slowness() -> float:
+    """Return how many times slower this machine is just now than the one that bounds in seconds were written for.
+
+    For what must be prompt: such a bound says how much work something may be, so it is multiplied by this. Measured by
+    half a second's worth of hashing; at least 1.
+    """
+    begun = time.monotonic()
+    for _ in range(REFERENCE // 2):
+        hashlib.sha256(bytes(1 << 20)).digest()
+    return max(1.0, (time.monotonic() - begun) * 2)

@@ -1,0 +1,182 @@
+import email.utils
+import os
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.fakes import files
+from tests.prepare.make_archives import HASTE, config, contents, imagenet, write_zip
+from trainers.exits import ExitError, UserError
+from trainers.prepare.build import Options, build
+from trainers.prepare.sources.base import Traffic
+from trainers.prepare.sources.http import HttpSource
+from trainers.prepare.sources.retry import Patience
+from trainers.shards import manifest as manifests
+
+SECRET = "X-Signature=very-secret"
+
+
+def attempt(server, out, **settings):
+    return build(config(f"{server.url}/archive.zip", out, **settings), Options(patience=HASTE))
+
+
+FAULTS = {
+    "throttled": lambda handler: handler.refuse(429, Retry_After="0"),
+    "unavailable": lambda handler: handler.refuse(503),
+    "reset": lambda handler: handler.reset(),
+    "cut short": lambda handler: handler.send_half(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_passing_faults_are_retried_and_the_bytes_are_the_same(server, prepared, tmp_path, capsys, fault):
+    server.fault = lambda number, handler: number % 3 == 0 and FAULTS[fault](handler)
+    attempt(server, tmp_path / "little")
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    said = capsys.readouterr().err
+    assert " 0 retries" not in said
+    assert "retries" in said
+
+
+def test_a_short_answer_is_continued_not_repeated(server, archive):
+    source = HttpSource(f"{server.url}/archive.zip", Traffic(), patience=HASTE)
+    server.requests.clear()
+    server.fault = lambda number, handler: number == 1 and handler.send_half()
+    assert bytes(source.read_range(0, 600_000)) == archive.read_bytes()[:600_000]
+    first, second = (entry[1] for entry in server.requests)
+    assert first == "bytes=0-599999"
+    assert int(second.removeprefix("bytes=").split("-")[0]) > 0
+
+
+def test_a_server_that_stays_broken_ends_within_bounds(server, tmp_path):
+    server.fault = lambda number, handler: number > 3 and handler.refuse(503)
+    started = time.monotonic()
+    with pytest.raises(ExitError, match=r"answered 503 .*4 times in a row.*same command again") as caught:
+        attempt(server, tmp_path / "little")
+    assert caught.value.code == 1
+    assert time.monotonic() - started < 5
+    assert not manifests.exists(tmp_path / "little")
+
+
+def test_no_server_at_all(tmp_path):
+    with files.running(tmp_path) as gone:
+        url = gone.url
+    with pytest.raises(ExitError, match=r"Connection refused"):
+        build(config(f"{url}/archive.zip", tmp_path / "little"), Options(patience=HASTE))
+
+
+def test_pauses_grow_and_heed_the_server_within_bounds():
+    patience = Patience(first_pause=1, longest_pause=8)
+    for failures, longest in ((1, 1), (3, 4), (4, 8), (30, 8)):
+        assert longest / 2 <= patience.pause(failures, None) <= longest
+    assert patience.pause(1, "5") == 5
+    assert patience.pause(1, "86400") == 16
+    assert patience.pause(1, "Wed, 21 Oct 2020 07:28:00 GMT") <= 1
+    assert 3 < patience.pause(1, email.utils.formatdate(time.time() + 5, usegmt=True)) <= 5
+    assert patience.pause(1, "soon") <= 1
+
+
+def test_a_server_without_ranges_is_named_with_the_remedy(server, tmp_path):
+    def forget_range(number, handler):
+        del handler.headers["Range"]
+        return False
+
+    server.fault = forget_range
+    with pytest.raises(UserError, match=r"does not answer range requests.*source.kind to 'path'"):
+        attempt(server, tmp_path / "little")
+
+
+@pytest.mark.parametrize(("status", "words"), [(404, "check the address"), (403, "signature"), (405, "server's log")])
+def test_refusals_are_explained(server, tmp_path, status, words):
+    server.fault = lambda number, handler: handler.refuse(status)
+    with pytest.raises(UserError, match=rf"answered {status}.*{words}"):
+        attempt(server, tmp_path / "little")
+
+
+def test_an_object_that_changes_meanwhile_is_noticed(tmp_path):
+    path = write_zip(tmp_path / "archive.zip", imagenet(30, 9))
+
+    def touch(number, handler):
+        if number == 5:
+            os.utime(path, (1, 1))
+        return False
+
+    with files.running(tmp_path) as server:
+        server.fault = touch
+        with pytest.raises(UserError, match="changed on its server while it was read"):
+            attempt(server, tmp_path / "little")
+    assert not manifests.exists(tmp_path / "little")
+
+
+def test_an_empty_or_cut_object(tmp_path, archive):
+    with files.running(tmp_path) as server:
+        (tmp_path / "archive.zip").write_bytes(b"")
+        with pytest.raises(UserError, match="is empty"):
+            attempt(server, tmp_path / "little")
+        (tmp_path / "archive.zip").write_bytes(archive.read_bytes()[:100_000])
+        with pytest.raises(UserError, match=r"archive.zip \(100,000 bytes\) is cut short"):
+            attempt(server, tmp_path / "little")
+
+
+def test_a_redirect_to_an_expiring_address_is_followed_anew(server, prepared, tmp_path, capsys):
+    """As object stores do: the address redirects to a signed one, which expires after some requests."""
+    uses = {}
+
+    def sign(number, handler):
+        parts = urlsplit(handler.path)
+        if "X-Signature" not in parts.query:
+            uses[len(uses)] = 3
+            return handler.refuse(302, Location=f"/archive.zip?{SECRET}{len(uses) - 1}")
+        ticket = int(parts.query.removeprefix(SECRET))
+        uses[ticket] -= 1
+        return uses[ticket] < 0 and handler.refuse(403)
+
+    server.fault = sign
+    attempt(server, tmp_path / "little", workers=2)
+    assert len(uses) > 2
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    assert "secret" not in capsys.readouterr().err
+    assert b"secret" not in b"".join(contents(tmp_path / "little").values())
+
+
+def test_signatures_in_the_address_are_never_shown(server, tmp_path, capsys):
+    url = f"{server.url}/archive.zip?{SECRET}"
+    build(config(url, tmp_path / "little"))
+    build(config(url, tmp_path / "little"))
+    for fault in (lambda n, h: h.refuse(403), lambda n, h: h.reset()):
+        server.fault = fault
+        with pytest.raises((UserError, ExitError)) as caught:
+            build(config(url, tmp_path / "other"), Options(patience=HASTE))
+        assert "very-secret" not in str(caught.value)
+        assert (
+            caught.value.__suppress_context__
+            or caught.value.__context__ is None
+            or "secret" not in repr(caught.value.__context__)
+        )
+    assert "secret" not in capsys.readouterr().err
+    assert b"secret" not in b"".join(contents(tmp_path).values())
+
+
+def test_bytes_damaged_on_the_way_are_fetched_again(server, prepared, tmp_path):
+    """A CRC-32 that is wrong once is not the archive's fault."""
+    damaged = []
+
+    def damage(number, handler):
+        start, _, stop = handler.headers.get("Range", "").removeprefix("bytes=").partition("-")
+        if not damaged and int(stop) - int(start) > 100_000:
+            damaged.append(number)
+            send = handler.send_part
+
+            def send_damaged(file, length):
+                content = file.read(length)
+                handler.wfile.write(content[:50_000] + b"\x00" * 9 + content[50_009:])
+                handler.send_part = send
+
+            handler.send_part = send_damaged
+        return False
+
+    server.fault = damage
+    attempt(server, tmp_path / "little", workers=1)
+    assert damaged
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)

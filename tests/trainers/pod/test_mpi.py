@@ -1,0 +1,296 @@
+"""The launcher and worker of MPIJobs: their logic, and one real run over ssh on this machine."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trainers.exits import Exit, ExitError, UserError
+from trainers.pod import mpi, mpi_hosts, mpi_ranks
+
+
+def places(folder: Path) -> mpi.Places:
+    return mpi.Places(folder / "private" / "environment", folder, folder / "hostfile")
+
+
+def write_hostfile(folder: Path, text: str) -> Path:
+    path = folder / "hostfile"
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- hosts
+
+
+def test_hostfile_in_both_notations(tmp_path: Path) -> None:
+    text = "# made by the operator\njob-worker-0.job.ns.svc slots=2\n\njob-worker-1.job.ns.svc:3\nplain\n"
+    expected = {"job-worker-0.job.ns.svc": 2, "job-worker-1.job.ns.svc": 3, "plain": 1}
+    assert mpi_hosts.read_hostfile(write_hostfile(tmp_path, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no host"),
+        ("a slots=2\na slots=2\n", "line 2: a is named twice"),
+        ("a slots=two\n", "expected `HOST slots=N`"),
+    ],
+)
+def test_bad_hostfile_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        mpi_hosts.read_hostfile(write_hostfile(tmp_path, text))
+
+
+def test_missing_hostfile(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="mpi-operator mounts it"):
+        mpi_hosts.read_hostfile(tmp_path / "hostfile")
+
+
+def test_more_processes_than_slots(tmp_path: Path) -> None:
+    mpi_hosts.check_slots({"a": 2, "b": 2}, 4, tmp_path)
+    with pytest.raises(UserError, match=r"5 processes, but .* has 4 slots on 2 hosts"):
+        mpi_hosts.check_slots({"a": 2, "b": 2}, 5, tmp_path)
+
+
+def test_waiting_ends_when_all_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    def ask(host: str, _port: int) -> str:
+        asked.append(host)
+        return "" if host == "a" or asked.count(host) > 2 else "its name does not resolve"
+
+    mpi_hosts.wait_for_ssh(["a", "b"], 2222, 30, say_every=0.0, ask=ask)
+    assert asked.count("a") == 1
+    assert "1 of 2 workers do not answer on port 2222 (b: its name does not resolve)" in capsys.readouterr().out
+
+
+def test_waiting_is_bounded() -> None:
+    with pytest.raises(ExitError, match="b: connection refused") as caught:
+        mpi_hosts.wait_for_ssh(["b"], 2222, 0.1, ask=lambda _host, _port: "connection refused")
+    assert caught.value.code == Exit.HANG
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"code": "x"}', '{"message": "m"}'])
+def test_unreadable_note_is_no_failure(tmp_path: Path, content: str) -> None:
+    (tmp_path / "failed.json").write_text(content)
+    assert mpi_hosts.known_failure(tmp_path) is None
+
+
+@pytest.mark.parametrize("code", [Exit.CONFIG, Exit.NAN])
+def test_known_failure_ends_a_retry_of_the_same_job(tmp_path: Path, code: Exit) -> None:
+    (tmp_path / "failed.json").write_text(f'{{"code": {code.value}, "message": "loss is NaN", "job": "run-1"}}')
+    mpi_hosts.refuse_known_failure(tmp_path, "run-2")
+    with pytest.raises(ExitError, match="loss is NaN") as caught:
+        mpi_hosts.refuse_known_failure(tmp_path, "run-1")
+    assert caught.value.code == code
+
+
+# ---------------------------------------------------------------------------------------------- environment
+
+
+def test_environment_survives_as_it_is_and_stays_private(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "environment"
+    odd = {"LINES": "one\ntwo\n", "QUOTES": "'a' \"b\" $HOME `c` \\", "EMPTY": "", "EQUALS": "a=b=c", "BYTES": "\udcff"}
+    mpi_ranks.write_environment(path, {"OLD": "1"})
+    mpi_ranks.write_environment(path, odd)
+    assert mpi_ranks.read_environment(path) == odd
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_worker_here(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is `worker` running here"):
+        mpi_ranks.read_environment(tmp_path / "environment")
+
+
+# ---------------------------------------------------------------------------------------------- mpirun
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "mpirun"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def test_mpirun_is_told_all_it_needs_and_no_secret(
+    tmp_path: Path, fake_mpirun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "very-secret")
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    command = mpi.mpirun_command(4, places(tmp_path), ["python", "-m", "trainers.hvd"])
+    assert command[0] == str(fake_mpirun)
+    assert command[-3:] == ["python", "-m", "trainers.hvd"]
+    assert command[command.index("-np") + 1] == "4"
+    assert "btl" not in command, "the user's own setting holds"
+    assert command[command.index("pml") + 1] == "ob1"
+    assert not any("very-secret" in part for part in command)
+
+
+def test_mpirun_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="mpirun is not on PATH"):
+        mpi.mpirun_command(4, places(tmp_path), ["true"])
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 77", 77), ("exit 138", 138), ("kill -9 $$", 137)])
+def test_exit_codes_reach_the_caller(tmp_path: Path, script: str, code: int) -> None:
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (code, "")
+
+
+def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "echo step 1; echo 'half a lineerror: recipe is unknown' >&2; echo 'error: another'; exit 2"
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "recipe is unknown")
+    assert "step 1" in capfd.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------- for real
+
+RANK = """
+import glob, os, signal, sys, time
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+about = os.environ["OMPI_COMM_WORLD_RANK"], repr(os.environ.get("SECRET")), "SSH_CLIENT" in os.environ
+print("RANK", *about, flush=True)
+alive = f"{sys.argv[0]}.alive-{os.getppid()}"  # of the same launcher's daemon
+if set(glob.glob(sys.argv[0] + ".alive-*")) - {alive}:
+    print("TOO EARLY", flush=True)
+open(alive, "w").close()
+for _ in range(int(sys.argv[1]) * 10):
+    if stop:
+        time.sleep(2)
+        if os.path.exists(alive):
+            os.unlink(alive)
+        print("SAVED", flush=True)
+        sys.exit(143)
+    time.sleep(0.1)
+sys.exit(int(sys.argv[2]))
+"""
+SECRET = "two\nlines, 'quotes' and $HOME"
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> dict[str, str]:
+    """Keys and settings as a pod has them, with a host that is this machine but counts as another."""
+    if not (shutil.which("mpirun") and shutil.which("ssh") and Path("/usr/sbin/sshd").exists()):
+        pytest.skip("no OpenMPI or sshd here: scripts/bootstrap mpi installs them")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd asks root for it
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
+    key = tmp_path / "key"
+    subprocess.check_call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+    (tmp_path / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.2\nHostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\n"
+        "PidFile none\nUsePAM no\nPermitRootLogin yes\nLogLevel FATAL\n"
+    )
+    (tmp_path / "ssh_config").write_text(
+        f"Host *\n  Port {port}\n  IdentityFile {key}\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+        "  BatchMode yes\n  LogLevel ERROR\n"
+    )
+    write_hostfile(tmp_path, "127.0.0.2 slots=2\n")
+    (tmp_path / "rank.py").write_text(RANK)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(mpi.__file__).parents[2]),
+        mpi_ranks.MARK: str(tmp_path / "private" / "environment"),
+        "TRAINYARD_SSH_FOLDER": str(tmp_path),
+        "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
+        "TRAINYARD_WAIT_SECONDS": "30",
+        "TRAINYARD_TERMINATION_LOG": str(tmp_path / "none"),
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+    }
+
+
+def start(pod: dict[str, str], *arguments: str, **more: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "trainers.mpi", *arguments]
+    return subprocess.Popen(
+        command, env=pod | more, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def read_until(process: "subprocess.Popen[str]", word: str, times: int) -> str:
+    assert process.stdout is not None
+    seen = ""
+    while seen.count(word) < times:
+        line = process.stdout.readline()
+        assert line, f"ended early: {seen}"
+        seen += line
+    return seen
+
+
+def launch_ranks(pod: dict[str, str], tmp_path: Path, seconds: int, code: int) -> "subprocess.Popen[str]":
+    rank = [sys.executable, str(tmp_path / "rank.py"), str(seconds), str(code)]
+    return start(pod, "launch", "--np", "2", "--", *rank)
+
+
+@pytest.mark.timeout(120)
+def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker", SECRET=SECRET)
+    try:
+        launcher = launch_ranks(pod, tmp_path, 0, 77)
+        out = launcher.communicate(timeout=60)[0]
+        for rank in range(2):
+            assert f"RANK {rank} {SECRET!r} False" in out
+        assert launcher.returncode == 77, out
+        assert "error: the ranks ended with code 77" in out
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("told", ["launcher", "worker"])
+def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: str) -> None:
+    worker = start(pod, "worker", SECRET=SECRET)
+    launcher = launch_ranks(pod, tmp_path, 60, 0)
+    try:
+        read_until(launcher, "RANK", 2)
+        settling = start(pod, "settle", pod[mpi_ranks.MARK])  # what the next launcher asks for first
+        with pytest.raises(subprocess.TimeoutExpired):
+            settling.wait(1.5)
+        (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
+        # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
+        follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
+        out = launcher.communicate(timeout=40)[0]
+        assert out.count("SAVED") == 2, out
+        assert settling.wait(10) == 0
+        assert launcher.returncode == Exit.STOPPED
+        if follower is not None:
+            out = follower.communicate(timeout=40)[0]
+            assert follower.returncode == 0, out
+            assert "TOO EARLY" not in out
+    finally:
+        launcher.kill()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(20) == 0
+    assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
+
+
+@pytest.mark.timeout(60)
+def test_worker_says_why_sshd_ended(tmp_path: Path, pod: dict[str, str]) -> None:
+    (tmp_path / "sshd_config").write_text("NoSuchSetting yes\n")
+    worker = start(pod, "worker")
+    out = worker.communicate(timeout=20)[0]
+    assert worker.returncode == Exit.FAILED
+    assert "sshd ended with code" in out
+
+
+def test_launcher_waits_no_longer_than_told(tmp_path: Path, pod: dict[str, str]) -> None:
+    begin = time.monotonic()
+    launcher = start(pod, "launch", "--np", "2", "--", "true", TRAINYARD_WAIT_SECONDS="1")
+    out = launcher.communicate(timeout=30)[0]
+    assert launcher.returncode == Exit.HANG
+    assert "127.0.0.2: connection refused" in out
+    assert time.monotonic() - begin < 20

@@ -1,0 +1,164 @@
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+from trainers.exits import UserError
+from trainers.pod import preflight
+from trainers.shards import heartbeat
+
+
+def test_all_is_well(prepared, tmp_path, capsys):
+    results = tmp_path / "runs" / "one"
+    assert preflight.main(["--data", str(prepared), "--results", str(results), "--shm", "4096"]) == 0
+    said = capsys.readouterr().out
+    assert "300 train samples, 90 val samples, 3 classes" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_starts_fast_and_without_torch(prepared):
+    script = (
+        f"import sys; from trainers.pod import preflight; preflight.main(['--data', {str(prepared)!r}]); "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'numpy', 'pydantic', 'requests')))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_it_waits_in_words_until_the_manifest_is_there(prepared, tmp_path, capsys):
+    out = tmp_path / "little"
+
+    def appear():
+        time.sleep(0.3)
+        shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
+        time.sleep(0.3)
+        shutil.copy(prepared / "manifest.json", out)
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    assert preflight.main(["--data", str(out), "--timeout", "10", "--every", "0.1"]) == 0
+    thread.join()
+    said = capsys.readouterr().out
+    assert "the preparation has not started" in said
+    assert "3 shards are finished" in said
+
+
+def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
+    log = tmp_path / "termination"
+    log.touch()
+    line = [sys.executable, "-m", "trainers.preflight", "--data", str(tmp_path / "x"), "--timeout", "0.3"]
+    environment = {**os.environ, "TRAINYARD_TERMINATION_LOG": str(log)}
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert "did not appear within 0 s" in done.stderr
+    assert "dataset's Job" in done.stderr
+    assert log.read_text().strip() == done.stderr.strip().removeprefix("error: ")
+
+
+def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path):
+    """Else trainers would hold the quota that the preparation itself waits for."""
+    out = tmp_path / "little"
+    wait = ["--data", str(out), "--timeout", "60", "--idle", "1"]
+    with pytest.raises(UserError, match=r"nobody has prepared .* for 1 s .*the folder is not there yet.*upgrade its"):
+        preflight.main(wait)
+    shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
+
+    def prepare():
+        with heartbeat.beating(out, 0.2):
+            time.sleep(2.5)
+        shutil.copy(prepared / "manifest.json", out)
+
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    started = time.monotonic()
+    assert preflight.main(wait) == 0
+    assert time.monotonic() - started > 2
+    thread.join()
+    (out / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"nobody has prepared .*3 shards are finished"):
+        preflight.main(wait)
+
+
+def test_shards_that_appear_are_a_sign_too(prepared, tmp_path):
+    shutil.copytree(prepared / "train", tmp_path / "train", ignore=shutil.ignore_patterns("*00001.tar"))
+    before = heartbeat.signs(tmp_path)
+    assert heartbeat.signs(tmp_path) == before
+    shutil.copy(prepared / "train" / "shard-00001.tar", tmp_path / "train")
+    assert heartbeat.signs(tmp_path) != before
+
+
+def test_a_failure_is_handed_to_the_main_container_where_that_is_asked_for(tmp_path, monkeypatch):
+    handover = tmp_path / "preflight-failed"
+    handover.write_text("from an earlier start")
+    monkeypatch.setenv("TRAINYARD_PREFLIGHT", str(handover))
+    assert preflight.main(["--data", str(tmp_path / "x"), "--timeout", "0.1"]) == 0
+    assert handover.read_text().startswith(f"{tmp_path}/x/manifest.json did not appear")
+    assert preflight.main([]) == 0
+    assert not handover.exists()
+
+
+def test_a_shard_of_the_wrong_size_is_named(prepared, tmp_path):
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    os.truncate(out / "train/shard-00001.tar", 1024)
+    with pytest.raises(UserError, match=r"shard-00001.tar has 1,024 bytes instead of .*prepar"):
+        preflight.main(["--data", str(out)])
+
+
+def test_shared_memory_and_space_that_are_too_small(tmp_path):
+    with pytest.raises(UserError, match=r"instead of .* GiB: mount a memory-backed emptyDir"):
+        preflight.check_shared_memory(tmp_path, 1 << 60)
+    with pytest.raises(UserError, match="free space or enlarge the claim"):
+        preflight.check_results(tmp_path, 1 << 60)
+
+
+def test_results_that_cannot_be_written_name_the_user(tmp_path, monkeypatch):
+    def refuse(self, mode):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(preflight.Path, "open", refuse)
+    with pytest.raises(UserError, match=rf"cannot be written as uid {os.getuid()}.*fsGroup"):
+        preflight.check_results(tmp_path / "runs" / "one", 0)
+
+
+def test_missing_gpus_are_counted(monkeypatch):
+    cuda = types.SimpleNamespace(device_count=lambda: 2)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    preflight.check_gpus(2)
+    with pytest.raises(UserError, match="2 GPUs can be used here instead of 99"):
+        preflight.check_gpus(99)
+
+
+def test_sigterm_ends_the_wait_at_once(tmp_path):
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", "trainers.preflight", "--data", str(tmp_path), "--timeout", "60", "--every", "0.1"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert waiting.stdout is not None
+    waiting.stdout.readline()  # it waits now
+    waiting.terminate()
+    assert waiting.wait(timeout=10) == 143
+
+
+def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys):
+    key = tmp_path / "secrets" / "wandb" / "WANDB_API_KEY"
+
+    def appear():
+        time.sleep(0.4)
+        key.parent.mkdir(parents=True)
+        key.write_text("key")
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    assert preflight.main(["--secret", str(key), "--secret-timeout", "10", "--every", "0.1"]) == 0
+    thread.join()
+    assert f"waiting for {key}, a Secret that an operator creates" in capsys.readouterr().out
+
+
+def test_a_secret_that_does_not_come_is_named_with_what_to_look_at(tmp_path):
+    with pytest.raises(UserError, match=r"did not appear within 0 s: .*externalsecrets.*secrets\.external\.wait"):
+        preflight.main(["--secret", str(tmp_path / "none"), "--secret-timeout", "0.2", "--every", "0.1"])

@@ -1,0 +1,97 @@
+"""Restarts in place under `python -m trainers.launch`.
+
+Processes die with their launcher, survivors go on without them, and what is hopeless is left.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT, Trainer, environment, events, ranks_of, wait_for_step
+
+from trainers.run import checkpoint
+
+pytestmark = pytest.mark.takes(30)
+
+ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  # in fp64: equal on any world to rounding
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def node(name: str, endpoint: str) -> dict[str, str]:
+    """Environment of one of two nodes, of which one is enough; quick to notice that the other is gone."""
+    return {
+        "PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3", "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "elastic", "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_RDZV_CONF": f"is_host={name == 'first'},last_call_timeout=4,keep_alive_interval=1",
+        "STEP_SECONDS": "0.15", "TRAINYARD_JOB": "elastic", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+def test_node_is_lost_and_the_other_goes_on_alone(trainer: Trainer, tmp_path: Path) -> None:
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    first = trainer.start(run, 1, node("first", endpoint), **ELASTIC)
+    second = trainer.start(run, 1, node("second", endpoint), **ELASTIC)
+    wait_for_step(run, 6, first)
+    lost = ranks_of(second)
+    assert len(lost) == 1
+    assert 2 in world_sizes(run)
+    second.kill()  # the launcher alone: its process must go with it
+    second.communicate()
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{lost[0]}").exists():
+        assert time.monotonic() < deadline, "the launcher's process outlives it"
+        time.sleep(0.05)
+    output, _ = first.communicate(timeout=200)
+    assert first.returncode == 0, output
+    resumed = events(run, "resume")
+    assert [event["step"] % 4 for event in resumed] == [0]
+    assert world_sizes(run)[-1] == 1
+    calm = trainer.train(tmp_path / "calm", 1, **ELASTIC)
+    one, other = (checkpoint.at(path / "checkpoints" / "step-00000032").load()["model"] for path in (run, calm))
+    assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-11) for name in one)
+    steps = [event["step"] for event in events(run, "train")]
+    assert steps == list(range(1, 33))
+
+
+def world_sizes(run: Path) -> list[int]:
+    return [checkpoint.at(path).meta["world_size"] for path in checkpoint.steps(run / "checkpoints")]
+
+
+COUNTED = """
+import os, sys
+from pathlib import Path
+from trainers.exits import guarded
+def main():
+    with Path(sys.argv[1]).open("a") as file:
+        print(os.getpid(), file=file, flush=True)
+    return int(sys.argv[2])
+guarded(main)
+"""
+
+
+def launch(tmp_path: Path, code: int) -> "subprocess.Popen[str]":
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = [sys.executable, "-m", "trainers.launch", "--nproc-per-node", "1", "--max-restarts", "2"]
+    return subprocess.Popen(
+        [*command, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code)],
+        cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1)])
+def test_only_what_may_get_better_is_started_again(tmp_path: Path, code: int, starts: int) -> None:
+    launcher = launch(tmp_path, code)
+    output, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == code, output
+    assert len((tmp_path / "starts").read_text().split()) == starts

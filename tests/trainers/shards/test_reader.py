@@ -1,0 +1,89 @@
+import pickle
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from trainers.exits import UserError
+from trainers.shards import manifest as manifests
+from trainers.shards.reader import open_split
+
+
+def test_any_sample_at_any_time_from_any_thread(prepared):
+    shards = open_split(prepared, "train")
+    assert len(shards) == 300
+    assert shards.labels.dtype == np.int64
+    order = np.random.Generator(np.random.Philox(key=1)).permutation(300)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(shards.read, map(int, order)))
+    assert found == [shards.read(int(i)) for i in order]
+    assert len(set(found)) == 300
+    shards.close()
+    assert shards.read(0) == found[list(order).index(0)]
+
+
+def test_a_copy_in_another_process_reads_the_same(prepared):
+    shards = open_split(prepared, "val")
+    first = shards.read(5)
+    assert pickle.loads(pickle.dumps(shards)).read(5) == first
+
+
+@pytest.mark.parametrize("i", [-1, 300])
+def test_no_sample_outside(prepared, i):
+    with pytest.raises(IndexError):
+        open_split(prepared, "train").read(i)
+
+
+def test_an_unknown_split_is_named(prepared):
+    with pytest.raises(UserError, match="no split 'test', only train, val"):
+        open_split(prepared, "test")
+
+
+def test_a_flipped_byte_in_a_picture_is_found_when_it_is_read(prepared, tmp_path):
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    path = out / "train/shard-00000.tar"
+    data = bytearray(path.read_bytes())
+    data[600] ^= 1
+    path.write_bytes(data)
+    shards = open_split(out, "train")
+    shards.read(1)
+    with pytest.raises(UserError, match=r"shard-00000.tar is damaged at sample 0 of train.*repair"):
+        shards.read(0)
+
+
+def test_a_shard_that_vanishes_meanwhile_is_named(prepared, tmp_path):
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    shards = open_split(out, "val")
+    (out / "val/shard-00000.tar").unlink()
+    with pytest.raises(UserError, match=r"val/shard-00000.tar cannot be read"):
+        shards.read(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("manifest.json", lambda data: data[:50], "is not a manifest"),
+        ("manifest.json", lambda data: data.replace(b'"format": 1', b'"format": 9'), "does not have its checksum"),
+        ("manifest.json", lambda data: b'{"format": 9}', "format 9"),
+        ("train/shard-00000.tar", lambda data: data[:-1], r"shard-00000.tar has .* bytes instead of"),
+        ("train/shard-00001.index.npy", lambda data: data[:-16] + b"\xff" * 16, "does not have its SHA-256"),
+        ("train/shard-00001.index.npy", lambda data: b"x" * len(data), "does not have its SHA-256"),
+        ("train/shard-00001.index.npy", lambda data: data[:-8] + b"\0\0\0\0" + data[-4:], "does not have its SHA-256"),
+        ("classes.json", lambda data: b"{}", "classes.json does not have its SHA-256"),
+    ],
+)
+def test_a_damaged_folder_is_named_with_the_remedy(prepared, tmp_path, name, change, words):
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    (out / name).write_bytes(change((out / name).read_bytes()))
+    with pytest.raises(UserError, match=words):
+        open_split(out, "train")
+
+
+def test_no_folder_at_all(tmp_path):
+    with pytest.raises(UserError, match=r"manifest.json is missing: the dataset is not prepared"):
+        open_split(tmp_path, "train")
+    assert not manifests.exists(tmp_path)

@@ -1,0 +1,139 @@
+"""A run that hangs ends within a set time, names the ranks that did not arrive, and shows where the others wait."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
+from forked import Fleet
+
+from trainers.telemetry import watchdog
+
+pytestmark = pytest.mark.takes(20)
+
+HANG = 2.0
+STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
+
+
+def faults(*faults: dict[str, Any]) -> dict[str, str]:
+    return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2"}
+
+
+def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> None:
+    run, over = tmp_path / "run", {"model.name": "slow_models:net", "comm.hang_seconds": HANG}
+    codes, output = fleet.wait(fleet.start(run, 2, env=faults(STUCK), **over))
+    assert codes == [138, 138], output
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert json.loads((run / "hang.json").read_text())["time"] - last["time"] < HANG + 3
+    assert "did not arrive: rank 1 on" in output
+    note = json.loads((run / "hang.json").read_text())
+    assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
+    assert "slow_models.py" in note["stacks"]["1"][-1]
+    assert "suffer" in note["stacks"]["1"][-1]
+    assert watchdog.in_collective(note["stacks"]["0"])
+    logs = [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
+
+
+def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    env = {"STEP_SECONDS": "0.1", **faults()}
+    process = trainer.start(run, 3, env, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG})
+    wait_for_step(run, 4, process)
+    victim = ranks_of(process)[2]
+    os.kill(victim, signal.SIGSTOP)
+    begin = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 138, output
+    assert time.monotonic() - begin < 2 * HANG + 5
+    note = json.loads((run / "hang.json").read_text())
+    assert [missing["rank"] for missing in note["missing"]] == [2]
+    assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
+    assert all(watchdog.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+
+
+def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
+    pytest.importorskip("horovod.torch")
+    run = tmp_path / "run"
+    (tmp_path / "base.yaml").write_text("{}\n")
+    settings = trainer.settings(run, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG})
+    options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    command = [
+        "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+        sys.executable, "-m", "trainers.hvd", "--config", str(tmp_path / "base.yaml"), *options,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(faults(STUCK)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    trainer.running.append(process)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 138, output
+    assert "did not arrive: rank 1 on" in output
+    assert [missing["rank"] for missing in json.loads((run / "hang.json").read_text())["missing"]] == [1]
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from trainers.telemetry.watchdog import Watchdog
+
+watch = Watchdog(Path(sys.argv[1]), SimpleNamespace(rank=0, world=1), 0.3)
+for what, seconds in eval(sys.argv[2]):
+    watch.beat(what, 1)
+    time.sleep(seconds)
+watch.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("phases", "code"),
+    [
+        ([("step", 0.9), ("step", 0.05), ("validation", 0.7), ("validation", 0.05), ("checkpoint", 0.05),
+          ("checkpoint", 0.7)], 0),
+        ([("step", 0.1), ("step", 5.0)], 138),
+        ([("checkpoint", 0.1), ("checkpoint", 8.0)], 138),
+    ],
+)  # fmt: skip
+def test_what_may_take_longer(tmp_path: Path, phases: list[tuple[str, float]], code: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases)],
+        env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "hang.json").exists() == (code == 138)
+    beat = json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())
+    assert beat.get("done", False) == (code == 0)
+
+
+def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
+    return {"rank": 0, "host": "a", "pid": 1, "what": "step", "step": 9, "beats": number, "stack": list(stack), **more}
+
+
+def test_who_did_not_arrive() -> None:
+    def ranks(beats: list[dict[str, Any]], silent: list[int]) -> list[int]:
+        return [missing.rank for missing in watchdog.not_arrived(dict(enumerate(beats)), silent)]
+
+    waits, works = "/x/torch/distributed/c10d.py:1 all_reduce", "/home/me/model.py:7 forward"
+    assert ranks([beat(9, waits), beat(9, works), beat(8, waits)], [2]) == [2]
+    assert ranks([beat(9, waits), beat(9, works), beat(9, waits)], []) == [1]
+    assert ranks([beat(9, works), beat(8, works), {}], []) == [1]
+    assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
+    assert ranks([beat(9, waits), beat(9, waits)], []) == []
+    assert "the network or the storage hangs" in watchdog.hang_message(0, "step", 9, 5.0, [])
+
+
+def test_last_sign_of_life_of_an_earlier_start(tmp_path: Path) -> None:
+    assert watchdog.last_alive(tmp_path, before=100.0) == 0.0
+    (tmp_path / "heartbeats").mkdir()
+    for rank, times in enumerate([(50.0, 0.0), (120.0, 60.0)]):
+        text = json.dumps({"time": times[0], "previous": times[1]})
+        (tmp_path / "heartbeats" / f"rank-{rank}.json").write_text(text)
+    assert watchdog.last_alive(tmp_path, before=100.0) == 60.0

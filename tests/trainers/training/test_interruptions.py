@@ -1,0 +1,185 @@
+"""Signals, faults and rivals of `python -m trainers.ddp`: nothing is lost, and every end has its exit code."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Trainer, events, ranks_of, wait_for_step
+
+pytestmark = pytest.mark.takes(55)
+
+SLOW = {"STEP_SECONDS": "0.1"}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes come to when nobody disturbs them; dropout and local BatchNorm included."""
+    return session_trainer.train(tmp_path_factory.mktemp("calm") / "run", 2, **kind())
+
+
+def kind() -> dict[str, Any]:
+    return {"precision": "fp32", "model.batch_norm": "local", "model.name": "little_models:dropout"}
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
+    return state
+
+
+def same(a: Path, b: Path) -> bool:
+    one, other = weights(a), weights(b)
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(event["step"], event["loss"]) for event in events(run, "train")]
+
+
+def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
+    wait_for_step(run, 5, process)
+    os.kill(ranks_of(process)[1], signal.SIGTERM)  # one rank is told; all stop
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    summary = json.loads((run / "summary.json").read_text())
+    stopped = summary["steps"]
+    assert summary["status"] == "stopped"
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{stopped:08d}"]
+    for rank in (0, 1):
+        lines = (run / "samples" / f"rank-{rank}.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["step"] == stopped
+
+    process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
+    wait_for_step(run, stopped + 3, process)
+    process.send_signal(signal.SIGTERM)  # the launcher is told, as in a pod
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, output
+    again = json.loads((run / "summary.json").read_text())["steps"]
+    assert again >= stopped + 3
+    assert events(run, "resume")[-1] == {**events(run, "resume")[-1], "step": stopped, "lost_steps": 0}
+
+    trainer.train(run, 2, **kind(), **{"checkpoint.every_steps": 0})
+    assert same(run, undisturbed)
+    assert losses(run) == losses(undisturbed)
+
+
+def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+    run, often = tmp_path / "run", {"checkpoint.every_steps": 0, "checkpoint.every_seconds": 1}
+    process = trainer.start(run, 2, SLOW, **kind(), **often)
+    deadline = time.monotonic() + 120
+    while not (saved := [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no checkpoint came by itself"
+        time.sleep(0.02)
+    os.kill(ranks_of(process)[0], signal.SIGKILL)
+    process.communicate(timeout=60)
+    trainer.train(run, 2, **kind(), **often)
+    assert events(run, "resume")[0]["step"] >= int(saved[0].removeprefix("step-")) > 0
+    assert same(run, undisturbed)
+    assert losses(run) == losses(undisturbed)
+
+
+def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = trainer.start(run, 2, SLOW, **kind())
+    wait_for_step(run, 10, process)
+    for pid in (*ranks_of(process), process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
+    with (newest / "model.safetensors").open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff\x00\xff")
+    code, output = trainer.run(run, 2, **kind())
+    assert code == 0, output
+    assert f"{newest.name} is damaged (model.safetensors has changed" in output
+    resumed = events(run, "resume")[-1]
+    assert resumed["step"] == int(newest.name[5:]) - 4
+    assert resumed["lost_steps"] >= 4
+    assert same(run, undisturbed)
+
+
+def test_nan_ends_with_77_and_is_not_retried(trainer: Trainer, tmp_path: Path) -> None:
+    run, ill = tmp_path / "run", {"model.name": "little_models:nan", "checkpoint.every_steps": 2, "log.every_steps": 3}
+    code, output = trainer.run(run, 2, **ill)
+    assert code == 77, output
+    failed = json.loads((run / "failed.json").read_text())
+    assert (failed["code"], failed["step"], failed["ranks"]) == (77, 4, [0, 1])
+    ids = [i for rank in (0, 1) for i in sample_ids(run, rank, 4)]
+    assert failed["sample_ids"] == ids
+    assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-00000002"]
+    assert json.loads((run / "summary.json").read_text())["status"] == "failed"
+
+    start = time.monotonic()
+    code, output = trainer.run(run, 1, **ill)
+    assert (code, time.monotonic() - start < 40) == (77, True)
+    assert "the loss of step 4 is nan" in output
+    assert not events(run, "resume")
+
+    code, output = trainer.run(run, 1, **ill, **{"optimizer.lr": 0.01, "max_steps": 3, "epochs": None})
+    assert code == 0, output  # other settings are another try
+    assert not (run / "failed.json").exists()
+
+
+def sample_ids(run: Path, rank: int, step: int) -> list[int]:
+    records = map(json.loads, (run / "samples" / f"rank-{rank}.jsonl").read_text().splitlines())
+    found: list[int] = next(record["sample_ids"] for record in records if record["step"] == step)
+    return found
+
+
+def test_fault_on_one_rank_is_the_exit_code_and_restarts_are_bounded(trainer: Trainer, tmp_path: Path) -> None:
+    run, ill = tmp_path / "run", {"model.name": "little_models:crash", "run.max_restarts": 0}
+    code, output = trainer.run(run, 2, {"CRASH_RANK": "1"}, **ill)
+    assert code == 1, output
+    assert "error: ValueError: the model has a fault" in output
+    assert "lost contact with another process" in output
+    assert "the model has a fault" in (run / "logs" / "rank-1.log").read_text()
+    code, output = trainer.run(run, 1, **ill)
+    assert code == 1, output
+    assert "0 restarts of" in output
+    assert "without a new checkpoint" in output
+    assert "the model has a fault" not in output
+
+
+def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    old = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a"}, epochs=40)
+    wait_for_step(run, 2, old)
+    new = trainer.start(run, 1, {"TRAINYARD_JOB": "job-b"}, epochs=40)
+    output, _ = old.communicate(timeout=90)
+    assert old.returncode == 2, output
+    assert "taken over by job-b" in output
+    assert not (run / "failed.json").exists()
+    output, _ = new.communicate(timeout=90)
+    assert new.returncode == 0, output
+    assert [step for step, _ in losses(run)] == list(range(1, 321))
+    assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
+
+
+def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: Path) -> None:
+    code, output = trainer.run(undisturbed, 1, **kind(), **{"batch.global": 16})
+    assert code == 2
+    assert "batch.global = 16, but" in output
+    assert "holds a run with 8" in output
+    code, output = trainer.run(undisturbed, 1, **{**kind(), "model.name": "little_models:net"}, **{"epochs": 3})
+    assert code == 2
+    assert "model.name = 'little_models:net', but" in output
+    assert not (undisturbed / "failed.json").exists()  # a person may correct it and try again
+
+
+def test_never_starts_afresh_once_per_job(trainer: Trainer, tmp_path: Path) -> None:
+    run, short = tmp_path / "run", {"max_steps": 2, "epochs": None, "resume": "never", "batch.global": 16}
+    trainer.train(run, 1, **{**short, "resume": "auto", "batch.global": 8})
+    code, output = trainer.run(run, 1, {"TRAINYARD_JOB": "job-b"}, **short)
+    assert code == 0, output
+    assert not events(run, "resume")
+    assert json.loads((run / "previous" / "001" / "summary.json").read_text())["identity"]["batch.global"] == 8
+    code, output = trainer.run(run, 1, {"TRAINYARD_JOB": "job-b"}, **short)
+    assert (code, "is finished" in output) == (0, True)
+    assert not (run / "previous" / "002").exists()

@@ -1,0 +1,1 @@
+"""The sections of the settings; trainers/config/settings.py puts them together."""

@@ -1,0 +1,137 @@
+"""The run directory, checkpoints, communication, logging and telemetry."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainers.config.sections.base import Natural, Positive, Settings
+
+
+class Run(Settings):
+    """Where the run's files go, and how often it may restart."""
+
+    dir: str = Field(
+        default="runs/default", min_length=1, description="Run directory; on a cluster it lies on the results claim."
+    )
+    name: str = Field(default="", description="Name shown in reports and W&B; empty: the last part of run.dir.")
+    max_restarts: Natural = Field(
+        default=3, description="Restarts allowed without a new checkpoint; one more ends with exit code 1."
+    )
+
+
+class Checkpoint(Settings):
+    """When the run's state is saved, and how much of it is kept."""
+
+    every_steps: Natural = Field(
+        default=500, description="Steps between checkpoints; the end of the run is one too. 0: only then."
+    )
+    every_seconds: Natural = Field(
+        default=0,
+        description="Most seconds between checkpoints, such as 300 for nodes that may be taken away; 0: any. It holds "
+        "beside every_steps.",
+    )
+    keep_last: Positive = Field(default=3, description="Newest checkpoints kept.")
+    keep_best: Natural = Field(
+        default=0, description="Checkpoints kept beside them, by top-1; each validation then has one of its own."
+    )
+
+
+class Log(Settings):
+    """What is written during training."""
+
+    every_steps: Positive = Field(default=10, description="Steps between lines of metrics.jsonl.")
+    console_seconds: Annotated[float, Field(gt=0.0)] = Field(default=3.0, description="Seconds between progress lines.")
+    max_loss: Annotated[float, Field(ge=0.0)] = Field(
+        default=1e6,
+        description="A training loss above this has exploded: the run ends with exit code 77, as on NaN. 0: no limit.",
+    )
+
+
+class Comm(Settings):
+    """Communication between processes."""
+
+    backend: Literal["auto", "gloo", "nccl"] = Field(
+        default="auto", description="DDP backend; auto: nccl on cuda, gloo on cpu."
+    )
+    gradients: Literal["same", "fp64"] = Field(
+        default="same",
+        description="Type in which gradients are summed over processes. `fp64` takes twice the traffic, and the order "
+        "of summing no longer shows: DDP and Horovod give the same fp32 losses.",
+    )
+    compression: Literal["none", "bf16", "fp16"] = Field(
+        default="none",
+        description="Type in which DDP sends gradients and FSDP sums them, rounded; Horovod has its own key.",
+    )
+    timeout_seconds: Positive = Field(
+        default=600, description="A collective that takes longer ends the run with exit code 138."
+    )
+    hang_seconds: Annotated[float, Field(ge=0.0)] = Field(
+        default=300.0,
+        description="A process that makes no progress for so long ends the run with exit code 138, naming the ranks "
+        "that did not arrive; the start, checkpoints and whatever is done for the first time may take six times as "
+        "long. 0: never.",
+    )
+
+
+class Ddp(Settings):
+    """Settings of DDP; other strategies ignore them."""
+
+    bucket_mb: Positive = Field(
+        default=25, description="Gradients that are sent at once, in MiB: smaller parts start earlier, and cost more."
+    )
+    static_graph: bool = Field(
+        default=False,
+        description="Every step uses the same parameters, though perhaps not all of them; not with accumulation.",
+    )
+
+
+class Horovod(Settings):
+    """Settings of Horovod; other strategies ignore them."""
+
+    op: Literal["average", "adasum"] = Field(
+        default="average", description="How gradients are combined; Adasum needs a power-of-two number of processes."
+    )
+    compression: Literal["none", "fp16"] = Field(default="none", description="Compression of gradients on the wire.")
+    predivide: Annotated[float, Field(gt=0.0)] = Field(
+        default=1.0,
+        description="Gradients are divided by this before they are summed, and by the rest of the number of processes "
+        "after: for fp16's range. Not with Adasum.",
+    )
+    cycle_ms: Annotated[float, Field(gt=0.0)] | None = Field(
+        default=None, description="Milliseconds between looks for gradients to send (HOROVOD_CYCLE_TIME); unset: 1."
+    )
+    fusion_mb: Natural | None = Field(
+        default=None,
+        description="Gradients sent at once, in MiB (HOROVOD_FUSION_THRESHOLD); 0: each by itself, unset: 128.",
+    )
+
+
+class Fsdp(Settings):
+    """Settings of FSDP; other strategies ignore them."""
+
+    reshard_after_forward: bool = Field(
+        default=True,
+        description="Drop the other processes' parts of a block's weights after its forward and fetch them again for "
+        "backward; false: keep them until then, for more memory and less traffic.",
+    )
+
+
+class Wandb(Settings):
+    """Weights & Biases, on rank 0 only."""
+
+    mode: Literal["auto", "online", "offline", "off"] = Field(
+        default="auto", description="`auto`: online when the key is there (WANDB_API_KEY or its secret file), else off."
+    )
+    project: str = Field(default="trainyard", min_length=1, description="W&B project.")
+
+
+class Metrics(Settings):
+    """Prometheus endpoint, on the first process of each node; the numbers of the run are rank 0's."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="Port of the text endpoint; 0: none.")
+
+
+class Debug(Settings):
+    """For tests and for finding faults."""
+
+    record_samples: bool = Field(default=False, description="Write each step's sample ids to samples/rank-R.jsonl.")

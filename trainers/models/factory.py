@@ -1,0 +1,197 @@
+"""The model: from torchvision or timm by name, or from the user's own function; initialised as configured.
+
+Parameters and buffers keep their names, so that a saved state loads into the plain model.
+
+Dropout and stochastic depth inside a model draw different numbers on a different number of processes. With them,
+results are the same after a resume, but not on any number of processes.
+"""
+
+import difflib
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from trainers.config import Config
+from trainers.exits import UserError
+from trainers.models.batch_norm import Sum, replace_batch_norm
+
+# torchvision's models for one size of picture, and their parameter for it; all others take any size.
+SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
+# torchvision's models that return several tensors in training.
+AUXILIARY = ("googlenet", "inception_v3")
+
+
+def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
+    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
+    torch.manual_seed(config.seed)
+    settings = config.model
+    model = create(settings.name, classes, config.data.image_size)
+    if settings.conv_init != "default":
+        init_convolutions(model, settings.conv_init)
+    if settings.zero_init_last_bn:
+        zero_init_last_bn(model)
+    if settings.head_init_std:
+        init_head(model, settings.head_init_std)
+    if settings.pretrained:
+        load_pretrained(model, Path(settings.pretrained), keep_head=settings.pretrained_head == "keep")
+    replace_batch_norm(model, total if settings.batch_norm == "global" else None)
+    return model.to(dtype)
+
+
+def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
+    """Create the model of a name, for pictures `image_size` pixels high and wide; raises UserError.
+
+    The size is passed on to models that are built for one: vision transformers of torchvision and timm, and the user's
+    functions that have a parameter `image_size`.
+    """
+    kind, _, rest = name.partition(":")
+    if not rest or kind == "torchvision":
+        return _from_torchvision(rest or kind, classes, image_size)
+    if kind == "timm":
+        return _from_timm(rest, classes, image_size)
+    try:
+        function = getattr(importlib.import_module(kind), rest)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"model.name = {name!r}: cannot be imported ({error}); it must be `package.module:function` on PYTHONPATH"
+        ) from error
+    sized = "image_size" in inspect.signature(function).parameters
+    model = function(num_classes=classes, **({"image_size": image_size} if sized else {}))
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model.name = {name!r}: returned {type(model).__name__}; it must return a torch.nn.Module")
+    return model
+
+
+def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
+    import torchvision
+
+    models: Any = torchvision.models
+    known = models.list_models(module=models)
+    if name not in known:
+        raise UserError(
+            f"model.name = {name!r}: torchvision has no such classification model; "
+            + _did_you_mean(name, known, "torchvision.models.list_models()")
+        )
+    if name in AUXILIARY:
+        raise UserError(
+            f"model.name = {name!r}: trains with auxiliary outputs, which have no place in the loss here; use another "
+            "model, or a function of your own that makes it with aux_logits=False"
+        )
+    size: Any = {key: image_size for prefix, key in SIZED.items() if name.startswith(prefix)}
+    if "input_size" in size:
+        size["input_size"] = (image_size, image_size)
+    return _called(name, lambda: models.get_model(name, weights=None, num_classes=classes, **size))
+
+
+def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(
+            f"model.name = 'timm:{name}': timm is not installed ({error}); install it where training runs, for example "
+            "in an image built from ours with `pip install timm`, or use torchvision:NAME"
+        ) from None
+    if not timm.is_model(name):
+        raise UserError(
+            f"model.name = 'timm:{name}': timm {timm.__version__} has no such model; "
+            + _did_you_mean(name, timm.list_models(), "timm.list_models()")
+        )
+    described = timm.get_pretrained_cfg(name)
+    size: Any = {"img_size": image_size} if described is not None and described.fixed_input_size else {}
+    return _called(f"timm:{name}", lambda: timm.create_model(name, pretrained=False, num_classes=classes, **size))
+
+
+def _called(name: str, make: Callable[[], Any]) -> nn.Module:
+    """Make a model; raises UserError where it fails, as on a size of picture that it cannot take."""
+    try:
+        model: nn.Module = make()
+    except (AssertionError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(
+            f"model.name = {name!r}: cannot be made ({' '.join(str(error).split())[:300]}); perhaps it takes "
+            "pictures of another data.image_size, such as 224"
+        ) from error
+    return model
+
+
+def _did_you_mean(name: str, known: list[str], listing: str) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {', '.join(close)}?" if close else f"see {listing}"
+
+
+def zero_init_last_bn(model: nn.Module) -> None:
+    """Start each residual block as the identity: the scale of its last BatchNorm is 0. Raises UserError."""
+    from torchvision.models.resnet import BasicBlock, Bottleneck
+
+    blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
+    if not blocks:
+        raise UserError(
+            "model.zero_init_last_bn = True: this model has no torchvision residual blocks; set it to false"
+        )
+    for block in blocks:
+        last: Any = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+        nn.init.zeros_(last.weight)
+
+
+def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    """Start every convolution from He's normal distribution."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
+
+
+def init_head(model: nn.Module, std: float) -> None:
+    """Start the last linear layer from a normal distribution, its bias from 0; raises UserError."""
+    name, head = find_head(model)
+    if not name:
+        raise UserError(f"model.head_init_std = {std}: this model has no linear layer; set it to 0")
+    nn.init.normal_(head.weight, std=std)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
+
+
+def find_head(model: nn.Module) -> tuple[str, Any]:
+    """Name and module of the last linear layer; an empty name if there is none."""
+    heads = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    return heads[-1] if heads else ("", None)
+
+
+def load_pretrained(model: nn.Module, path: Path, keep_head: bool = True) -> None:
+    """Load a state dict whose names and shapes fit, except the last linear layer's if that is not kept.
+
+    Raises UserError.
+    """
+    try:
+        state = read_state(path)
+        if not keep_head:
+            prefix = find_head(model)[0] + "."
+            fresh = {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
+            state = {name: value for name, value in state.items() if not name.startswith(prefix)} | fresh
+        model.load_state_dict(state)
+    except (OSError, RuntimeError, ValueError, AttributeError, TypeError, pickle.UnpicklingError) as error:
+        raise UserError(
+            f"model.pretrained = {str(path)!r}: {' '.join(str(error).split())[:400]}; it must be a state dict of this "
+            "very model; if only the number of classes differs, set model.pretrained_head to drop"
+        ) from error
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Read a .safetensors or .pth state dict; what DDP calls `module.NAME` is called NAME."""
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            state: dict[str, Tensor] = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
+    else:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    if state and all(name.startswith("module.") for name in state):
+        return {name.removeprefix("module."): value for name, value in state.items()}
+    return state

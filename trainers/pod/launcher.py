@@ -1,0 +1,144 @@
+"""Start one process per GPU on this node, and end with the exit code that tells why they ended.
+
+    python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
+
+It takes torchrun's options and its PET_* variables, and differs from torchrun in five things:
+
+- it returns the exit code of the process that failed first (torchrun always returns 1);
+- it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
+- without an address it chooses a free port, so that runs on one machine do not collide;
+- `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
+- when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight
+from trainers.pod import peers, transport
+
+DEFAULT_GRACE = 30
+ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Launch the processes and wait for them."""
+    end_on_failed_preflight()
+    listening = preflight()
+    # Imported late: torch takes seconds, and peers that have started already ask this pod
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.launcher.api import elastic_launch
+
+    options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
+        sys.argv[1:] if argv is None else argv
+    )
+    if _alone(options):
+        options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
+        options.rdzv_id = f"trainyard-{os.getpid()}"
+    if options.max_restarts:
+        # With a shared store, processes that the agent restarts in place would find stale keys of their predecessors.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
+    os.environ[LAUNCHER] = str(os.getpid())
+    told_to_end: set[int] = set()
+    give_up_on_permanent_failures()
+    give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)), told_to_end)
+    config, command, arguments = torchrun.config_from_args(options)
+    try:
+        elastic_launch(config, command)(*arguments)
+    except ChildFailedError as error:
+        return exit_code({
+            rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
+            if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
+        })  # fmt: skip
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except RendezvousError as error:
+        # The pod that hosts the rendezvous failed; all pods are recreated and meet again
+        raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
+    finally:
+        if listening is not None:
+            listening.close()
+    return Exit.DONE
+
+
+def preflight() -> peers.Listener | None:
+    """Check this pod's transport, and that it reaches its peers; raises UserError and ExitError."""
+    transport.check()
+    # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
+    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
+    try:
+        listening = peers.check()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    transport.watch()
+    return listening
+
+
+def give_children(seconds: float, told_to_end: set[int]) -> None:
+    """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
+
+    Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
+    """
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    original = PContext.close
+
+    def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
+        original(self, death_sig, int(seconds))
+
+    PContext.close = close  # type: ignore[method-assign]
+
+
+def give_up_on_permanent_failures() -> None:
+    """Keep torch's agent from restarting processes in place after a permanent failure."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    original = LocalElasticAgent._monitor_workers
+
+    def monitor(self: Any, group: Any) -> Any:
+        result = original(self, group)
+        if any(failure.exitcode in (Exit.CONFIG, Exit.NAN) for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+    LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child still runs; it is not reaped by this."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
+
+
+def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
+    """The exit code to report: a permanent cause first, then the earliest failure, then the loss of a peer."""
+
+    def order(failure: tuple[int, int]) -> tuple[int, int]:
+        code, when = failure
+        follows = code in (Exit.HANG, -signal.SIGTERM)
+        return (0 if code in (Exit.CONFIG, Exit.NAN) else 2 if follows else 1, when)
+
+    code = min(failures.values(), key=order, default=(1, 0))[0]
+    return 128 - code if code < 0 else code
+
+
+def _alone(options: Any) -> bool:
+    """Whether no option or variable names another node."""
+    named = any(argument.startswith(("--master", "--rdzv", "--standalone")) for argument in sys.argv)
+    return options.nnodes in ("1", "1:1") and not named and not any(os.environ.get(name) for name in ADDRESSES)
+
+
+def _threads(processes: str) -> int:
+    """Threads per process for arithmetic: its share of the cores."""
+    count = int(processes) if processes.isdigit() else 1
+    return max(1, len(os.sched_getaffinity(0)) // count)

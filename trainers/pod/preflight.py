@@ -1,0 +1,226 @@
+"""The local half of the checks before training, without any peer. Runs as an init container.
+
+    python -m trainers.preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
+
+It waits up to `--timeout` for the dataset's manifest, with `--idle` only while a preparation makes progress. Then it
+checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, the GPUs. The main
+container checks the peers, because a pod in its init phase has no DNS name yet.
+"""
+
+import argparse
+import errno
+import os
+import shutil
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+from trainers.exits import Exit, UserError, write_termination_message
+from trainers.files import write_atomically
+from trainers.shards import heartbeat
+from trainers.shards import manifest as manifests
+
+EVERY = 5.0
+_WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check; returns the exit code, 2 on failure, or hands the failure to the main container.
+
+    Operators look at the main container alone: a pod whose init container fails is recreated without end. So with
+    TRAINYARD_PREFLIGHT set, the message goes to that file and this container ends 0; the trainer then ends 2 with the
+    message before anything else.
+    """
+    options = _parser().parse_args(arguments)
+    # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
+    handover = os.environ.get("TRAINYARD_PREFLIGHT")
+    if not handover:
+        check(options)
+        return Exit.DONE
+    Path(handover).unlink(missing_ok=True)
+    try:
+        check(options)
+    except Exception as error:
+        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        write_termination_message(message)
+        write_atomically(Path(handover), f"{message}\n".encode())
+    return Exit.DONE
+
+
+def check(options: argparse.Namespace) -> None:
+    """Check what the options name, the cheapest first; raises UserError and ExitError."""
+    if options.shm:
+        check_shared_memory(Path("/dev/shm"), options.shm)
+    if options.gpus:
+        check_gpus(options.gpus)
+    if options.results:
+        check_results(options.results, options.results_free)
+    for path in options.secret:
+        wait_for_secret(path, options.secret_timeout, options.every)
+    if options.data:
+        wait_for_data(options.data, options.timeout, options.every, options.idle)
+        check_data(options.data)
+
+
+def check_shared_memory(mount: Path, wanted: int) -> None:
+    """Check that /dev/shm, through which loader workers and NCCL pass data, is large enough; raises UserError."""
+    facts = os.statvfs(mount)
+    found = facts.f_blocks * facts.f_frsize
+    # tmpfs rounds to whole pages
+    if found + facts.f_frsize < wanted:
+        raise UserError(
+            f"{mount} has {_size(found)} instead of {_size(wanted)}: mount a memory-backed emptyDir of that size there "
+            "(global.training.shmSize); it gets no more than the pod's memory limit and the node's memory hold"
+        )
+    _say(f"shared memory: {_size(found)}")
+
+
+def check_gpus(wanted: int) -> None:
+    """Check that this pod can use as many GPUs as it has processes; raises UserError."""
+    import torch
+
+    found = torch.cuda.device_count()
+    if found < wanted:
+        raise UserError(
+            f"{found} GPUs can be used here instead of {wanted}: check the pod's GPU limit, the device plugin and the "
+            "driver (`nvidia-smi` on the node)"
+        )
+    _say(f"GPUs: {found}")
+
+
+def check_results(folder: Path, free_wanted: int) -> None:
+    """Check, without creating it, that the run directory can be written and has space; raises UserError."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    probe = place / f".preflight-{os.uname().nodename}-{uuid.uuid4().hex[:8]}"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise UserError(_refused(place, error)) from None
+    finally:
+        if probe.exists():
+            probe.unlink()
+    free = shutil.disk_usage(place).free
+    if free < free_wanted:
+        raise UserError(
+            f"{place} has {_size(free)} free, and {_size(free_wanted)} are wanted: free space or enlarge the claim "
+            "(global.storage.results)"
+        )
+    _say(f"results: {place} can be written, {_size(free)} free")
+
+
+def wait_for_secret(path: Path, timeout: float, every: float = EVERY) -> None:
+    """Wait for a file of a Secret that an operator creates; raises UserError.
+
+    The kubelet brings a Secret that appears later into the pod within two minutes.
+    """
+    started, said = time.monotonic(), -every
+    while not path.exists():
+        passed = time.monotonic() - started
+        if passed >= timeout:
+            raise UserError(
+                f"{path} did not appear within {timeout:.0f} s: its Secret does not exist, or lacks the key; see "
+                "`kubectl get externalsecrets,secrets`; a longer secrets.external.wait if it is only late"
+            )
+        if passed - said >= every:
+            said = passed
+            _say(f"waiting for {path}, a Secret that an operator creates, {timeout - passed:.0f} s left")
+        time.sleep(min(1.0, every))
+
+
+def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float = 0) -> None:
+    """Wait for the dataset's manifest, with a line every few seconds on the preparation's progress; raises UserError.
+
+    With `idle`, give up after so many seconds without progress: a trainer that waits holds quota that the preparation
+    may need.
+    """
+    started = said = moved = looked = time.monotonic()
+    seen = heartbeat.signs(root) if idle else None
+    while not manifests.exists(root):
+        now = time.monotonic()
+        if idle and now - looked >= min(every, idle / 4):  # not each second: every pod lists folders for it
+            looked = now
+            if (found := heartbeat.signs(root)) != seen:
+                seen, moved = found, now
+        if idle and now - moved >= idle:
+            raise UserError(_abandoned(root, now - moved))
+        if now - started >= timeout:
+            raise UserError(
+                f"{root / manifests.FILE} did not appear within {timeout:.0f} s ({progress(root)}): the dataset is not "
+                f"prepared; {_WHERE}; is global.dataset.name its name? Else raise the time to wait "
+                "(global.dataset.wait)"
+            )
+        if now - said >= every or said == started:
+            left = min(timeout - (now - started), idle - (now - moved) if idle else timeout)
+            _say(f"waiting for {root / manifests.FILE} ({progress(root)}), {left:.0f} s left; {_WHERE}")
+            said = now
+        time.sleep(min(1.0, every, max(timeout - (now - started), 0.01)))
+
+
+def progress(root: Path) -> str:
+    """The progress of a dataset's preparation, in a few words."""
+    if not root.is_dir():
+        return "the folder is not there yet: the preparation has not started"
+    shards = sum(1 for _ in root.glob("*/shard-*.tar"))
+    return f"{shards} shards are finished" if shards else "no shard is finished yet"
+
+
+def check_data(root: Path) -> None:
+    """Compare the files of a prepared dataset with its manifest."""
+    manifest = manifests.load(root)
+    if problems := manifests.wrong_files(root, manifest):
+        raise UserError(f"{problems[0]} ({len(problems)} wrong in all); {manifests.REMEDY}")
+    counts = ", ".join(f"{split.samples:,} {name} samples" for name, split in manifest.splits.items())
+    _say(f"data: {root} is complete: {counts}, {manifest.classes:,} classes")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainers.preflight", description="Check this pod before training.")
+    parser.add_argument("--data", type=Path, help="prepared dataset to wait for and check")
+    parser.add_argument("--results", type=Path, help="run directory, or where it will be")
+    parser.add_argument("--results-free", type=int, default=256 << 20, help="bytes that must be free there")
+    parser.add_argument("--shm", type=int, default=0, help="bytes that /dev/shm must have")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be usable")
+    parser.add_argument(
+        "--secret", type=Path, action="append", default=[], help="file of a mounted Secret to wait for; may be repeated"
+    )
+    parser.add_argument("--secret-timeout", type=float, default=600, help="most seconds to wait for it")
+    parser.add_argument("--timeout", type=float, default=600, help="most seconds to wait for the dataset")
+    parser.add_argument("--idle", type=float, default=0, help="most of them in which nobody prepares it; 0: any")
+    parser.add_argument("--every", type=float, default=EVERY, help="seconds between lines while waiting")
+    return parser
+
+
+def _abandoned(root: Path, seconds: float) -> str:
+    return (
+        f"nobody has prepared {root} for {seconds:.0f} s ({progress(root)}), and its preparation may wait in the queue "
+        "for the quota that this job holds: the job ends to give it back. When the dataset is complete, delete the job "
+        "and upgrade its release; or raise the time to wait (global.dataset.idleWait)"
+    )
+
+
+def _refused(place: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{place} is full: free space or enlarge the claim (global.storage.results)"
+    if error.errno == errno.EROFS:
+        return f"{place} is mounted read-only: results need a claim that can be written"
+    return (
+        f"{place} cannot be written as uid {os.getuid()} and gid {os.getgid()} ({error.strerror}): set fsGroup, or the "
+        "owner on the volume, to this user"
+    )
+
+
+def _size(number: int) -> str:
+    return f"{number / (1 << 30):.2f} GiB" if number >= 1 << 28 else f"{number / (1 << 20):.1f} MiB"
+
+
+def _say(text: str) -> None:
+    print(f"preflight: {text}", flush=True)

@@ -1,0 +1,33 @@
+"""Opens what a source holds: a zip, a tar or a gzipped tar, known by its first bytes, or a folder."""
+
+from pathlib import Path
+
+from trainers.prepare.archives.folder import Folder, FolderSource
+from trainers.prepare.archives.members import Container
+from trainers.prepare.archives.tar import looks_like_tar, open_tar
+from trainers.prepare.archives.zip import Archive
+from trainers.prepare.settings import Source as SourceConfig
+from trainers.prepare.sources import open_source
+from trainers.prepare.sources.base import Source, Traffic
+from trainers.prepare.sources.retry import Patience
+
+GZIP = b"\x1f\x8b"
+
+
+def open_object(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
+    """Open the object that the settings name; a folder is one as well."""
+    if config.kind == "path" and Path(config.path).is_dir():
+        return FolderSource(Path(config.path), traffic)
+    return open_source(config, traffic, patience)
+
+
+def open_container(source: Source, work: Path, traffic: Traffic) -> Container:
+    """Look into an object. `work` is where a tar's listing is kept."""
+    if isinstance(source, FolderSource):
+        return Folder(source)
+    head = source.read_range(0, min(source.size, 512))
+    if bytes(head[:2]) == GZIP:
+        return open_tar(source, work, traffic, gzipped=True)
+    if looks_like_tar(head):
+        return open_tar(source, work, traffic, gzipped=False)
+    return Archive(source)

@@ -1,0 +1,115 @@
+"""Reads an object from start to end: several ranges at a time, unpacked if need be."""
+
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from trainers.exits import UserError
+from trainers.prepare.sources.base import Source
+
+PIECE = 4 << 20
+DEPTH = 8
+# Pictures hardly compress; a file that unpacks to more than this many times its size is not a dataset
+LARGEST_RATIO = 100
+_ALLOWANCE = 64 << 20
+
+
+class CutShortError(Exception):
+    """The stream ended too early."""
+
+
+@contextmanager
+def stream(source: Source) -> Iterator[Iterator[memoryview]]:
+    """Give the object's bytes in order; holds at most DEPTH pieces in memory."""
+    pool = ThreadPoolExecutor(DEPTH, thread_name_prefix="stream")
+    try:
+        yield _pieces(source, pool)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _pieces(source: Source, pool: ThreadPoolExecutor) -> Iterator[memoryview]:
+    under_way: deque[Future[memoryview]] = deque()
+    for offset in range(0, source.size, PIECE):
+        under_way.append(pool.submit(source.read_range, offset, min(PIECE, source.size - offset)))
+        if len(under_way) == DEPTH:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
+
+
+def unzipped(chunks: Iterator[memoryview], source: Source) -> Iterator[memoryview]:
+    """Unpack gzip, also of several members, a bounded piece at a time."""
+    unpacker = zlib.decompressobj(31)
+    made = 0
+    try:
+        for chunk in chunks:
+            rest: bytes | memoryview = chunk
+            while len(rest):
+                if unpacker.eof:
+                    if not bytes(rest).strip(b"\0"):
+                        break
+                    unpacker = zlib.decompressobj(31)
+                piece = unpacker.decompress(rest, PIECE)
+                made += len(piece)
+                if made > LARGEST_RATIO * source.size + _ALLOWANCE:
+                    raise UserError(
+                        f"{source.label} unpacks to more than {LARGEST_RATIO} times its {source.size:,} bytes, which "
+                        "no dataset of pictures does; get it from a source that you trust"
+                    )
+                yield memoryview(piece)
+                rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+    except zlib.error:
+        raise UserError(f"{source.label} is damaged: it cannot be unpacked; get it again") from None
+    if not unpacker.eof:
+        raise UserError(f"{source.label} is cut short: its last part is missing; get it again")
+
+
+class Reader:
+    """Takes exact numbers of bytes from chunks of any size, and writes a copy of all of them if asked."""
+
+    def __init__(self, chunks: Iterator[memoryview], copy: BinaryIO | None = None) -> None:
+        self._chunks = chunks
+        self._copy = copy
+        self._rest = memoryview(b"")
+        self.position = 0
+
+    def take(self, count: int) -> bytes:
+        """Return exactly so many bytes; raises CutShortError where there are fewer."""
+        return b"".join(self._parts(count))
+
+    def crc32(self, count: int) -> int:
+        """Pass over so many bytes and return their CRC-32."""
+        crc = 0
+        for part in self._parts(count):
+            crc = zlib.crc32(part, crc)
+        return crc
+
+    def exhaust(self) -> None:
+        """Pass over what is left."""
+        while self._more():
+            self.position += len(self._rest)
+            self._rest = memoryview(b"")
+
+    def _parts(self, count: int) -> Iterator[memoryview]:
+        while count:
+            if not self._rest and not self._more():
+                raise CutShortError
+            part, self._rest = self._rest[:count], self._rest[count:]
+            count -= len(part)
+            self.position += len(part)
+            yield part
+
+    def _more(self) -> bool:
+        chunk = next(self._chunks, None)
+        while chunk is not None and not len(chunk):
+            chunk = next(self._chunks, None)
+        if chunk is None:
+            return False
+        if self._copy:
+            self._copy.write(chunk)
+        self._rest = chunk
+        return True

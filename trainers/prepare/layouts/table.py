@@ -1,0 +1,127 @@
+"""The layout of a CSV file: one row for each picture, with its path, its class and, where there is one, its split.
+
+Without a split column each class is divided by the declared fraction. Which pictures become val depends on their names
+and the seed alone, so that rows may change places, and a class always keeps one picture for train.
+"""
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterator, Mapping
+
+from trainers.exits import UserError
+from trainers.prepare.class_names import ClassEntry
+from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.settings import Table
+
+_SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
+_ENDINGS = (".jpg", ".jpeg", ".png")
+_IGNORED = -1
+
+
+class TableLayout:
+    """Pictures and their classes as a CSV file lists them; a class's index is its position in sorted order."""
+
+    learns_first = True
+
+    def __init__(self, settings: Table, seed: int) -> None:
+        self._settings = settings
+        self._seed = seed
+        self.texts = frozenset({settings.file})
+        self._folder = ""
+        # By a picture's name in the archive: its split, and a number into `_labels`; seen ones are taken out
+        self._rows: dict[str, tuple[int, str]] = {}
+        self._seen: set[str] = set()
+
+    def learn(self, name: str, text: bytes, label: str) -> None:
+        """Read the CSV file."""
+        where = f"{name} in {label}"
+        folder = name.rpartition("/")[0]
+        self._folder = _join(folder, self._settings.folder)
+        rows: dict[str, tuple[str, str]] = {}
+        for line, path, klass, split in self._parse(text, where):
+            picture = _join(self._folder, path + self._settings.suffix)
+            if picture in rows:
+                raise UserError(f"{where} lists {path} twice, at line {line} again; keep one of the rows")
+            rows[picture] = klass, split
+        if not rows:
+            raise UserError(f"{where} lists no pictures; check the file")
+        self._rows = self._divide(rows, where)
+
+    def place(self, name: str) -> tuple[int, str] | None:
+        """Look the name up; raises OutOfPlaceError for a picture in the folder that has no row."""
+        if row := self._rows.get(name):
+            self._seen.add(name)
+            return None if row[0] == _IGNORED else row
+        inside = name.startswith(f"{self._folder}/") if self._folder else True
+        if not inside or not name.lower().endswith(_ENDINGS) or self._settings.unlisted == "leave_out":
+            return None
+        raise OutOfPlaceError
+
+    def resolve(
+        self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
+    ) -> tuple[list[ClassEntry], list[int], list[int]]:
+        """Number the sorted classes; raises UserError for rows without a picture."""
+        if absent := [name for name in self._rows if name not in self._seen]:
+            raise UserError(
+                f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
+                "csv.folder and csv.suffix, or the archive"
+            )
+        names = sorted(train)
+        index = {name: i for i, name in enumerate(names)}
+        if strange := set(val) - set(index):
+            raise UserError(f"{self._settings.file} of {label} has class {min(strange)} in val but not in train")
+        return [ClassEntry(name, name) for name in names], [index[key] for key in train], [index[key] for key in val]
+
+    def _parse(self, text: bytes, where: str) -> Iterator[tuple[int, str, str, str]]:
+        """Yield line, path, class and split of each row."""
+        settings = self._settings
+        rows = csv.DictReader(io.StringIO(text.decode("utf-8-sig", "replace"), newline=""), strict=True)
+        columns = [settings.path_column, settings.label_column, *filter(None, [settings.split_column])]
+        try:
+            if lacking := [column for column in columns if column not in (rows.fieldnames or ())]:
+                raise UserError(
+                    f"{where} has no column '{lacking[0]}', only {', '.join(map(repr, rows.fieldnames or ()))}; set "
+                    "csv.path_column, csv.label_column and csv.split_column"
+                )
+            for row in rows:
+                values = [(row[column] or "").strip() for column in columns]
+                if not all(values):
+                    raise UserError(f"{where} has an empty field at line {rows.line_num}; complete or remove the row")
+                yield rows.line_num, values[0], values[1], values[2] if settings.split_column else ""
+        except csv.Error as error:
+            raise UserError(f"{where} is not sound CSV at line {rows.line_num}: {error}; correct it") from None
+
+    def _divide(self, rows: dict[str, tuple[str, str]], where: str) -> dict[str, tuple[int, str]]:
+        """Give each picture its split."""
+        if not self._settings.split_column:
+            return self._draw(rows)
+        splits = _SPLITS | dict.fromkeys(self._settings.ignored_splits, _IGNORED)
+        if unknown := {split for _, split in rows.values()} - splits.keys():
+            raise UserError(
+                f"{where} has the split {min(unknown)!r}, which is neither train nor val; correct it, or name it under "
+                "csv.ignored_splits"
+            )
+        return {name: (splits[split], klass) for name, (klass, split) in rows.items()}
+
+    def _draw(self, rows: dict[str, tuple[str, str]]) -> dict[str, tuple[int, str]]:
+        """Take the declared part of each class for val, by a hash of seed and name."""
+
+        def lot(name: str) -> bytes:
+            return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._seed.to_bytes(8, "little")).digest()
+
+        classes: dict[str, list[str]] = {}
+        for name, (klass, _) in rows.items():
+            classes.setdefault(klass, []).append(name)
+        divided = {}
+        for klass, names in classes.items():
+            count = min(round(self._settings.val_fraction * len(names)), len(names) - 1)
+            for i, name in enumerate(sorted(names, key=lambda name: (lot(name), name))):
+                divided[name] = (int(i < count), klass)
+        return divided
+
+
+def _join(folder: str, path: str) -> str:
+    """Put paths together as archives write them."""
+    parts = [part for part in f"{folder}/{path}".split("/") if part not in ("", ".")]
+    return "/".join(parts)

@@ -1,0 +1,24 @@
+"""Publishes the trained weights in a form that plain torchvision loads."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from trainers.files import write_atomically
+
+
+def publish(weights: Mapping[str, Tensor], folder: Path, provenance: str) -> None:
+    """Write the weights as model.pth and model.safetensors, under the plain model's own names."""
+    folder.mkdir(exist_ok=True)
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_atomically(folder / "model.pth", buffer.getvalue())
+    write_atomically(
+        folder / "model.safetensors", to_safetensors(state, metadata={"format": "pt", "trained": provenance})
+    )
+    write_atomically(folder / "README.txt", f"{provenance}\n".encode())

@@ -1,0 +1,269 @@
+"""Keeps the record of a run: losses of each step, sample ids, events, and the summary at its end.
+
+Losses stay on the device until a metrics line is due. Then the losses of all steps since the last line are fetched and
+summed over processes in one message, with each process's seconds by part. A loss that is NaN, infinite or above
+log.max_loss ends the run there, before anything of it is saved.
+"""
+
+import json
+import logging
+import math
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor
+
+from trainers import __version__
+from trainers.config import Config, as_tree
+from trainers.data.dataset import Data
+from trainers.data.sampler import Ids
+from trainers.exits import Exit, ExitError
+from trainers.files import write_json
+from trainers.parallel.base import Strategy
+from trainers.run.directory import RunDirectory, length_asked
+from trainers.run.result import Result, write_confusion
+from trainers.telemetry import prometheus
+from trainers.telemetry import stragglers as slowest
+from trainers.telemetry.clock import PARTS, Clock, goodput
+from trainers.telemetry.goodput import Past, settle
+from trainers.telemetry.metrics import rewind
+from trainers.telemetry.sinks import Telemetry
+
+log = logging.getLogger("trainers")
+
+
+class Recorder:
+    """The record of a run, on every process; only the first one writes what is common to all."""
+
+    def __init__(self, config: Config, strategy: Strategy, directory: RunDirectory, data: Data, clock: Clock) -> None:
+        """Keep what the record is about; `begin` opens it."""
+        self._config, self._strategy, self._directory, self._clock = config, strategy, directory, clock
+        self._order, self._length, self._class_names = data.order, data.length, data.splits.class_names
+        self._telemetry: Telemetry | None = None
+        self._samples: TextIO | None = None
+        self._past = Past()
+        self._identity: dict[str, Any] = {}
+        self._ranks: list[dict[str, Any]] = []
+        # Since the last flush: each step's loss, on the device; before it: the step, and seconds by cause
+        self._pending: list[Tensor] = []
+        self._flushed, self._seconds = 0, clock.read()
+        # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
+        self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
+        self._wall = 0.0
+
+    def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
+        """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
+
+        Lines that an earlier start wrote after that step are dropped, since those steps are repeated.
+        """
+        strategy, path = self._strategy, self._directory.path
+        self._flushed, self._identity = step, identity
+        lost = 0
+        if strategy.first:
+            self._past = settle(self._clock, path, step)
+            lost = rewind_all(path, step, validated)
+        strategy.barrier()
+        self._open(step)
+        self._seconds = self._clock.read()
+        self._ranks = strategy.gather_objects(_describe_process(strategy))
+        self._introduce(step, lost)
+
+    def _open(self, step: int) -> None:
+        config, path = self._config, self._directory.path
+        host = socket.gethostname()
+        endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
+        if self._strategy.first:
+            self._telemetry = Telemetry(config, path, self._length.steps, self._length.steps_per_epoch, endpoint)
+        if config.debug.record_samples:
+            file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            self._samples = file.open("a", buffering=1)
+
+    def _introduce(self, step: int, lost: int) -> None:
+        """Report what is trained, on which devices, and from which step."""
+        if self._telemetry is None:
+            return
+        config, strategy, order, past = self._config, self._strategy, self._order, self._past
+        earlier = self._clock.before
+        self._telemetry.event(
+            "start", step, self._epoch(step), started=round(self._clock.started, 3),
+            restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
+            steps=self._length.steps, model=config.model.name, run=self._name,
+            seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
+            seconds_total=self._seconds,
+        )  # fmt: skip
+        self._telemetry.say(
+            f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "
+            f"{self._length.steps} steps of {order.batch}, {strategy.name} on {strategy.world} processes "
+            f"({strategy.device.type}, {config.precision}), run directory {self._directory.path}"
+        )
+        if step:
+            self._telemetry.event(
+                "resume", step, self._epoch(step), lost_steps=lost, lost_seconds=round(past.lost, 3),
+                restart_wait_seconds=round(past.waited, 3),
+            )  # fmt: skip
+            self._telemetry.say(f"resumed at step {step}; {lost} steps are done again")
+
+    @property
+    def _name(self) -> str:
+        return self._config.run.name or self._directory.path.resolve().name
+
+    def step_done(self, step: int, ids: Ids, loss: Tensor) -> None:
+        """Keep a step's loss and, if asked to, its sample ids."""
+        self._pending.append(loss)
+        if self._samples is not None:
+            self._samples.write(json.dumps({"step": step, "sample_ids": ids.tolist()}) + "\n")
+
+    def flush(self, step: int, lr: float) -> None:
+        """Write the line of metrics for the steps since the last one; `lr` is the last one's learning rate."""
+        if not self._pending:
+            return
+        with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
+            mine = torch.stack(self._pending).double().cpu()
+        seconds = self._clock.read()
+        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        self._seconds = seconds
+        with self._clock.spent("communication"):
+            held = slowest.memory_held(self._strategy.device)
+            packed = slowest.pack(mine, spent, held, self._strategy.rank, self._strategy.world)
+            losses, times, memory = slowest.unpack(self._strategy.sum(packed), self._strategy.world)
+        self._pending = []
+        self._refuse_ill(mine, losses, step)
+        wall = sum(spent.values()) - spent["validation"]
+        self._wall += wall
+        self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
+        last = slowest.find(times, wall)
+        samples = self._order.samples_before(step)
+        rate = (samples - self._order.samples_before(self._flushed)) / max(wall, 1e-9)
+        self._flushed = step
+        if self._telemetry is not None and not self._directory.lost():
+            self._telemetry.event(
+                "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
+                lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
+            )  # fmt: skip
+            self._telemetry.ranks(self._ranks, self._times, memory)
+
+    def validated(self, step: int, epoch: int, result: Result) -> None:
+        """Report a validation."""
+        fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
+        if self._telemetry is not None:
+            self._telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
+            if result.confusion is not None and not self._directory.lost():
+                write_confusion(self._directory.path, result.confusion, self._class_names)
+
+    def saved(self, step: int) -> None:
+        """Report a checkpoint."""
+        if self._telemetry is not None:
+            self._telemetry.event("checkpoint", step, self._epoch(step))
+
+    def provenance(self, result: Result) -> str:
+        """One line that says what trained the published weights."""
+        return (
+            f"{self._config.model.name}, {self._identity['model.num_classes']} classes, trained by trainyard "
+            f"{__version__} (torch {torch.__version__}): {self._length.steps} steps of {self._order.batch}, "
+            f"seed {self._config.seed}, top1 {result.top1:.2f} %"
+        )
+
+    def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
+        """Write summary.json."""
+        seconds = self._clock.read()
+        training = sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
+        samples = self._order.samples_before(step)
+        overall = slowest.find(self._times, self._wall)
+        summary = {
+            "status": status,
+            "steps": step,
+            "epochs": epochs,
+            "top1": result.top1 if result else None,
+            "top5": result.top5 if result else None,
+            "validation_samples": result.samples if result else None,
+            "images_per_second": round(samples / max(training, 1e-9), 2),
+            "world_size": self._strategy.world,
+            "strategy": self._strategy.name,
+            "seconds": seconds,
+            "goodput": round(goodput(seconds), 4),
+            "restarts": self._past.restarts,
+            "slowest_rank": overall.as_dict() if overall else None,
+            "ranks": [
+                {**who, "seconds": {part: round(value, 3) for part, value in zip(PARTS, times, strict=True)}}
+                for who, times in zip(self._ranks, self._times, strict=True)
+            ],
+            "samples": samples,
+            "identity": self._identity,
+            "length": length_asked(self._config),
+            "model": self._config.model.name,
+            "precision": self._config.precision,
+            "finished_at": round(time.time(), 3),
+            "versions": {"trainyard": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "config": as_tree(self._config),
+        }
+        write_json(self._directory.path / "summary.json", summary)
+        if self._telemetry is None:
+            return
+        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        self._telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
+        if result is not None:
+            self._telemetry.say(
+                f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
+                f"{summary['images_per_second']:,.0f} img/s over {training:,.0f} s of training; "
+                f"published to {self._directory.path / 'published'}"
+            )
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._telemetry is not None:
+            self._telemetry.close()
+
+    def linger(self) -> None:
+        """Give Prometheus time to scrape the last numbers, less than the watchdog tolerates."""
+        if self._telemetry is not None:
+            self._telemetry.linger(min(prometheus.LONGEST, self._config.comm.hang_seconds / 2 or prometheus.LONGEST))
+
+    def _epoch(self, step: int) -> int:
+        """The epoch of the last of `step` steps, counted from 1."""
+        return self._order.epoch(max(step, 1) - 1) + 1
+
+    def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
+        """Raise ExitError if a loss is NaN, infinite or above log.max_loss; all processes see the same sums and end."""
+        most = self._config.log.max_loss or math.inf
+        ill = ~torch.isfinite(losses) | (losses > most)
+        if not bool(ill.any()):
+            return
+        index = int(ill.nonzero()[0])
+        bad = step - len(losses) + index + 1
+        batch = self._order.global_batch(bad - 1)
+        own = len(self._order.slice(bad - 1, self._strategy.rank, self._strategy.world))
+        wrong = not mine[index].isfinite() or float(mine[index]) * len(batch) > most * own
+        ranks = [rank for rank, is_wrong in enumerate(self._strategy.gather_objects(wrong)) if is_wrong]
+        limit = f", above log.max_loss = {most:g}," if losses[index].isfinite() else ""
+        error = ExitError(
+            f"the loss of step {bad} is {float(losses[index]):g}{limit} on ranks {ranks}; nothing after the last "
+            "checkpoint is kept. Lower optimizer.lr, lengthen schedule.warmup_epochs or use another precision; the "
+            f"sample ids of the step are in {self._directory.path / 'failed.json'}",
+            Exit.NAN,
+            {"step": bad, "ranks": ranks, "sample_ids": batch.tolist()},
+        )
+        if self._strategy.first and not self._directory.lost():
+            self.summarize("failed", step, self._order.epoch(step))
+        raise error
+
+
+def rewind_all(directory: Path, step: int, validated: int) -> int:
+    """Drop the steps after `step`, which will be repeated, from all records of a run directory; how many it were."""
+    for path in (directory / "samples").glob("rank-*.jsonl"):
+        rewind(path, step, validated)
+    return rewind(directory / "metrics.jsonl", step, validated)
+
+
+def _describe_process(strategy: Strategy) -> dict[str, Any]:
+    """What the records say of a process."""
+    gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
+    return {
+        "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),
+        **({"gpu": gpu} if gpu else {}),
+    }  # fmt: skip

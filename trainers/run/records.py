@@ -1,0 +1,43 @@
+"""Opens the records of a run (metrics, checkpoints, logs) and its watchdog."""
+
+from dataclasses import dataclass
+
+from trainers.config import Config
+from trainers.data.dataset import Data
+from trainers.parallel.base import Strategy
+from trainers.run.checkpoint import Found
+from trainers.run.checkpoint_writer import Writer
+from trainers.run.directory import RunDirectory
+from trainers.run.recorder import Recorder
+from trainers.telemetry.clock import Clock, process_start
+from trainers.telemetry.watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class Records:
+    """The open records of a run, and its watchdog."""
+
+    directory: RunDirectory
+    found: Found | None  # the checkpoint that this start resumes from
+    writer: Writer  # of checkpoints
+    recorder: Recorder
+    clock: Clock
+    watchdog: Watchdog
+
+
+def open_records(
+    config: Config, strategy: Strategy, data: Data, directory: RunDirectory, found: Found | None
+) -> Records:
+    """Open the records of a run directory that this run has entered; every process calls it."""
+    clock = Clock(process_start())
+    if strategy.first and found:
+        clock.add(found.meta.get("seconds", {}))
+    keep = config.checkpoint
+    return Records(
+        directory=directory,
+        found=found,
+        writer=Writer(directory.checkpoints, keep.keep_last, keep.keep_best, directory.held, directory.holder),
+        recorder=Recorder(config, strategy, directory, data, clock),
+        clock=clock,
+        watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds),
+    )

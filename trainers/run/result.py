@@ -1,0 +1,44 @@
+"""The result of a validation, and its confusion counts on disk."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from trainers.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a validation; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
+
+    samples: int
+    correct1: int
+    correct5: int
+    loss: float
+    confusion: Tensor | None = None
+
+    @property
+    def top1(self) -> float:
+        """Share of samples whose first guess is right."""
+        return 100 * self.correct1 / self.samples
+
+    @property
+    def top5(self) -> float:
+        """Share of samples with the right class among the first five guesses."""
+        return 100 * self.correct5 / self.samples
+
+
+def write_confusion(directory: Path, confusion: Tensor, class_names: Sequence[str]) -> None:
+    """Write validation/confusion.npz: `confusion` (classes, classes) counts [truth, guess], `classes` their names."""
+    folder = directory / "validation"
+    folder.mkdir(exist_ok=True)
+    counts = confusion.numpy()
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer, confusion=counts.astype(np.min_scalar_type(counts.max())), classes=np.array(class_names, dtype=str)
+    )
+    write_atomically(folder / "confusion.npz", buffer.getvalue())

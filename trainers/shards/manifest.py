@@ -1,0 +1,130 @@
+"""The manifest of a prepared folder: its files, the source and settings they were made from, and checksums.
+
+`manifest.json` is written last, by rename: a folder that has it is complete. It holds no clock and nothing random, so
+the same source and settings give the same bytes.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trainers.exits import UserError
+from trainers.files import sha256
+
+FORMAT = 1
+FILE = "manifest.json"
+SPLITS = ("train", "val")
+CLASSES_FILE = "classes.json"
+WORK = ".prepare"  # folder of what a preparation needs for itself
+REMEDY = "run the dataset's preparation again (`python -m trainers.prepare build`); it redoes only what is missing"
+REPAIR = "run `python -m trainers.prepare repair` on {} with its settings; it redoes only what is damaged"
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """One tar file and the index beside it; paths are relative to the prepared folder."""
+
+    file: str
+    samples: int
+    bytes: int
+    sha256: str
+    index: str
+    index_bytes: int
+    index_sha256: str
+
+
+@dataclass(frozen=True)
+class SplitEntry:
+    """The shards of `train` or `val`, in order; sample ids count through them from 0."""
+
+    samples: int
+    bytes: int
+    shards: tuple[ShardEntry, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything that a reader needs to trust a prepared folder. `plan` is the key of source and settings together."""
+
+    name: str
+    classes: int
+    settings: Mapping[str, Any]
+    source: Mapping[str, Any]
+    plan: str
+    splits: Mapping[str, SplitEntry]
+    classes_sha256: str
+    # Names of pictures that cannot be decoded and were left out on request
+    left_out: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Render the manifest's file, with a checksum of what it says."""
+        data = {"format": FORMAT, **asdict(self)}
+        if not self.left_out:
+            del data["left_out"]
+        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        """Read the manifest's file; anything unexpected raises ValueError, KeyError or TypeError."""
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("not a JSON object")
+        # Manifests of earlier versions have none
+        if (checksum := data.pop("checksum", None)) is not None and checksum != _checksum(data):
+            raise ValueError("it does not have its checksum")
+        if (found := data.pop("format", None)) != FORMAT:
+            raise ValueError(f"format {found}, this version reads format {FORMAT}")
+        splits = {
+            name: SplitEntry(split["samples"], split["bytes"], tuple(ShardEntry(**shard) for shard in split["shards"]))
+            for name, split in data.pop("splits").items()
+        }
+        return cls(splits=splits, left_out=tuple(data.pop("left_out", ())), **data)
+
+
+def _checksum(data: Mapping[str, Any]) -> str:
+    """Hash what a manifest says, however it is spaced."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def exists(root: Path) -> bool:
+    """Tell whether the folder says of itself that it is complete."""
+    return (root / FILE).is_file()
+
+
+def load(root: Path) -> Manifest:
+    """Read the manifest of a prepared folder."""
+    path = root / FILE
+    try:
+        return Manifest.from_json(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the dataset is not prepared, or not to its end; {REMEDY}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; check the claim and its permissions") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a manifest ({error}); delete it and {REMEDY}") from None
+
+
+def wrong_files(root: Path, manifest: Manifest) -> list[str]:
+    """Compare the files and their sizes with the manifest, and the classes' content; each problem names its file."""
+    expected: list[tuple[str, int]] = []
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            expected += [(shard.file, shard.bytes), (shard.index, shard.index_bytes)]
+    problems = []
+    for file, size in expected:
+        try:
+            found = (root / file).stat().st_size
+        except OSError as error:
+            problems.append(f"{root / file}: {error.strerror}")
+        else:
+            if found != size:
+                problems.append(f"{root / file} has {found:,} bytes instead of {size:,}")
+    classes = root / CLASSES_FILE
+    if not classes.is_file():
+        problems.append(f"{classes} is missing")
+    elif sha256(classes) != manifest.classes_sha256:
+        problems.append(f"{classes} does not have its SHA-256")
+    return problems

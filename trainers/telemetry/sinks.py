@@ -1,0 +1,83 @@
+"""Sends rank 0's events to every sink: metrics.jsonl, console, W&B, Prometheus, TrainJob."""
+
+import logging
+import time
+from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from trainers.config import Config
+from trainers.telemetry import trainjob, wandb
+from trainers.telemetry.console import Console
+from trainers.telemetry.metrics import Event, MetricsFile, read_events
+from trainers.telemetry.prometheus import Endpoint
+
+LOG_BYTES = 32 << 20  # of a rank's log file, and of the one before it
+
+log = logging.getLogger("trainers")
+
+
+class Telemetry:
+    """Sends each event to metrics.jsonl, the console, W&B, Prometheus and the TrainJob, as far as they are on."""
+
+    def __init__(
+        self, config: Config, path: Path, total: int, steps_per_epoch: int, endpoint: Endpoint | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._console = Console(total, steps_per_epoch, config.log.console_seconds)
+        self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name, self.say)
+        if self._endpoint is not None:
+            for event in read_events(path / "metrics.jsonl"):
+                self._endpoint.recall(event)
+        self._file = MetricsFile(path / "metrics.jsonl")
+        self._trainjob = trainjob.start(total, self.say)
+        self._processes = 1
+
+    def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
+        """Report an event."""
+        event: Event = {"event": kind, "step": step, "epoch": epoch, "time": round(time.time(), 3), **fields}
+        self._file.write(event)
+        self._console.show(event)
+        if self._endpoint is not None:
+            self._endpoint.show(event)
+        self._processes = event.get("world_size", self._processes)
+        if self._wandb is not None:
+            wandb.report(self._wandb, event, self._processes)
+        if self._trainjob is not None:
+            self._trainjob.show(event)
+
+    def ranks(self, ranks: Sequence[dict[str, Any]], times: Sequence[Sequence[float]], held: list[float]) -> None:
+        """Report each rank's seconds by part since the start (rank, part), and the bytes it holds (rank)."""
+        if self._endpoint is not None:
+            self._endpoint.show_ranks(ranks, times, held)
+
+    def linger(self, longest: float) -> None:
+        """Give Prometheus time to scrape the last numbers, a few seconds at most."""
+        if self._endpoint is not None:
+            self._endpoint.linger(longest)
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        log.info(text)
+        self._console.say(text)
+
+    def close(self) -> None:
+        """Send what is left and close."""
+        if self._trainjob is not None:
+            self._trainjob.close()
+        self._file.close()
+        if self._wandb is not None:
+            wandb.finish(self._wandb, self.say)
+        self._console.close()
+
+
+def log_to(path: Path, rank: int) -> None:
+    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds."""
+    folder = path / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    handler = RotatingFileHandler(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False

@@ -1,0 +1,70 @@
+"""Finds the slowest rank and its cause from each rank's seconds, which are summed together with the losses."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainers.telemetry.clock import PARTS
+
+NOTABLE = 0.2  # share of the time from which the console mentions it
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The slowest rank, its cause (data, compute, communication), and the share of the time that others wait for it."""
+
+    rank: int
+    cause: str
+    behind: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the records."""
+        return asdict(self)
+
+
+def pack(losses: Tensor, spent: dict[str, float], held: float, rank: int, world: int) -> Tensor:
+    """Losses (steps,), and this rank's seconds and bytes in its own place among zeros: (steps + 4 * world,), to sum."""
+    rows = torch.zeros(world, len(PARTS) + 1, dtype=torch.float64)
+    rows[rank] = torch.tensor([*(spent[part] for part in PARTS), held], dtype=torch.float64)
+    return torch.cat([losses, rows.flatten()])
+
+
+def unpack(total: Tensor, world: int) -> tuple[Tensor, list[list[float]], list[float]]:
+    """The sum of what all ranks packed: losses (steps,), seconds by rank and part, and bytes by rank."""
+    steps = len(total) - world * (len(PARTS) + 1)
+    rows: list[list[float]] = total[steps:].view(world, len(PARTS) + 1).tolist()
+    return total[:steps], [row[:-1] for row in rows], [row[-1] for row in rows]
+
+
+def memory_held(device: torch.device) -> float:
+    """The most bytes that torch has reserved on this process's GPU; without one, the bytes resident now."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_reserved(device))
+    return float(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+
+
+def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:
+    """The rank that works longest before it can meet the others; None for a single one.
+
+    `times` are seconds by rank and part, `wall` the seconds that they were measured over. Waiting for others is no
+    work, so communication does not count; it is the cause only where no rank stands out and it takes most of the time.
+    """
+    if len(times) < 2:
+        return None
+    work = [data + compute for data, compute, _ in times]
+    rank = max(range(len(work)), key=work.__getitem__)
+    others = [row for index, row in enumerate(times) if index != rank]
+    excess = [times[rank][part] - median(row[part] for row in others) for part in range(2)]
+    behind = max(0.0, work[rank] - median(row[0] + row[1] for row in others)) / max(wall, 1e-9)
+    if behind >= 0.05:
+        cause = excess.index(max(excess))
+    else:  # no rank stands out: the part that takes all of them longest
+        totals = [sum(row[part] for row in times) for part in range(3)]
+        cause = totals.index(max(totals))
+    return Slowest(rank, PARTS[cause].removesuffix("_wait"), round(behind, 4))

@@ -1,0 +1,69 @@
+"""The model, and what trains it: built from the seed, the same on every process."""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainers.config import Config
+from trainers.data.dataset import Data
+from trainers.data.transforms import normalizer
+from trainers.models import factory
+from trainers.parallel.base import Strategy
+from trainers.training import optimizer as optimizers
+from trainers.training.ema import Ema
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The model, and what trains it."""
+
+    plain: nn.Module  # the model by itself: its weights are saved, validated and published
+    model: nn.Module  # the same as the strategy wraps it, and compiled if asked for; training calls this one
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler  # scales the loss in fp16, else does nothing
+    ema: Ema | None
+    autocast: torch.autocast  # to be entered for each forward
+    normalise: Callable[[Tensor], Tensor]  # uint8 pictures (N, 3, H, W) -> normalised numbers on the device
+
+    def predict(self, pictures: Tensor) -> Tensor:
+        """Outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
+        with self.autocast:
+            outputs: Tensor = self.plain(self.normalise(pictures))
+        return outputs
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Within this context, the model has the weights that are validated and published: the EMA, if there is one."""
+        return self.ema.applied() if self.ema else contextlib.nullcontext()
+
+
+def build_learner(config: Config, strategy: Strategy, data: Data) -> Learner:
+    """Build the model and its optimizer; every process calls it. Raises UserError."""
+    device, precision = strategy.device, config.precision
+    kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights
+    plain = factory.build(config, data.splits.classes, kept, strategy.sum if strategy.world > 1 else None)
+    plain.to(device)
+    if config.model.channels_last:
+        plain.to(memory_format=torch.channels_last)
+    compiled: Any = torch.compile(plain) if config.model.compile else plain
+    model = strategy.wrap(compiled)
+    optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
+    ema = None
+    if config.ema.decay:
+        warmup = config.schedule.warmup_epochs
+        ema = Ema(plain, config.ema, batch=data.order.batch, length=data.length, warmup_epochs=warmup)
+    return Learner(
+        plain=plain,
+        model=model,
+        optimizer=optimizer,
+        scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
+        ema=ema,
+        autocast=torch.autocast(device.type, DTYPES[precision], enabled=precision in ("bf16", "fp16")),
+        normalise=normalizer(config.data.mean, config.data.std, device, kept),
+    )

@@ -1,0 +1,350 @@
+"""A run, to be read from top to bottom: build, resume, step, validate, save, finish.
+
+Every process of a run executes this file at the same pace. What they share goes through `t.strategy`
+(parallel/base.py), which is the only thing here that knows DDP from FSDP or Horovod. `t` is one process's part in the
+run (trainer.py): of its parts only `t.progress` changes.
+"""
+
+import contextlib
+import logging
+import math
+import signal
+import time
+from collections.abc import Iterator
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from trainers import __version__, parallel, report
+from trainers.config import Config, as_tree, make_plan
+from trainers.data.loader import Batch
+from trainers.data.prefetch import prefetched
+from trainers.data.sampler import Ids
+from trainers.exits import Exit, ExitError, UserError
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP, Strategy
+from trainers.run import checkpoint, publish
+from trainers.run.directory import over_already, record_failure
+from trainers.run.lease import TakenOverError
+from trainers.run.result import Result
+from trainers.training import schedule
+from trainers.training.loss import loss_sum
+from trainers.training.mixup import mix, mixes
+from trainers.training.optimizer import by_name
+from trainers.training.trainer import Trainer, build
+from trainers.training.validate import evaluate
+
+log = logging.getLogger("trainers")
+
+
+def run(config: Config, launcher: str) -> int:
+    """Train as configured; returns the exit code. `launcher` started this process: `ddp` (torchrun) or `horovod`.
+
+    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code.
+    """
+    place = parallel.locate(launcher)
+    plan = make_plan(config, launcher, place.world)
+    if message := over_already(config, plan.batch):
+        if place.rank == 0:
+            print(message, flush=True)
+        return Exit.DONE
+    strategy = parallel.connect(config, plan, place)
+    with failures_explained(config, strategy):
+        t = build(config, plan, strategy)
+        resume(t)
+        train(t)
+        finish(t)
+    return Exit.DONE
+
+
+# ------------------------------------------------------------------------------------------------ resume
+
+
+def resume(t: Trainer) -> None:
+    """Load the checkpoint, if there is one, and begin the record at its step."""
+    learner, records, progress = t.learner, t.records, t.progress
+    if found := records.found:
+        state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
+        load(t, state, averaged=found.holds("ema"))
+        learner.scaler.load_state_dict(found.meta["scaler"])
+        progress.step = progress.saved = found.step
+        progress.validated = int(found.meta["validated"])
+    records.recorder.begin(progress.step, progress.validated, t.identity)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
+    records.clock.begin()
+
+
+def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
+    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
+    learner = t.learner
+    average = state.pop("ema", {})
+    if learner.ema and averaged:
+        t.strategy.load_weights(learner.plain, average)
+        learner.ema.restart()
+    if state:
+        state["optimizer"] = by_name(state["optimizer"], learner.optimizer, learner.plain)
+    t.strategy.load(learner.plain, learner.optimizer, state)
+    if learner.ema and not averaged:
+        learner.ema.restart()  # from the loaded weights
+
+
+# ------------------------------------------------------------------------------------------------ step
+
+
+def train(t: Trainer) -> None:
+    """Do the remaining steps, validating and saving when due."""
+    progress, records, strategy, end = t.progress, t.records, t.strategy, t.data.length.steps
+    batches = prefetched(t.data.splits.train.batches(jobs(t)), strategy.device)
+    t.learner.model.train()
+    while progress.step < end:
+        if epoch_to_validate(t) is not None:
+            validate(t)
+        records.watchdog.beat("step", progress.step)
+        with records.clock.spent("data_wait"):
+            batch = next(batches)
+        vote = strategy.vote(wish(t))  # travels while the step is computed
+        with records.clock.spent("compute"):
+            loss = train_step(t, batch)
+        records.clock.move("compute", "communication", strategy.exposed_seconds())
+        progress.step += 1
+        records.recorder.step_done(progress.step, batch.ids, loss)
+        if progress.step % t.config.log.every_steps == 0 or progress.step == end or save_due(t):
+            flush(t)
+        with records.clock.spent("communication"):
+            outcome = vote()
+        if outcome not in (CONTINUE, SAVE):
+            end_early(t, outcome)
+        if outcome == SAVE or save_due(t):
+            flush(t)
+            save(t)
+
+
+def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
+    """What the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
+    rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
+    for step in range(t.progress.step, t.data.length.steps):
+        yield order.draws(step, rank, world), order.slice(step, rank, world)
+
+
+def train_step(t: Trainer, batch: Batch) -> Tensor:
+    """One optimizer step; this process's share of the global batch's mean loss."""
+    learner, strategy, order, step = t.learner, t.strategy, t.data.order, t.progress.step
+    total = len(order.global_batch(step))
+    weight = strategy.loss_weight(len(batch.ids), total)
+    schedule.set_learning_rate(learner.optimizer, learning_rate(t, step))
+    # Dropout and the like draw the same numbers after a resume as they would have without it.
+    strategy.seed(((t.config.seed << 32) + step) * strategy.world + strategy.rank)
+    losses = []
+    # All processes do the same number of forwards, also where a ragged batch leaves some of them empty.
+    parts = order.parts(len(batch.ids), t.plan.forwards)
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        with contextlib.nullcontext() if last else strategy.accumulating(learner.model):
+            loss = loss_of(t, batch.pictures[part], batch.labels[part])
+            learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    t.records.writer.settle()  # copying a checkpoint may overlap forward and backward, but must end here
+    strategy.step(learner.optimizer, learner.scaler, t.config.optimizer.clip_norm)
+    learner.optimizer.zero_grad()
+    if learner.ema:
+        learner.ema.update(step)
+    return torch.stack(losses).sum() / total
+
+
+def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
+    """Summed training loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
+    config = t.config
+    inputs, targets = t.learner.normalise(pictures), labels
+    if mixes(config.augment):
+        inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
+    with t.learner.autocast:
+        outputs = t.learner.model(inputs)
+    return loss_sum(outputs, targets, config.loss)
+
+
+def learning_rate(t: Trainer, step: int) -> float:
+    """The learning rate of a step, counted from 0."""
+    return schedule.learning_rate(t.config, t.strategy.rate_batch(t.plan.batch), t.data.length, step)
+
+
+def wish(t: Trainer) -> int:
+    """What this process asks for next; all processes carry out the strongest wish among them."""
+    if t.strategy.first and t.records.directory.lost(every=1.0):
+        return LEASE_LOST
+    if t.progress.stop:
+        return STOP
+    seconds = t.config.checkpoint.every_seconds
+    # the first process' clock decides for all
+    overdue = t.strategy.first and seconds and time.monotonic() - t.progress.saved_at >= seconds
+    return SAVE if overdue else CONTINUE
+
+
+def flush(t: Trainer) -> None:
+    """Write the line of metrics for the steps since the last one; raises ExitError if a loss is no number."""
+    try:
+        t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))
+    except ExitError as error:
+        record_failure(t.config, str(error), error.code, error.details)
+        t.records.recorder.linger()
+        t.strategy.barrier()  # all processes raise at the same step, so they can wait for Prometheus' scrape
+        raise
+
+
+# ------------------------------------------------------------------------------------------------ validate
+
+
+def epoch_to_validate(t: Trainer) -> int | None:
+    """The epoch that is complete and waits for its validation, if any."""
+    done, rest = divmod(t.progress.step, t.data.order.steps_per_epoch)
+    every = t.config.validate_.every_epochs
+    return done if every and done > t.progress.validated and not rest and done % every == 0 else None
+
+
+def validate(t: Trainer) -> Result:
+    """Measure the whole validation split."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    epoch = min(t.data.length.epochs, math.ceil(step / t.data.order.steps_per_epoch))
+
+    def ballot() -> int:
+        records.watchdog.beat("validation", step)
+        wanted = wish(t)
+        return CONTINUE if wanted == SAVE else wanted  # the next step saves
+
+    records.writer.settle()
+    with records.clock.spent("validation"), learner.averaged():
+        size = t.config.validate_.batch
+        result = evaluate(learner.plain, learner.predict, t.data.splits.val, t.strategy, batch=size, ballot=ballot)
+    if isinstance(result, int):
+        end_early(t, result)
+    t.progress.validated = epoch
+    if t.strategy.first and t.config.checkpoint.keep_best:
+        checkpoint.score(records.directory.checkpoints, step, result.top1)
+    records.recorder.validated(step, epoch, result)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ save
+
+
+def save_due(t: Trainer) -> bool:
+    """Whether a checkpoint is due at this step."""
+    step, every = t.progress.step, t.config.checkpoint.every_steps
+    due = step == t.data.length.steps or (every > 0 and step % every == 0)
+    # A checkpoint that may turn out among the best is saved before it is validated.
+    due = due or (t.config.checkpoint.keep_best > 0 and epoch_to_validate(t) is not None)
+    return due and step != t.progress.saved
+
+
+def save(t: Trainer, wait: bool = False) -> None:
+    """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    with records.clock.spent("checkpoint"):
+        records.watchdog.beat("checkpoint", step)
+        check_lease(t)
+        state = t.strategy.full_state(learner.plain, learner.optimizer)
+        if learner.ema:
+            state |= {"ema": t.strategy.full_tensors(learner.ema.state_dict())}
+        if t.strategy.first:
+            records.writer.submit(step, state, facts(t), changing=learner.plain.buffers())
+            if wait:
+                records.writer.wait()
+        t.progress.saved, t.progress.saved_at = step, time.monotonic()
+    records.recorder.saved(step)
+
+
+def facts(t: Trainer) -> dict[str, object]:
+    """What a checkpoint's manifest holds beside the list of its files."""
+    return {
+        "scaler": t.learner.scaler.state_dict(),
+        "identity": t.identity,
+        "validated": t.progress.validated,
+        "samples": t.data.order.samples_before(t.progress.step),
+        "world_size": t.strategy.world,
+        "seconds": t.records.clock.read(),
+        "version": __version__,
+        "torch": torch.__version__,
+        "config": as_tree(t.config),
+    }
+
+
+def check_lease(t: Trainer) -> None:
+    """Raise TakenOverError, before writing, if another job has taken the run directory."""
+    lost = t.strategy.first and t.records.directory.lost()
+    if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
+        end_early(t, LEASE_LOST)
+
+
+# ------------------------------------------------------------------------------------------------ finish
+
+
+def finish(t: Trainer) -> None:
+    """Validate, publish and report."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    path = records.directory.path
+    if t.progress.saved != step:
+        save(t)
+    result = validate(t)
+    records.watchdog.beat("finish", step)
+    with records.clock.spent("checkpoint"):
+        if t.strategy.first:
+            records.writer.wait()
+        check_lease(t)
+        with learner.averaged():
+            weights = t.strategy.full_tensors(learner.plain.state_dict())
+            if t.strategy.first:
+                publish.publish(weights, path / "published", records.recorder.provenance(result))
+        if t.strategy.first:
+            records.recorder.summarize("finished", step, t.progress.validated, result)
+            report.write(path)
+            records.directory.release()
+            records.recorder.close()
+    leave(t)
+    records.recorder.linger()
+
+
+def end_early(t: Trainer, outcome: int) -> NoReturn:
+    """End as all processes have agreed: saved and stopped, or at once if another job took the run directory."""
+    records, progress = t.records, t.progress
+    if outcome == LEASE_LOST:
+        message = t.strategy.on_first(records.directory.lease.taken_message)
+        records.watchdog.close()
+        t.strategy.close()
+        raise TakenOverError(message)
+    flush(t)
+    if progress.step != progress.saved:
+        save(t, wait=True)
+    if t.strategy.first:
+        records.writer.wait()
+        records.recorder.summarize("stopped", progress.step, progress.validated)
+        records.directory.release(stopped=True)
+        records.recorder.close()
+    leave(t)
+    raise ExitError(f"stopped on SIGTERM at step {progress.step}; saved, the next start continues there", Exit.STOPPED)
+
+
+def leave(t: Trainer) -> None:
+    """Leave the process group when all processes are done."""
+    t.strategy.barrier()
+    t.records.watchdog.close()
+    t.strategy.close()
+
+
+@contextlib.contextmanager
+def failures_explained(config: Config, strategy: Strategy) -> Iterator[None]:
+    """Record a permanent failure for retries, and give the loss of a peer the exit code that is retried."""
+    try:
+        yield
+    except UserError as error:
+        if not isinstance(error, TakenOverError):
+            record_failure(config, str(error), Exit.CONFIG, {})
+        raise
+    except ExitError as error:
+        if error.code == Exit.CONFIG:
+            record_failure(config, str(error), error.code, error.details)
+        raise
+    except BaseException as error:
+        if strategy.is_lost_peer(error):
+            log.exception("lost contact")
+            raise ExitError(f"rank {strategy.rank} lost contact with another process: {error}", Exit.HANG) from error
+        log.exception("failed")
+        raise

@@ -1,0 +1,58 @@
+"""What the loop works with: parts that stay as they are, and the progress of the run, which alone changes."""
+
+import time
+from dataclasses import dataclass, field
+
+from trainers.config import Config, Plan
+from trainers.data import decode
+from trainers.data.dataset import Data, open_data
+from trainers.parallel.base import Strategy
+from trainers.prepare.sample import ensure_sample
+from trainers.run.checkpoint import Found
+from trainers.run.directory import RunDirectory, identity
+from trainers.run.records import Records, open_records
+from trainers.telemetry.sinks import log_to
+from trainers.training.learner import Learner, build_learner
+
+
+@dataclass
+class Progress:
+    """How far the run is."""
+
+    step: int = 0  # optimizer steps done
+    validated: int = 0  # epochs validated
+    saved: int = -1  # the step of the newest checkpoint; -1: there is none
+    saved_at: float = field(default_factory=time.monotonic)  # when that was, or when the run was built
+    stop: bool = False  # this process was told to stop
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One process's part in a run."""
+
+    config: Config
+    plan: Plan  # how the work of a step is divided
+    strategy: Strategy  # the way to the other processes
+    data: Data  # samples, their order, the length of the run
+    learner: Learner  # model, optimizer, average
+    records: Records  # run directory, checkpoints, metrics, clock, watchdog
+    identity: dict[str, object]  # what must stay the same for the run to be resumed
+    progress: Progress = field(default_factory=Progress)
+
+
+def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
+    """Build one process's part in a run; every process calls it. Raises UserError and ExitError.
+
+    What is cheap and may be refused comes first: wrong data, a run directory that cannot be written, another run's
+    checkpoint. Then the model is built.
+    """
+    root = ensure_sample() if config.data.dir == "sample" else None  # prepared at its first use
+    data = open_data(config, plan.batch, pin=strategy.device.type == "cuda", root=root)
+    directory = RunDirectory(config)
+    wanted = identity(config, plan.batch, data.splits.classes, data.order.samples)
+    found: Found | None = strategy.on_first(lambda: directory.start(wanted))
+    log_to(directory.path, strategy.rank)
+    decode.agree(strategy.gather_objects, data.splits.decoder)
+    learner = build_learner(config, strategy, data)
+    records = open_records(config, strategy, data, directory, found)
+    return Trainer(config, plan, strategy, data, learner, records, wanted)

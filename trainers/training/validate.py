@@ -1,0 +1,113 @@
+"""Exact validation: every sample of the split is measured once, for any number of processes.
+
+Counts stay on the device until the end. Where a strategy requires the same number of forwards of every process
+(`lockstep`), processes without samples forward blank pictures that are not counted.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trainers.data.loader import Loader
+from trainers.data.sampler import validation_batches
+from trainers.parallel.base import CONTINUE, Strategy
+from trainers.run.result import Result
+
+# Most classes for which a validation also counts confusions (33 MB, which all processes sum).
+MOST_CONFUSED = 2048
+
+
+def evaluate(
+    model: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    loader: Loader,
+    strategy: Strategy,
+    *,
+    batch: int,
+    ballot: Callable[[], int],
+) -> Result | int:
+    """Measure the model on the whole split, or return the vote that ended it early.
+
+    `forward` gives outputs (N, classes) for uint8 pictures (N, 3, H, W) on the device, for up to `batch` at a time.
+    """
+    samples = len(loader.labels)
+    mine = validation_batches(samples, batch, strategy.rank, strategy.world)
+    rounds = math.ceil(math.ceil(samples / batch) / strategy.world)
+    tally = Tally(strategy.device)
+    share_buffers(model, strategy)
+    model.eval()
+    batches = loader.batches((0, ids) for ids in mine)
+    # Tensors made in inference mode must not be kept by a strategy that gathers parameters for a forward.
+    without_gradients = torch.no_grad if strategy.lockstep else torch.inference_mode
+    for index in range(rounds):
+        outcome = strategy.vote(ballot())
+        item = next(batches) if index < len(mine) else None
+        with without_gradients():
+            if item:
+                tally.add(forward(item.pictures.to(strategy.device, non_blocking=True)), item.labels)
+            elif strategy.lockstep:
+                forward(blank(loader).to(strategy.device))
+        if (vote := outcome()) != CONTINUE:
+            model.train()
+            return vote
+    model.train()
+    return tally.result(samples, strategy)
+
+
+class Tally:
+    """Counts of one process, on its device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+        self._loss = torch.zeros((), dtype=torch.float64, device=device)
+        self._confusion = torch.zeros(0, dtype=torch.int64, device=device)
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Count a batch: outputs (N, classes) and labels (N,)."""
+        outputs, labels = outputs.double(), labels.to(self._device, non_blocking=True)
+        classes = outputs.size(1)
+        self._counts += count_correct(outputs, labels)
+        self._loss += functional.cross_entropy(outputs, labels, reduction="sum")
+        if classes <= MOST_CONFUSED:
+            if not len(self._confusion):
+                self._confusion = torch.zeros(classes**2, dtype=torch.int64, device=self._device)
+            places = labels * classes + outputs.argmax(dim=1)
+            self._confusion.scatter_add_(0, places, torch.ones_like(places))
+
+    def result(self, samples: int, strategy: Strategy) -> Result:
+        """Sum over all processes; every process calls it."""
+        counts, loss = strategy.sum(self._counts).cpu(), strategy.sum(self._loss)
+        size = strategy.vote(len(self._confusion))()  # a process without any batch does not know the number of classes
+        confusion = None
+        if size:
+            mine = self._confusion if len(self._confusion) else self._confusion.new_zeros(size)
+            confusion = strategy.sum(mine).cpu().view(math.isqrt(size), -1)
+        if int(counts[0]) != samples:
+            raise RuntimeError(f"validation counted {int(counts[0])} samples of {samples}")
+        return Result(samples, int(counts[1]), int(counts[2]), float(loss) / samples, confusion)
+
+
+def blank(loader: Loader) -> Tensor:
+    """A batch of one black picture."""
+    return torch.zeros(1, 3, loader.size, loader.size, dtype=torch.uint8)
+
+
+def count_correct(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Count samples, those right at the first guess, and those right within five."""
+    guesses = outputs.topk(min(5, outputs.size(1)), dim=1).indices
+    right = guesses == labels[:, None]
+    return torch.stack([torch.tensor(len(labels), device=right.device), right[:, 0].sum(), right.sum()])
+
+
+def share_buffers(model: nn.Module, strategy: Strategy) -> None:
+    """Give all processes the first one's buffers (BatchNorm's statistics), in one message."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if not buffers or strategy.world == 1:
+        return
+    flat = strategy.broadcast(torch.cat([buffer.flatten() for buffer in buffers]))
+    for buffer, values in zip(buffers, torch.split(flat, [buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(values.view_as(buffer))
