@@ -1,6 +1,6 @@
 {{/*
 Switch a run's metrics on where global.metrics says so, in place. It comes after the job's name was made: who watches a run does not change
-what it computes, so a job that runs goes on, and pods that start later serve metrics. Call with a list: the context, and the run.
+what it computes, so a running job continues, and pods that start later serve metrics. Call with a list: the context, and the run.
 */}}
 {{- define "common.addMetrics" -}}
 {{- $root := index . 0 -}}

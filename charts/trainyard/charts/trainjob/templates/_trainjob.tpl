@@ -1,5 +1,5 @@
 {{/*
-All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: set anew it is a new job,
+All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: when set otherwise it is a new job,
 instead of a refused upgrade.
 */}}
 {{- define "trainjob.run" -}}
@@ -78,7 +78,7 @@ coscheduling:
 {{- end -}}
 
 {{/*
-A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are made anew, all of them together, since a
+A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are recreated, all of them together, since a
 process group does not take one back; codes below are permanent (trainers/exits.py). A drained node is not the training's fault, whatever
 the code. One backoffLimit of 0 makes any failure the Job's own, and the JobSet decides by its reason.
 */}}
