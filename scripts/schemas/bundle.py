@@ -109,22 +109,29 @@ def said_in_words(schema: Schema) -> bool:
     return schema.get("type") in ("array", "object", "number", "integer") and "enum" not in schema
 
 
-def loose(node: Any, pool: Schema, named: bool = False) -> Any:
-    """Leave out of a schema what the chart's templates say: unknown keys, texts, and most values of another type."""
+NAMED = ("properties", "$defs", "patternProperties")  # maps whose keys are names
+
+
+def loose(node: Any, pool: Schema, named: bool = False, spoken: bool = True) -> Any:
+    """Leave out of a schema what the chart's templates say: unknown keys, texts, and most values of another type.
+
+    `named`: a map whose keys are names; `spoken`: the templates look at the type of this value. They do not at items of
+    lists or at alternatives, which keep theirs.
+    """
     if isinstance(node, list):
-        return [loose(item, pool) for item in node]
+        return [loose(item, pool, spoken=False) for item in node]
     if not isinstance(node, dict):
         return node
     ref = node.get("$ref")
     if not named and isinstance(ref, str):
         target = pool[ref.removeprefix(REF)]
         return {key: node[key] for key in node if key != "$ref"} if is_text(target) else node
-    out = {key: loose(value, pool, key in ("properties", "$defs", "patternProperties")) for key, value in node.items()}
+    out = {key: loose(value, pool, not named and key in NAMED, named) for key, value in node.items()}
     if named:
         return out
     if out.get("additionalProperties") is False:
         del out["additionalProperties"]
-    if said_in_words(out):
+    if spoken and said_in_words(out):
         del out["type"]
     return out
 

@@ -71,6 +71,10 @@ MISTAKES = {
     ),
     "nodes in quotes": Mistake(helm.at(f"{TRAINING}.nodes", "2"), "write it without quotes"),
     "half a node": Mistake(helm.at(f"{TRAINING}.nodes", 1.5), "write a whole number"),
+    "a group in quotes": Mistake(
+        helm.at("global.storage.supplementalGroups", ["3000"]),
+        "at '/global/storage/supplementalGroups/0': got string, want integer",
+    ),
     "kind: s3": Mistake(
         helm.at("dataset.source", {"kind": "s3", "url": "s3://bucket/pets.zip"}), "did you mean objectstore?"
     ),
