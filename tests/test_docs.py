@@ -6,11 +6,12 @@ A block is fenced as bash. Above it may stand one of:
 """
 
 import re
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests import patience
 
 pytestmark = pytest.mark.takes(30)
 
@@ -40,9 +41,7 @@ def blocks() -> list[Block]:
 
 @pytest.mark.parametrize("block", [b for b in blocks() if not b.mark], ids=lambda b: b.where)
 def test_the_block_runs(block):
-    done = subprocess.run(
-        ["bash", "-euc", block.text], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = patience.run(["bash", "-euc", block.text], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests import patience
+
 from . import helm
 
 Texts = dict[str, str]
@@ -79,8 +81,8 @@ class LocalPod:
             stderr=subprocess.STDOUT,
         )
 
-    def run(self, *more: str, timeout: float = 120) -> tuple[int, str]:
+    def run(self, *more: str) -> tuple[int, str]:
         """Run it to its end; its exit code, and what it printed."""
         with self.start(*more) as process:
-            said, _ = process.communicate(timeout=timeout)
+            said, _ = patience.communicate(process)
         return process.returncode, said

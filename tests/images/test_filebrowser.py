@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.images.page import ask, form, listing, log_in
 
 SERVE = Path(__file__).parents[2] / "images" / "filebrowser" / "serve.py"
@@ -23,7 +24,7 @@ MODEL, OUTSIDE = b"weights " * 5000, b"what nobody may read"
 
 
 def until(look: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * patience.slowness()
     while not look():
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -195,7 +196,7 @@ def test_a_password_that_cannot_be_used_is_an_error_in_words(tmp_path: Path, con
     if content is not None:
         (tmp_path / "password").write_text(content)
     env = os.environ | {"FILEBROWSER_PASSWORD_FILE": str(tmp_path / "password")}
-    done = subprocess.run([sys.executable, SERVE], env=env, capture_output=True, text=True, timeout=60, check=False)
+    done = patience.run([sys.executable, SERVE], env=env)
     assert done.returncode == 2
     assert said in done.stderr
     assert "short" not in done.stderr

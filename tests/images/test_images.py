@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.images import inside
 
 pytestmark = [pytest.mark.images, pytest.mark.takes(45)]
@@ -26,9 +27,7 @@ def layout() -> Path:
 def run(image: str, command: str) -> str:
     """Run this folder's inside.py in an image."""
     arguments = ["-v", f"{HERE}:/tests:ro", "--", "python", "/tests/inside.py", command]
-    done = subprocess.run(
-        [str(ROOT / "scripts/images/run"), image, *arguments], capture_output=True, text=True, timeout=180, check=False
-    )
+    done = patience.run([str(ROOT / "scripts/images/run"), image, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

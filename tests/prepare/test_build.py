@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import patience
 from tests.prepare.make_archives import DATA, HASTE, SYNSETS, config, contents, imagenet, picture, write_zip
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
@@ -99,7 +100,7 @@ def test_complete_folder_downloads_nothing_also_without_its_server(server, tmp_p
     server.requests.clear()
     started = time.monotonic()
     build(settings)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 2 * patience.slowness()
     assert server.requests == []
     assert contents(tmp_path) == before
     assert "complete" in capsys.readouterr().err
@@ -206,7 +207,7 @@ def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
         time.sleep(0.01)
     lived, _ = heartbeat.signs(tmp_path / "x")
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=20)
+    _, err = patience.communicate(process)
     assert process.returncode == 143
     assert "the same command resumes" in err
     # those who wait for the folder see whether somebody prepares it
@@ -218,7 +219,7 @@ def test_of_two_preparations_one_works_and_the_other_waits_in_words(server, prep
     server.delay = 0.05
     line = command(tmp_path / "little", f"{server.url}/archive.zip")
     two = [subprocess.Popen(line, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in two]
+    said = [patience.communicate(process)[1] for process in two]
     assert [process.returncode for process in two] == [0, 0]
     assert sum("waiting for process" in text for text in said) == 1
     assert sum("nothing downloaded" in text for text in said) == 1
@@ -288,9 +289,7 @@ from trainers.prepare.__main__ import main
 from trainers.exits import guarded
 guarded(lambda: main(["build", "--set", "source.kind=path", "--set", "source.path={archive}",
                       "--set", "out={tmp_path}/little", "--set", "shard_mb=1"]))'"""
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = patience.run(["unshare", "-m", "sh", "-c", script])
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip("needs the right to mount a small file system")
     assert done.returncode == 2

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from trainers.exits import UserError
 from trainers.prepare import sample
 from trainers.shards.reader import open_split
@@ -16,7 +17,7 @@ def test_the_sample_set_takes_the_whole_road_and_is_made_once(tmp_path, monkeypa
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
     script = "from trainers.prepare.sample import ensure_sample; print(ensure_sample())"
     two = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    paths = {process.communicate(timeout=60)[0].strip() for process in two}
+    paths = {patience.communicate(process)[0].strip() for process in two}
     assert len(paths) == 1
     root = Path(paths.pop())
     assert [process.returncode for process in two] == [0, 0]

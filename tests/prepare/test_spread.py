@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests import patience
 from tests.prepare.make_archives import config, contents
 from tests.prepare.test_build import command
 from trainers.exits import ExitError
@@ -63,7 +64,7 @@ def test_a_part_that_is_killed_and_comes_back(server, prepared, tmp_path):
     pods[0].kill()
     pods[0].communicate()
     pods[0] = start(0)
-    said = [pod.communicate(timeout=60)[1] for pod in pods]
+    said = [patience.communicate(pod)[1] for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0, 0]
     assert any(f"prepared {out}" in text for text in said)
     assert contents(out, manifest=False) == contents(prepared, manifest=False)

@@ -3,13 +3,14 @@
 import inspect
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import functions
 import page
 import pytest
+
+from tests import patience
 
 WORLDS = (1, 2, 4)
 
@@ -24,9 +25,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
     text = [inspect.getsource(function) for function in (functions.train_ddp, page.samples_in_a_step)]
     calls = "samples_in_a_step('.')\ntrain_ddp(global_batch=32, epochs=1, results='.')\n"
     (root / "program.py").write_text("\n".join([*text, calls]))
-    done = subprocess.run(
+    done = patience.run(
         [sys.executable, Path(__file__).parent / "ranks.py", root / "program.py", *folders],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = {int(folder.name): json.loads((folder / "summary.json").read_text()) for folder in folders}

@@ -1,13 +1,14 @@
 """What the scripts' options ask of a node, and what is said where there is no cluster."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import jobs
 import pytest
 from kubeflow.trainer.backends.kubernetes.utils import get_container_devices, get_resources_per_node
+
+from tests import patience
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
 
@@ -34,9 +35,8 @@ def test_no_cluster_is_told_in_words(tmp_path) -> None:
         "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}],"
         " users: [{name: c, user: {}}], contexts: [{name: c, context: {cluster: c, user: c}}]}"
     )
-    done = subprocess.run(
+    done = patience.run(
         [sys.executable, SCRIPTS / "watch.py", "-n", "none"], env={**os.environ, "KUBECONFIG": str(nowhere)},
-        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "error: no TrainJobs to be had: " in done.stderr

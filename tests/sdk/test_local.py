@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import functions
 import pytest
 from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
+
+from tests import patience
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
 
@@ -19,9 +20,9 @@ COMMAND = ".venv/bin/python examples/sdk/local.py --processes 2"
 def test_a_function_runs_on_two_processes_of_this_machine(tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
     work.mkdir()
-    done = subprocess.run(
+    done = patience.run(
         [*COMMAND.split(), "--global-batch", "64", "--results", results], cwd=SCRIPTS.parents[1],
-        env={**os.environ, "TMPDIR": str(work)}, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "TMPDIR": str(work)},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("epoch 2 of 2") == 1, "each line is shown once"
@@ -43,9 +44,8 @@ def test_alone_the_backend_has_no_torchrun(tmp_path: Path, monkeypatch: pytest.M
 def test_wrong_input_is_told_in_words(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.symlink_to(sys.executable)
-    done = subprocess.run(
+    done = patience.run(
         [python, SCRIPTS / "local.py"], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "torchrun is missing" in done.stderr

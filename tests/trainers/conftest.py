@@ -18,6 +18,7 @@ import pytest
 from forked import Fleet, Forker
 from PIL import Image
 
+from tests import patience
 from tests.prepare.fixtures import archive, prepared
 
 __all__ = ["archive", "prepared"]
@@ -96,7 +97,7 @@ class Trainer:
     def run(self, run: Path, processes: int = 1, env: dict[str, str] | None = None, **over: Any) -> tuple[int, str]:
         """Run to the end: exit code and output."""
         process = self.start(run, processes, env, **over)
-        output, _ = process.communicate(timeout=180)
+        output, _ = patience.communicate(process)
         return process.returncode, output
 
     def train(self, run: Path, processes: int = 1, **over: Any) -> Path:
@@ -147,10 +148,12 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has done so many steps."""
-    deadline = time.monotonic() + 120
+    used, since = 0.0, time.monotonic()
     while not any(event["step"] >= step for event in events(run, "train")):
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the run does not get on"
+        if time.monotonic() - since > patience.IDLE:
+            before, used, since = used, patience.processor_seconds(process.pid), time.monotonic()
+            assert used - before > patience.IDLE / 100, "the run makes no progress"
         time.sleep(0.02)
 
 

@@ -14,6 +14,8 @@ import torch
 from conftest import ROOT, Trainer, environment, events
 from forked import Fleet
 
+from tests import patience
+
 pytestmark = [
     pytest.mark.takes(35),
     pytest.mark.skipif(
@@ -34,9 +36,9 @@ def mpirun(trainer: Trainer, run: Path, world: int, **over: Any) -> tuple[int, s
     options = [f"--set={key}={json.dumps(value)}" for key, value in trainer.settings(run, **over).items()]
     (run.parent / "base.yaml").write_text("{}\n")
     command = ["mpirun", "-np", str(world), sys.executable, "-m", "trainers.hvd", "--config"]
-    done = subprocess.run(
-        [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(MPI), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180, check=False,
+    done = patience.run(
+        [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(MPI),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return done.returncode, done.stdout
 

@@ -2,13 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
 
 import pytest
 
+from tests import patience
 from trainers.pod import log
 from trainers.telemetry import sinks
 
@@ -36,9 +36,7 @@ def run(tmp_path):
         folder = folder or tmp_path / "logs"
         environ = {**os.environ, "TRAINYARD_LOGS": str(folder), "TRAINYARD_LOG_BYTES": str(limit)}
         code = CHATTY.format(child=child, last=last)
-        done = subprocess.run(
-            [sys.executable, "-u", "-c", code], capture_output=True, text=True, env=environ, timeout=60, check=False
-        )
+        done = patience.run([sys.executable, "-u", "-c", code], env=environ)
         kept = {p.name: p.read_text() for p in sorted(folder.iterdir())} if folder.is_dir() else {}
         return done, kept
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import ROOT, Trainer, environment, events, ranks_of, wait_for_step
 
+from tests import patience
 from trainers.run import checkpoint
 
 pytestmark = pytest.mark.takes(30)
@@ -37,7 +38,6 @@ def node(name: str, endpoint: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-@pytest.mark.timeout(240)
 def test_node_is_lost_and_the_other_goes_on_alone(trainer: Trainer, tmp_path: Path) -> None:
     run, endpoint = tmp_path / "run", f"127.0.0.1:{free_port()}"
     first = trainer.start(run, 1, node("first", endpoint), **ELASTIC)
@@ -52,7 +52,7 @@ def test_node_is_lost_and_the_other_goes_on_alone(trainer: Trainer, tmp_path: Pa
     while Path(f"/proc/{lost[0]}").exists():
         assert time.monotonic() < deadline, "the launcher's process outlives it"
         time.sleep(0.05)
-    output, _ = first.communicate(timeout=200)
+    output, _ = patience.communicate(first)
     assert first.returncode == 0, output
     resumed = events(run, "resume")
     assert [event["step"] % 4 for event in resumed] == [0]
@@ -92,6 +92,6 @@ def launch(tmp_path: Path, code: int) -> "subprocess.Popen[str]":
 @pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1)])
 def test_only_what_may_get_better_is_started_again(tmp_path: Path, code: int, starts: int) -> None:
     launcher = launch(tmp_path, code)
-    output, _ = launcher.communicate(timeout=60)
+    output, _ = patience.communicate(launcher)
     assert launcher.returncode == code, output
     assert len((tmp_path / "starts").read_text().split()) == starts

@@ -100,7 +100,7 @@ def test_page_in_a_browser(run: Path, tmp_path: Path, width: int, dark: bool) ->
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--screenshot={picture}", "--dump-dom",
         frame.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
     assert found, done.stdout[:2000] + done.stderr
     scroll, inner, charts, columns = map(int, found.groups())

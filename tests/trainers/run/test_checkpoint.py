@@ -1,6 +1,5 @@
 """Checkpoints: complete or not there, checked, pruned."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import torch
 from conftest import ROOT
 from safetensors.torch import load_file
 
+from tests import patience
 from trainers.exits import ExitError, UserError
 from trainers.run import checkpoint
 from trainers.run.checkpoint_writer import Writer
@@ -213,7 +213,7 @@ print(sorted(path.name for path in folder.iterdir()), checkpoint.newest(folder)[
 def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=2m none "$1" && exec "$2" -c "$3" "$1"'
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = patience.run(command, cwd=ROOT)
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(f"no disk can be mounted here: {done.stderr}")
     assert done.returncode == 0, done.stderr

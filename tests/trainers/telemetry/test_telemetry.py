@@ -19,6 +19,7 @@ import pytest
 from conftest import ROOT, Trainer, environment, events, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
+from tests import patience
 from tests.fakes import wandb_server
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
@@ -96,7 +97,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert 0 < time.time() - first["trainyard_started_timestamp_seconds"] < 120
     assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 60
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
+    output, _ = patience.communicate(process)
     assert process.returncode == 143, output
 
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
@@ -111,7 +112,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert second['trainyard_run_seconds{cause="init"}'] > ended["init"]
     assert second['trainyard_goodput_seconds_total{cause="compute"}'] < ended["compute"]
     assert second["trainyard_last_validation_timestamp_seconds"] in [e["time"] for e in events(run, "validate")]
-    output, _ = process.communicate(timeout=90)
+    output, _ = patience.communicate(process)
     assert process.returncode == 0, output
 
     files = sorted((run / "wandb").glob("offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime)
@@ -191,7 +192,7 @@ def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_p
         pipe = subprocess.PIPE
         nodes.append(subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=pipe, stderr=subprocess.STDOUT))
         trainer.running.append(nodes[-1])
-    outputs = [node.communicate(timeout=120)[0] for node in nodes]
+    outputs = [patience.communicate(node)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     assert "ddp on 2 processes" in outputs[0]
     assert "processes" not in outputs[1]
@@ -240,7 +241,7 @@ def test_the_mounted_key_reports_online_with_a_rate_per_process(trainer: Trainer
     run = tmp_path / "run"
     with wandb_server.running() as server:
         env = mounted(tmp_path) | {"WANDB_BASE_URL": server.url}
-        output, _ = trainer.start(run, 2, env).communicate(timeout=120)
+        output, _ = patience.communicate(trainer.start(run, 2, env))
     login = base64.b64encode(f"api:{KEY}".encode()).decode()
     assert server.keys == {f"Basic {login}"}, output
     rows = {row["_step"]: row for row in server.history["run"] if "train/loss" in row}
@@ -257,7 +258,7 @@ def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Train
     with wandb_server.running() as server:
         server.down = True
         process = trainer.start(run, 1, mounted(tmp_path) | {"WANDB_BASE_URL": server.url})
-        output, _ = process.communicate(timeout=120)
+        output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     assert "the run is recorded offline: wandb sync" in output
     (recorded,) = (run / "wandb").glob("offline-run-*/*.wandb")
@@ -273,7 +274,7 @@ def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path
         server.down = True
         wait_for_step(run, 10, process)
         server.down = False
-        output, _ = process.communicate(timeout=120)
+        output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]
     assert steps == [event["step"] for event in events(run, "train")]

@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 from forked import Fleet
 
+from tests import patience
 from trainers.telemetry import watchdog
 
 pytestmark = pytest.mark.takes(20)
@@ -49,7 +50,7 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     victim = ranks_of(process)[2]
     os.kill(victim, signal.SIGSTOP)
     begin = time.monotonic()
-    output, _ = process.communicate(timeout=60)
+    output, _ = patience.communicate(process)
     assert process.returncode == 138, output
     assert time.monotonic() - begin < 2 * HANG + 5
     note = json.loads((run / "hang.json").read_text())
@@ -73,7 +74,7 @@ def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
         start_new_session=True,
     )  # fmt: skip
     trainer.running.append(process)
-    output, _ = process.communicate(timeout=90)
+    output, _ = patience.communicate(process)
     assert process.returncode == 138, output
     assert "did not arrive: rank 1 on" in output
     assert [missing["rank"] for missing in json.loads((run / "hang.json").read_text())["missing"]] == [1]

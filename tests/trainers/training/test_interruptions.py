@@ -11,6 +11,8 @@ import pytest
 import torch
 from conftest import Trainer, events, ranks_of, wait_for_step
 
+from tests import patience
+
 pytestmark = pytest.mark.takes(55)
 
 SLOW = {"STEP_SECONDS": "0.1"}
@@ -45,7 +47,7 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
     wait_for_step(run, 5, process)
     os.kill(ranks_of(process)[1], signal.SIGTERM)  # one rank is told; all stop
-    output, _ = process.communicate(timeout=60)
+    output, _ = patience.communicate(process)
     assert process.returncode == 143, output
     summary = json.loads((run / "summary.json").read_text())
     stopped = summary["steps"]
@@ -58,7 +60,7 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
     wait_for_step(run, stopped + 3, process)
     process.send_signal(signal.SIGTERM)  # the launcher is told, as in a pod
-    output, _ = process.communicate(timeout=60)
+    output, _ = patience.communicate(process)
     assert process.returncode == 143, output
     again = json.loads((run / "summary.json").read_text())["steps"]
     assert again >= stopped + 3
@@ -71,14 +73,16 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
 
 def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
     run, often = tmp_path / "run", {"checkpoint.every_steps": 0, "checkpoint.every_seconds": 1}
-    process = trainer.start(run, 2, SLOW, **kind(), **often)
-    deadline = time.monotonic() + 120
-    while not (saved := [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no checkpoint came by itself"
-        time.sleep(0.02)
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.3"}, **kind(), **often)
+
+    def saves() -> list[str]:
+        found = [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]
+        assert found or process.poll() is None, process.communicate()[0]
+        return found
+
+    saved = patience.wait("no checkpoint came by itself", saves, lambda: patience.processor_seconds(process.pid))
     os.kill(ranks_of(process)[0], signal.SIGKILL)
-    process.communicate(timeout=60)
+    patience.communicate(process)
     trainer.train(run, 2, **kind(), **often)
     assert events(run, "resume")[0]["step"] >= int(saved[0].removeprefix("step-")) > 0
     assert same(run, undisturbed)
@@ -152,11 +156,11 @@ def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) ->
     old = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a"}, epochs=40)
     wait_for_step(run, 2, old)
     new = trainer.start(run, 1, {"TRAINYARD_JOB": "job-b"}, epochs=40)
-    output, _ = old.communicate(timeout=90)
+    output, _ = patience.communicate(old)
     assert old.returncode == 2, output
     assert "taken over by job-b" in output
     assert not (run / "failed.json").exists()
-    output, _ = new.communicate(timeout=90)
+    output, _ = patience.communicate(new)
     assert new.returncode == 0, output
     assert [step for step, _ in losses(run)] == list(range(1, 321))
     assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
