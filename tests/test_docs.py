@@ -1,8 +1,8 @@
-"""Every command block of README.md and docs/ runs, or says in a comment above it what it needs or which test runs it.
+"""Command blocks of README.md and docs/ run, or say above what they need or which test runs their programs.
 
 A block is fenced as bash. Above it may stand one of:
     <!-- needs: a cluster with GPUs -->       what this machine lacks
-    <!-- run by: tests/e2e/test_release.py -->   the test that runs it
+    <!-- run by: tests/e2e/test_release.py -->   the test that runs the same programs, with settings of its own
 """
 
 import re

@@ -38,6 +38,10 @@ class UserError(Exception):
     """Wrong configuration or input. The message names the cause and the remedy; no traceback is shown."""
 
 
+class InputError(UserError):
+    """Input that is missing, refused or broken, which may be mended without a change of the settings."""
+
+
 class ExitError(Exception):
     """A run that ends early for a known reason, with the exit code of that reason."""
 

@@ -84,10 +84,15 @@ def lacks_pods(thing: dict) -> bool:
 
 
 def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
-    """Yield a pod's container statuses, and whether each is an init container."""
+    """Yield a pod's container statuses, and whether each is an init container that must end before the others start.
+
+    Those that run beside the main one (extraContainers) are left out once the pod is over: then they were stopped.
+    """
     status = pod.get("status", {})
+    beside = {one["name"] for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") == "Always"}
     for one in status.get("initContainerStatuses", []):
-        yield one, True
+        if one["name"] not in beside or status.get("phase") in ("Pending", "Running"):
+            yield one, one["name"] not in beside
     for one in status.get("containerStatuses", []):
         yield one, False
 
@@ -131,9 +136,10 @@ def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -
         return Finding(where, "waiting", text, remedy(text))
     if state.get("running") and (init or look):
         last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
-        if init or last.startswith(("preflight:", "launch: waiting")):
-            # What one waits for is another's fault; only what keeps pods apart has a remedy here
-            return Finding(where, "running", last, "" if init else remedy(last, CONTAINERS))
+        if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
+            # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
+            known = remedy(last, CONTAINERS)
+            return Finding(where, "running", last, "" if init and "Secret" not in last else known)
     return None
 
 

@@ -1,9 +1,12 @@
-"""Close and complete the JSON schemas that helm-values-schema-json makes from annotated values.
+"""Close and complete the JSON schema that helm-values-schema-json makes from annotated values.
 
 An annotation says `$ref:#/$defs/NAME`. The pool of such names comes from defs.yaml, the umbrella's own values
-(`training` and `scheduling`), the subcharts, the trainers' settings, and Kubernetes (`k8s.NAME`). A bundled schema
+(`training` and `placement`), the subcharts, the trainers' settings, and Kubernetes (`k8s.NAME`). A bundled schema
 carries those that it uses, so that a typo under a disabled subchart, in a trainer's setting or deep in an affinity is
 an error too.
+
+Two schemas come of it. Editors get the whole one. Helm gets a loose one: it leaves names and texts, of which the
+chart's templates speak in plain words (keys.py), and holds types, ranges and all that is Kubernetes' own.
 """
 
 from collections.abc import Iterator
@@ -14,7 +17,17 @@ Schema = dict[str, Any]
 REF = "#/$defs/"
 KUBERNETES = "io.k8s.api.core.v1."
 QUANTITY = {"oneOf": [{"type": "string"}, {"type": "number"}]}
-AMOUNT = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE])?$"
+# The group that nothing matches is an example: Helm prints patterns as they are
+AMOUNT = r"^(such as 500m or 16Gi){0}[0-9]+(\.[0-9]+)?([KMGTPE]i|[mkMGTPE])?$"
+# What the API server checks by code, not by its schema: a wrong word here would be found only when a pod is made
+EFFECTS = ["", "NoSchedule", "PreferNoSchedule", "NoExecute"]
+SELECTORS = ["In", "NotIn", "Exists", "DoesNotExist"]
+ENUMS = {
+    "k8s.Toleration": {"operator": ["", "Exists", "Equal"], "effect": EFFECTS},
+    "k8s.NodeSelectorRequirement": {"operator": [*SELECTORS, "Gt", "Lt"]},
+    "k8s.LabelSelectorRequirement": {"operator": SELECTORS},
+    "k8s.TopologySpreadConstraint": {"whenUnsatisfiable": ["DoNotSchedule", "ScheduleAnyway"]},
+}
 # Kept beside a $ref; what else the generator adds there (type, additionalProperties) is the referred schema's business.
 BESIDE_REF = ("$ref", "description")
 
@@ -79,7 +92,58 @@ def from_kubernetes(definitions: Schema) -> Schema:
         # Below `properties` a key is a field's name, and `description` there may be one.
         return {k: convert(v, k == "properties") for k, v in node.items() if named or k != "description"}
 
-    return {short(name): convert(schema) for name, schema in definitions.items()}
+    found = {short(name): convert(schema) for name, schema in definitions.items()}
+    for name, enums in ENUMS.items():
+        for key, values in enums.items():
+            found[name]["properties"][key]["enum"] = values
+    return found
+
+
+def is_text(schema: Schema) -> bool:
+    """Whether a definition is a text of which the chart's own words speak."""
+    return "say" in schema
+
+
+def said_in_words(schema: Schema) -> bool:
+    """Whether the chart's own words speak of a value of another type."""
+    return schema.get("type") in ("array", "object", "number", "integer") and "enum" not in schema
+
+
+NAMED = ("properties", "$defs", "patternProperties")  # maps whose keys are names
+
+
+def loose(node: Any, pool: Schema, named: bool = False, spoken: bool = True) -> Any:
+    """Leave out of a schema what the chart's templates say: unknown keys, texts, and most values of another type.
+
+    `named`: a map whose keys are names; `spoken`: the templates look at the type of this value. They do not at items of
+    lists or at alternatives, which keep theirs.
+    """
+    if isinstance(node, list):
+        return [loose(item, pool, spoken=False) for item in node]
+    if not isinstance(node, dict):
+        return node
+    ref = node.get("$ref")
+    if not named and isinstance(ref, str):
+        target = pool[ref.removeprefix(REF)]
+        return {key: node[key] for key in node if key != "$ref"} if is_text(target) else node
+    out = {key: loose(value, pool, not named and key in NAMED, named) for key, value in node.items()}
+    if named:
+        return out
+    if out.get("additionalProperties") is False:
+        del out["additionalProperties"]
+    if spoken and said_in_words(out):
+        del out["type"]
+    return out
+
+
+def plain(node: Any) -> Any:
+    """Say to editors what a pattern asks for, by the keyword that they know."""
+    if isinstance(node, list):
+        return [plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out = {key: plain(value) for key, value in node.items() if key not in ("say", "numbers")}
+    return out | ({"patternErrorMessage": f"write {node['say']}"} if is_text(node) and "pattern" in node else {})
 
 
 def bundle(schema: Schema, pool: Schema) -> Schema:

@@ -1,23 +1,26 @@
-"""Write the charts' values.schema.json and README.md, or check that they are current.
+"""Write what is made of the charts' annotated values, schemas, the book of keys and README.md, or check it.
 
 python scripts/schemas/generate.py [--check]
 """
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import readme
 import yaml
-from bundle import Schema, bundle, from_kubernetes, settings, trim
+from bundle import Schema, bundle, from_kubernetes, loose, plain, settings, trim
+from keys import book, where
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CHART = ROOT / "charts" / "trainyard"
 BIN = ROOT / "build" / "bin"
 SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser")
+QUEUEING = ("queue", "queuePriority", "gang")  # of a job, not of a pod
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -40,7 +43,20 @@ def from_values(values: Path) -> Schema:
         return schema
 
 
-def pool(umbrella: Schema, subcharts: dict[str, Schema]) -> Schema:
+def give_pod_settings(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> None:
+    """Add the settings that every kind of pod has, in place; without a default, so that a wrong kind is said once."""
+    every = own["pod-settings"]["properties"]
+    shared = umbrella["properties"]["global"]["properties"]
+    shared["scheduling"]["properties"] |= own["placement-lists"]["properties"]
+    training = shared["training"]
+    training["properties"] |= every | own["training-settings"]["properties"]
+    subcharts["mpijob"]["properties"]["launcher"]["properties"] |= every
+    subcharts["filebrowser"]["properties"] |= every
+    queued = every["scheduling"] | {"$ref": "#/$defs/dataset-placement"}
+    subcharts["dataset"]["properties"] |= every | {"scheduling": queued}
+
+
+def pool(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> Schema:
     """Collect all that an annotation may refer to."""
     shared = umbrella["properties"]["global"]["properties"]
     trainer = json.loads(run(ROOT / ".venv/bin/python", "-m", "trainers.config", "--schema"))
@@ -48,51 +64,70 @@ def pool(umbrella: Schema, subcharts: dict[str, Schema]) -> Schema:
     definitions = {}
     for kind in ("pod-v1", "networkpolicy-networking-v1"):
         definitions |= json.loads((ROOT / f"build/schemas/{kind}.json").read_text())["definitions"]
-    own: Schema = yaml.safe_load((Path(__file__).parent / "defs.yaml").read_text())
     # Which job trains is asked once: a job's own overrides cannot say it
     training = {key: value for key, value in shared["training"]["properties"].items() if key != "operator"}
+    scheduling = shared["scheduling"]
+    placement = {key: value for key, value in scheduling["properties"].items() if key not in QUEUEING}
+    queued = placement | own["queueing"]["properties"]
     return (
         own
         | from_kubernetes(definitions)
         | {name: {k: v for k, v in schema.items() if k != "$schema"} for name, schema in subcharts.items()}
-        | {"training": shared["training"] | {"properties": training}, "scheduling": shared["scheduling"]}
+        | {"training": shared["training"] | {"properties": training}}
+        | {"placement": scheduling | {"properties": placement}}
+        | {"dataset-placement": scheduling | {"properties": queued}}
         | {"recipe": trainer["properties"]["recipe"], "trainer-config": settings(trainer, "recipe")}
         | {"prepare-config": settings(prepare, "source", "out")}
     )
 
 
-def schemas() -> dict[Path, str]:
-    """Return each chart's schema, by file."""
+def text(data: object, indent: int | None = None) -> str:
+    """Write JSON, on one line where nobody is to read it."""
+    return json.dumps(data, indent=indent, ensure_ascii=False, separators=None if indent else (",", ":")) + "\n"
+
+
+def undescribed(node: object, named: bool = False) -> object:
+    """Drop descriptions: Helm prints none, and would read them at each command."""
+    if isinstance(node, list):
+        return [undescribed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: value for key, value in node.items() if named or key != "description"}
+    return {k: undescribed(v, k in ("properties", "$defs", "patternProperties")) for k, v in kept.items()}
+
+
+def files() -> dict[Path, str]:
+    """Return all generated files."""
     umbrella = from_values(CHART / "values.yaml")
     subcharts = {name: from_values(CHART / "charts" / name / "values.yaml") for name in SUBCHARTS}
-    known = pool(umbrella, subcharts)
-    # A subchart's own schema stays shallow where the umbrella's is deep: a mistake is said once.
-    shallow = known | {name: {"type": "object"} for name in ("training", "scheduling", "prepare-config")}
-    umbrella["allOf"] = [{"$ref": "#/$defs/tag-or-digests"}]  # no annotation of values.yaml reaches the root
-    found = {CHART / "values.schema.json": bundle(umbrella, known)}
-    for name, schema in subcharts.items():
-        found[CHART / "charts" / name / "values.schema.json"] = bundle(schema, shallow)
-    return {path: json.dumps(schema, indent=1, ensure_ascii=False) + "\n" for path, schema in found.items()}
-
-
-def readmes() -> dict[Path, str]:
-    """Return each chart's README as helm-docs writes it, by file; made in a copy, so that a check changes nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "trainyard"
-        shutil.copytree(CHART, copy)
-        shutil.copy(Path(__file__).parent / "readme.gotmpl", folder)
-        options = ("--sort-values-order", "file", "--log-level", "warning", "--template-files", "./readme.gotmpl")
-        run(BIN / "helm-docs", "--chart-search-root", folder, *options)
-        return {CHART / path.relative_to(copy): path.read_text() for path in sorted(copy.rglob("README.md"))}
+    own: Schema = yaml.safe_load((HERE / "defs.yaml").read_text())
+    words = yaml.safe_load((HERE / "words.yaml").read_text())
+    give_pod_settings(umbrella, subcharts, own)
+    known = pool(umbrella, subcharts, own)
+    strict = bundle(umbrella, known)
+    # Kubernetes' own definitions stay closed: the chart has no words for them
+    opened = {name: schema if name.startswith("k8s.") else loose(schema, known) for name, schema in known.items()}
+    keys = book(umbrella, known, words["lists"], words["maps"])
+    values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
+    values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
+    return {
+        CHART / "values.schema.json": text(undescribed(bundle(loose(umbrella, known), opened))),
+        CHART / "values.strict.schema.json": text(plain(strict), indent=1),
+        CHART / "files" / "keys.json": text(keys),
+        CHART / "files" / "where.json": text(
+            {"where": where(keys["keys"], keys["shared"]), "aliases": words["aliases"]}
+        ),
+        CHART / "README.md": readme.chart(strict, known, values),
+    }
 
 
 def main() -> int:
     """Write or check all generated files."""
-    parser = argparse.ArgumentParser(description="Write the charts' values.schema.json and README.md.")
+    parser = argparse.ArgumentParser(description="Write what is made of the charts' annotated values.")
     parser.add_argument("--check", action="store_true", help="change nothing; end 1 when a file is not current")
     check = parser.parse_args().check
-    wanted = schemas() | readmes()
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    wanted = files()
+    stale = [path for path, content in wanted.items() if not path.exists() or path.read_text() != content]
     for path in stale:
         print(f"{path.relative_to(ROOT)}: {'not current' if check else 'written'}")
         if not check:

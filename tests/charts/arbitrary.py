@@ -41,6 +41,8 @@ class Arbitrary:
                 return self._draw(pick.choice(schema[many]), depth)
         kind = schema.get("type", "object" if "properties" in schema else "string")
         kind = pick.choice(kind) if isinstance(kind, list) else kind
+        if kind == "string" and "numbers" in schema:
+            schema = {key: value for key, value in schema.items() if key not in ("minimum", "maximum")}
         return getattr(self, f"_{kind}")(schema, depth)
 
     def _object(self, schema: Schema, depth: int) -> dict[str, Any]:
@@ -129,7 +131,11 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     shared = values.setdefault("global", {})
     parts = {name: values.setdefault(name, {}) for name in helm.SUBCHARTS}
     image = shared.setdefault("image", {})
-    image |= {"registry": image.get("registry") or "registry.example.com/team", "tag": image.get("tag") or "0.1.0"}
+    image |= {"registry": "registry.example.com/team", "tag": image.get("tag") or "0.1.0"}
+    image["tag"] = "0.1.0" if image["tag"] == "latest" else image["tag"]
+    parts["filebrowser"].get("image", {}).pop("registry", None)
+    training_operator = ("", "", "pytorchjob", "mpijob", "trainjob")
+    shared.setdefault("training", {})["operator"] = pick.choice(training_operator)
     training = shared.setdefault("training", {})
     used = [parts[name].get("image", {}) for name in _pulling(parts, training.get("operator", ""))]
     if used and all(one.get("digest") or one.get("tag") for one in used):
@@ -137,12 +143,22 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     own = [parts[job].get("training", {}) for job in ("pytorchjob", "mpijob", "trainjob")]
     for one in (training, *own):
         _mend_training(one, pick, own=one is not training)
+    _mend_users(parts, training, own, shared)
+    for one in (training, *own, parts["dataset"], parts["filebrowser"], parts["mpijob"].get("launcher", {})):
+        _mend_pod(one)
     for which in ("data", "results"):
         claim = shared.setdefault("storage", {}).setdefault(which, {})
         if parts["storage"].get("enabled") is False:
             claim["existingClaim"] = claim.get("existingClaim") or "there"
         for key in MADE if claim.get("existingClaim") else ():
             claim.pop(key, None)
+        if claim.get("accessModes"):
+            claim["accessModes"] = [
+                mode if mode != "ReadOnlyMany" else "ReadWriteMany" for mode in claim["accessModes"]
+            ]
+            claim["accessModes"] = (
+                ["ReadWriteMany"] if claim["accessModes"] == ["ReadWriteOncePod"] else claim["accessModes"]
+            )
     for job in ("pytorchjob", "mpijob", "trainjob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
         parts[job].get("training", {}).pop("name", None)
@@ -163,9 +179,39 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
 
 def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
     """Return the parts that pull an image; where an operator is named, it alone trains."""
-    on = {name for name in ("dataset", "pytorchjob") if parts[name].get("enabled", True)}
-    on |= {name for name in ("mpijob", "trainjob", "filebrowser") if parts[name].get("enabled")}
-    return on - {"pytorchjob", "mpijob"} | {operator} if operator else on
+    jobs = {name for name in ("mpijob", "trainjob") if parts[name].get("enabled")}
+    trains = jobs - ({"trainjob"} if parts["trainjob"].get("job", {}).get("enabled", True) is False else set())
+    first = parts["pytorchjob"].get("enabled", "")
+    jobs |= {"pytorchjob"} if first is True or (first == "" and not trains) else set()
+    if operator:
+        jobs = jobs & {"trainjob"} | {operator}
+    return jobs | {name for name in ("dataset", "filebrowser") if parts[name].get("enabled", name == "dataset")}
+
+
+def _mend_users(
+    parts: dict[str, helm.Values], training: helm.Values, own: list[helm.Values], shared: helm.Values
+) -> None:
+    """MPI knows its user by number, and is not root."""
+    if parts["mpijob"].get("enabled") or training.get("operator") == "mpijob":
+        storage = shared.setdefault("storage", {})
+        storage["uid"] = 1000 if storage.get("uid") == "platform" else storage.get("uid", 1000)
+        for one in (training, *own):
+            one.get("unrestricted", {}).pop("runAsRoot", None)
+
+
+def _mend_pod(pod: helm.Values) -> None:
+    """Give volumes, mounts and containers names that fit each other."""
+    for number, volume in enumerate(pod.get("extraVolumes", [])):
+        volume["name"] = f"volume-{number}"
+    names = [volume["name"] for volume in pod.get("extraVolumes", [])]
+    mounts = pod.get("extraVolumeMounts", [])
+    for number, mount in enumerate(mounts):
+        mount |= {"name": names[0] if names else "tmp", "mountPath": f"/further/{number}"}
+    for key in ("extraInitContainers", "extraContainers"):
+        for number, container in enumerate(pod.get(key, [])):
+            container["name"] = f"{key.lower()}-{number}"
+            for mount in container.get("volumeMounts", []):
+                mount["name"] = "tmp"
 
 
 def _mend_filebrowser(filebrowser: helm.Values) -> None:
@@ -179,9 +225,13 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
     processes = (
         {"gpusPerNode": 0, "processesPerNode": pick.randint(1, 9)} if pick.random() < 0.5 else {"gpusPerNode": 4}
     )
-    training.update({} if own else {"processesPerNode": 0, **processes})
-    for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize") if own else ():
+    training.update({} if own else {"processesPerNode": 0, "nodes": training.get("nodes") or 2, **processes})
+    for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize", "gpuResource", "resourceClaims") if own else ():
         training.pop(key, None)
+    if own and not training.get("nodes"):
+        training.pop("nodes", None)
+    if not own and not training.get("gpuResource", "nvidia.com/gpu"):
+        training["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "any"}]
     training["resources"] = (
         {"requests": {"cpu": pick.choice(("1", 2, 0.5))}} if pick.random() < 0.5 else {"limits": {"memory": "8000Pi"}}
     )
@@ -190,11 +240,12 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
         if not rdma.get("resource"):
             training["rdma"] = {}
     config = training.get("config", {})
-    for section, key in (("run", "dir"), ("data", "dir")):
+    for section, key in (("run", "dir"), ("data", "dir"), ("batch", "per_process")):
         config.get(section, {}).pop(key, None)
 
 
 def _mend_source(dataset: helm.Values) -> None:
+    """Leave the one address that belongs to a kind, which is then left out half of the time."""
     source = dataset.setdefault("source", {})
     needed = {
         "kaggle": ("competition", "some"),
@@ -203,12 +254,12 @@ def _mend_source(dataset: helm.Values) -> None:
         "objectstore": ("url", "s3://bucket/a.zip"),
         "path": ("path", "/data/a"),
     }
-    kind = source.setdefault("kind", "kaggle")
+    kind = list(needed)[len(str(source)) % len(needed)]
     key, value = needed[kind]
-    source[key] = source.get(key) or value
-    if kind != "objectstore":
-        source.pop("endpoint", None)
-        source.pop("anonymous", None)
+    others = {other: source[other] for other in ("endpoint", "anonymous") if other in source and kind == "objectstore"}
+    if "@" in str(others.get("endpoint", "")):
+        del others["endpoint"]
+    dataset["source"] = others | {"kind": kind if len(str(source)) % 2 else "", key: value}
 
 
 def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
@@ -218,7 +269,7 @@ def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
     shared["image"]["pullSecrets"] = [*shared["image"].get("pullSecrets", []), "demo-registry"]
     external = secrets.setdefault("external", {})
     external.setdefault("store", {})["name"] = "vault"
-    for which in ("kaggle", "objectstore", "wandb", "registry"):
+    for which in ("kaggle", "objectstore", "http", "wandb", "registry"):
         made = secrets.setdefault(which, {})
         for pair in (("username", "key"), ("username", "password")):
             if which in ("kaggle", "registry") and (which == "kaggle") == (pair[1] == "key"):

@@ -113,6 +113,48 @@ def at(path: str, value: Any) -> Values:
     return value
 
 
+def templates() -> list[Path]:
+    """Return the templates of the chart and of its parts."""
+    return sorted(path for path in CHART.rglob("templates/**/*") if path.is_file())
+
+
+def schema() -> Values:
+    """Return the whole schema of the values, as editors have it."""
+    whole: Values = json.loads((CHART / "values.strict.schema.json").read_text())
+    return whole
+
+
+# Below these definitions stand a user's own names, or keys that other tests look at.
+WHOLE = ("training", "trainer-config", "prepare-config", "amounts", "placement", "dataset-placement", "pod-security")
+
+
+def leaves() -> dict[str, Any]:
+    """Return the dotted paths of all keys that hold no further ones, also of those without a default."""
+    known = schema()
+    found: dict[str, Any] = {}
+
+    def walk(node: Values, default: Any, path: str) -> None:
+        name = node.get("$ref", "").removeprefix("#/$defs/")
+        target = known["$defs"][name] if name else node
+        if "properties" not in target or name in WHOLE or name.startswith("k8s.") or name.endswith("-keys"):
+            found[path] = default
+            return
+        for key, value in target["properties"].items():
+            inner = default.get(key) if isinstance(default, dict) else None
+            if key != "common" and (key != "global" or not path):
+                walk(value, inner, f"{path}.{key}" if path else key)
+
+    walk(known, defaults(), "")
+    return found
+
+
+def is_key(path: str) -> bool:
+    """Whether the chart has a key at a dotted path, or a map of keys."""
+    known = leaves()
+    whole = [key for key, default in known.items() if default in ({}, None)]
+    return any(f"{key}.".startswith(f"{path}.") for key in known) or any(path.startswith(f"{key}.") for key in whole)
+
+
 def defaults() -> Values:
     """Return all default values, the subcharts' under their names."""
     own = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
@@ -128,10 +170,11 @@ def everything() -> Values:
     return {
         "global": {
             "image": {"registry": "registry.example.com/team", "tag": "0.1.0-abc"},
-            "training": {"gpusPerNode": 0, "processesPerNode": 2, "recipe": "demo"},
+            "training": {"nodes": 2, "processesPerNode": 2, "recipe": "demo"},
         },
         "secrets": {"enabled": True, "wandb": {"apiKey": "not-a-key"}},
-        "dataset": {"source": {"kind": "http", "url": "https://data.example.com/pictures.zip"}},
+        "dataset": {"source": {"url": "https://data.example.com/pictures.zip"}},
+        "pytorchjob": {"enabled": True},
         "mpijob": {"enabled": True},
         "trainjob": {"enabled": True},
         "filebrowser": {"enabled": True, "auth": {"password": "not-a-password"}},

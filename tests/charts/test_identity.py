@@ -20,6 +20,12 @@ CHANGES = {
     "claim": CLAIM,
     "folder of the claim": helm.at("global.storage.data.subPath", "team-a"),
     "user": helm.at("global.storage.uid", 2001),
+    "GPUs by another name": helm.at(
+        "global.training", {"gpuResource": "amd.com/gpu", "gpusPerNode": 4, "processesPerNode": 0}
+    ),
+    "the node's network": helm.at("global.training.unrestricted.hostNetwork", True),
+    "environment from a Secret": helm.at("global.training.envFrom", [{"secretRef": {"name": "team"}}]),
+    "a container beside it": helm.at("global.training.extraContainers", [{"name": "daemon", "image": "daemon:1"}]),
 }
 # Each changes how the jobs are kept or placed, not what they compute.
 SAME = {
@@ -28,6 +34,9 @@ SAME = {
     "metrics": helm.at("global.metrics", {"enabled": True, "port": 9500}),
     "priority in it": helm.at("global.scheduling.queuePriority", "urgent"),
     "node": helm.at("global.scheduling.nodeSelector", {"disk": "fast"}),
+    "the launcher's": helm.at("mpijob.launcher.scheduling", {"nodeSelector": {"pool": "cpu"}}),
+    "annotations of the job": helm.at("global.training.jobAnnotations", {"example.com/cost": "research"}),
+    "the dataset's environment": helm.at("dataset.env", [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]),
     "time to live": helm.merged(
         helm.at("pytorchjob.runPolicy.ttlSecondsAfterFinished", 60),
         helm.at("mpijob.runPolicy.ttlSecondsAfterFinished", 60),
@@ -63,6 +72,12 @@ def test_a_changed_run_is_a_new_job(change: helm.Values):
     changed = {kind for kind, name in before.items() if after[kind] != name}
     assert "PyTorchJob" in changed
     assert changed >= {"MPIJob", "TrainJob"} or change == CHANGES["run name"]  # which have run names of their own
+
+
+def test_a_run_as_root_is_a_new_job():
+    root = (helm.at(f"{job}.training.unrestricted.runAsRoot", True) for job in ("pytorchjob", "trainjob"))
+    before, after = names(base()), names(helm.merged(base(), *root))
+    assert {kind for kind, name in before.items() if after[kind] != name} == {"PyTorchJob", "TrainJob"}
 
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME.keys())
@@ -140,3 +155,14 @@ def test_what_nobody_may_change_in_a_trainjob_is_a_new_one():
         job = helm.only(helm.template(helm.merged(base(), change)), "TrainJob")
         spec = {key: value for key, value in job["spec"].items() if key != "suspend"}
         assert seen.setdefault(job["metadata"]["name"], spec) == spec
+
+
+# Values as they were written for 0.1.0, and the names that it gave their jobs
+KEPT = helm.json.loads((helm.ROOT / "tests" / "charts" / "names-0.1.0.json").read_text())
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_jobs_of_the_version_before_keep_their_names(name: str):
+    found = helm.documents(helm.template(KEPT[name]["values"], release="run"))
+    jobs = sorted(f"{one['kind']}/{one['metadata']['name']}" for one in found if one["kind"] in TRAINING)
+    assert jobs == KEPT[name]["names"], "an upgrade of the chart alone would begin another job"

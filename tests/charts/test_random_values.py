@@ -18,11 +18,13 @@ pytestmark = pytest.mark.takes(30)
 COUNT = 2020  # a few are refused in words
 RENDERED = 2000
 WORKERS = 2
-SCHEMA = json.loads((helm.CHART / "values.schema.json").read_text())
+SCHEMA = helm.schema()
 LOCATION = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
 # What a template refuses is said in words that name a key; nothing else may go wrong.
 IN_WORDS = re.compile(
-    r"execution error at \(.*\): \n\n.*\b(global|dataset|pytorchjob|mpijob|trainjob|secrets|storage)\.\w+.*\n", re.S
+    r"execution error at \(.*\): \n\n"
+    r".*\b(global|dataset|pytorchjob|mpijob|trainjob|secrets|storage|filebrowser)\.\w+.*\n",
+    re.S,
 )
 
 
@@ -45,25 +47,31 @@ def test_random_valid_values_render_or_are_refused_in_words(drawn):
 def test_random_valid_values_give_valid_manifests(drawn):
     texts = [answer["manifests"] for _, answer in drawn if "manifests" in answer]
     started = time.monotonic()
-
-    def validate(part: list[str]) -> None:
-        helm.run("kubeconform", "-strict", "-n", "1", "-schema-location", LOCATION, stdin="".join(part))
-
-    with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(validate, (texts[index::WORKERS] for index in range(WORKERS))))
+    validate(texts)
     print(f"\n{len(texts)} renders validated in {time.monotonic() - started:.1f} s")
 
 
+def validate(texts: list[str]) -> None:
+    """Hold manifests against the schemas of their kinds."""
+
+    def some(part: list[str]) -> None:
+        helm.run("kubeconform", "-strict", "-n", "1", "-schema-location", LOCATION, stdin="".join(part))
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(some, (texts[index::WORKERS] for index in range(WORKERS))))
+
+
 def test_random_pods_pass_the_restricted_standard(drawn):
-    """But for what a user adds by name: init containers and volumes of any kind, and RDMA's capability."""
-
-    def plain(values: helm.Values) -> bool:
-        texts = json.dumps(values)
-        return not re.search(r'"(extraInitContainers|extraVolumes|resource)": (\[\{|")', texts)
-
+    """But for what a user adds by name: containers and volumes of any kind, RDMA's capability, and `unrestricted`."""
     texts = [answer["manifests"] for values, answer in drawn if "manifests" in answer and plain(values)]
     said = helm.run("podsecurity", stdin="".join(texts[:300]))
     assert re.match(r"\d{3,} pod templates, 0 findings", said), said
+
+
+def plain(values: helm.Values) -> bool:
+    """Whether values add nothing that `restricted` may refuse."""
+    added = r'"(extraInitContainers|extraContainers|extraVolumes|resource|runAsRoot|hostNetwork)": (\[\{|"|true)'
+    return not re.search(added, json.dumps(values))
 
 
 def broken(values: helm.Values, seed: int) -> tuple[helm.Values, str, str]:
@@ -97,10 +105,41 @@ def closed_places(node: Any, path: str = "", schema: Any = SCHEMA) -> Iterator[t
             yield from closed_places(item, f"{path}/{index}", schema.get("items", {}))
 
 
-def test_random_invalid_values_fail_with_the_keys_path(drawn):
-    cases = [broken(values, seed) for seed, (values, _) in enumerate(drawn[: COUNT // 4])]
+def named(path: str, key: str, said: str) -> bool:
+    """Whether an error names a place and a key: in Helm's words, or in the chart's own."""
+    steps = [re.escape(step) if not step.isdigit() else rf"\[?{step}\]?" for step in path.split("/")[1:]]
+    dotted = r"\.?".join(steps)
+    if key:
+        dotted += rf"{'.' if dotted else ''}{re.escape(key)} is not a key"
+    in_words = re.search(rf"^{dotted}(\b|\[| )", said, re.M)
+    in_helms = f"at '{path}" in said and (
+        not key or re.search(rf"additional properties [^\n]*'{re.escape(key)}'", said)
+    )
+    return bool(in_words or in_helms)
+
+
+def unnamed(many: list[helm.Values], first: int) -> list[tuple[str, str, str]]:
+    """Break each of the values by seeds that begin at `first`; what is broken where its key is not named."""
+    cases = [broken(values, seed) for seed, values in enumerate(many, first)]
     answers = helm.render_all([values for values, _, _ in cases], WORKERS)
-    for (_, path, key), answer in zip(cases, answers, strict=True):
-        said = answer.get("error", "")
-        assert f"at '{path}" in said, (path, key, said[:400])
-        assert not key or re.search(rf"additional properties [^\n]*'{re.escape(key)}'", said), (path, key, said[:400])
+    said = [answer.get("error", "") for answer in answers]
+    found = zip(cases, said, strict=True)
+    return [(path, key, text[:400]) for (_, path, key), text in found if not named(path, key, text)]
+
+
+def test_random_invalid_values_fail_with_the_keys_path(drawn):
+    assert unnamed([values for values, _ in drawn[: COUNT // 4]], 0) == []
+
+
+@pytest.mark.soak
+@pytest.mark.takes(1800)
+@pytest.mark.parametrize("first", range(COUNT, COUNT + 10_000, 1000))
+def test_ten_thousand_others_and_as_many_broken_ones(first: int):
+    """In thousands, so that a failure says where it is: none renders to an invalid manifest, no mistake is unnamed."""
+    many = [meaningful(Arbitrary(SCHEMA, seed).values(), seed) for seed in range(first, first + 1000)]
+    answers = helm.render_all(many, WORKERS)
+    failed = [answer["error"] for answer in answers if "error" in answer]
+    assert [error for error in failed if not IN_WORDS.search(error)] == []
+    assert len(failed) <= 1000 * (COUNT - RENDERED) / COUNT
+    validate([answer["manifests"] for answer in answers if "manifests" in answer])
+    assert unnamed(many, first) == []

@@ -132,6 +132,49 @@ def test_a_preflight_that_hands_its_failure_over():
     assert "remedy" not in explain(pods=[thing("Pod", "demo-x-master-0", status)])
 
 
+PREPARES = "prepare: waiting: there are no Kaggle credentials in the environment (retried in 40 s)"
+WAITS_FOR_KEY = "preflight: waiting for /etc/trainyard/WANDB_API_KEY, a Secret that an operator creates, 590 s left"
+
+
+@pytest.mark.parametrize(
+    ("which", "said", "answer"),
+    [
+        ("containerStatuses", PREPARES, "without an upgrade"),
+        ("initContainerStatuses", WAITS_FOR_KEY, "the line of its ExternalSecret"),
+        ("containerStatuses", "prepare: train 12 of 1281167 pictures", ""),
+    ],
+    ids=["credentials", "secret of an operator", "at work"],
+)
+def test_what_a_container_that_runs_waits_for(monkeypatch, which, said, answer):
+    monkeypatch.setattr(why.kube, "logs", lambda *_, **__: f"{said}\n")
+    pod = thing(
+        "Pod", "demo-dataset-0", {"phase": "Running", which: [{"name": "main", "state": {"running": {"a": 1}}}]}
+    )
+    text = explain(pods=[pod])
+    if answer:
+        says(text, said, answer)
+    else:
+        assert "because" not in text
+
+
+def test_a_container_beside_the_main_one_says_nothing_but_its_own_failure(monkeypatch):
+    monkeypatch.setattr(why.kube, "logs", lambda *_, **__: "daemon: ready\n")
+    spec = {"initContainers": [{"name": "daemon", "restartPolicy": "Always"}, {"name": "preflight"}]}
+
+    def said(phase: str, state: dict) -> str:
+        beside = {"name": "daemon", "state": state}
+        return explain(
+            pods=[thing("Pod", "demo-x-master-0", {"phase": phase, "initContainerStatuses": [beside]}, spec)]
+        )
+
+    assert "because" not in said("Running", {"running": {"startedAt": OLD}})
+    stopped = {"terminated": {"exitCode": 137, "reason": "Error"}}
+    assert "because" not in said("Succeeded", stopped)
+    says(
+        said("Running", {"terminated": {"exitCode": 1, "message": "error: no /dev/nvidia0"}}), "no /dev/nvidia0", "log"
+    )
+
+
 def test_pods_that_a_node_gave_up():
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
     says(explain(pods=[thing("Pod", "demo-x-worker-0", evicted)]), "Evicted", "the node's disk is full")

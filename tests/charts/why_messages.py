@@ -40,11 +40,42 @@ NOT_CREATED = {
         "than or equal to cpu limit of 2",
         "global.training.resources",
     ),
+    "users of OpenShift": (
+        'pods "demo-x-worker-0" is forbidden: unable to validate against any security context constraint: [provider '
+        "restricted-v2: .spec.securityContext.fsGroup: Invalid value: []int64{1000}: 1000 is not an allowed group, "
+        "provider restricted-v2: .containers[0].runAsUser: Invalid value: 1000: must be in the ranges: [1000730000, "
+        "1000739999]]",
+        "set global.storage.uid: platform",
+    ),
+    "capabilities of OpenShift": (
+        'pods "demo-x-worker-0" is forbidden: unable to validate against any security context constraint: [provider '
+        'restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added]',
+        "have a SecurityContextConstraints that allows it",
+    ),
+    "users by a policy": (
+        "pods \"demo-x-worker-0\" is forbidden: ValidatingAdmissionPolicy 'users' with binding 'users' denied request: "
+        "runAsUser must be in 1000730000-1000739999",
+        "set global.storage.uid: platform",
+    ),
+    "another policy": (
+        "pods \"demo-x-worker-0\" is forbidden: ValidatingAdmissionPolicy 'teams' with binding 'teams' denied request: "
+        "no team label",
+        "what the message names",
+    ),
+    "runtime class": (
+        'pods "demo-x-worker-0" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
+        "create that RuntimeClass",
+    ),
     "webhook": ('admission webhook "rules.example.com" denied the request: no team label', "what the message names"),
 }
 
 NOT_PLACED = {
     "GPUs": ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "lower global.training.gpusPerNode"),
+    "slices of GPUs": (
+        "0/3 nodes are available: 3 Insufficient nvidia.com/mig-3g.40gb.",
+        "correct gpuResource (kubectl describe node",
+    ),
+    "claims of devices": ("0/3 nodes are available: 3 cannot allocate all claims.", "global.training.resourceClaims"),
     "device": ("0/3 nodes are available: 3 Insufficient rdma/ib.", "global.training.rdma.resource"),
     "memory": ("0/3 nodes are available: 3 Insufficient memory.", "lower global.training.resources"),
     "taint": ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: yes}.", "global.scheduling.tolerations"),
@@ -101,6 +132,15 @@ NOT_STARTED = {
     "export": (
         'MountVolume.SetUp failed for volume "nfs" : mount failed: exit status 32 mount.nfs: access denied by server',
         "check the export's rules",
+    ),
+    "handler of a runtime": (
+        "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "
+        '"nvidia" is configured',
+        "the node's container runtime has no such handler",
+    ),
+    "template of a claim": (
+        'PodResourceClaim gpu: failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io "h100" not found',
+        "kubectl get resourceclaim,resourceclaimtemplate",
     ),
     "pull secret": (
         "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed.",
@@ -174,6 +214,13 @@ FURTHER = {
     "error: /dev/shm has 8.00 GiB instead of 16.00 GiB: mount": "lower global.training.shmSize",
     "/results is full: free space or enlarge the claim": "remove what is not needed from that claim",
     "/results has 9.0 MiB free, and 256.0 MiB are wanted: free space or enlarge": "StorageClass allows expansion",
+    "/etc/trainyard/secrets/wandb/WANDB_API_KEY did not appear within 600 s: its Secret has not been made, or lacks "
+    "the key": "a longer secrets.external.wait",
+    "preflight: waiting for /etc/WANDB_API_KEY, a Secret that an operator creates, 590 s left": "its ExternalSecret",
+    "prepare: waiting: https://data.example.com/pets.zip was refused: the server answered 401 Unauthorized; check that "
+    "its signature has not expired (retried in 10 s, for at most 1440 min)": "without an upgrade",
+    "prepare: waiting: https://data.example.com/pets.zip cannot be asked for: the proxy wants a user name and password "
+    "(retried in 10 s, for at most 1440 min)": "delete this pod",
     "/data/imagenet/manifest.json did not appear within 600 s (no shard is finished yet)": "dataset.enabled: true",
     "/data/imagenet/train/shard-00000.tar has 5 bytes instead of 9 (1 wrong in all)": "only what is damaged is made",
     "/data/imagenet/manifest.json is not a manifest (not a JSON object)": "the data on the claim is damaged",

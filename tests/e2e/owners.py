@@ -18,6 +18,7 @@ OWNER = f"{MARK}/owner"
 # What may be left over; of a kind that this cluster does not know nothing is found
 KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
 KINDS += ("clusterqueue", "resourceflavor", "workloadpriorityclass")
+KINDS += ("validatingadmissionpolicybinding", "validatingadmissionpolicy", "crd")
 
 
 def place() -> str:

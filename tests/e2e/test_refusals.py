@@ -43,7 +43,7 @@ def explained(namespace, install):
 def test_missing_kaggle_credentials(explained):
     explained(
         "kaggle", *ONE_JOB, "--set", "dataset.source.kind=kaggle,dataset.source.competition=some,dataset.source.url=",
-        words=["exit 2", "no Kaggle credentials"],
+        words=["there are no Kaggle credentials", "without an upgrade"],
     )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_a_missing_kind(namespace, install):
 def test_an_archive_that_is_cut_short(explained, namespace, archive):
     kubectl("exec", "archive", "-n", namespace, "--", "sh", "-c", "head -c 1000000 /srv/fashion.zip > /srv/cut.zip")
     said = explained(
-        "cut", *ONE_JOB, "--set", "dataset.source.url=http://archive/cut.zip", words=["exit 2", "cut short"]
+        "cut", *ONE_JOB, "--set", "dataset.source.url=http://archive/cut.zip", words=["prepare: waiting", "cut short"]
     )
     assert "remedy" in said
     claims = {c["metadata"]["name"]: c["status"]["phase"] for c in get("pvc", namespace)}

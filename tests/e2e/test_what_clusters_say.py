@@ -23,6 +23,9 @@ CASES = {
     "priority class": Case(
         "no PriorityClass with name nowhere", "name a PriorityClass", {f"{PLACING}.priorityClassName": "nowhere"}
     ),
+    "runtime class": Case(
+        'RuntimeClass "nowhere" not found', "create that RuntimeClass", {f"{TRAINING}.runtimeClassName": "nowhere"}
+    ),
     "RDMA in restricted": Case("IPC_LOCK", "RDMA needs the capability", {f"{TRAINING}.rdma.resource": "rdma/ib"}),
     "hostPath in restricted": Case(
         "hostPath", "take out of values",

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 
 from tests.prepare.make_archives import config, contents
-from trainers.exits import UserError
-from trainers.prepare.__main__ import _part, main, settings
+from trainers.exits import Exit, ExitError, InputError, UserError
+from trainers.prepare.__main__ import _part, main, retry, settings
 from trainers.prepare.build import build
 from trainers.prepare.settings import parse
 from trainers.prepare.verify import repair, verify
@@ -108,3 +108,40 @@ def test_verify_of_no_folder(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(UserError, match="is not a manifest"):
         verify(tmp_path)
+
+
+def test_what_may_be_mended_meanwhile_is_tried_again_within_bounds(capsys):
+    tries = []
+
+    def mended_at_the_third():
+        tries.append(1)
+        if len(tries) < 3:
+            raise InputError("no credentials")
+
+    retry(mended_at_the_third, 5, first_pause=0.01)
+    said = capsys.readouterr().err
+    assert said.count("prepare: waiting: no credentials") == 2
+    with pytest.raises(InputError, match="never"):
+        retry(lambda: (_ for _ in ()).throw(InputError("never")), 0.1, first_pause=0.05)
+
+
+@pytest.mark.parametrize("error", [UserError("layout"), ExitError("stopped", Exit.STOPPED)])
+def test_nothing_else_is_tried_again(error):
+    tries = []
+
+    def work():
+        tries.append(1)
+        raise error
+
+    with pytest.raises(type(error)):
+        retry(work, 60, first_pause=0.01)
+    assert len(tries) == 1
+
+
+def test_an_archive_that_is_missing_or_broken_may_be_mended(tmp_path, archive):
+    with pytest.raises(InputError, match="cannot be opened"):
+        build(config(tmp_path / "none.zip", tmp_path / "out"))
+    cut = tmp_path / "cut.zip"
+    cut.write_bytes(archive.read_bytes()[:5000])
+    with pytest.raises(InputError, match="cut short"):
+        build(config(cut, tmp_path / "out"))

@@ -19,7 +19,7 @@ from trainers.parallel.environment import Place
 State = dict[str, Any]  # "model" and, keyed by parameter name, "optimizer" -> tree of tensors
 
 # The outcomes of a vote; the largest that any process gave counts for all.
-CONTINUE, STOP, LEASE_LOST = 0, 1, 2
+CONTINUE, SAVE, STOP, LEASE_LOST = 0, 1, 2, 3
 
 
 class Strategy(ABC):
@@ -73,6 +73,10 @@ class Strategy(ABC):
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """While this holds, gradients are added up and not sent: for all forwards of a step but the last."""
         return contextlib.nullcontext()
+
+    def rate_batch(self, batch: int) -> float:
+        """Samples by which the linear scaling rule sets the rate of a global batch."""
+        return batch
 
     def loss_weight(self, samples: int, total: int) -> float:
         """Factor for the summed loss of this process's samples that makes the combined gradient the global mean's."""

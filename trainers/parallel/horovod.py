@@ -78,6 +78,14 @@ class Horovod(Strategy):
         rounding = kinds.fp16 if self._settings.compression == "fp16" else kinds.none
         return InOrderOfMemory(SumInFp64 if self._exact_sums else rounding)
 
+    def rate_batch(self, batch: int) -> float:  # noqa: D102
+        # Adasum adds what processes agree on by itself, so a rate is one process' own; with NCCL it averages within a
+        # node first (https://horovod.readthedocs.io/en/stable/adasum_user_guide_include.html)
+        if not self._adasum:
+            return batch
+        together = self.place.local_world if self.device.type == "cuda" and self._hvd.nccl_built() else 1
+        return batch * together / self.world
+
     def loss_weight(self, samples: int, total: int) -> float:  # noqa: D102
         if self._settings.op == "adasum":  # combines directions: each process contributes the mean of its own gradient
             return 1 / max(samples, 1)

@@ -59,6 +59,8 @@ def check(options: argparse.Namespace) -> None:
         check_gpus(options.gpus)
     if options.results:
         check_results(options.results, options.results_free)
+    for path in options.secret:
+        wait_for_secret(path, options.secret_timeout, options.every)
     if options.data:
         wait_for_data(options.data, options.timeout, options.every, options.idle)
         check_data(options.data)
@@ -115,6 +117,25 @@ def check_results(folder: Path, free_wanted: int) -> None:
     _say(f"results: {place} can be written, {_size(free)} free")
 
 
+def wait_for_secret(path: Path, timeout: float, every: float = EVERY) -> None:
+    """Wait for a file of a Secret that an operator creates; raises UserError.
+
+    The kubelet brings a Secret that appears later into the pod within two minutes.
+    """
+    started, said = time.monotonic(), -every
+    while not path.exists():
+        passed = time.monotonic() - started
+        if passed >= timeout:
+            raise UserError(
+                f"{path} did not appear within {timeout:.0f} s: its Secret does not exist, or lacks the key; see "
+                "`kubectl get externalsecrets,secrets`; a longer secrets.external.wait if it is only late"
+            )
+        if passed - said >= every:
+            said = passed
+            _say(f"waiting for {path}, a Secret that an operator creates, {timeout - passed:.0f} s left")
+        time.sleep(min(1.0, every))
+
+
 def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float = 0) -> None:
     """Wait for the dataset's manifest, with a line every few seconds on the preparation's progress; raises UserError.
 
@@ -168,6 +189,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results-free", type=int, default=256 << 20, help="bytes that must be free there")
     parser.add_argument("--shm", type=int, default=0, help="bytes that /dev/shm must have")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be usable")
+    parser.add_argument(
+        "--secret", type=Path, action="append", default=[], help="file of a mounted Secret to wait for; may be repeated"
+    )
+    parser.add_argument("--secret-timeout", type=float, default=600, help="most seconds to wait for it")
     parser.add_argument("--timeout", type=float, default=600, help="most seconds to wait for the dataset")
     parser.add_argument("--idle", type=float, default=0, help="most of them in which nobody prepares it; 0: any")
     parser.add_argument("--every", type=float, default=EVERY, help="seconds between lines while waiting")

@@ -89,7 +89,8 @@ def _watch(folder: Path, every: float) -> None:
             if fell_back(path.read_text(errors="replace")):
                 print(
                     f"error: RDMA was asked for, and NCCL uses TCP (NET/Socket), so training is slow; {path} in this "
-                    "pod tells why, and NCCL_NET=IB in global.training.rdma.env makes it refuse instead",
+                    "pod tells why, and NCCL_NET in global.training.rdma.env (IB, or on EFA: AWS Libfabric) makes it "
+                    "refuse instead",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -1,6 +1,6 @@
 """Command line of dataset preparation.
 
-python -m trainers.prepare build --config prepare.json
+python -m trainers.prepare build --config prepare.json [--retry 3600]
 python -m trainers.prepare build --set source.kind=http --set source.url=https://... --set out=/data/imagenet
 python -m trainers.prepare verify /data/imagenet
 python -m trainers.prepare repair --config prepare.json
@@ -13,12 +13,14 @@ import json
 import os
 import signal
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from trainers.config import layers
-from trainers.exits import Exit, ExitError, UserError, guarded
+from trainers.exits import Exit, ExitError, InputError, UserError, guarded
 from trainers.prepare.settings import Config, parse, schema
 
 
@@ -41,13 +43,35 @@ def main(arguments: list[str] | None = None) -> int:
         raise UserError("no command was given; use build, verify or repair, or see --help")
     part, parts = _part(options.part)
     how = Options(part, parts, options.wait, options.progress)
-    (build if options.command == "build" else repair)(settings(options), how)
+    found = settings(options)
+    retry(lambda: (build if options.command == "build" else repair)(found, how), options.retry)
     return Exit.DONE
 
 
 def settings(options: argparse.Namespace) -> Config:
     """The settings that `--config` and `--set` give; raises UserError."""
     return parse(functools.reduce(layers.overlay, layers.read_options(options), {}))
+
+
+def retry(work: Callable[[], object], seconds: float, first_pause: float = 10.0) -> None:
+    """Do the work, and retry for `seconds` what can be mended outside of the settings, in pauses of up to 5 minutes.
+
+    Raises at the end what is still wrong, and anything else at once.
+    """
+    deadline, pause = time.monotonic() + seconds, first_pause
+    while True:
+        try:
+            work()
+            return
+        except (InputError, ExitError) as error:
+            left = deadline - time.monotonic()
+            if left <= 0 or (isinstance(error, ExitError) and error.code != Exit.FAILED):
+                raise
+            wait = min(pause, left)
+            text = f"prepare: waiting: {error} (retried in {wait:.0f} s, for at most {left / 60:.0f} min)"
+            print(text, file=sys.stderr, flush=True)
+            time.sleep(wait)
+            pause = min(2 * pause, 300.0)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -61,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
             "--part", default="", metavar="I/N", help="share the work with others: this is number I of N"
         )
         command.add_argument("--wait", type=float, default=3600.0, help="most seconds to wait for another preparation")
+        command.add_argument(
+            "--retry",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="retry for so long what can be mended meanwhile, such as credentials or a missing archive",
+        )
         command.add_argument("--progress", type=float, default=5.0, help="seconds between lines of progress")
     check = commands.add_parser("verify", help="check every byte of a prepared folder")
     check.add_argument("folder", type=Path)

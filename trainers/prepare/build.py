@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainers.exits import Exit, ExitError, UserError
+from trainers.exits import Exit, ExitError, InputError, UserError
 from trainers.files import sha256, sync_folder, write_atomically
 from trainers.prepare import pictures
 from trainers.prepare.archives import open_container, open_object
@@ -73,14 +73,14 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
 
 
 def _storage_error(root: Path, error: OSError) -> Exception:
-    """Explain a failed write: a full disk is the user's mistake (UserError), anything else may pass."""
+    """Explain a failed write: a full disk is the user's to mend (InputError), anything else may pass."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return UserError(
+        return InputError(
             f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
             "command again; finished shards are kept"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return UserError(
+        return InputError(
             f"{root} cannot be written: {error.strerror} as uid {os.getuid()}; check the claim's permissions"
         )
     return ExitError(
@@ -134,10 +134,12 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
     """Do the work, with the folder locked."""
     started = time.monotonic()
     meters = Meters()
-    source = open_object(config.source, meters.traffic, options.patience)
+    with _of_the_input():
+        source = open_object(config.source, meters.traffic, options.patience)
     try:
         say(f"reading the directory of {source.label} ({source.size / 1e6:,.1f} MB)")
-        archive = open_container(source, config.out / WORK, meters.traffic)
+        with _of_the_input():
+            archive = open_container(source, config.out / WORK, meters.traffic)
         names = Naming(config.class_file, config.class_names)
         catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
         plan = make_plan(catalogue, meaning(config))
@@ -157,6 +159,17 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         source.close()
     _summarise(config, manifest, meters, (started, directory_done, shards_done, time.monotonic()))
     return manifest
+
+
+@contextmanager
+def _of_the_input() -> Iterator[None]:
+    """Mark what is wrong with the source itself: it may be mended while a preparation waits."""
+    try:
+        yield
+    except UserError as error:
+        if isinstance(error.__cause__, ImportError):  # an image gets no package while it waits
+            raise
+        raise InputError(str(error)) from None
 
 
 def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[float, float, float, float]) -> None:

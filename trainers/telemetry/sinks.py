@@ -25,13 +25,14 @@ class Telemetry:
         self, config: Config, path: Path, total: int, steps_per_epoch: int, endpoint: Endpoint | None = None
     ) -> None:
         self._endpoint = endpoint
-        self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name)
+        self._console = Console(total, steps_per_epoch, config.log.console_seconds)
+        self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name, self.say)
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)
         self._file = MetricsFile(path / "metrics.jsonl")
-        self._console = Console(total, steps_per_epoch, config.log.console_seconds)
         self._trainjob = trainjob.start(total, self.say)
+        self._processes = 1
 
     def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
         """Report an event."""
@@ -40,8 +41,9 @@ class Telemetry:
         self._console.show(event)
         if self._endpoint is not None:
             self._endpoint.show(event)
+        self._processes = event.get("world_size", self._processes)
         if self._wandb is not None:
-            wandb.report(self._wandb, event)
+            wandb.report(self._wandb, event, self._processes)
         if self._trainjob is not None:
             self._trainjob.show(event)
 
@@ -64,10 +66,10 @@ class Telemetry:
         """Send what is left and close."""
         if self._trainjob is not None:
             self._trainjob.close()
-        self._console.close()
         self._file.close()
         if self._wandb is not None:
-            self._wandb.finish()
+            wandb.finish(self._wandb, self.say)
+        self._console.close()
 
 
 def log_to(path: Path, rank: int) -> None:

@@ -1,8 +1,14 @@
-"""Weights & Biases, from the first process only; a restart continues the same curve."""
+"""Weights & Biases, from the first process only; a restart continues the same curve.
+
+A server that cannot be reached costs a run its curve there for a while, never itself: what could not be sent lies in
+the run directory's wandb/, and `wandb sync` sends it.
+"""
 
 import contextlib
 import os
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +17,7 @@ from trainers.telemetry.metrics import Event
 
 # W&B refuses run ids with these characters, and longer ones.
 REFUSED, LONGEST = re.compile(r"[:;,#?/%'\\\s]"), 64
+FINISH_SECONDS = 60.0  # that a run which has ended waits for its last numbers to be taken
 KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
@@ -29,8 +36,8 @@ def run_id(name: str) -> str:
     return REFUSED.sub("-", name)[-LONGEST:]
 
 
-def start(config: Config, name: str) -> Any | None:
-    """Start reporting, if it is asked for and can be."""
+def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any | None:
+    """Start reporting, if it is asked for; offline where the server does not answer in half a minute."""
     key = find_key()
     mode: Any = {"auto": "online" if key else "off"}.get(config.wandb.mode, config.wandb.mode)
     if mode == "off":
@@ -39,14 +46,38 @@ def start(config: Config, name: str) -> Any | None:
         os.environ["WANDB_API_KEY"] = key
     import wandb
 
-    return wandb.init(
-        project=config.wandb.project, name=name, id=run_id(name), resume="allow", mode=mode, dir=config.run.dir,
-        config=as_tree(config), settings=wandb.Settings(silent=True),
-    )  # fmt: skip
+    def begin(mode: Any) -> Any:
+        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))
+        return wandb.init(
+            project=config.wandb.project, name=name, id=run_id(name), resume="allow", mode=mode, dir=config.run.dir,
+            config=as_tree(config), settings=wandb.Settings(silent=True, init_timeout=seconds),
+        )  # fmt: skip
+
+    try:
+        return begin(mode)
+    except wandb.Error as error:
+        if mode != "online":
+            raise
+        reason = str(error).splitlines()[0]
+        say(f"Weights & Biases: {reason}; the run is recorded offline: wandb sync {config.run.dir}/wandb/offline-run-*")
+        wandb.teardown()  # it keeps the id of the run that was not begun
+        return begin("offline")
 
 
-def report(run: Any, event: Event) -> None:
-    """Report the numbers of an event under its kind."""
+def report(run: Any, event: Event, processes: int = 1) -> None:
+    """Report the numbers of an event under its kind; the rate also per process, by which world sizes are compared."""
     kind = event["event"]
     if kind in ("train", "validate"):
-        run.log({f"{kind}/{key}": event[key] for key in KEYS if key in event}, step=event["step"])
+        numbers = {f"{kind}/{key}": event[key] for key in KEYS if key in event}
+        if "images_per_second" in event:
+            numbers[f"{kind}/images_per_second_per_process"] = event["images_per_second"] / processes
+        run.log(numbers, step=event["step"])
+
+
+def finish(run: Any, say: Callable[[str], None], seconds: float = FINISH_SECONDS) -> None:
+    """Send what is left, for at most some seconds: a server that is down must not hold the GPUs of an ended run."""
+    thread = threading.Thread(target=run.finish, daemon=True, name="wandb")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        say(f"Weights & Biases took not all numbers within {seconds:.0f} s: wandb sync {run.dir}/..")

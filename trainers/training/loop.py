@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 import signal
+import time
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -21,7 +22,7 @@ from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
 from trainers.data.sampler import Ids
 from trainers.exits import Exit, ExitError, UserError
-from trainers.parallel.base import CONTINUE, LEASE_LOST, STOP, Strategy
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP, Strategy
 from trainers.run import checkpoint, publish
 from trainers.run.directory import over_already, record_failure
 from trainers.run.lease import TakenOverError
@@ -111,9 +112,10 @@ def train(t: Trainer) -> None:
             flush(t)
         with records.clock.spent("communication"):
             outcome = vote()
-        if outcome != CONTINUE:
+        if outcome not in (CONTINUE, SAVE):
             end_early(t, outcome)
-        if save_due(t):
+        if outcome == SAVE or save_due(t):
+            flush(t)
             save(t)
 
 
@@ -162,14 +164,19 @@ def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
 
 def learning_rate(t: Trainer, step: int) -> float:
     """The learning rate of a step, counted from 0."""
-    return schedule.learning_rate(t.config, t.plan.batch, t.data.length, step)
+    return schedule.learning_rate(t.config, t.strategy.rate_batch(t.plan.batch), t.data.length, step)
 
 
 def wish(t: Trainer) -> int:
     """What this process asks for next; all processes carry out the strongest wish among them."""
     if t.strategy.first and t.records.directory.lost(every=1.0):
         return LEASE_LOST
-    return STOP if t.progress.stop else CONTINUE
+    if t.progress.stop:
+        return STOP
+    seconds = t.config.checkpoint.every_seconds
+    # the first process' clock decides for all
+    overdue = t.strategy.first and seconds and time.monotonic() - t.progress.saved_at >= seconds
+    return SAVE if overdue else CONTINUE
 
 
 def flush(t: Trainer) -> None:
@@ -200,7 +207,8 @@ def validate(t: Trainer) -> Result:
 
     def ballot() -> int:
         records.watchdog.beat("validation", step)
-        return wish(t)
+        wanted = wish(t)
+        return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
     records.writer.settle()
     with records.clock.spent("validation"), learner.averaged():
@@ -240,7 +248,7 @@ def save(t: Trainer, wait: bool = False) -> None:
             records.writer.submit(step, state, facts(t), changing=learner.plain.buffers())
             if wait:
                 records.writer.wait()
-        t.progress.saved = step
+        t.progress.saved, t.progress.saved_at = step, time.monotonic()
     records.recorder.saved(step)
 
 

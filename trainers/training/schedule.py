@@ -9,12 +9,12 @@ from trainers.config.sections.learning import Optimizer as Settings
 from trainers.data.sampler import Length
 
 
-def peak_learning_rate(settings: Settings, global_batch: int) -> float:
+def peak_learning_rate(settings: Settings, global_batch: float) -> float:
     """The linear scaling rule."""
     return settings.lr * global_batch / settings.lr_batch
 
 
-def learning_rate(config: Config, global_batch: int, length: Length, step: int) -> float:
+def learning_rate(config: Config, global_batch: float, length: Length, step: int) -> float:
     """The learning rate of a step (counted from 0)."""
     schedule = config.schedule
     peak = peak_learning_rate(config.optimizer, global_batch)

@@ -1,5 +1,6 @@
 """What the loop works with: parts that stay as they are, and the progress of the run, which alone changes."""
 
+import time
 from dataclasses import dataclass, field
 
 from trainers.config import Config, Plan
@@ -21,6 +22,7 @@ class Progress:
     step: int = 0  # optimizer steps done
     validated: int = 0  # epochs validated
     saved: int = -1  # the step of the newest checkpoint; -1: there is none
+    saved_at: float = field(default_factory=time.monotonic)  # when that was, or when the run was built
     stop: bool = False  # this process was told to stop
 
 

@@ -149,7 +149,7 @@ def test_signatures_in_the_address_are_never_shown(server, tmp_path, capsys):
         server.fault = fault
         with pytest.raises((UserError, ExitError)) as caught:
             build(config(url, tmp_path / "other"), Options(patience=HASTE))
-        assert "secret" not in str(caught.value)
+        assert "very-secret" not in str(caught.value)
         assert (
             caught.value.__suppress_context__
             or caught.value.__context__ is None

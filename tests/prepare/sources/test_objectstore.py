@@ -5,7 +5,7 @@ import pytest
 
 from tests.fakes import s3
 from tests.prepare.make_archives import HASTE, contents, imagenet, pictures, write_tar, write_zip
-from trainers.exits import ExitError, UserError
+from trainers.exits import ExitError, InputError, UserError
 from trainers.prepare.build import Options, build
 from trainers.prepare.settings import parse
 from trainers.prepare.sources import objectstore
@@ -162,5 +162,6 @@ def test_google_storage_without_its_package_names_the_extra(tmp_path):
         pytest.skip("gcsfs is installed")
     except ImportError:
         pass
-    with pytest.raises(UserError, match=r"gs:// needs the package gcsfs.*trainyard\[gcs\]"):
+    with pytest.raises(UserError, match=r"gs:// needs the package gcsfs.*trainyard\[gcs\]") as caught:
         build(parse({"source": source, "out": str(tmp_path / "little")}))
+    assert not isinstance(caught.value, InputError), "waiting brings no package"

@@ -62,6 +62,23 @@ def test_adasum_learns(trainer: Trainer, tmp_path: Path) -> None:
     assert torch.load(run / "published" / "model.pth", weights_only=True)
 
 
+def test_adasum_takes_one_process_rate_and_combines_in_its_own_way(trainer: Trainer, tmp_path: Path) -> None:
+    """Beside averaging at the same rate: the first losses agree, and what the updates make of them does not."""
+    common = SAME | {"max_steps": 6, "precision": "fp32", "model.batch_norm": "local", "schedule.warmup_epochs": 0}
+    found = {}
+    for op, rate in (("adasum", 0.2), ("average", 0.1)):
+        run = tmp_path / op / "run"
+        run.parent.mkdir()
+        code, output = mpirun(trainer, run, 2, **common, **{"horovod.op": op, "optimizer.lr": rate})
+        assert code == 0, output
+        found[op] = events(run, "train")
+    rates = [[event["lr"] for event in found[op]] for op in ("adasum", "average")]
+    assert rates[0] == rates[1]  # two processes: half of what the rule gives to averages
+    losses = [[event["loss"] for event in found[op]] for op in ("adasum", "average")]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
+    assert max(abs(a - b) / b for a, b in zip(*losses, strict=True)) > 1e-3
+
+
 def test_adasum_needs_mpi_on_cpus(fleet: Fleet, tmp_path: Path) -> None:
     run = tmp_path / "run"
     codes, output = fleet.wait(fleet.start(run, 2, "trainers.hvd", **SAME, **{"horovod.op": "adasum"}))

@@ -142,3 +142,23 @@ def test_sigterm_ends_the_wait_at_once(tmp_path):
     waiting.stdout.readline()  # it waits now
     waiting.terminate()
     assert waiting.wait(timeout=10) == 143
+
+
+def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys):
+    key = tmp_path / "secrets" / "wandb" / "WANDB_API_KEY"
+
+    def appear():
+        time.sleep(0.4)
+        key.parent.mkdir(parents=True)
+        key.write_text("key")
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    assert preflight.main(["--secret", str(key), "--secret-timeout", "10", "--every", "0.1"]) == 0
+    thread.join()
+    assert f"waiting for {key}, a Secret that an operator creates" in capsys.readouterr().out
+
+
+def test_a_secret_that_does_not_come_is_named_with_what_to_look_at(tmp_path):
+    with pytest.raises(UserError, match=r"did not appear within 0 s: .*externalsecrets.*secrets\.external\.wait"):
+        preflight.main(["--secret", str(tmp_path / "none"), "--secret-timeout", "0.2", "--every", "0.1"])

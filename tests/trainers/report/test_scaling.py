@@ -1,6 +1,7 @@
 """Comparing runs over processes: efficiency, the ring's model fitted to them, and what cannot be compared."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import ROOT, Trainer, events
 from safetensors.torch import save_file
 
 from trainers.exits import UserError
@@ -148,3 +150,23 @@ def test_fsdp_and_compression_carry_other_sizes(tmp_path: Path) -> None:
         run = make_run(tmp_path, 1, 64, strategy=name if name == "fsdp" else "ddp", **over)
         sizes[name] = comparison.gradient_bytes(run, json.loads((run / "summary.json").read_text()))
     assert sizes == {"ddp": 100e6, "fsdp": 150e6, "half": 50e6, "wide": 200e6}
+
+
+@pytest.mark.takes(30)
+def test_real_runs_with_a_batch_per_process_are_compared(trainer: Trainer, tmp_path: Path) -> None:
+    runs = [
+        trainer.train(tmp_path / f"on-{world}", world, **{"batch.global": None, "batch.per_process": 4})
+        for world in (1, 2)
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.scaling", *map(str, runs), "--json"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["policy"] == "fixed batch per process (weak scaling)"
+    small, large = (row["run"] for row in found["rows"])
+    assert [(one["world"], one["batch"]) for one in (small, large)] == [(1, 4), (2, 8)]
+    assert small["rate"] > 0 < large["rate"]
+    rates = [max(event["lr"] for event in events(run, "train")) for run in runs]
+    assert rates[1] == pytest.approx(2 * rates[0]), "the learning rate follows the batch"

@@ -1,5 +1,6 @@
 """What a run tells: Prometheus while it runs, W&B in its own file, progress lines, the launcher's environment."""
 
+import base64
 import contextlib
 import json
 import signal
@@ -7,7 +8,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
+import types
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,15 @@ from conftest import ROOT, Trainer, environment, events, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience
+from tests.fakes import wandb_server
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
+from trainers.telemetry import wandb
 from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.prometheus import Endpoint, serve
 
-pytestmark = pytest.mark.takes(30)
+pytestmark = pytest.mark.takes(60)
 
 
 def free_port() -> int:
@@ -220,3 +225,67 @@ def test_every_second_has_a_cause() -> None:
     assert seconds["checkpoint"] >= 0.1
     assert seconds["other"] >= 0.02
     assert abs(sum(seconds.values()) - (time.monotonic() - began)) < 0.02
+
+
+KEY = "0123456789" * 4
+
+
+def mounted(folder: Path) -> dict[str, str]:
+    """The environment by which a pod's trainer finds its key: as a file of a mounted Secret."""
+    (folder / "secrets" / "wandb").mkdir(parents=True)
+    (folder / "secrets" / "wandb" / "WANDB_API_KEY").write_text(f"{KEY}\n")
+    return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": "3"}
+
+
+def test_the_mounted_key_reports_online_with_a_rate_per_process(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with wandb_server.running() as server:
+        env = mounted(tmp_path) | {"WANDB_BASE_URL": server.url}
+        output, _ = patience.communicate(trainer.start(run, 2, env))
+    login = base64.b64encode(f"api:{KEY}".encode()).decode()
+    assert server.keys == {f"Basic {login}"}, output
+    rows = {row["_step"]: row for row in server.history["run"] if "train/loss" in row}
+    for event in events(run, "train"):
+        row = rows[event["step"]]
+        assert row["train/loss"] == pytest.approx(event["loss"])
+        assert row["train/images_per_second_per_process"] == pytest.approx(event["images_per_second"] / 2)
+    assert KEY not in output
+    assert all(KEY.encode() not in path.read_bytes() for path in run.rglob("*") if path.is_file())
+
+
+def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with wandb_server.running() as server:
+        server.down = True
+        process = trainer.start(run, 1, mounted(tmp_path) | {"WANDB_BASE_URL": server.url})
+        output, _ = patience.communicate(process)
+    assert process.returncode == 0, output
+    assert "the run is recorded offline: wandb sync" in output
+    (recorded,) = (run / "wandb").glob("offline-run-*/*.wandb")
+    _, rows = wandb_history(recorded)
+    assert [row["_step"] for row in rows if "train/loss" in row] == [event["step"] for event in events(run, "train")]
+
+
+def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with wandb_server.running() as server:
+        process = trainer.start(run, 1, mounted(tmp_path) | {"WANDB_BASE_URL": server.url, "STEP_SECONDS": "0.1"})
+        wait_for_step(run, 2, process)
+        server.down = True
+        wait_for_step(run, 10, process)
+        server.down = False
+        output, _ = patience.communicate(process)
+    assert process.returncode == 0, output
+    steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]
+    assert steps == [event["step"] for event in events(run, "train")]
+
+
+def test_a_run_that_is_over_does_not_wait_for_a_server_that_is_not_there() -> None:
+    said: list[str] = []
+    over = threading.Event()
+    run = types.SimpleNamespace(finish=over.wait, dir="/results/runs/one/wandb/run-1/files")
+    wandb.finish(run, said.append, 0.1)
+    over.set()
+    assert said == [
+        "Weights & Biases took not all numbers within 0 s: wandb sync /results/runs/one/wandb/run-1/files/.."
+    ]

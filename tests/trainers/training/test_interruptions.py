@@ -71,6 +71,24 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     assert losses(run) == losses(undisturbed)
 
 
+def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
+    run, often = tmp_path / "run", {"checkpoint.every_steps": 0, "checkpoint.every_seconds": 1}
+    process = trainer.start(run, 2, {"STEP_SECONDS": "0.3"}, **kind(), **often)
+
+    def saves() -> list[str]:
+        found = [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]
+        assert found or process.poll() is None, process.communicate()[0]
+        return found
+
+    saved = patience.wait("no checkpoint came by itself", saves, lambda: patience.processor_seconds(process.pid))
+    os.kill(ranks_of(process)[0], signal.SIGKILL)
+    patience.communicate(process)
+    trainer.train(run, 2, **kind(), **often)
+    assert events(run, "resume")[0]["step"] >= int(saved[0].removeprefix("step-")) > 0
+    assert same(run, undisturbed)
+    assert losses(run) == losses(undisturbed)
+
+
 def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = trainer.start(run, 2, SLOW, **kind())

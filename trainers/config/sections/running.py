@@ -25,6 +25,11 @@ class Checkpoint(Settings):
     every_steps: Natural = Field(
         default=500, description="Steps between checkpoints; the end of the run is one too. 0: only then."
     )
+    every_seconds: Natural = Field(
+        default=0,
+        description="Most seconds between checkpoints, such as 300 for nodes that may be taken away; 0: any. It holds "
+        "beside every_steps.",
+    )
     keep_last: Positive = Field(default=3, description="Newest checkpoints kept.")
     keep_best: Natural = Field(
         default=0, description="Checkpoints kept beside them, by top-1; each validation then has one of its own."

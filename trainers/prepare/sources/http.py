@@ -22,6 +22,14 @@ from trainers.prepare.sources.retry import PassingError, Patience, Retries
 _CHUNK = 256 << 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
+# Remedies that name where a cluster's values hold them; elsewhere it is the environment
+_CERTIFICATE = (
+    "check the address, or give the certificates of those who signed it (global.caBundle, or REQUESTS_CA_BUNDLE)"
+)
+_PROXY = (
+    "the proxy wants a user name and password: HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT, on a cluster as a key of a "
+    "Secret in dataset.envFrom"
+)
 # What object stores answer when a signed address has expired
 _EXPIRED = {400, 401, 403, 410}
 
@@ -86,8 +94,13 @@ class HttpSource(Source):
                 while length > 0 and (chunk := response.raw.read(min(_CHUNK, length), decode_content=False)):
                     length -= len(chunk)
                     yield chunk
+        except requests.exceptions.SSLError as error:
+            raise UserError(f"{self.label} cannot be asked for: {_cause(error)}; {_CERTIFICATE}") from None
+        except requests.exceptions.ProxyError as error:
+            if "407" in str(error):
+                raise UserError(f"{self.label} cannot be asked for: {_PROXY}") from None
+            raise PassingError(f"the proxy was not reached or does not let through: {_cause(error)}") from None
         except (
-            requests.exceptions.SSLError,
             requests.exceptions.InvalidURL,
             requests.exceptions.TooManyRedirects,
         ) as error:
@@ -158,10 +171,15 @@ def without_query(url: str) -> str:
 
 
 def _remedy(status: int) -> str:
+    if status == 407:
+        return _PROXY
     if status == 404:
         return "check the address"
     if status in (401, 403):
-        return "check that the address may be read without a login, or that its signature has not expired"
+        return (
+            "check that its signature has not expired, or give user name and password in a netrc file (on a cluster "
+            "the Secret of global.secrets.http)"
+        )
     return "check the address and the server's log"
 
 

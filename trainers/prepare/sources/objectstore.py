@@ -111,13 +111,13 @@ def _connect(scheme: str, endpoint: str, anonymous: bool, patience: Patience) ->
     """Make a file system of fsspec's; nothing is asked of the store yet."""
     try:
         return _s3(endpoint, anonymous, patience) if scheme == "s3" else _gcs(endpoint, anonymous)
-    except ImportError:
+    except ImportError as error:
         package = _PACKAGES[scheme]
         extra = "objectstore" if scheme == "s3" else "gcs"
         raise UserError(
             f"{scheme}:// needs the package {package}, which is not installed here: install trainyard[{extra}], or use "
             "an image that has it"
-        ) from None
+        ) from error
 
 
 def _s3(endpoint: str, anonymous: bool, patience: Patience) -> Any:

@@ -1,6 +1,6 @@
 {{/*
 Switch a run's metrics on where global.metrics says so, in place. It comes after the job's name was made: who watches a run does not change
-what it computes, so a job that runs goes on, and pods that start later serve metrics. Call with a list: the context, and the run.
+what it computes, so a running job continues, and pods that start later serve metrics. Call with a list: the context, and the run.
 */}}
 {{- define "common.addMetrics" -}}
 {{- $root := index . 0 -}}
@@ -18,7 +18,7 @@ what it computes, so a job that runs goes on, and pods that start later serve me
 {{- end -}}
 {{- end -}}
 
-{{/* Ports of a training container. Call with a list: the context, and those that the job has anyway. */}}
+{{/* Ports of a training container, as JSON. Call with a list: the context, and those that the job has anyway. */}}
 {{- define "common.trainerPorts" -}}
 {{- $ports := index . 1 | default list -}}
 {{- with (index . 0).Values.global.metrics -}}
@@ -26,10 +26,10 @@ what it computes, so a job that runs goes on, and pods that start later serve me
 {{- $ports = append $ports (dict "name" "metrics" "containerPort" (int .port)) -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml $ports -}}
+{{- mustToJson $ports -}}
 {{- end -}}
 
-{{/* Annotations of a training pod: the user's, and those by which a Prometheus finds it. Call with a list: the context, and the user's. */}}
+{{/* Annotations of a training pod, as JSON: the user's, and those by which a Prometheus finds it. Call with a list: the context, and the user's. */}}
 {{- define "common.trainerAnnotations" -}}
 {{- $annotations := deepCopy (index . 1) -}}
 {{- with (index . 0).Values.global.metrics -}}
@@ -43,7 +43,7 @@ what it computes, so a job that runs goes on, and pods that start later serve me
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- toYaml $annotations -}}
+{{- mustToJson $annotations -}}
 {{- end -}}
 
 {{/* Labels by which a Prometheus chooses the objects made for it. Call with global.metrics. */}}

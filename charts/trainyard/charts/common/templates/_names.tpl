@@ -59,13 +59,6 @@ so that shortened names stay apart. Call with a list: the subchart's context, an
 {{- (index (index . 0).Values.global.storage $which).size | default (get (dict "data" "300Gi" "results" "100Gi") $which) -}}
 {{- end -}}
 
-{{/* Name of a Secret. Call with a list: the context, and `kaggle` or `wandb`. */}}
-{{- define "common.secret" -}}
-{{- $root := index . 0 -}}
-{{- $secret := index $root.Values.global.secrets (index . 1) -}}
-{{- $secret.existingSecret | default (printf "%s-%s" $root.Release.Name (index . 1)) -}}
-{{- end -}}
-
 {{/* Image of a subchart; says in words what is missing. */}}
 {{- define "common.image" -}}
 {{- $shared := .Values.global.image -}}

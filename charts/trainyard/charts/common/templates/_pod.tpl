@@ -1,19 +1,71 @@
-{{/* Security of every pod: passes the `restricted` Pod Security Standard. */}}
-{{- define "common.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: {{ int64 .Values.global.storage.uid }}
-runAsGroup: {{ int64 .Values.global.storage.gid }}
-fsGroup: {{ int64 .Values.global.storage.gid }}
-fsGroupChangePolicy: {{ .Values.global.storage.fsGroupChangePolicy }}
-{{- with .Values.global.storage.supplementalGroups }}
-supplementalGroups:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-seccompProfile:
-  type: RuntimeDefault
+{{/*
+The settings that every kind of pod has under the same names, each with an empty value where a user says nothing, as JSON.
+Call with the part of the values that holds them: global.training, mpijob.launcher, dataset or filebrowser.
+*/}}
+{{- define "common.podSettings" -}}
+{{- $settings := dict "podLabels" dict "podAnnotations" dict "scheduling" dict "securityContext" dict "runtimeClassName" "" -}}
+{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" -}}
+{{- $_ := set $settings . list -}}
+{{- end -}}
+{{- range $key, $value := . -}}
+{{- if and (hasKey $settings $key) (not (kindIs "invalid" $value)) -}}
+{{- $_ := set $settings $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $settings "unrestricted" (.unrestricted | default dict) -}}
+{{- mustToJson $settings -}}
 {{- end -}}
 
-{{/* Security of every container. Call with the RDMA resource, or nothing: RDMA registers memory and needs IPC_LOCK. */}}
+{{/* Labels and annotations of a pod. Call with a dict: root, pod (its settings), and annotations where a part adds to the user's. */}}
+{{- define "common.podMetadata" -}}
+labels:
+  {{- include "common.podLabels" .root | nindent 2 }}
+  {{- with .pod.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with .annotations | default .pod.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+User and security of a pod: passes the `restricted` Pod Security Standard, unless unrestricted.runAsRoot is set. With `uid: platform` the
+cluster chooses the user and the group of the volumes, as OpenShift does. Call with a dict: root, pod.
+*/}}
+{{- define "common.podSecurity" -}}
+{{- $storage := .root.Values.global.storage -}}
+{{- $security := dict "runAsNonRoot" true "fsGroupChangePolicy" $storage.fsGroupChangePolicy "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- $uid := include "common.uid" .root -}}
+{{- $gid := include "common.gid" .root -}}
+{{- if dig "runAsRoot" false .pod.unrestricted -}}
+{{- $_ := mergeOverwrite $security (dict "runAsUser" 0 "runAsGroup" 0) -}}
+{{- $_ := set $security "runAsNonRoot" false -}}
+{{- else if $uid -}}
+{{- $_ := set $security "runAsUser" (int64 $uid) -}}
+{{- if $gid -}}{{- $_ := set $security "runAsGroup" (int64 $gid) -}}{{- end -}}
+{{- end -}}
+{{- if $gid -}}{{- $_ := set $security "fsGroup" (int64 $gid) -}}{{- end -}}
+{{- with $storage.supplementalGroups -}}{{- $_ := set $security "supplementalGroups" . -}}{{- end -}}
+{{- toYaml (mergeOverwrite $security .pod.securityContext) -}}
+{{- end -}}
+
+{{/* Number of the pods' user; nothing where the platform chooses it. */}}
+{{- define "common.uid" -}}
+{{- if ne (toString .Values.global.storage.uid) "platform" -}}{{- int64 .Values.global.storage.uid -}}{{- end -}}
+{{- end -}}
+
+{{/* Number of the pods' group, which owns their volumes; nothing where the platform chooses it, as it does where it chooses the user. */}}
+{{- define "common.gid" -}}
+{{- $gid := .Values.global.storage.gid -}}
+{{- if eq (toString $gid) "" -}}
+{{- if include "common.uid" . -}}1000{{- end -}}
+{{- else if ne (toString $gid) "platform" -}}
+{{- int64 $gid -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Security of every container. Call with something where it locks memory, as RDMA does; it then gets IPC_LOCK. */}}
 {{- define "common.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -33,11 +85,22 @@ terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{/*
-Where a pod goes. Call with a dict: scheduling, and job, whose pods a spread constraint counts unless it says otherwise, or own, the parts
-of a constraint that count them.
+Placement of a pod: each key of its own takes the place of the shared one, so that a pod can leave the nodes of the others. Call with a list:
+the shared placement, and the pod's own. As JSON.
+*/}}
+{{- define "common.placement" -}}
+{{- $placement := deepCopy (first .) -}}
+{{- range $key, $value := last . -}}
+{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
+{{- end -}}
+{{- mustToJson $placement -}}
+{{- end -}}
+
+{{/*
+Where a pod goes. Call with a dict: scheduling, and own, the parts of a spread constraint that count the pod's like unless it says otherwise.
 */}}
 {{- define "common.scheduling" -}}
-{{- $own := .own | default (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .job))) -}}
+{{- $own := .own -}}
 {{- $spread := list -}}
 {{- range .scheduling.topologySpreadConstraints -}}
 {{- $spread = append $spread (merge (deepCopy .) (deepCopy $own)) -}}
@@ -66,7 +129,7 @@ schedulerName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* First lines of every pod's spec. Call with a dict: root, scheduling, job or own. */}}
+{{/* First lines of every pod's spec. Call with a dict: root, pod (its settings), scheduling, own. */}}
 {{- define "common.podHead" -}}
 automountServiceAccountToken: false
 enableServiceLinks: false
@@ -74,24 +137,78 @@ enableServiceLinks: false
 serviceAccountName: {{ . | quote }}
 {{- end }}
 securityContext:
-  {{- include "common.podSecurity" .root | nindent 2 }}
+  {{- include "common.podSecurity" (pick . "root" "pod") | nindent 2 }}
+{{- if dig "hostNetwork" false .pod.unrestricted }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- with .pod.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- with .pod.resourceClaims }}
+resourceClaims:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .root.Values.global.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . | quote }}
   {{- end }}
 {{- end }}
-{{- with include "common.scheduling" (pick . "scheduling" "job" "own") | trim }}
+{{- with include "common.scheduling" (pick . "scheduling" "own") | trim }}
 {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Volumes that every pod has: room for what programs write outside the claims. */}}
+{{/* Pods of a part, as a spread constraint counts them, as JSON. */}}
+{{- define "common.partSelector" -}}
+{{- $labels := dict "app.kubernetes.io/name" .Chart.Name "app.kubernetes.io/instance" .Release.Name -}}
+{{- mustToJson (dict "labelSelector" (dict "matchLabels" $labels)) -}}
+{{- end -}}
+
+{{/*
+The user's further containers, as init containers that keep running beside the main one and are stopped after it: an ordinary second container
+would keep a finished pod alive. Call with the pod's settings.
+*/}}
+{{- define "common.sidecars" -}}
+{{- range .extraContainers }}
+- {{ merge (dict "restartPolicy" "Always") . | toYaml | nindent 2 | trim }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Environment of a container: the chart's own, but for names that the user sets too, then the user's. Call with a dict: root, own (from names to
+values, where what is no text stands as it is in a container's spec) and env, the user's list.
+*/}}
+{{- define "common.env" -}}
+{{- $own := merge (include "common.baseEnv" .root | fromJson) .own -}}
+{{- $taken := dict -}}
+{{- range .env -}}{{- $_ := set $taken .name true -}}{{- end -}}
+{{- $env := list -}}
+{{- range $name, $value := $own -}}
+{{- if not (hasKey $taken $name) -}}
+{{- $env = append $env (merge (dict "name" $name) (ternary $value (dict "value" $value) (kindIs "map" $value))) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (concat $env .env) -}}
+{{- end -}}
+
+{{/* Volumes that every pod has: room for what programs write outside the claims, and the certificates of global.caBundle. */}}
 {{- define "common.scratchVolumes" -}}
 - name: tmp
   emptyDir: {}
 - name: home
   emptyDir: {}
+{{- with .Values.global.caBundle }}
+{{- if .configMap }}
+- name: ca-bundle
+  configMap:
+    name: {{ .configMap | quote }}
+    items:
+      - key: {{ .key | quote }}
+        path: ca-bundle.crt
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Where they are mounted. */}}
@@ -100,6 +217,26 @@ imagePullSecrets:
   mountPath: /tmp
 - name: home
   mountPath: /home/trainer
+{{- if .Values.global.caBundle.configMap }}
+- name: ca-bundle
+  mountPath: /etc/trainyard-ca
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/*
+Environment of every container, as JSON: the home, by which clients of Python, Go and Amazon find the certificates of global.caBundle, and a
+name for the platform's user, which has none that could be looked up.
+*/}}
+{{- define "common.baseEnv" -}}
+{{- $env := dict "HOME" "/home/trainer" "PYTHONUNBUFFERED" "1" -}}
+{{- if not (include "common.uid" .) -}}{{- $_ := set $env "USER" "trainer" -}}{{- end -}}
+{{- if .Values.global.caBundle.configMap -}}
+{{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" -}}
+{{- $_ := set $env . "/etc/trainyard-ca/ca-bundle.crt" -}}
+{{- end -}}
+{{- end -}}
+{{- mustToJson $env -}}
 {{- end -}}
 
 {{/* A claim as a volume. Call with a list: the context, and `data` or `results`. */}}
@@ -125,12 +262,11 @@ Where a claim is mounted. Call with a list: the context, `data` or `results`, an
 
 {{/* The image knows uid 1000; ssh and torch look others up by name, so another uid gets a line of its own in /etc/passwd. */}}
 {{- define "common.passwd" -}}
-{{- with .Values.global.storage -}}
-{{- if ne (int64 .uid) 1000 -}}
+{{- $uid := include "common.uid" . -}}
+{{- if not (has $uid (list "" "1000")) -}}
 root:x:0:0:root:/root:/usr/sbin/nologin
-trainer:x:{{ int64 .uid }}:{{ int64 .gid }}::/home/trainer:/bin/sh
+trainer:x:{{ $uid }}:{{ include "common.gid" . | default "0" }}::/home/trainer:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -142,21 +278,4 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
   subPath: passwd
   readOnly: true
 {{- end -}}
-{{- end -}}
-
-{{/*
-Keys of a Secret as files of a projected volume, under secrets/<which>/. A Secret that values do not name may be absent.
-Call with a dict: root, which (`kaggle` or `wandb`), keys, and optional, whether one that values name may lack keys or be absent too.
-*/}}
-{{- define "common.secretSource" -}}
-{{- $which := .which -}}
-{{- $named := (index .root.Values.global.secrets $which).existingSecret -}}
-- secret:
-    name: {{ include "common.secret" (list .root $which) | quote }}
-    optional: {{ or .optional (not $named) }}
-    items:
-      {{- range .keys }}
-      - key: {{ . }}
-        path: secrets/{{ $which }}/{{ . }}
-      {{- end }}
 {{- end -}}

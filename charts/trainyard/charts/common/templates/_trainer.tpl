@@ -1,43 +1,37 @@
-{{/* Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share
-(`shared`) the job's name is the pod's label, and a failed preflight ends the pod: what runs after it may know nothing of it. */}}
+{{/*
+Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share (`shared`)
+the job's name is the pod's label, and a failed preflight ends the pod: what runs after it may know nothing of it. Call with a dict: root,
+run, and, where it is the launcher's, own, as for common.env, and env, which comes after the training's.
+*/}}
 {{- define "common.trainerEnv" -}}
-- name: HOME
-  value: /home/trainer
-- name: PYTHONUNBUFFERED
-  value: "1"
-- name: TRAINYARD_JOB
-  {{- if .shared }}
-  valueFrom:
-    fieldRef:
-      fieldPath: metadata.labels['jobset.sigs.k8s.io/jobset-name']
-  {{- else }}
-  value: {{ .name }}
-  {{- end }}
-- name: TRAINYARD_GRACE_SECONDS
-  value: {{ int .training.gracePeriodSeconds | quote }}
-{{- if not .shared }}
-- name: TRAINYARD_PREFLIGHT
-  value: /tmp/preflight-failed
-{{- end }}
-{{- if .training.logs.keep }}
-- name: TRAINYARD_LOGS
-  value: {{ .config.run.dir }}/logs
-- name: TRAINYARD_LOG_BYTES
-  value: {{ include "common.bytes" .training.logs.size | quote }}
-{{- end }}
-{{- if .training.peers.check }}
-- name: TRAINYARD_PEERS_PORT
-  value: {{ int .training.peers.port | quote }}
-- name: TRAINYARD_PEERS_WAIT
-  value: {{ int .training.peers.wait | quote }}
-{{- end }}
-{{- if .training.rdma.resource }}
-- name: TRAINYARD_TRANSPORT
-  value: rdma
-{{- end }}
-{{- with concat .training.env .training.rdma.env }}
-{{ toYaml . }}
-{{- end }}
+{{- $run := .run -}}
+{{- $own := dict "TRAINYARD_JOB" $run.name -}}
+{{- if $run.shared -}}
+{{- $name := dict "fieldPath" "metadata.labels['jobset.sigs.k8s.io/jobset-name']" -}}
+{{- $_ := set $own "TRAINYARD_JOB" (dict "valueFrom" (dict "fieldRef" $name)) -}}
+{{- else -}}
+{{- $_ := set $own "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
+{{- end -}}
+{{- with $run.training -}}
+{{- $_ := set $own "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
+{{- if .logs.keep -}}
+{{- $_ := set $own "TRAINYARD_LOGS" (printf "%s/logs" $run.config.run.dir) -}}
+{{- $_ := set $own "TRAINYARD_LOG_BYTES" (include "common.bytes" .logs.size) -}}
+{{- end -}}
+{{- if .peers.check -}}
+{{- $_ := set $own "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
+{{- $_ := set $own "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}
+{{- end -}}
+{{- if .rdma.resource -}}{{- $_ := set $own "TRAINYARD_TRANSPORT" "rdma" -}}{{- end -}}
+{{- end -}}
+{{- $further := .env | default list -}}
+{{- $taken := dict -}}
+{{- range $further -}}{{- $_ := set $taken .name true -}}{{- end -}}
+{{- $env := list -}}
+{{- range concat $run.training.env $run.training.rdma.env -}}
+{{- if not (hasKey $taken .name) -}}{{- $env = append $env . -}}{{- end -}}
+{{- end -}}
+{{- include "common.env" (dict "root" .root "own" (merge $own (.own | default dict)) "env" (concat $env $further)) -}}
 {{- end -}}
 
 {{/*
@@ -45,6 +39,11 @@ Resources of a training container: the user's, its GPUs and its RDMA devices, wh
 names no CPU or memory at all, requests that grow with the processes.
 */}}
 {{- define "common.trainerResources" -}}
+{{- include "common.quantities" (include "common.trainerAmounts" . | fromJson) -}}
+{{- end -}}
+
+{{/* The same as JSON. */}}
+{{- define "common.trainerAmounts" -}}
 {{- $processes := int (.gpusPerNode | default .processesPerNode) -}}
 {{- $shm := include "common.bytes" .shmSize | int64 -}}
 {{- $gibibytes := add (div (add $shm 1073741823) 1073741824) (mul 4 $processes) -}}
@@ -54,26 +53,28 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- $_ := set $least $name $amount -}}
 {{- end -}}
 {{- end -}}
-{{- $devices := dict -}}
-{{- if .gpusPerNode -}}
-{{- $_ := set $devices "nvidia.com/gpu" (int .gpusPerNode) -}}
-{{- end -}}
+{{- $devices := include "common.gpus" . | fromJson -}}
 {{- if .rdma.resource -}}
 {{- $_ := set $devices .rdma.resource (int .rdma.count) -}}
 {{- end -}}
 {{- $resources := dict -}}
+{{- with .resourceClaims -}}
+{{- $claims := list -}}
+{{- range . -}}{{- $claims = append $claims (pick . "name") -}}{{- end -}}
+{{- $_ := set $resources "claims" $claims -}}
+{{- end -}}
 {{- range $kind := list "requests" "limits" -}}
 {{- with merge (dict) $devices (get $.resources $kind) (ternary $least (dict) (eq $kind "requests")) -}}
 {{- $_ := set $resources $kind . -}}
 {{- end -}}
 {{- end -}}
-{{- include "common.quantities" $resources -}}
+{{- mustToJson $resources -}}
 {{- end -}}
 
 {{/* Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and the schemas of PyTorchJob and MPIJob take none. */}}
 {{- define "common.quantities" -}}
-{{- $resources := dict -}}
-{{- range $kind, $amounts := . -}}
+{{- $resources := pick . "claims" -}}
+{{- range $kind, $amounts := omit . "claims" -}}
 {{- $texts := dict -}}
 {{- range $name, $amount := $amounts -}}
 {{- $fraction := and (kindIs "float64" $amount) (ne (floor $amount) $amount) -}}
@@ -84,19 +85,37 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* Resources of the preflight: a little, and the GPUs it looks at, which the training container then takes over. */}}
-{{- define "common.preflightResources" -}}
+{{/* GPUs of a training container as extended resources, as JSON; none where claims bring them. */}}
+{{- define "common.gpus" -}}
 {{- $gpus := dict -}}
-{{- if .gpusPerNode -}}
-{{- $_ := set $gpus "nvidia.com/gpu" (int .gpusPerNode) -}}
+{{- if and .gpusPerNode .gpuResource -}}
+{{- $_ := set $gpus .gpuResource (int .gpusPerNode) -}}
 {{- end -}}
-{{- toYaml (dict "requests" (merge (dict "cpu" "100m" "memory" "128Mi") $gpus) "limits" (merge (dict "cpu" "1" "memory" "2Gi") $gpus)) -}}
+{{- mustToJson $gpus -}}
 {{- end -}}
 
 {{/*
-Init container that waits for the dataset and checks what is local to the pod. In a template that many jobs share it asks for no GPUs: a
-job that wants fewer would get as many all the same.
+Resources of the preflight: those of the training container, which takes them over, without what only training needs. So the pod asks for no
+more, and is Guaranteed, or within a LimitRange's ratio, where the training container is. In a template that many jobs share a little, and no
+GPUs: a job that wants fewer would get as many all the same.
 */}}
+{{- define "common.preflightResources" -}}
+{{- if .run.shared -}}
+{{- toYaml (dict "requests" (dict "cpu" "100m" "memory" "128Mi") "limits" (dict "cpu" "1" "memory" "2Gi")) -}}
+{{- else -}}
+{{- $training := .run.training -}}
+{{- $resources := include "common.trainerAmounts" $training | fromJson -}}
+{{- $needed := pick $resources "claims" -}}
+{{- range $kind, $amounts := omit $resources "claims" -}}
+{{- with pick $amounts "cpu" "memory" "ephemeral-storage" $training.gpuResource -}}
+{{- $_ := set $needed $kind . -}}
+{{- end -}}
+{{- end -}}
+{{- include "common.quantities" $needed -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Init container that waits for the dataset and for secrets that an operator creates, and checks what is local to the pod. */}}
 {{- define "common.preflight" -}}
 {{- $training := ternary (omit .run.training "gpusPerNode") .run.training (not (empty .run.shared)) -}}
 - name: preflight
@@ -124,10 +143,20 @@ job that wants fewer would get as many all the same.
     - --gpus
     - {{ int $training.gpusPerNode | quote }}
     {{- end }}
+    {{- if has "wandb" .root.Facts.awaited }}
+    - --secret
+    - /etc/trainyard/secrets/wandb/WANDB_API_KEY
+    - --secret-timeout
+    - {{ int .root.Facts.wait | quote }}
+    {{- end }}
   env:
-    {{- include "common.trainerEnv" .run | nindent 4 }}
+    {{- include "common.trainerEnv" (pick . "root" "run") | nindent 4 }}
+  {{- with .run.training.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   resources:
-    {{- include "common.preflightResources" $training | nindent 4 }}
+    {{- include "common.preflightResources" . | nindent 4 }}
   {{- include "common.lastWord" . | nindent 2 }}
   securityContext:
     {{- include "common.containerSecurity" "" | nindent 4 }}
@@ -150,7 +179,10 @@ job that wants fewer would get as many all the same.
 {{- end }}
 {{- end -}}
 
-{{/* The run's settings and secrets as one read-only volume, /etc/trainyard. */}}
+{{/*
+The run's settings as one read-only volume, /etc/trainyard; in training pods with the key of Weights & Biases, which a Secret that values
+name must hold, and the preflight waits for where an operator creates it. Call with a dict: root, run, and secrets, whether to bring the key.
+*/}}
 {{- define "common.trainerConfigVolume" -}}
 - name: trainyard
   projected:
@@ -158,7 +190,20 @@ job that wants fewer would get as many all the same.
     sources:
       - configMap:
           name: {{ .run.name }}-run
-      {{- include "common.secretSource" (dict "root" .root "which" "wandb" "keys" (list "WANDB_API_KEY") "optional" false) | nindent 6 }}
+      {{- if .secrets }}
+      {{- $which := list .root "wandb" }}
+      - secret:
+          name: {{ include "common.secret" $which | quote }}
+          optional: {{ or (empty (include "common.secretRequired" $which)) (has "wandb" .root.Facts.awaited) }}
+          items:
+            - key: WANDB_API_KEY
+              path: secrets/wandb/WANDB_API_KEY
+      {{- end }}
+{{- end -}}
+
+{{/* What a spread constraint of a training job counts, its own pods, as JSON. */}}
+{{- define "common.jobSelector" -}}
+{{- mustToJson (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" .name))) -}}
 {{- end -}}
 
 {{/*
@@ -169,18 +214,12 @@ own, what a spread constraint counts where the operator's labels are others, por
 {{- define "common.trainerPod" -}}
 {{- $run := .run -}}
 {{- $training := .run.training -}}
+{{- $own := .own | default (include "common.jobSelector" $run | fromJson) -}}
 metadata:
-  labels:
-    {{- include "common.podLabels" .root | nindent 4 }}
-    {{- with $training.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-  {{- with include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromYaml }}
-  annotations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+  {{- $annotations := include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromJson }}
+  {{- include "common.podMetadata" (dict "root" .root "pod" $training "annotations" $annotations) | nindent 2 }}
 spec:
-  {{- include "common.podHead" (dict "root" .root "scheduling" .root.Values.global.scheduling "job" $run.name "own" .own) | nindent 2 }}
+  {{- include "common.podHead" (dict "root" .root "pod" $training "scheduling" $run.scheduling "own" $own) | nindent 2 }}
   {{- with .restartPolicy }}
   restartPolicy: {{ . }}
   {{- end }}
@@ -190,6 +229,9 @@ spec:
     {{- with $training.extraInitContainers }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+    {{- with include "common.sidecars" $training | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
   containers:
     - name: {{ .container }}
       image: {{ $run.image | quote }}
@@ -197,8 +239,12 @@ spec:
       command:
         {{- toYaml .command | nindent 8 }}
       env:
-        {{- include "common.trainerEnv" $run | nindent 8 }}
-      {{- with include "common.trainerPorts" (list .root .ports) | fromYamlArray }}
+        {{- include "common.trainerEnv" (pick . "root" "run") | nindent 8 }}
+      {{- with $training.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with include "common.trainerPorts" (list .root .ports) | fromJsonArray }}
       ports:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -209,77 +255,22 @@ spec:
         {{- include "common.trainerResources" $training | nindent 8 }}
       {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
-        {{- include "common.containerSecurity" $training.rdma.resource | nindent 8 }}
+        {{- include "common.containerSecurity" (or $training.rdma.resource $training.unrestricted.runAsRoot) | nindent 8 }}
       volumeMounts:
         {{- include "common.trainerMounts" .root | nindent 8 }}
         {{- with $training.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
   volumes:
-    {{- include "common.trainerConfigVolume" . | nindent 4 }}
+    {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" true) | nindent 4 }}
     {{- include "common.claimVolume" (list .root "data") | nindent 4 }}
     {{- include "common.claimVolume" (list .root "results") | nindent 4 }}
     - name: shm
       emptyDir:
         medium: Memory
         sizeLimit: {{ $training.shmSize | quote }}
-    {{- include "common.scratchVolumes" . | nindent 4 }}
+    {{- include "common.scratchVolumes" .root | nindent 4 }}
     {{- with $training.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-{{- end -}}
-
-{{/* The run's settings as a ConfigMap. Its name has the job's hash: pods of an older job keep the settings they started with. */}}
-{{- define "common.runConfig" -}}
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: {{ .run.name }}-run
-  labels:
-    {{- include "common.labels" .root | nindent 4 }}
-data:
-  config.json: |
-    {{- mustToPrettyJson .run.config | nindent 4 }}
-  {{- with include "common.passwd" .root }}
-  passwd: |
-    {{- . | nindent 4 }}
-  {{- end }}
-{{- end -}}
-
-{{/*
-A job's run policy. Call with a dict: root; operator, which runs it; clean, the cleanPodPolicy unless values say another; and least, the
-pods without which none may start: the training pods alone, since an MPI launcher is created once they are ready.
-*/}}
-{{- define "common.runPolicy" -}}
-{{- $policy := deepCopy .root.Values.runPolicy -}}
-{{- $_ := set $policy "cleanPodPolicy" ($policy.cleanPodPolicy | default .clean) -}}
-{{- if and (hasPrefix "kubeflow.org/" (toString $policy.managedBy)) (ne $policy.managedBy .operator) -}}
-{{- fail (printf "\n\n%s.runPolicy.managedBy is %s, which leaves the job to nobody: it is run by %s.\n" .root.Chart.Name $policy.managedBy .operator) -}}
-{{- end -}}
-{{- with .root.Values.global.scheduling.gang -}}
-{{- if .enabled -}}
-{{- $group := dict "minAvailable" (int $.least) -}}
-{{- with .queue }}{{ $_ := set $group "queue" . }}{{ end -}}
-{{- with .priorityClass }}{{ $_ := set $group "priorityClass" . }}{{ end -}}
-{{- with .timeoutSeconds }}{{ $_ := set $group "scheduleTimeoutSeconds" (int .) }}{{ end -}}
-{{- $_ := set $policy "schedulingPolicy" $group -}}
-{{- end -}}
-{{- end -}}
-{{- toYaml $policy -}}
-{{- end -}}
-
-{{/* Labels of a training job: those of every object, and Kueue's. */}}
-{{- define "common.jobLabels" -}}
-{{ include "common.labels" . }}
-{{- include "common.queueLabels" .Values.global.scheduling }}
-{{- end -}}
-
-{{/* Labels by which Kueue queues a job. They belong to the job alone: its name does not cover them. Call with the scheduling. */}}
-{{- define "common.queueLabels" -}}
-{{- with .queue }}
-kueue.x-k8s.io/queue-name: {{ . | quote }}
-{{- end }}
-{{- with .queuePriority }}
-kueue.x-k8s.io/priority-class: {{ . | quote }}
-{{- end }}
 {{- end -}}

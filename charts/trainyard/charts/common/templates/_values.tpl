@@ -1,4 +1,16 @@
 {{/*
+What a template makes, once for each context: several objects of a part are made of the same. Call with a list: the context, a name for it,
+the template, and what to call that with.
+*/}}
+{{- define "common.once" -}}
+{{- $root := index . 0 -}}
+{{- if not (hasKey $root (index . 1)) -}}
+{{- $_ := set $root (index . 1) (include (index . 2) (index . 3)) -}}
+{{- end -}}
+{{- get $root (index . 1) -}}
+{{- end -}}
+
+{{/*
 Merge a map into another, in place; call with a list of both. Unlike mergeOverwrite it takes 0, false and empty lists over, and it
 drops nulls, which Helm 3 keeps and Helm 4 removes.
 */}}
@@ -25,94 +37,36 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- end -}}
 
 {{/*
-Whether a job trains: true, or nothing. global.training.operator, where it is set, decides alone. Call with a list: the global values, the
-job's name, and its own values.
+global.training with a job's own overrides, as JSON; what values leave out has its empty value. Call with a list: the global values, and the
+job's own.
 */}}
-{{- define "common.trains" -}}
-{{- $values := index . 2 -}}
-{{- with (index . 0).training.operator -}}
-{{- if eq . (index $ 1) -}}true{{- end -}}
-{{- else -}}
-{{- $job := $values.job | default dict -}}
-{{- if and $values.enabled (ne (toString $job.enabled) "false") -}}true{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* global.training with a job's own overrides, as JSON. Call with a list: the global values, and the job's own. */}}
 {{- define "common.overridden" -}}
-{{- $training := dict -}}
-{{- $_ := include "common.mergeInto" (list $training (first .).training) -}}
-{{- $_ := include "common.mergeInto" (list $training (last .).training) -}}
+{{- $shared := (first .).training -}}
+{{- $own := (last .).training -}}
+{{- $training := include "common.podSettings" dict | fromJson -}}
+{{- $_ := include "common.mergeInto" (list $training $shared) -}}
+{{- $_ := include "common.mergeInto" (list $training $own) -}}
+{{- $placement := include "common.placement" (list ($shared.scheduling | default dict) ($own.scheduling | default dict)) | fromJson -}}
+{{- $_ := set $training "scheduling" $placement -}}
 {{- mustToJson $training -}}
 {{- end -}}
 
 {{/* What a job trains, as JSON; refuses what contradicts itself. */}}
 {{- define "common.training" -}}
-{{- $training := include "common.overridden" (list .Values.global .Values) | fromJson -}}
-{{- $_ := include "common.checkTraining" $training -}}
-{{- mustToJson $training -}}
+{{- include "common.once" (list . "Training" "common.checkedTraining" .) -}}
 {{- end -}}
 
-{{/* Refuse, in words, settings that contradict each other. */}}
-{{- define "common.checkTraining" -}}
-{{- if and (not .gpusPerNode) (not .processesPerNode) -}}
-{{- fail "\n\nglobal.training.gpusPerNode is 0: set global.training.processesPerNode, the processes of each node that train on the CPU.\n" -}}
-{{- end -}}
-{{- if and .gpusPerNode .processesPerNode (ne (int .gpusPerNode) (int .processesPerNode)) -}}
-{{- fail "\n\nglobal.training.processesPerNode is for training on the CPU (gpusPerNode: 0); with GPUs there is one process for each.\n" -}}
-{{- end -}}
-{{- if dig "run" "dir" "" .config -}}
-{{- fail "\n\nglobal.training.config.run.dir follows from the run's name: set global.training.name instead.\n" -}}
-{{- end -}}
-{{- if dig "data" "dir" "" .config -}}
-{{- fail "\n\nglobal.training.config.data.dir follows from the dataset's name: set global.dataset.name instead.\n" -}}
-{{- end -}}
-{{- range list "requests" "limits" -}}
-{{- if hasKey (get $.resources .) "nvidia.com/gpu" -}}
-{{- fail (printf "\n\nglobal.training.resources.%s holds nvidia.com/gpu: set global.training.gpusPerNode instead.\n" .) -}}
-{{- end -}}
-{{- end -}}
-{{- $network := dict -}}
-{{- range concat .env .rdma.env -}}
-{{- if regexMatch "^(NCCL_IB_|NCCL_NET_GDR_|UCX_NET_DEVICES$|FI_)" .name -}}
-{{- $_ := set $network .name (toString .value) -}}
-{{- end -}}
-{{- end -}}
-{{- if and .rdma.resource (eq (get $network "NCCL_IB_DISABLE") "1") -}}
-{{- fail "\n\nglobal.training.env sets NCCL_IB_DISABLE=1 beside global.training.rdma.resource: leave one of them out.\n" -}}
-{{- end -}}
-{{- if and (omit $network "NCCL_IB_DISABLE") (not .rdma.resource) (not .rdma.env) -}}
-{{- fail (printf "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" (keys $network | sortAlpha | join ", ")) -}}
-{{- end -}}
-{{- if and .peers.check (eq (int .peers.port) 23456) -}}
-{{- fail "\n\nglobal.training.peers.port is 23456, where the process group meets: choose another.\n" -}}
-{{- end -}}
-{{- if and .rdma.env (not .rdma.resource) -}}
-{{- fail "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would fall back to TCP in silence.\n" -}}
-{{- end -}}
-{{- with .resources.limits.memory -}}
-{{- with $.resources.requests.memory -}}
-{{- if gt (int64 (include "common.bytes" .)) (int64 (include "common.bytes" $.resources.limits.memory)) -}}
-{{- fail (printf "\n\nglobal.training.resources.requests.memory (%s) is more than limits.memory (%s).\n" . $.resources.limits.memory) -}}
-{{- end -}}
-{{- end -}}
-{{- if ge (int64 (include "common.bytes" $.shmSize)) (int64 (include "common.bytes" .)) -}}
-{{- fail (printf "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts toward that limit.\n" $.shmSize .) -}}
-{{- end -}}
-{{- end -}}
-{{- include "common.refuseOwnLabels" (list "global.training.podLabels" .podLabels) -}}
-{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
-{{- range concat .env .rdma.env -}}
-{{- if has .name $own -}}
-{{- fail (printf "\n\nglobal.training.env sets %s, which the chart or the operator sets: take it out.\n" .name) -}}
-{{- end -}}
-{{- end -}}
+{{- define "common.checkedTraining" -}}
+{{- $training := include "common.overridden" (list .Values.global .Values) | fromJson -}}
+{{- include "common.checkTraining" (dict "root" . "training" $training) -}}
+{{- mustToJson $training -}}
 {{- end -}}
 
 {{/* Where a run reads and writes, and as whom: pods that are there never change, so what mends their access is a new job. */}}
 {{- define "common.place" -}}
 {{- $storage := .Values.global.storage -}}
-{{- $place := pick $storage "uid" "gid" "supplementalGroups" -}}
+{{- $place := dict "uid" $storage.uid "gid" "platform" "supplementalGroups" $storage.supplementalGroups -}}
+{{- with include "common.gid" . -}}{{- $_ := set $place "gid" (int64 .) -}}{{- end -}}
 {{- range $which := list "data" "results" -}}
 {{- $_ := set $place $which (list (include "common.claim" (list $ $which)) (index $storage $which).subPath) -}}
 {{- end -}}
@@ -126,11 +80,31 @@ job's name, and its own values.
 {{- end -}}
 
 {{/*
-All that a training job runs with, derived once, as JSON: name, runName, image, command, training, processes, nodes, config.
+Which settings of the training are part of a job's identity, as JSON. Those that came after 0.1.0 count only where they are set, so that a
+new version of the chart leaves the job of a run that has none of them alone.
+*/}}
+{{- define "common.identity" -}}
+{{- $what := pick . "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
+{{- range $key, $value := pick . "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext" -}}
+{{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
+{{- end -}}
+{{- range $key, $value := .unrestricted -}}
+{{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
+{{- end -}}
+{{- if ne .gpuResource "nvidia.com/gpu" -}}{{- $_ := set $what "gpuResource" .gpuResource -}}{{- end -}}
+{{- mustToJson $what -}}
+{{- end -}}
+
+{{/*
+All that a training job runs with, derived once, as JSON: name, runName, image, command, training, scheduling, processes, nodes, config.
 Call with a dict: root, command (may hold <np> for the number of processes of the job), and identity, what else changes the job.
 The hash leaves out what changes how the job is kept, not what it computes: labels, chart version, TTL, suspend, queue, secrets.
 */}}
 {{- define "common.run" -}}
+{{- include "common.once" (list .root "Run" "common.derivedRun" .) -}}
+{{- end -}}
+
+{{- define "common.derivedRun" -}}
 {{- $root := .root -}}
 {{- $training := include "common.training" $root | fromJson -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
@@ -146,10 +120,11 @@ The hash leaves out what changes how the job is kept, not what it computes: labe
   "run" (dict "dir" (printf "/results/runs/%s" $runName))
   "data" (dict "dir" (printf "/data/%s" $root.Values.global.dataset.name)))) -}}
 {{- $run := dict "runName" $runName "image" (include "common.image" $root) "command" $command "config" $config "nodes" $nodes "processes" $processes -}}
-{{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
+{{- $what := include "common.identity" $training | fromJson -}}
 {{- $what = merge $what $run (dict "identity" .identity "storage" (include "common.place" $root)) -}}
 {{- $_ := set $run "name" (include "common.jobName" (list $root (mustToJson $what))) -}}
 {{- $_ := set $run "training" $training -}}
+{{- $_ := set $run "scheduling" (include "common.placement" (list $root.Values.global.scheduling $training.scheduling) | fromJson) -}}
 {{- include "common.addMetrics" (list $root $run) -}}
 {{- mustToJson $run -}}
 {{- end -}}

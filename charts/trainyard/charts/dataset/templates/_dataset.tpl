@@ -1,43 +1,52 @@
-{{/* Settings of the preparation, as JSON. */}}
-{{- define "dataset.config" -}}
-{{- $source := .Values.source -}}
-{{- $keys := dict "kaggle" "competition" "kaggle-dataset" "dataset" "http" "url" "objectstore" "url" "path" "path" -}}
-{{- $key := get $keys $source.kind -}}
-{{- $value := get $source $key -}}
-{{- if not $value -}}
-{{- fail (printf "\n\ndataset.source.kind is %s: set dataset.source.%s.\n" $source.kind $key) -}}
-{{- end -}}
-{{- $config := dict -}}
-{{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
-{{- $_ := set $config "source" (dict "kind" $source.kind $key $value) -}}
-{{- if eq $source.kind "objectstore" -}}
-{{- range $name, $setting := pick $source "endpoint" "anonymous" -}}
-{{- if $setting -}}{{- $_ := set $config.source $name $setting -}}{{- end -}}
-{{- end -}}
-{{- else if or $source.endpoint $source.anonymous -}}
-{{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $source.kind) -}}
-{{- end -}}
-{{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}
-{{- mustToPrettyJson $config -}}
+{{/*
+Settings of the preparation's pod, as JSON, refused where they break it. It goes where global.scheduling says, but for what its own puts in
+its place; trainers alone are kept apart by topologySpreadConstraints.
+*/}}
+{{- define "dataset.podSettings" -}}
+{{- include "common.once" (list . "Pod" "dataset.checkedPod" .) -}}
 {{- end -}}
 
-{{/* Where the preparation's pod goes: as the trainers, unless dataset.scheduling says otherwise. */}}
-{{- define "dataset.scheduling" -}}
-{{- $scheduling := dict -}}
-{{- $_ := include "common.mergeInto" (list $scheduling (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
-{{- $_ := include "common.mergeInto" (list $scheduling .Values.scheduling) -}}
-{{- mustToJson $scheduling -}}
+{{- define "dataset.checkedPod" -}}
+{{- $pod := include "common.podSettings" .Values | fromJson -}}
+{{- $shared := omit .Values.global.scheduling "topologySpreadConstraints" -}}
+{{- $_ := set $pod "scheduling" (include "common.placement" (list $shared $pod.scheduling) | fromJson) -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_PREPARE_PARTS" "TRAINYARD_SECRETS" "NETRC" -}}
+{{- $mounts := list "/etc/trainyard" "/data" "/tmp" "/home/trainer" "/etc/trainyard-ca" -}}
+{{- $volumes := list "trainyard" "data" "tmp" "home" "ca-bundle" "secret-kaggle" "secret-objectstore" "secret-http" -}}
+{{- include "common.checkPod" (dict "path" "dataset" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "prepare")) -}}
+{{- mustToJson $pod -}}
+{{- end -}}
+
+{{/*
+Environment of the preparation that the chart gives, as JSON. Which part of the work is a pod's own says JOB_COMPLETION_INDEX, which an indexed
+Job sets. Call with a dict: root, secret.
+*/}}
+{{- define "dataset.env" -}}
+{{- $folder := include "common.secretsFolder" . -}}
+{{- $env := dict "TRAINYARD_SECRETS" $folder -}}
+{{- if eq .secret "http" -}}{{- $_ := set $env "NETRC" (printf "%s/http/netrc" $folder) -}}{{- end -}}
+{{- with int .root.Values.parallelism -}}
+{{- if gt . 1 -}}{{- $_ := set $env "TRAINYARD_PREPARE_PARTS" (toString .) -}}{{- end -}}
+{{- end -}}
+{{- mustToJson $env -}}
 {{- end -}}
 
 {{/* The preparation's pod template. Call with a dict: root, configMap. */}}
 {{- define "dataset.pod" -}}
 {{- $root := .root -}}
+{{- $secret := include "dataset.secret" $root -}}
+{{- $pod := include "dataset.podSettings" $root | fromJson -}}
+{{- $alike := include "common.partSelector" $root | fromJson -}}
+{{- $own := include "dataset.env" (dict "root" $root "secret" $secret) | fromJson -}}
 metadata:
-  labels:
-    {{- include "common.podLabels" $root | nindent 4 }}
+  {{- include "common.podMetadata" (dict "root" $root "pod" $pod) | nindent 2 }}
 spec:
-  {{- include "common.podHead" (dict "root" $root "scheduling" (include "dataset.scheduling" $root | fromJson) "job" "") | nindent 2 }}
+  {{- include "common.podHead" (dict "root" $root "pod" $pod "scheduling" $pod.scheduling "own" $alike) | nindent 2 }}
   restartPolicy: Never
+  {{- with include "common.sidecars" $pod | trim }}
+  initContainers:
+    {{- . | nindent 4 }}
+  {{- end }}
   containers:
     - name: prepare
       image: {{ include "common.image" $root | quote }}
@@ -49,18 +58,17 @@ spec:
         - build
         - --config
         - /etc/trainyard/prepare.json
+        # what is wrong outside of the values, such as credentials, may be mended meanwhile
+        - --retry
+        - {{ int $root.Values.activeDeadlineSeconds | quote }}
       env:
-        - name: HOME
-          value: /home/trainer
-        - name: PYTHONUNBUFFERED
-          value: "1"
-        {{- if gt (int $root.Values.parallelism) 1 }}
-        # Which part is this pod's says JOB_COMPLETION_INDEX, which an indexed Job sets
-        - name: TRAINYARD_PREPARE_PARTS
-          value: {{ int $root.Values.parallelism | quote }}
-        {{- end }}
+        {{- include "common.env" (dict "root" $root "own" $own "env" $pod.env) | nindent 8 }}
+      {{- with $pod.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       resources:
-        {{- toYaml $root.Values.resources | nindent 8 }}
+        {{- include "common.quantities" $root.Values.resources | nindent 8 }}
       {{- include "common.lastWord" . | nindent 6 }}
       securityContext:
         {{- include "common.containerSecurity" "" | nindent 8 }}
@@ -68,38 +76,100 @@ spec:
         - name: trainyard
           mountPath: /etc/trainyard
           readOnly: true
+        {{- with $secret }}
+        {{- include "common.secretMount" . | nindent 8 }}
+        {{- end }}
         {{- include "common.claimMount" (list $root "data" false) | nindent 8 }}
         {{- include "common.scratchMounts" $root | nindent 8 }}
+        {{- with $pod.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: trainyard
-      projected:
+      configMap:
+        name: {{ .configMap | quote }}
         defaultMode: 288  # 0440
-        sources:
-          - configMap:
-              name: {{ .configMap }}
-          {{- $kind := $root.Values.source.kind }}
-          {{- if hasPrefix "kaggle" $kind }}
-          {{- $keys := list "KAGGLE_API_TOKEN" "KAGGLE_USERNAME" "KAGGLE_KEY" "kaggle.json" }}
-          {{- include "common.secretSource" (dict "root" $root "which" "kaggle" "keys" $keys "optional" true) | nindent 10 }}
-          {{- else if and (eq $kind "objectstore") (not $root.Values.source.anonymous) }}
-          {{- $keys := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" "AWS_SESSION_TOKEN" "AWS_REGION" "gcs.json" }}
-          {{- include "common.secretSource" (dict "root" $root "which" "objectstore" "keys" $keys "optional" true) | nindent 10 }}
-          {{- end }}
+    {{- with $secret }}
+    {{- include "common.secretVolume" (list $root .) | nindent 4 }}
+    {{- end }}
     {{- include "common.claimVolume" (list $root "data") | nindent 4 }}
     {{- include "common.scratchVolumes" $root | nindent 4 }}
+    {{- with $pod.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{/* Labels of the Job by which Kueue queues it. */}}
 {{- define "dataset.queueLabels" -}}
-{{- include "common.queueLabels" (include "dataset.scheduling" . | fromJson) -}}
+{{- include "common.queueLabels" (include "dataset.podSettings" . | fromJson).scheduling -}}
 {{- end -}}
 
 {{/*
-Name of the Job. Its pod template cannot be changed, nor, while it runs or when it has ended, what Kueue knows it by; so the name has a hash
-of all of that: any change, also a new image, is a new Job instead of a refused upgrade. It costs seconds: on a dataset that is complete
-with the same settings the preparation only verifies.
+Name of the Job. Its pod template cannot be changed, nor, while it runs or when it has ended, what Kueue knows it by, nor can one that has
+failed be given more time or tries; so the name has a hash of all of that: any change, also a new image, is a new Job instead of a refused
+upgrade. It costs seconds: on a dataset that is complete with the same settings the preparation only verifies.
 */}}
 {{- define "dataset.name" -}}
+{{- include "common.once" (list . "Name" "dataset.hashedName" .) -}}
+{{- end -}}
+
+{{- define "dataset.hashedName" -}}
 {{- $pod := include "dataset.pod" (dict "root" . "configMap" "") -}}
-{{- include "common.jobName" (list . (printf "%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .))) -}}
+{{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
+{{- include "common.jobName" (list . (printf "%s%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .) $bounds)) -}}
+{{- end -}}
+
+{{/* The Job and the settings that it reads. */}}
+{{- define "dataset.job" -}}
+{{- $name := include "dataset.name" . -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "common.labels" . | nindent 4 }}
+    {{- with include "dataset.queueLabels" . | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.jobAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- with int .Values.parallelism }}
+  {{- if gt . 1 }}
+  completionMode: Indexed
+  completions: {{ . }}
+  parallelism: {{ . }}
+  {{- end }}
+  {{- end }}
+  backoffLimit: {{ int .Values.backoffLimit }}
+  activeDeadlineSeconds: {{ int .Values.activeDeadlineSeconds }}
+  # Exit code 2 is a wrong setting or input: another try would end the same. A drained node is not the preparation's fault.
+  podFailurePolicy:
+    rules:
+      - action: FailJob
+        onExitCodes:
+          containerName: prepare
+          operator: In
+          values: [2]
+      - action: Ignore
+        onPodConditions:
+          - type: DisruptionTarget
+            status: "True"
+  template:
+    {{- include "dataset.pod" (dict "root" . "configMap" (printf "%s-run" $name)) | nindent 4 }}
+{{- end -}}
+
+{{/* The settings that it reads. */}}
+{{- define "dataset.settings" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ include "dataset.name" . }}-run
+  labels:
+    {{- include "common.labels" . | nindent 4 }}
+data:
+  prepare.json: |
+    {{- include "dataset.config" . | nindent 4 }}
 {{- end -}}

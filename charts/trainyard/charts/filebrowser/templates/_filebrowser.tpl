@@ -20,7 +20,7 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- define "filebrowser.secret" -}}
 {{- with .Values.auth -}}
 {{- if and .existingSecret .password -}}
-{{- fail "\n\nfilebrowser.auth.existingSecret and filebrowser.auth.password are both set: leave one of them out.\n" -}}
+{{- fail "\n\nfilebrowser.auth.existingSecret names the password's Secret, and filebrowser.auth.password would make one: leave one of them out.\n" -}}
 {{- end -}}
 {{- if not (or .existingSecret .password) -}}
 {{- fail "\n\nThe file browser has no password: set filebrowser.auth.existingSecret, a Secret with the key password (or, for a trial, filebrowser.auth.password).\n" -}}
@@ -29,12 +29,20 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- .Values.auth.existingSecret | default (include "filebrowser.name" .) -}}
 {{- end -}}
 
-{{/* Where the pod goes: to nodes that the training pods may use, unless filebrowser.scheduling says otherwise. */}}
-{{- define "filebrowser.scheduling" -}}
-{{- $scheduling := dict -}}
-{{- $_ := include "common.mergeInto" (list $scheduling (pick .Values.global.scheduling "nodeSelector" "affinity" "tolerations")) -}}
-{{- $_ := include "common.mergeInto" (list $scheduling .Values.scheduling) -}}
-{{- mustToJson $scheduling -}}
+{{/*
+Settings of the pod, as JSON, refused where they break it. It goes to nodes that the training pods may use, but for what its own scheduling
+puts in their place.
+*/}}
+{{- define "filebrowser.pod" -}}
+{{- $pod := include "common.podSettings" .Values | fromJson -}}
+{{- $shared := pick .Values.global.scheduling "nodeSelector" "affinity" "tolerations" -}}
+{{- $_ := set $pod "scheduling" (include "common.placement" (list $shared $pod.scheduling) | fromJson) -}}
+{{- $own := list "HOME" "FILEBROWSER_PORT" "FILEBROWSER_WRITABLE" -}}
+{{- with .Values.passwordEnv -}}{{- $own = append $own . -}}{{- end -}}
+{{- $mounts := list "/srv/data" "/srv/results" "/etc/filebrowser" "/tmp" -}}
+{{- $volumes := list "data" "results" "password" "tmp" -}}
+{{- include "common.checkPod" (dict "path" "filebrowser" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "filebrowser")) -}}
+{{- mustToJson $pod -}}
 {{- end -}}
 
 {{/* The mount of a claim, below /srv. Call as common.claimMount. */}}

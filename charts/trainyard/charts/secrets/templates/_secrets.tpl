@@ -1,4 +1,4 @@
-{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `objectstore`, `wandb` or `registry`. */}}
+{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `objectstore`, `http`, `wandb` or `registry`. */}}
 {{- define "secrets.name" -}}
 {{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
 {{- end -}}
@@ -43,5 +43,5 @@
 {{- $_ := set $registry ".dockerconfigjson" (mustToJson (dict "auths" (dict $server (dict "username" .username "password" .password "auth" $auth)))) -}}
 {{- end -}}
 {{- end -}}
-{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "http" (dict "netrc" .Values.http.netrc) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
 {{- end -}}

@@ -1,5 +1,5 @@
 {{/*
-All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: set anew it is a new job,
+All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: when set otherwise it is a new job,
 instead of a refused upgrade.
 */}}
 {{- define "trainjob.run" -}}
@@ -53,20 +53,22 @@ list_jobs() fails for the whole namespace. The limit added is one that no node r
 */}}
 {{- define "trainjob.training" -}}
 {{- $training := deepCopy . -}}
-{{- if and .resources.limits (not .gpusPerNode) (not (hasKey .resources.limits "cpu")) -}}
+{{- $known := and .gpusPerNode (or (eq .gpuResource "nvidia.com/gpu") (hasPrefix "nvidia.com/mig-" .gpuResource)) -}}
+{{- $limited := or .resources.limits (include "common.gpus" . | fromJson) -}}
+{{- if and $limited (not $known) (not (hasKey .resources.limits "cpu")) -}}
 {{- if not (hasKey .resources.requests "cpu") -}}
-{{- $_ := set $training.resources.requests "cpu" (toString .processesPerNode) -}}
+{{- $_ := set $training.resources.requests "cpu" (toString (int (.gpusPerNode | default .processesPerNode))) -}}
 {{- end -}}
 {{- $_ := set $training.resources.limits "cpu" "1000" -}}
 {{- end -}}
 {{- mustToJson $training -}}
 {{- end -}}
 
-{{/* How pods start together, where a gang scheduler is asked for: Volcano by its name, otherwise coscheduling. */}}
+{{/* How pods start together, where a gang scheduler is asked for: Volcano by its name, otherwise coscheduling. Call with a dict: root, scheduler. */}}
 {{- define "trainjob.gang" -}}
-{{- $scheduling := .Values.global.scheduling -}}
+{{- $scheduling := .root.Values.global.scheduling -}}
 {{- if $scheduling.gang.enabled -}}
-{{- if eq $scheduling.schedulerName "volcano" -}}
+{{- if eq (toString $.scheduler) "volcano" -}}
 volcano: {}
 {{- else -}}
 coscheduling:
@@ -76,7 +78,7 @@ coscheduling:
 {{- end -}}
 
 {{/*
-A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are made anew, all of them together, since a
+A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are recreated, all of them together, since a
 process group does not take one back; codes below are permanent (trainers/exits.py). A drained node is not the training's fault, whatever
 the code. One backoffLimit of 0 makes any failure the Job's own, and the JobSet decides by its reason.
 */}}
@@ -98,7 +100,7 @@ spec:
   mlPolicy:
     numNodes: {{ int $run.nodes }}
     torch: {}
-  {{- with include "trainjob.gang" $root }}
+  {{- with include "trainjob.gang" (dict "root" $root "scheduler" $run.scheduling.schedulerName) }}
   podGroupPolicy:
     {{- . | nindent 4 }}
   {{- end }}
@@ -150,4 +152,48 @@ spec:
               template:
                 {{- $pod := dict "root" $root "run" $run "container" "node" "command" $run.command "restartPolicy" "Never" "own" $own }}
                 {{- include "common.trainerPod" (merge (dict "extra" "workingDir: /home/trainer") $pod) | nindent 16 }}
+{{- end -}}
+
+{{/*
+One list, in this order. Helm would make the TrainJob first, as the names of the kinds sort, and Trainer and Kueue refuse one whose runtime
+they have not seen yet: so the job's runtime comes first, and all else before the TrainJob.
+*/}}
+{{- define "trainjob.objects" -}}
+{{- $trains := has "trainjob" .Facts.trains -}}
+{{- $shared := include "trainjob.shared" . | fromJson -}}
+{{- $run := include "trainjob.run" . | fromJson -}}
+apiVersion: v1
+kind: List
+items:
+  {{- if $trains }}
+  # The TrainJob's own runtime, named for what it runs: an upgrade cannot change what a TrainJob starts with
+  - {{- include "trainjob.runtime" (dict "root" . "run" $run "name" $run.name) | nindent 4 }}
+  - {{- include "common.runConfig" (dict "root" . "run" $run) | nindent 4 }}
+  {{- end }}
+  - {{- include "trainjob.runtime" (dict "root" . "run" $shared "name" .Release.Name) | nindent 4 }}
+  {{- $_ := set $shared.config "run" (omit $shared.config.run "dir") }}
+  - {{- include "common.runConfig" (dict "root" . "run" $shared) | nindent 4 }}
+  {{- if $trains }}
+  - apiVersion: trainer.kubeflow.org/v1alpha1
+    kind: TrainJob
+    metadata:
+      name: {{ $run.name }}
+      labels:
+        {{- include "common.jobLabels" . | nindent 8 }}
+      {{- with $run.training.jobAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      runtimeRef:
+        apiGroup: trainer.kubeflow.org
+        kind: TrainingRuntime
+        name: {{ $run.name }}
+      trainer:
+        numNodes: {{ int $run.nodes }}
+        numProcPerNode: {{ int $run.processes }}
+      {{- with pick .Values.runPolicy "activeDeadlineSeconds" "suspend" "managedBy" }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+  {{- end }}
 {{- end -}}

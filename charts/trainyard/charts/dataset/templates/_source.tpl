@@ -1,0 +1,90 @@
+{{/*
+Where the dataset comes from, as JSON: kind, key (of its address) and address. The kind follows from the address that is set; one that a user
+names must agree with it.
+*/}}
+{{- define "dataset.source" -}}
+{{- include "common.once" (list . "Source" "dataset.checkedSource" .) -}}
+{{- end -}}
+
+{{- define "dataset.checkedSource" -}}
+{{- $source := .Values.source -}}
+{{- $keys := dict "kaggle" "competition" "kaggle-dataset" "dataset" "http" "url" "objectstore" "url" "path" "path" -}}
+{{- $set := list -}}
+{{- range list "url" "competition" "dataset" "path" -}}
+{{- if get $source . -}}{{- $set = append $set . -}}{{- end -}}
+{{- end -}}
+{{- $kind := $source.kind -}}
+{{- if not $kind -}}
+{{- if not $set -}}
+{{- fail "\n\ndataset.source is not set: say where the dataset comes from, such as dataset.source.url: https://data.example.com/pets.zip, or set dataset.enabled: false for one that is on the claim.\n" -}}
+{{- end -}}
+{{- if gt (len $set) 1 -}}
+{{- fail (printf "\n\ndataset.source sets %s: keep the one that the dataset comes from.\n" (join " and " $set)) -}}
+{{- end -}}
+{{- $kind = get (dict "competition" "kaggle" "dataset" "kaggle-dataset" "path" "path") (first $set) | default (ternary "http" "objectstore" (regexMatch "^https?://" $source.url)) -}}
+{{- end -}}
+{{- $key := get $keys $kind -}}
+{{- if not $key -}}
+{{- $meant := get (dict "s3" "objectstore" "gs" "objectstore" "gcs" "objectstore" "minio" "objectstore" "bucket" "objectstore" "s3fs" "objectstore" "object-store" "objectstore" "objectStore" "objectstore" "url" "http" "https" "http" "web" "http" "imagenet" "kaggle" "competition" "kaggle" "kaggleDataset" "kaggle-dataset" "folder" "path" "local" "path" "file" "path" "pvc" "path" "claim" "path") $kind -}}
+{{- fail (printf "\n\ndataset.source.kind is %s%s There are http, objectstore, kaggle, kaggle-dataset and path; left out, it follows from the address.\n" $kind (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
+{{- end -}}
+{{- $address := get $source $key -}}
+{{- if not $address -}}
+{{- $hint := ternary " (ImageNet's is imagenet-object-localization-challenge)" "" (eq $kind "kaggle") -}}
+{{- fail (printf "\n\ndataset.source.kind is %s: set dataset.source.%s%s.\n" $kind $key $hint) -}}
+{{- end -}}
+{{- range without $set $key -}}
+{{- fail (printf "\n\ndataset.source.kind is %s, which reads dataset.source.%s, and dataset.source.%s is set too: leave one of them out.\n" $kind $key .) -}}
+{{- end -}}
+{{- if eq $key "url" -}}
+{{- include "dataset.checkUrl" (dict "kind" $kind "url" $address) -}}
+{{- end -}}
+{{- if and (ne $kind "objectstore") (or $source.endpoint $source.anonymous) -}}
+{{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $kind) -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*@" (toString $source.endpoint) -}}
+{{- fail "\n\ndataset.source.endpoint holds a user name or password, which would stand readable in a ConfigMap: take them out, and name a Secret in global.secrets.objectstore.existingSecret.\n" -}}
+{{- end -}}
+{{- mustToJson (dict "kind" $kind "key" $key "address" $address) -}}
+{{- end -}}
+
+{{/* Refuse an address of another kind, one that holds a password, and one of a folder. Call with a dict: kind, url. */}}
+{{- define "dataset.checkUrl" -}}
+{{- if regexMatch "://[^/@]*@" .url -}}
+{{- fail "\n\ndataset.source.url holds a user name or password, which would stand readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" -}}
+{{- end -}}
+{{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
+{{- fail (printf "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http reads https://..., objectstore s3://BUCKET/KEY or gs://BUCKET/KEY).\n" .kind .url) -}}
+{{- end -}}
+{{- if and (eq .kind "objectstore") (or (hasSuffix "/" .url) (not (regexMatch "^[a-z0-9]+://[^/]+/." .url))) -}}
+{{- fail (printf "\n\ndataset.source.url is %s, which names no archive: write the address of one zip or tar, such as s3://datasets/pets.zip.\n" .url) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings of the preparation, as JSON. */}}
+{{- define "dataset.config" -}}
+{{- $from := include "dataset.source" . | fromJson -}}
+{{- $config := dict -}}
+{{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
+{{- $_ := set $config "source" (dict "kind" $from.kind $from.key $from.address) -}}
+{{- range $name, $setting := pick .Values.source "endpoint" "anonymous" -}}
+{{- if $setting -}}{{- $_ := set $config.source $name $setting -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}
+{{- mustToPrettyJson $config -}}
+{{- end -}}
+
+{{/*
+The Secret that a kind's credentials come from: its name under global.secrets, or nothing. A web server's is optional in any case: most ask for
+none.
+*/}}
+{{- define "dataset.secret" -}}
+{{- $kind := (include "dataset.source" . | fromJson).kind -}}
+{{- if hasPrefix "kaggle" $kind -}}
+kaggle
+{{- else if and (eq $kind "objectstore") (not .Values.source.anonymous) -}}
+objectstore
+{{- else if and (eq $kind "http") (include "common.secretRequired" (list . "http")) -}}
+http
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,14 @@
+{{/* The Secret of a password that stands in values. */}}
+{{- define "filebrowser.passwordSecret" -}}
+{{- if .Values.auth.password }}
+apiVersion: v1
+kind: Secret
+metadata:
+  name: {{ include "filebrowser.secret" . }}
+  labels:
+    {{- include "common.labels" . | nindent 4 }}
+type: Opaque
+data:
+  password: {{ .Values.auth.password | b64enc | quote }}
+{{- end }}
+{{- end -}}

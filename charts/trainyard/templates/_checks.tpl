@@ -1,0 +1,139 @@
+{{/*
+Refuse, in words, what no single part can see. It stands in the template that Helm renders first, so that a misspelt key is said before
+what follows from it.
+*/}}
+{{- define "trainyard.check" -}}
+{{- with include "trainyard.keyErrors" . | trim -}}
+{{- fail (printf "\n\n%s\n" .) -}}
+{{- end -}}
+{{- include "trainyard.checkOperator" . -}}
+{{- with include "trainyard.missing" . | trim -}}
+{{- fail (printf "\n\nPlease set:\n  %s\n" (replace "\n" "\n  " .)) -}}
+{{- end -}}
+{{- include "trainyard.checkImage" . -}}
+{{- include "trainyard.checkWriters" . -}}
+{{- include "trainyard.checkClaims" . -}}
+{{- end -}}
+
+{{/* Refuse an operator that is none. */}}
+{{- define "trainyard.checkOperator" -}}
+{{- $operator := .Values.global.training.operator -}}
+{{- if and $operator (not (has $operator (list "pytorchjob" "mpijob" "trainjob"))) -}}
+{{- $meant := get (dict "pytorch" "pytorchjob" "torch" "pytorchjob" "torchrun" "pytorchjob" "ddp" "pytorchjob" "fsdp" "pytorchjob" "training-operator" "pytorchjob" "mpi" "mpijob" "horovod" "mpijob" "hvd" "mpijob" "mpirun" "mpijob" "mpi-operator" "mpijob" "trainer" "trainjob" "kubeflow-trainer" "trainjob" "v2" "trainjob") (lower $operator) -}}
+{{- if has (lower $operator) (list "pytorchjob" "mpijob" "trainjob") -}}{{- $meant = lower $operator -}}{{- end -}}
+{{- fail (printf "\n\nglobal.training.operator is %s%s There are pytorchjob, mpijob and trainjob.\n" $operator (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a user must say and has not, a line each, for all parts at once. */}}
+{{- define "trainyard.missing" -}}
+{{- $facts := include "trainyard.facts" . | fromJson -}}
+{{- $image := .Values.global.image -}}
+{{- $untagged := false -}}
+{{- $pulling := list -}}
+{{- range without $facts.parts "storage" "secrets" -}}
+{{- $own := (index $.Values .).image -}}
+{{- $pulling = append $pulling . -}}
+{{- if and (not $own.digest) (not (get $own "tag")) -}}{{- $untagged = true -}}{{- end -}}
+{{- end -}}
+{{- $without := list -}}
+{{- if and $pulling (not $image.registry) (not (and (eq (join "" $pulling) "filebrowser") .Values.filebrowser.image.registry)) -}}
+{{- $without = append $without "global.image.registry (registry and folder that hold the images, such as registry.example.com/team)" -}}
+{{- end -}}
+{{- if and $untagged (not $image.tag) -}}
+{{- $without = append $without "global.image.tag (as `make push REGISTRY=...` prints it)" -}}
+{{- end -}}
+{{- with $without }}
+{{ join " and " . }}
+{{- end -}}
+{{- with .Values.dataset.source -}}
+{{- if and $.Values.dataset.enabled (not (or .kind .url .competition .dataset .path)) }}
+dataset.source: where the dataset comes from, such as dataset.source.url=https://data.example.com/pets.zip; or dataset.enabled=false for one that is on the claim
+{{- end -}}
+{{- end -}}
+{{- $lines := list -}}
+{{- range $job, $training := include "trainyard.trainings" . | fromJson -}}
+{{- $keys := list -}}
+{{- if not $training.nodes -}}{{- $keys = append $keys "global.training.nodes (pods that train)" -}}{{- end -}}
+{{- if not (or $training.gpusPerNode $training.processesPerNode) -}}
+{{- $keys = append $keys "global.training.gpusPerNode (GPUs of each; on the CPU: global.training.processesPerNode)" -}}
+{{- end -}}
+{{- with $keys -}}{{- $lines = append $lines (join " and " .) -}}{{- end -}}
+{{- end -}}
+{{- range $lines | uniq }}
+{{ . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse images that nobody could pull, and a tag that nothing reads. */}}
+{{- define "trainyard.checkImage" -}}
+{{- $facts := include "trainyard.facts" . | fromJson -}}
+{{- range $key, $registry := dict "global.image.registry" .Values.global.image.registry "filebrowser.image.registry" (dig "image" "registry" "" .Values.filebrowser) -}}
+{{- if contains "://" $registry -}}
+{{- fail (printf "\n\n%s is %s: leave out the scheme, as in %s.\n" $key $registry (regexReplaceAll "^[a-z]+://" $registry "" | trimSuffix "/")) -}}
+{{- end -}}
+{{- $last := splitList "/" $registry | last -}}
+{{- $whole := or (contains "@" $registry) (regexMatch ":[0-9]*[^0-9]" $last) (and (contains "/" $registry) (contains ":" $last)) -}}
+{{- if or $whole (regexMatch "^trainyard-(pytorch|horovod|filebrowser)$" $last) -}}
+{{- fail (printf "\n\n%s is %s, which names an image: write its registry and folder, such as registry.example.com/team, and the tag in %s.\n" $key $registry (replace "registry" "tag" $key)) -}}
+{{- end -}}
+{{- end -}}
+{{- $pulling := without $facts.parts "storage" "secrets" -}}
+{{- $reads := not $pulling -}}
+{{- range $pulling -}}
+{{- $own := (index $.Values .).image -}}
+{{- if not (or $own.digest (get $own "tag")) -}}{{- $reads = true -}}{{- end -}}
+{{- end -}}
+{{- if and .Values.global.image.tag (not $reads) -}}
+{{- fail (printf "\n\nglobal.image.tag is %s, and every image has a digest, which wins: leave the tag or a digest out.\n" .Values.global.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse two jobs that would write the same run directory. */}}
+{{- define "trainyard.checkWriters" -}}
+{{- $writers := dict -}}
+{{- $trainings := include "trainyard.trainings" . | fromJson -}}
+{{- range $job := include "trainyard.trains" . | fromJsonArray -}}
+{{- $name := (get $trainings $job).name | default $job -}}
+{{- with get $writers $name -}}
+{{- fail (printf "\n\n%s and %s would share the run %s, and one run directory has one writer: set global.training.operator to train by one of them, leave global.training.name empty, or set %s.training.name and %s.training.name.\n" . $job $name . $job) -}}
+{{- end -}}
+{{- $_ := set $writers $name $job -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse claims that are said in two ways or in none, and access modes with which the pods would wait for each other. */}}
+{{- define "trainyard.checkClaims" -}}
+{{- $trainings := include "trainyard.trainings" . | fromJson -}}
+{{- range $which := list "data" "results" -}}
+{{- $path := printf "global.storage.%s" $which -}}
+{{- $claim := index $.Values.global.storage $which -}}
+{{- if $claim.existingClaim -}}
+{{- $described := list -}}
+{{- range list "size" "storageClass" "volumeName" "accessModes" "annotations" -}}
+{{- if get $claim . -}}{{- $described = append $described . -}}{{- end -}}
+{{- end -}}
+{{- with $described -}}
+{{- $keys := join " and " . -}}
+{{- fail (printf "\n\n%s.existingClaim names a claim that is there, %s, and %s describes one to make: leave %s out, or existingClaim. An empty value takes back one from an earlier file: --set %s.%s=\n" $path $claim.existingClaim $keys $keys $path (first .)) -}}
+{{- end -}}
+{{- else if not $.Values.storage.enabled -}}
+{{- fail (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}
+{{- end -}}
+{{- if eq (join "," $claim.accessModes) "ReadWriteOncePod" -}}
+{{- $pods := ternary 1 0 (and (eq $which "data") $.Values.dataset.enabled) -}}
+{{- if $.Values.filebrowser.enabled -}}{{- $pods = add $pods 1 -}}{{- end -}}
+{{- range $job, $training := $trainings -}}
+{{- $pods = add $pods (int $training.nodes) (ternary 1 0 (and (eq $job "mpijob") (eq $which "results"))) -}}
+{{- end -}}
+{{- if gt (int $pods) 1 -}}
+{{- fail (printf "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: set ReadWriteMany (ReadWriteOnce where all run on one node).\n" $path (int $pods)) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (join "," $claim.accessModes) "ReadOnlyMany" -}}
+{{- if or (eq $which "results") $.Values.dataset.enabled -}}
+{{- fail (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n" $path (ternary ", or dataset.enabled: false for a dataset that is on the volume" "" (eq $which "data"))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

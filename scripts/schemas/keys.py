@@ -1,0 +1,79 @@
+"""The book of keys from which the chart's templates say what is wrong with a name or a text (templates/_keys.tpl)."""
+
+from typing import Any
+
+from bundle import REF, Schema, is_text, said_in_words
+
+# A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
+# texts, "[]" for any list, "{}" for any map, 2 for a number, 3 for a whole one, 1 for what Helm's schema says.
+Shape = dict[str, Any] | str | int
+TYPES = {"object": "{}", "number": 2, "integer": 3}
+OTHER = "~"  # below it stand pairs of a pattern and a shape, for keys that users name
+
+
+class Book:
+    """Collects the shapes of all keys, and the maps and formats that they refer to."""
+
+    def __init__(self, pool: Schema) -> None:
+        self._pool = pool
+        self.shared: dict[str, Shape] = {}
+        self.formats: dict[str, Schema] = {}
+
+    def shape(self, schema: Schema) -> Shape:
+        """Return the shape of a value."""
+        if "$ref" in schema:
+            return self._named(schema["$ref"].removeprefix(REF))
+        if "properties" in schema:
+            return self._map(schema)
+        if schema.get("type") == "array":
+            inner = self.shape(schema.get("items", {}))
+            return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
+        return TYPES[schema["type"]] if said_in_words(schema) else 1
+
+    def _named(self, name: str) -> Shape:
+        """Return the shape of a definition; Kubernetes' own are closed by Helm's schema."""
+        if name.startswith("k8s."):
+            return 1
+        target = self._pool[name]
+        if is_text(target):
+            self.formats[name] = {key: target[key] for key in ("pattern", "say", "numbers") if key in target}
+            return f"={name}"
+        if "properties" not in target:
+            return self.shape(target)
+        if name not in self.shared:
+            self.shared[name] = 1  # it may refer to itself
+            self.shared[name] = self._map(target)
+        return f"#{name}"
+
+    def _map(self, schema: Schema) -> dict[str, Any]:
+        found: dict[str, Any] = {key: self.shape(value) for key, value in schema["properties"].items()}
+        if others := schema.get("patternProperties"):
+            found[OTHER] = [[pattern, self.shape(value)] for pattern, value in others.items()]
+        return found
+
+
+def book(umbrella: Schema, pool: Schema, lists: dict[str, str], maps: dict[str, str]) -> Schema:
+    """Return what files/keys.json holds."""
+    made = Book(pool)
+    keys = made.shape(umbrella)
+    assert isinstance(keys, dict)
+    return {"keys": keys, "shared": made.shared, "formats": made.formats, "lists": lists, "maps": maps}
+
+
+def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:
+    """Return the paths at which each key stands; what a job overrides of the training stands under `global` alone."""
+    found: dict[str, list[str]] = {}
+
+    def walk(node: Schema, path: str) -> None:
+        for key, shape in node.items():
+            if key == OTHER:
+                continue
+            here = f"{path}.{key}" if path else key
+            if len(found.setdefault(key, [])) < most:
+                found[key].append(here)
+            inner = shared[shape[1:]] if isinstance(shape, str) and shape.startswith("#") else shape
+            if isinstance(inner, dict) and shape != "#training":
+                walk(inner, here)
+
+    walk(keys, "")
+    return {key: paths for key, paths in sorted(found.items()) if paths}

@@ -1,0 +1,133 @@
+"""Typical mistakes in values, and what the chart says of each: a part of it that names what to write."""
+
+from typing import NamedTuple
+
+from . import helm
+
+TRAINING, BATCH = "global.training", "global.training.config.batch"
+BASE: helm.Values = {
+    "global": {
+        "image": {"registry": "registry.example.com/team", "tag": "0.1.0"},
+        "training": {"nodes": 2, "gpusPerNode": 8},
+    },
+    "dataset": {"source": {"url": "https://data.example.com/pets.zip"}},
+}
+
+
+class Mistake(NamedTuple):
+    """Values laid over the base (None: none at all), options of Helm, and what is said."""
+
+    values: helm.Values | None
+    said: str
+    options: tuple[str, ...] = ()
+
+
+def volumes(name: str, path: str) -> helm.Values:
+    """Values with a volume and its mount."""
+    mount = helm.at(f"{TRAINING}.extraVolumeMounts", [{"name": name, "mountPath": path}])
+    return helm.merged(helm.at(f"{TRAINING}.extraVolumes", [{"name": name, "emptyDir": {}}]), mount)
+
+
+MISTAKES = {
+    "nothing at all": Mistake(None, "global.training.nodes (pods that train) and global.training.gpusPerNode"),
+    "registry with a scheme": Mistake(
+        helm.at("global.image.registry", "https://registry.example.com/team"), "leave out the scheme"
+    ),
+    "an image as registry": Mistake(
+        helm.at("global.image.registry", "registry.example.com/team/trainyard-pytorch:1.0"), "write its registry and"
+    ),
+    "a mount at /tmp": Mistake(volumes("scratch", "/tmp"), "choose another path"),
+    "a mount without its volume": Mistake(
+        helm.at(f"{TRAINING}.extraVolumeMounts", [{"name": "cache", "mountPath": "/cache"}]),
+        "add it to global.training.extraVolumes",
+    ),
+    "a volume called data": Mistake(volumes("data", "/scratch"), "the pod has one of that name already"),
+    "operator: Exist": Mistake(
+        helm.at("global.scheduling.tolerations", [{"key": "nvidia.com/gpu", "operator": "Exist"}]),
+        "value must be one of '', 'Exists', 'Equal'",
+    ),
+    "a password in the URL": Mistake(
+        helm.at("dataset.source.url", "https://ada:secret@data.example.com/pets.zip"),
+        "name a Secret with the key netrc in global.secrets.http.existingSecret",
+    ),
+    "both batches": Mistake(helm.at(BATCH, {"global": 256, "per_process": 32}), "keep global"),
+    "a claim and its size": Mistake(
+        helm.at("global.storage.data", {"existingClaim": "imagenet", "size": "300Gi"}), "leave size out"
+    ),
+    "memory: 64GB": Mistake(
+        helm.at(f"{TRAINING}.resources.limits.memory", "64GB"), "write a quantity of bytes, such as 16Gi (G, not GB)"
+    ),
+    "env as a map": Mistake(
+        helm.at(f"{TRAINING}.env", {"NCCL_DEBUG": "INFO"}), "write a list, such as [{name: NCCL_DEBUG, value: INFO}]"
+    ),
+    "tolerations as a map": Mistake(
+        helm.at("global.scheduling.tolerations", {"key": "gpu"}), "write a list, such as [{key: nvidia.com/gpu"
+    ),
+    "a tag of digits": Mistake({}, "use --set-string", ("--set", "global.image.tag=20260101")),
+    "a rate by --set": Mistake(
+        {},
+        "--set-json global.training.config.optimizer.lr=0.1",
+        ("--set", "global.training.config.optimizer.lr=0.1"),
+    ),
+    "nodes in quotes": Mistake(helm.at(f"{TRAINING}.nodes", "2"), "write it without quotes"),
+    "half a node": Mistake(helm.at(f"{TRAINING}.nodes", 1.5), "write a whole number"),
+    "a group in quotes": Mistake(
+        helm.at("global.storage.supplementalGroups", ["3000"]),
+        "at '/global/storage/supplementalGroups/0': got string, want integer",
+    ),
+    "kind: s3": Mistake(
+        helm.at("dataset.source", {"kind": "s3", "url": "s3://bucket/pets.zip"}), "did you mean objectstore?"
+    ),
+    "another address than the kind's": Mistake(
+        helm.at("dataset.source", {"kind": "http", "url": "s3://bucket/pets.zip"}), "leave the kind out, or correct"
+    ),
+    "two addresses": Mistake(
+        helm.at("dataset.source.competition", "imagenet-object-localization-challenge"), "keep the one that"
+    ),
+    "a kind without its address": Mistake(
+        helm.at("dataset.source", {"kind": "http", "url": ""}), "set dataset.source.url"
+    ),
+    "an unknown form": Mistake(helm.at("pytorchjob.form", "gang"), "value must be one of 'master', 'elastic'"),
+    "an unknown operator": Mistake(helm.at(f"{TRAINING}.operator", "horovod"), "did you mean mpijob?"),
+    "a misspelt key": Mistake(helm.at(f"{TRAINING}.gpuPerNode", 8), "did you mean gpusPerNode?"),
+    "a key without its end": Mistake(
+        helm.at("global.scheduling.priorityClass", "high"), "did you mean priorityClassName?"
+    ),
+    "pytorchjob.resources": Mistake(
+        helm.at("pytorchjob.resources", {"limits": {"memory": "64Gi"}}),
+        "write global.training.resources, or pytorchjob.training.resources for this job alone",
+    ),
+    "pytorchjob.nodes": Mistake(
+        helm.at("pytorchjob.nodes", 4),
+        "write global.training.nodes, or pytorchjob.training.nodes for this job alone",
+    ),
+    "a switch for W&B": Mistake(helm.at("wandb.enabled", True), "write global.secrets.wandb"),
+    "null for no placement": Mistake(helm.at("dataset.scheduling.nodeSelector", None), "{} for none"),
+    "GPUs under resources": Mistake(
+        helm.at(f"{TRAINING}.resources.limits", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
+    ),
+    "shared memory above the limit": Mistake(
+        helm.merged(helm.at(f"{TRAINING}.shmSize", "64Gi"), helm.at(f"{TRAINING}.resources.limits.memory", "32Gi")),
+        "does not fit into global.training.resources.limits.memory",
+    ),
+    "tag: latest": Mistake(helm.at("global.image.tag", "latest"), "set the tag that `make push REGISTRY=...` prints"),
+    "one run of two jobs": Mistake(
+        helm.merged(
+            helm.at(f"{TRAINING}.name", "first"),
+            helm.at("pytorchjob.enabled", True),
+            helm.at("mpijob.enabled", True),
+        ),
+        "set global.training.operator to train by one of them",
+    ),
+    "several MIG devices in a pod": Mistake(
+        helm.at(f"{TRAINING}.gpuResource", "nvidia.com/mig-3g.40gb"), "Set gpusPerNode: 1"
+    ),
+    "an MPIJob as the platform's user": Mistake(
+        helm.merged(helm.at("global.storage.uid", "platform"), helm.at(f"{TRAINING}.operator", "mpijob")),
+        "set a uid that the namespace may use",
+    ),
+    "user 0": Mistake(helm.at("global.storage.uid", 0), "root is asked for by global.training.unrestricted.runAsRoot"),
+    "one node's claim for two pods": Mistake(
+        helm.at("global.storage.results.accessModes", ["ReadWriteOncePod"]), "ReadWriteMany"
+    ),
+}

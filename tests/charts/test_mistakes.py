@@ -1,0 +1,99 @@
+"""Typical mistakes are said in words, once, on both Helms, and say what to write."""
+
+import re
+import subprocess
+
+import pytest
+import yaml
+
+from . import helm
+from .mistakes import BASE, MISTAKES, TRAINING
+
+
+def refuse(program: str, values: helm.Values | None, options: tuple[str, ...]) -> str:
+    """Return all that Helm prints of values that it must refuse."""
+    laid = {} if values is None else helm.merged(BASE, values)
+    done = subprocess.run(
+        [helm.BIN / program, "template", "demo", helm.CHART, "-n", "vision", "-f", "-", *options],
+        input=yaml.safe_dump(laid), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode, done.stdout[:500]
+    assert done.stdout == ""
+    return done.stderr
+
+
+def words(text: str) -> list[str]:
+    """What is said, without what the Helms put around it."""
+    lines = [re.sub(r"^(level=ERROR msg=)?Error: ", "", line.strip()) for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith(("Use --debug", "execution error at"))]
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_it_is_said_what_to_write(name: str):
+    mistake = MISTAKES[name]
+    texts = [refuse(program, mistake.values, mistake.options) for program in helm.HELMS]
+    for text in texts:
+        assert text.count(mistake.said) == 1, text
+        assert "coalesce" not in text
+        assert "warning" not in text.lower()
+        assert len(words(text)) <= 4, text
+        assert "pattern" not in text, "a pattern says nothing to people"
+    assert words(texts[0]) == words(texts[1])
+
+
+def rendered(values: helm.Values) -> list[helm.Values]:
+    return helm.documents(helm.template(helm.merged(BASE, values)))
+
+
+def test_an_address_alone_is_what_is_fetched():
+    found = [one["data"]["prepare.json"] for one in rendered({}) if "prepare.json" in (one.get("data") or {})]
+    assert len(found) == 1
+    assert "https://data.example.com/pets.zip" in found[0]
+    assert "kaggle" not in found[0]
+
+
+@pytest.mark.parametrize(("job", "kind"), [("mpijob", "MPIJob"), ("trainjob", "TrainJob")])
+def test_another_job_that_is_enabled_trains_alone(job: str, kind: str):
+    kinds = {one["kind"] for one in rendered(helm.at(f"{job}.enabled", True))}
+    assert kinds & {"PyTorchJob", "MPIJob", "TrainJob"} == {kind}
+
+
+def test_both_train_where_values_say_both():
+    kinds = {
+        one["kind"]
+        for one in rendered(helm.merged(helm.at("mpijob.enabled", True), helm.at("pytorchjob.enabled", True)))
+    }
+    assert {"PyTorchJob", "MPIJob"} <= kinds
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        helm.at(f"{TRAINING}.env", [{"name": "NCCL_NET_GDR_LEVEL", "value": "PIX"}]),
+        helm.at(
+            f"{TRAINING}.env",
+            [{"name": "NCCL_IB_DISABLE", "value": "1"}, {"name": "UCX_NET_DEVICES", "value": "eth0"}],
+        ),
+        helm.merged(
+            helm.at(f"{TRAINING}.resources.limits", {"vpc.amazonaws.com/efa": 4}),
+            helm.at(f"{TRAINING}.env", [{"name": "FI_PROVIDER", "value": "efa"}]),
+        ),
+    ],
+    ids=["Google's", "TCP by choice", "EFA under resources"],
+)
+def test_environment_that_asks_for_no_device_is_accepted(values: helm.Values):
+    assert rendered(values)
+
+
+DESCRIBED = {"digest", "password"}  # an example of 64 digits, or of a password, would be none
+
+
+def test_every_format_of_a_text_has_examples_that_fit_it():
+    known = helm.json.loads((helm.CHART / "files" / "keys.json").read_text())["formats"]
+    assert len(known) > 20
+    for name, form in known.items():
+        _, such, after = form["say"].partition("such as ")
+        assert such or name in DESCRIBED, f"{name}: {form['say']}"
+        examples = re.split(r",? or |, ", after.split(";")[0].split(" (")[0]) if such else []
+        for example in (one for one in examples if " " not in one):
+            assert re.search(form["pattern"], example), f"{name}: {example!r} does not fit {form['pattern']!r}"

@@ -1,0 +1,193 @@
+"""Rules that clusters of others have: users from a range alone, and nodes for each kind of pod.
+
+OpenShift's SecurityContextConstraints are stood in for by a ValidatingAdmissionPolicy, which refuses what they refuse;
+it gives no user, so that pods without one run as the image's.
+"""
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e import cluster, misconfigured
+from tests.e2e.cluster import get, kubectl, until, why
+from tests.e2e.owners import LABELS
+from tests.e2e.saying import says
+
+pytestmark = [pytest.mark.e2e, pytest.mark.takes(90)]
+FIRST, LAST = 1000730000, 1000739999
+SMALL = {
+    "nodes": 2, "gpusPerNode": 0, "processesPerNode": 1, "recipe": "demo", "shmSize": "64Mi",
+    "config": {"max_steps": 2, "batch": {"global": 16}, "wandb": {"mode": "off"}},
+    "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
+}  # fmt: skip
+
+
+def within(field: str) -> str:
+    """Return the rule, in CEL, that a user or group is left to the platform or from the range."""
+    return f"!has({field}) || ({field} >= {FIRST} && {field} <= {LAST})"
+
+
+def users_from_a_range(namespace: str, name: str) -> list[dict]:
+    """Describe a policy and its binding that hold for one namespace's pods, as restricted-v2 holds for a project's."""
+    pod = "object.spec.securityContext"
+    rules = {
+        f"!has({pod}) || {within(f'{pod}.runAsUser')}": f"runAsUser must be in {FIRST}-{LAST}",
+        f"!has({pod}) || {within(f'{pod}.fsGroup')}": f"fsGroup must be in {FIRST}-{LAST}",
+        "object.spec.containers.all(c, !has(c.securityContext) || "
+        f"{within('c.securityContext.runAsUser')})": f"a container's runAsUser must be in {FIRST}-{LAST}",
+    }
+    matches = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}
+    what = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}
+    meta = {"name": name, "labels": LABELS}
+    return [
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": meta,
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [what]},
+                "validations": [{"expression": rule, "message": said} for rule, said in rules.items()],
+            },
+        },
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": meta,
+            "spec": {"policyName": name, "validationActions": ["Deny"], "matchResources": matches},
+        },
+    ]
+
+
+@pytest.fixture(scope="module")
+def project(namespace, archive) -> Iterator[str]:
+    """The namespace, with the archive's server in it, under such a policy."""
+    name = f"users-{secrets.token_hex(3)}"
+    misconfigured.apply(namespace, *users_from_a_range(namespace, name))
+
+    def refused() -> bool:
+        tried = ("run", "probe", "-n", namespace, "--image=none", "--dry-run=server")
+        over = json.dumps({"spec": {"securityContext": {"runAsUser": 1}}})
+        return "runAsUser must be" in cluster.run("kubectl", *tried, f"--overrides={over}", check=False).stderr
+
+    try:
+        until("the policy is enforced", refused)
+        yield namespace
+    finally:
+        for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
+            kubectl("delete", kind, name, "--ignore-not-found")
+
+
+def openshift(tmp_path: Path, **over: object) -> Path:
+    """Return the published values for OpenShift, with this machine's storage, archive and no GPUs."""
+    values = yaml.safe_load((cluster.ROOT / "examples/clusters/openshift.yaml").read_text())
+    shared = values["global"]
+    del shared["image"], shared["scheduling"]
+    for claim in ("data", "results"):
+        shared["storage"][claim] = {"size": "1Gi"}
+    shared["storage"] |= over
+    shared["dataset"] = {"name": "fashion"}
+    shared["training"] = SMALL
+    values["dataset"] = {"source": {"url": "http://archive/fashion.zip"}, "scheduling": {"nodeSelector": {}}}
+    path = tmp_path / "values.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def phases(namespace: str, release: str) -> dict[str, str]:
+    """Return the phases of a release's pods, by name."""
+    pods = get("pods", namespace, "-l", f"app.kubernetes.io/instance={release}")
+    return {pod["metadata"]["name"]: pod["status"]["phase"] for pod in pods}
+
+
+def test_the_example_of_openshift_trains_where_only_a_range_of_users_is_admitted(project, install, tmp_path):
+    install("shift", project, values=openshift(tmp_path))
+    try:
+        until(lambda: why("shift", project), lambda: set(phases(project, "shift").values()) == {"Succeeded"})
+        for pod in get("pods", project, "-l", "app.kubernetes.io/instance=shift"):
+            assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod["spec"]["securityContext"])
+    finally:
+        cluster.helm("uninstall", "shift", "-n", project, "--wait", "--ignore-not-found")
+
+
+def test_another_user_is_refused_and_the_remedy_is_named(project, install, tmp_path):
+    install("other", project, values=openshift(tmp_path, uid=1000))
+    try:
+        said = says("other", project, "runAsUser must be in")
+        assert "set global.storage.uid: platform" in said
+        assert phases(project, "other") == {}
+    finally:
+        cluster.helm("uninstall", "other", "-n", project, "--wait", "--ignore-not-found")
+
+
+def test_a_user_of_the_range_is_admitted(project, install, tmp_path):
+    install("ranged", project, "--set", "pytorchjob.enabled=false", values=openshift(tmp_path, uid=FIRST, gid=FIRST))
+    try:
+        until(lambda: why("ranged", project), lambda: "Succeeded" in phases(project, "ranged").values())
+        (pod,) = get("pods", project, "-l", "app.kubernetes.io/instance=ranged")
+        assert pod["spec"]["securityContext"]["runAsUser"] == FIRST
+    finally:
+        cluster.helm("uninstall", "ranged", "-n", project, "--wait", "--ignore-not-found")
+
+
+@pytest.fixture(scope="module")
+def two_nodes(namespace) -> Iterator[tuple[str, str]]:
+    """The names of two nodes that take pods, labelled `role.test=workers` and `role.test=rest`."""
+    nodes = [
+        node["metadata"]["name"]
+        for node in json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+        if not node["spec"].get("unschedulable") and not node["spec"].get("taints")
+    ]
+    if len(nodes) < 2:
+        pytest.skip("this cluster has one node that takes pods, and the test wants two")
+    for node, role in zip(nodes, ("workers", "rest"), strict=False):
+        kubectl("label", "node", node, f"role.test={role}", "--overwrite")
+    yield nodes[0], nodes[1]
+    for node in nodes[:2]:
+        kubectl("label", "node", node, "role.test-")
+
+
+APART = [
+    "--set", "global.training.operator=mpijob,global.training.config.max_steps=2",
+    "--set", "mpijob.runPolicy.suspend=false",
+]  # fmt: skip
+
+
+def on_nodes(namespace: str, release: str) -> dict[str, set[str]]:
+    """Return the nodes of a release's pods, by what they are: dataset, launcher or worker."""
+    found: dict[str, set[str]] = {}
+    for pod in get("pods", namespace, "-l", f"app.kubernetes.io/instance={release}"):
+        labels = pod["metadata"]["labels"]
+        role = labels.get("training.kubeflow.org/job-role", labels["app.kubernetes.io/name"])
+        found.setdefault(role, set()).add(pod["spec"].get("nodeName", ""))
+    return found
+
+
+def test_launcher_and_dataset_run_on_another_node_than_the_workers(namespace, archive, install, two_nodes):
+    settings = "global.scheduling.nodeSelector.role\\.test=workers"
+    others = ",".join(f"{part}.scheduling.nodeSelector.role\\.test=rest" for part in ("mpijob.launcher", "dataset"))
+    install("apart", namespace, *APART, "--set", f"{settings},{others}")
+    try:
+        until(lambda: why("apart", namespace), lambda: "launcher" in on_nodes(namespace, "apart"))
+        until(lambda: why("apart", namespace), lambda: "" not in set().union(*on_nodes(namespace, "apart").values()))
+        workers, rest = two_nodes
+        assert on_nodes(namespace, "apart") == {"dataset": {rest}, "launcher": {rest}, "worker": {workers}}
+    finally:
+        cluster.helm("uninstall", "apart", "-n", namespace, "--wait", "--ignore-not-found")
+
+
+def test_a_part_leaves_the_nodes_of_the_others(namespace, archive, install):
+    """On one node: where the trainers find none, the dataset is prepared all the same."""
+    nowhere = "global.scheduling.nodeSelector.no=where"
+    own = "dataset.scheduling.nodeSelector.kubernetes\\.io/os=linux"
+    install("leaves", namespace, *APART, "--set", f"{nowhere},{own}")
+    try:
+        until(lambda: why("leaves", namespace), lambda: "Complete" in why("leaves", namespace))
+        assert on_nodes(namespace, "leaves")["worker"] == {""}
+        assert "no node carries the labels" in why("leaves", namespace)
+    finally:
+        cluster.helm("uninstall", "leaves", "-n", namespace, "--wait", "--ignore-not-found")
