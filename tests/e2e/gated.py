@@ -26,7 +26,7 @@ def settings(first: int, env: int) -> list[str]:
         "config.model.name": MODEL,
         "config.log.console_seconds": 0.001,  # every step, so that the log tells where a run is held
     }
-    flags = {True: "--set-string", False: "--set"}
+    flags = {True: "--set-string", False: "--set-json"}
     return [part for key, value in values.items()
             for part in (flags[isinstance(value, str)], f"global.training.{key}={value}")]  # fmt: skip
 
