@@ -47,7 +47,7 @@ def log_reader(namespace: str) -> Callable[[str, str], str]:
         when, line = kept.get((pod, container), (-EVERY, ""))
         if time.monotonic() - when >= EVERY:
             with contextlib.suppress(UnreachableError):  # while the API server is away, the line of before counts
-                line = kube.logs(pod, namespace, container, tail=1).strip()
+                line = kube.logs(pod, namespace, container, tail=1, timeout=10).strip()
             kept[pod, container] = time.monotonic(), line
         return line
 

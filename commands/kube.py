@@ -247,12 +247,12 @@ def delete(kind: str, namespace: str, name: str) -> None:
             raise
 
 
-def logs(pod: str, namespace: str, container: str = "", tail: int | None = None) -> str:
+def logs(pod: str, namespace: str, container: str = "", tail: int | None = None, timeout: float = TIMEOUT) -> str:
     """Return a pod's log or its last lines, or nothing where the container has not started or nobody has its log."""
     query = {"container": container, "tailLines": tail}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
     try:
-        answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=10)
+        answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=timeout)
         return answer.data.decode(errors="replace")
     except RefusedError:
         return ""
