@@ -4,6 +4,7 @@ import importlib.util
 import sys
 
 if importlib.util.find_spec("kubernetes") is None:
-    remedy = "run `scripts/bootstrap python` in this checkout, or `pip install 'kubernetes>=35'` for this Python"
-    print(f"error: {sys.executable} has no package kubernetes, the client of the cluster: {remedy}", file=sys.stderr)
+    remedy = "python3 -m venv .venv && .venv/bin/pip install 'kubernetes>=35'"
+    text = f"error: {sys.executable} has no package kubernetes, the cluster's client; in this checkout: {remedy}"
+    print(f"{text} (or scripts/bootstrap python, which installs all that the tests need)", file=sys.stderr)
     sys.exit(2)

@@ -81,7 +81,8 @@ def test_a_python_without_the_client_says_what_to_install(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "has no package kubernetes" in done.stderr
-    assert "scripts/bootstrap python" in done.stderr
+    assert "python3 -m venv .venv && .venv/bin/pip install 'kubernetes>=35'" in done.stderr
+    assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -1,6 +1,7 @@
 """What the end-to-end tests do to a cluster: helm, kubectl, and waiting for what a release becomes.
 
-What is read again and again is read by the commands' own client: a process of kubectl costs eighty times as much (90 ms of processor time).
+What is read again and again is read by the commands' own client: a process of kubectl costs 90 ms of processor time,
+eighty times as much.
 """
 
 import contextlib
