@@ -4,7 +4,7 @@ import functools
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment
 
@@ -18,6 +18,20 @@ from commands.errors import KubeError
 ROOT = Path(__file__).resolve().parents[1]
 
 
+class Client(NamedTuple):
+    """Connections to an API server, and what they are made by.
+
+    The package's own requests have changed from one major version to the next; these two have not.
+    """
+
+    settings: Any  # a kubernetes.client.Configuration
+    pool: urllib3.PoolManager
+
+    def login(self) -> dict[str, str]:
+        """Return the headers that say who asks; a login that has expired is renewed."""
+        return {one["key"]: one["value"] for one in self.settings.auth_settings().values()}
+
+
 def kubeconfig() -> str:
     """Return the user's KUBECONFIG, else that of `make cluster` where it is, else kubectl's own place."""
     own = ROOT / "build" / "kubeconfig"
@@ -25,7 +39,7 @@ def kubeconfig() -> str:
 
 
 @functools.cache
-def client() -> Any:
+def client() -> Client:
     """Return the client, connected as the kubeconfig's current context says, else as a pod of the cluster is.
 
     Raises KubeError where there is neither.
@@ -52,7 +66,7 @@ def client() -> Any:
     settings.no_proxy = None  # it has been looked at
     settings.connection_pool_maxsize = 32
     settings.retries = urllib3.Retry(connect=0, read=1, redirect=0, other=0)  # a kept connection may have been closed
-    return kubernetes.client.ApiClient(settings)
+    return Client(settings, kubernetes.client.rest.RESTClientObject(settings).pool_manager)
 
 
 def proxy_url(config: dict, cluster: str) -> str:

@@ -12,8 +12,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
-from kubernetes.client import ApiException
+from urllib3 import HTTPResponse, Timeout
 from urllib3.exceptions import HTTPError
 
 from commands import connection
@@ -24,15 +25,15 @@ WATCH = 240  # seconds after which the server ends a watch, to be begun again
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-def said(error: Any) -> str:
+def said(status: int, body: bytes) -> str:
     """Return what an API server says of a refusal, with the remedy where one is known."""
-    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+    text = body.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, AttributeError):
-        body = json.loads(body).get("message", body)
-    text = body.strip() or f"{error.status} {error.reason}"
-    if error.status == 401:
+        text = json.loads(text).get("message", text)
+    text = text or f"HTTP status {status}"
+    if status == 401:
         return f"the API server does not know this user ({text}): log in again, or name another KUBECONFIG"
-    if error.status == 403:
+    if status == 403:
         return f"{text}: ask for a role that allows it, or name another namespace with -n"
     return text
 
@@ -45,35 +46,31 @@ def request(
     body: dict | None = None,
     accept: str = "application/json",
     timeout: float = TIMEOUT,
-) -> Any:
+) -> HTTPResponse:
     """Send a request; return the answer, an iterable of lines whose `data` is all of it.
 
     Raises RefusedError with the server's words, and UnreachableError where no answer comes in `timeout` seconds.
     """
     client = connection.client()
     try:
-        return client.call_api(
-            path,
+        answer = client.pool.request(
             method,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": "application/json"},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _return_http_data_only=True,
-            _request_timeout=(min(timeout, 10.0), timeout),
+            f"{client.settings.host}{path}?{urlencode(query or {})}".rstrip("?"),
+            body=None if body is None else json.dumps(body),
+            headers={"Accept": accept, "Content-Type": "application/json"} | client.login(),
+            timeout=Timeout(connect=min(timeout, 10.0), read=timeout),
+            preload_content=False,
         )
-    except ApiException as error:
-        if not error.status:  # TLS
-            raise UnreachableError(unreachable(error.reason)) from error
-        raise RefusedError(error.status, said(error)) from error
+        if answer.status >= 300:
+            raise RefusedError(answer.status, said(answer.status, answer.data))
     except (HTTPError, OSError) as error:
         raise UnreachableError(unreachable(error)) from error
+    return answer
 
 
 def unreachable(error: object) -> str:
     """Say that the API server gave no answer, and the last cause that urllib3 names."""
-    settings = connection.client().configuration
+    settings = connection.client().settings
     cause = str(getattr(error, "reason", error)).rpartition(": ")[2].rstrip("'\")") or type(error).__name__
     through = f" through the proxy {settings.proxy}" if settings.proxy else ""
     return (
