@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import connection, follow
+from commands.watching import Watched
 from tests import patience
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
@@ -106,19 +109,15 @@ def test_each_stage_is_printed_and_nothing_is_listed_twice(cluster, tmp_path):
     assert not cluster.count("trainjobs", watches=False), "a kind that the cluster does not know is not asked for"
 
 
-def test_a_log_is_read_at_most_every_two_seconds(cluster, tmp_path):
-    cluster.put("pytorchjobs", job())
-    cluster.logs["run-pytorchjob-master-0"] = "epoch 1\n"
-    cluster.put("pods", pod(RUNS))
-    with following(cluster, tmp_path) as follower:
-        follower.says("epoch 1")
-        read = cluster.count("log", watches=False)
-        for number in range(20):
-            cluster.put("pods", pod(RUNS) | {"spec": {"number": number}})
-        cluster.put("pytorchjobs", job("Succeeded"))
-        assert follower.end() == 0
-        assert cluster.count("log", watches=False) <= read + 1
-        assert {query["tailLines"] for path, query in cluster.requests if path.endswith("/log")} == {"1"}
+def test_a_log_is_read_at_most_every_two_seconds(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+    connection.client.cache_clear()
+    cluster.logs["a"] = "epoch 1\nepoch 2\n"
+    last_line, begun = follow.log_reader("default"), time.monotonic()
+    assert {last_line("a", "pytorch") for _ in range(100)} == {"epoch 2"}
+    assert cluster.count("log", watches=False) <= 1 + (time.monotonic() - begun) / 2
+    assert cluster.requests[0][1] == {"container": "pytorch", "tailLines": "1"}
+    connection.client.cache_clear()
 
 
 def test_a_watch_that_breaks_or_is_too_old_misses_nothing(cluster, tmp_path):
@@ -161,14 +160,35 @@ def test_a_right_that_is_taken_away_ends_it(cluster, tmp_path):
     assert "follow: pods is forbidden: ask for a role that allows it" in "".join(follower.lines)
 
 
-def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path):
-    """Argo CD deletes a job and creates the next one; a release that never had one is told at once."""
+def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
+    """Argo CD deletes a job and creates the next one."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.setattr(follow, "REPLACED", 3600.0)
+    connection.client.cache_clear()
+    cluster.put("pytorchjobs", job())
+    looks, wait = [], Watched.wait
+
+    def counted(self: Watched, seconds: float) -> None:
+        if not self.objects()["pytorchjobs.kubeflow.org"]:
+            looks.append(seconds)
+        if looks:
+            cluster.put("pytorchjobs", job("Succeeded"))  # follow has found no job, and has not ended
+        wait(self, seconds)
+
+    monkeypatch.setattr(Watched, "wait", counted)
+    threading.Timer(0.5, lambda: cluster.drop("pytorchjobs", "run-pytorchjob")).start()
+    assert follow.follow("run", "default", set(), 120) == 0
+    assert looks
+    connection.client.cache_clear()
+
+
+def test_a_release_whose_job_stays_away_is_told(cluster, tmp_path):
     cluster.put("pytorchjobs", job())
     with following(cluster, tmp_path) as follower:
         follower.says("waits for its operator")
         cluster.drop("pytorchjobs", "run-pytorchjob")
-        cluster.put("pytorchjobs", job("Succeeded"))
-        assert follower.end() == 0
+        assert follower.end() == 2
+    assert follower.lines[-1] == "follow: release run has no job in namespace default\n"
 
 
 def test_a_release_without_a_job_is_told(cluster, tmp_path):
