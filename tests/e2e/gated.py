@@ -63,7 +63,7 @@ class Gate:
         until("the gate's pod runs", lambda: self._phase() == "Running")
 
     def _phase(self) -> str:
-        found = get("pods", self.namespace, "--field-selector", "metadata.name=gate")
+        found = get("pods", self.namespace, fields="metadata.name=gate")
         return found[0]["status"].get("phase", "") if found else ""
 
     def allow(self, steps: float) -> None:

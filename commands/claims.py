@@ -1,7 +1,7 @@
 """Why a release's claims wait, and claims of its names that belong to somebody else."""
 
-from release.findings import Finding, events_of, name
-from release.remedies import remedy
+from commands.findings import Finding, events_of, name
+from commands.remedies import remedy
 
 OWNER = "meta.helm.sh/release-name"
 
