@@ -68,7 +68,7 @@ class Ours:
         self.loop, self.writer, self.count = loop, Writer(folder, 1), 0
 
     def save(self) -> None:
-        """Save now, or begin to."""
+        """Save now, or start a save."""
         self.count += 1
         self.writer.submit(self.count, self.loop.state(), {}, changing=self.loop.model.buffers())
 
@@ -137,7 +137,7 @@ def measure(loop: Loop, method: Ours) -> dict[str, float]:
         steps.append(loop.step(method.settle))
     method.finish()
     stall += loop.waited
-    slower = statistics.median(steps) - calm  # a median, since a step that something else delayed is no part of it
+    slower = statistics.median(steps) - calm  # a median, so that a step that something else delayed does not count
     return {"stall": stall, "loop": stall + len(steps) * slower, "slow": 1 + slower / calm, "calm": calm}
 
 
