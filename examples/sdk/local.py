@@ -3,7 +3,7 @@
     python examples/sdk/local.py --processes 2
     python examples/sdk/local.py --install      # the SDK's default: a fresh environment, with torch from the network
 
-The backend always creates a fresh virtual environment. Without `packages_to_install` it stays empty, and the job ends at
+The backend creates a fresh virtual environment. Without `packages_to_install` it stays empty, and the job ends at
 once with `torchrun: No such file`; with it, gigabytes are fetched for every job. Without --install this script puts a
 link to its own torchrun there: the function then runs with the packages that the script itself has.
 """

@@ -1,4 +1,4 @@
-"""What the scripts' options ask of a node, and what is said where there is no cluster."""
+"""What the scripts' options request of a node, and the message without a cluster."""
 
 import os
 import sys
