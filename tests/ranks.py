@@ -46,9 +46,7 @@ def slots(number: int) -> Iterator[None]:
     """Hold slots for so many ranks; a request for more than exist gets all."""
     FOLDER.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        with (FOLDER / "queue").open(
-            "a"
-        ) as queue:  # one after the other: two that each hold a half would wait forever
+        with (FOLDER / "queue").open("a") as queue:  # one after the other: two that each hold a half would wait forever
             fcntl.flock(queue, fcntl.LOCK_EX)
             for file in take(min(number, capacity())):
                 stack.enter_context(file)

@@ -78,7 +78,7 @@ def test_the_stored_release_is_small():
     assert all(10_000 < size <= MOST_STORED for size in sizes), sizes
 
 
-# ------------------------------------------------------------------ who may reach whom, by the rules of NetworkPolicy
+# ------------------------------------------------------------------ allowed connections, by the rules of NetworkPolicy
 
 
 def selects(selector: dict, labels: dict[str, str]) -> bool:
