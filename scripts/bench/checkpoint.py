@@ -3,7 +3,7 @@
     python scripts/bench/checkpoint.py OUT.json [--rounds 9]
 
 ResNet-50 with momentum (205 MB) takes real training steps on the processor. In every round each method saves once, one
-after the other, and steps continue until the checkpoint is on the disk. Medians over the rounds, and ratio = ours / peer:
+after the other, and steps continue until the checkpoint is on disk. Medians over the rounds, and ratio = ours / peer:
 
 stall         what one checkpoint holds the loop up for: the call, and what a later step waits for the copy
 loop time     what it costs in all: the stall, and what steps take longer while it is being written
