@@ -1,14 +1,12 @@
 """docs/chart.md and docs/troubleshooting.md say what the chart and scripts/why do."""
 
 import re
-import sys
 
 import pytest
 
-from . import helm
+from commands import remedies
 
-sys.path.insert(0, str(helm.ROOT / "scripts"))
-from release import remedies
+from . import helm
 
 CHART = (helm.ROOT / "docs" / "chart.md").read_text()
 GITOPS = [(helm.ROOT / "docs" / name).read_text() for name in ("argocd.md", "kueue.md", "metrics.md")]

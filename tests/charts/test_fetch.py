@@ -1,14 +1,12 @@
 """scripts/fetch reads a claim as the release's own pods do."""
 
-import sys
-
 import pytest
+
+from commands import fetch
+from commands.errors import KubeError
 
 from . import helm
 from .test_manners import pods
-
-sys.path.insert(0, str(helm.ROOT / "scripts"))
-from release import fetch, kube
 
 
 def as_pods(values: helm.Values) -> list[dict]:
@@ -51,7 +49,7 @@ def test_a_claim_may_be_named_and_an_image_given():
         "",
         "registry.example.com/i:1",
     )
-    with pytest.raises(kube.KubeError, match="--image"):
+    with pytest.raises(KubeError, match="--image"):
         fetch.source("demo", "results", [])
 
 

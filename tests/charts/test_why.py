@@ -2,18 +2,16 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from commands import claims, crds, remedies, why
+from commands.findings import Finding
+
 from . import helm
 from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
-
-sys.path.insert(0, str(helm.ROOT / "scripts"))
-from release import claims, crds, remedies, why
-from release.findings import Finding
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-11-21T11:00:00Z", "2026-11-21T11:59:55Z"

@@ -5,11 +5,11 @@ import re
 
 import pytest
 
+from commands import crds, follow, inventory, trainjobs, versions
+
 from . import helm
 from .test_why import OLD, YOUNG, condition, definition, event, explain, over, says, thing
 from .why_messages import NOT_CREATED
-
-from release import crds, follow, kube, trainjobs, versions  # isort: skip  (test_why puts scripts/ on the path)
 
 NAME = "demo-trainjob-x"
 REF = {"runtimeRef": {"kind": "TrainingRuntime", "name": NAME}}
@@ -113,7 +113,7 @@ def test_kinds_that_are_missing_matter_where_the_release_needs_them():
     missing = [{"kind": kind} for kind in (trainjobs.TRAINJOBS, trainjobs.RUNTIMES, trainjobs.JOBSETS)]
     says(explain(missing_kinds=missing), "does not know trainjobs", "install Kubeflow Trainer, if the release trains")
     assert "crd/" not in explain(missing_kinds=missing, jobs=[thing("Job", "demo-dataset", {"active": 1})])
-    v1 = [{"kind": kind} for kind in kube.OPERATORS]
+    v1 = [{"kind": kind} for kind in inventory.OPERATORS]
     assert "crd/" not in said_of(trainjob(family=[child(2)]), missing_kinds=v1)
     said = said_of(trainjob(family=[child(2)]), missing_kinds=[{"kind": trainjobs.JOBSETS}])
     says(said, "does not know jobsets.jobset.x-k8s.io", "install JobSet")

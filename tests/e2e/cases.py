@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests import patience
 from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, why
+from tests.e2e.cluster import get, kubectl, log, why
 
 WITHIN = 60  # seconds in which scripts/why must name the cause
 AT_ONCE = threading.Semaphore(2)  # helm and scripts/why at a time
@@ -86,7 +86,7 @@ def told(pod: dict) -> str:
         said.append(ended.get("message", ""))
         if status["state"].get("running"):
             meta = pod["metadata"]
-            said.append(kubectl("logs", meta["name"], "-n", meta["namespace"], "-c", status["name"], check=False))
+            said.append(log(meta["name"], meta["namespace"], status["name"]))
     return "\n".join(said)
 
 
@@ -94,7 +94,7 @@ def listen(namespace: str, cases: Mapping[str, Case], heard: dict[str, float], o
     """Note when the first pod of each release whose case tells names its cause."""
     tell = {release: case for release, case in cases.items() if case.tells}
     while not over.wait(2) and tell.keys() - heard.keys():
-        for pod in get("pods", namespace, "-l", "app.kubernetes.io/part-of=trainyard"):
+        for pod in get("pods", namespace, "app.kubernetes.io/part-of=trainyard"):
             release = pod["metadata"]["labels"]["app.kubernetes.io/instance"]
             if release in tell.keys() - heard.keys() and tell[release].cause in told(pod):
                 heard[release] = time.monotonic()

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.e2e.cluster import get, kubectl, until
 
 FOLDER = Path(__file__).parent / "mounted"  # what PYTHONPATH names where such a run is trained without a cluster
-MODEL = "gate:Net"
+CONFIG: dict[str, object] = {"model.name": "gate:Net", "model.zero_init_last_bn": False}
 GATE = "/results/gate"
 
 
@@ -23,12 +23,13 @@ def settings(first: int, env: int) -> list[str]:
         f"env[{env + 1}].value": GATE,
         f"env[{env + 2}].name": "GATE_STEPS",
         f"env[{env + 2}].value": str(first),
-        "config.model.name": MODEL,
+        **{f"config.{key}": value for key, value in CONFIG.items()},
         "config.log.console_seconds": 0.001,  # every step, so that the log tells where a run is held
     }
-    flags = {True: "--set-string", False: "--set"}
+    flags = {True: "--set-string", False: "--set-json"}
+    told = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
     return [part for key, value in values.items()
-            for part in (flags[isinstance(value, str)], f"global.training.{key}={value}")]  # fmt: skip
+            for part in (flags[isinstance(value, str)], f"global.training.{key}={told[key]}")]  # fmt: skip
 
 
 class Gate:
@@ -63,7 +64,7 @@ class Gate:
         until("the gate's pod runs", lambda: self._phase() == "Running")
 
     def _phase(self) -> str:
-        found = get("pods", self.namespace, "--field-selector", "metadata.name=gate")
+        found = get("pods", self.namespace, fields="metadata.name=gate")
         return found[0]["status"].get("phase", "") if found else ""
 
     def allow(self, steps: float) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from tests.charts import helm
 from tests.e2e import cluster
-from tests.e2e.cluster import kubectl, until
+from tests.e2e.cluster import get, kubectl, until
 
 ARGOCD = "argocd"  # its namespace
 DEPLOY = helm.ROOT / "deploy" / "argocd"
@@ -46,8 +46,8 @@ def commit(repository: Path, files: Mapping[str, str | None], message: str, tag:
 
 def application(name: str) -> dict:
     """Return an Application, or nothing if there is none."""
-    found = kubectl("get", "application", name, "-n", ARGOCD, "-o", "json", "--ignore-not-found")
-    return json.loads(found) if found else {}
+    found = get("applications.argoproj.io", ARGOCD, fields=f"metadata.name={name}")
+    return found[0] if found else {}
 
 
 def state(one: dict) -> tuple[str, str]:

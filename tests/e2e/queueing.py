@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import yaml
 
 from tests.e2e import cluster, owners
-from tests.e2e.cluster import get, kubectl
+from tests.e2e.cluster import get, kubectl, log
 
 EXAMPLES = cluster.ROOT / "examples" / "kueue" / "cpu"
 CLAIMS = [  # a further release on those of release `run`
@@ -73,7 +73,7 @@ def give(cluster_queue: str, cpu: str) -> None:
 
 def pods(namespace: str, release: str) -> list[dict]:
     """Return a release's pods."""
-    return get("pods", namespace, "-l", f"app.kubernetes.io/instance={release}")
+    return get("pods", namespace, f"app.kubernetes.io/instance={release}")
 
 
 def most_pods(namespace: str, releases: list[str], seconds: float) -> dict[str, int]:
@@ -89,7 +89,7 @@ def most_pods(namespace: str, releases: list[str], seconds: float) -> dict[str, 
 
 def state(namespace: str, kind: str, release: str) -> str:
     """Return which of the conditions that end a release's job holds, with its message; empty while there is none."""
-    for job in get(kind, namespace, "-l", f"app.kubernetes.io/instance={release}"):
+    for job in get(kind, namespace, f"app.kubernetes.io/instance={release}"):
         for held in job.get("status", {}).get("conditions", []):
             if held["status"] == "True" and held["type"] in ("Succeeded", "Complete", "Failed"):
                 return f"{held['type']} {held.get('message', '')}"
@@ -103,9 +103,9 @@ def steps(namespace: str, release: str) -> tuple[int, int]:
         return 0, 0
     newest = max(tells, key=lambda pod: pod["metadata"]["creationTimestamp"])
     container = newest["spec"]["containers"][0]["name"]
-    log = kubectl("logs", newest["metadata"]["name"], "-n", namespace, "-c", container, check=False)
-    resumed = re.findall(r"resumed at step (\d+)", log)
-    done = re.findall(r"step +(\d+)/", log)
+    text = log(newest["metadata"]["name"], namespace, container)
+    resumed = re.findall(r"resumed at step (\d+)", text)
+    done = re.findall(r"step +(\d+)/", text)
     return int(resumed[-1]) if resumed else 0, int(done[-1]) if done else 0
 
 

@@ -99,7 +99,7 @@ def world(namespace, archive, image, tmp_path_factory) -> Iterator[gitops.World]
 def job(world: gitops.World, release: str) -> dict:
     """Return the one training job of a release."""
     kinds = "pytorchjobs.kubeflow.org,mpijobs.kubeflow.org"
-    found = get(kinds, world.namespace, "-l", f"app.kubernetes.io/instance={release}")
+    found = get(kinds, world.namespace, f"app.kubernetes.io/instance={release}")
     found = [one for one in found if "deletionTimestamp" not in one["metadata"]]
     assert len(found) == 1, [one["metadata"]["name"] for one in found]
     return found[0]
@@ -108,9 +108,9 @@ def job(world: gitops.World, release: str) -> dict:
 def log(world: gitops.World, release: str) -> str:
     """Return what the pod of a release's job that tells of its progress printed."""
     name = job(world, release)["metadata"]["name"]
-    pods = get("pods", world.namespace, "-l", f"training.kubeflow.org/job-name={name}")
+    pods = get("pods", world.namespace, f"training.kubeflow.org/job-name={name}")
     pods = [pod["metadata"]["name"] for pod in pods if "-worker-" not in pod["metadata"]["name"]]
-    return "".join(kubectl("logs", pod, "-n", world.namespace, check=False) for pod in pods)
+    return "".join(cluster.log(pod, world.namespace) for pod in pods)
 
 
 def claims(world: gitops.World) -> dict[str, str]:
@@ -277,7 +277,7 @@ def again(world, merged, namespace) -> dict[str, str]:
 
 def test_the_data_is_not_downloaded_again(world, again):
     assert claims(world) == again
-    (name,) = [one["metadata"]["name"] for one in get("jobs", world.namespace, "-l", "app.kubernetes.io/name=dataset")]
+    (name,) = [one["metadata"]["name"] for one in get("jobs", world.namespace, "app.kubernetes.io/name=dataset")]
     said = kubectl("logs", f"job/{name}", "-n", world.namespace)
     assert "is complete" in said, said
     world.note("what the dataset's Job says", said.strip().splitlines()[-1])
@@ -287,6 +287,6 @@ def test_the_data_is_not_downloaded_again(world, again):
 def test_a_finished_run_is_not_run_again(world, again, release):
     said = log(world, release)
     assert "nothing to do" in said, said
-    pods = get("pods", world.namespace, "-l", f"app.kubernetes.io/instance={release}")
+    pods = get("pods", world.namespace, f"app.kubernetes.io/instance={release}")
     assert pods
     world.note(f"what {release} says", next(line for line in said.splitlines() if "nothing to do" in line))

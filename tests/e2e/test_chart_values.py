@@ -41,7 +41,7 @@ def logs(done, tmp_path_factory):
 
 
 def test_every_pod_is_that_user_and_carries_the_label(done):
-    pods = get("pods", done, "-l", f"app.kubernetes.io/instance={RELEASE}")
+    pods = get("pods", done, f"app.kubernetes.io/instance={RELEASE}")
     assert pods
     for pod in pods:
         assert pod["spec"]["securityContext"]["runAsUser"] == 2001
@@ -76,7 +76,7 @@ def drop(namespace: str) -> None:
     """Delete that release's objects, and wait until its pods have gone."""
     own = ("-n", namespace, "-l", "app.kubernetes.io/instance=apart")
     kubectl("delete", "pytorchjob,configmap", *own)
-    until("pods gone", lambda: not get("pods", *own[1:]))
+    until("pods gone", lambda: not get("pods", namespace, own[-1]))
 
 
 @pytest.mark.skipif(not cluster.OWN, reason="it names an image inside the one-node cluster")
@@ -86,10 +86,10 @@ def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
     name = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
     first, worker, after = re.split(r"(\n    Worker:)", text, maxsplit=1)
     kubectl("apply", "-n", done, "-f", "-", stdin=first.replace(name, f"{name}-late") + worker + after)
-    own = ("-l", "app.kubernetes.io/instance=apart,training.kubeflow.org/replica-type=worker")
+    own = "app.kubernetes.io/instance=apart,training.kubeflow.org/replica-type=worker"
 
     def worker_pod() -> str:
-        return "".join(pod["metadata"]["uid"] for pod in get("pods", done, *own))
+        return "".join(pod["metadata"]["uid"] for pod in get("pods", done, own))
 
     try:
         before = until("the Worker is there", worker_pod)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, until
+from tests.e2e.cluster import get, kubectl, log, until
 from trainers.prepare.build import build
 from trainers.prepare.settings import parse
 
@@ -43,20 +43,16 @@ def far_archive(namespace, archive) -> Iterator[str]:
 def preparing(namespace: str, phase: str = "") -> dict[str, list[str]]:
     """Return the names of the preparation's pods, by index; only those in a phase, if one is given."""
     found: dict[str, list[str]] = {}
-    for pod in get("pods", namespace, "-l", "batch.kubernetes.io/job-completion-index"):
+    for pod in get("pods", namespace, "batch.kubernetes.io/job-completion-index"):
         if not phase or pod["status"]["phase"] == phase:
             index = pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
             found.setdefault(index, []).append(pod["metadata"]["name"])
     return found
 
 
-def logs(namespace: str, pod: str, *more: str) -> str:
-    return kubectl("logs", pod, "-n", namespace, *more, check=False)
-
-
 def trainer(namespace: str) -> str:
     """Return the name of the pod that is to train, once there is one."""
-    pods = get("pods", namespace, "-l", "training.kubeflow.org/job-role=master")
+    pods = get("pods", namespace, "training.kubeflow.org/job-role=master")
     return pods[0]["metadata"]["name"] if pods else ""
 
 
@@ -65,27 +61,27 @@ def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, f
     master = until("a trainer's pod", lambda: trainer(namespace))
 
     def waiting() -> str:
-        return logs(namespace, master, "-c", "preflight")
+        return log(master, namespace, "preflight")
 
     until(
         lambda: f"the trainer says how many shards are finished: {waiting()}",
         lambda: re.search(r"waiting for /data/fashion/manifest\.json \([1-9]\d* shards are finished\)", waiting()),
     )
     victims = until("part 0 still at work", lambda: preparing(namespace, "Running").get("0"))
-    before = logs(namespace, victims[0])
+    before = log(victims[0], namespace)
     assert "prepared /data/fashion" not in before
     kubectl("delete", "pod", victims[0], "-n", namespace, "--force", "--grace-period=0")
     until("another pod for part 0", lambda: set(preparing(namespace).get("0", [])) - set(victims))
 
     until(
         lambda: f"training by itself; the preflight says: {waiting()}",
-        lambda: "step" in logs(namespace, master, "-c", "pytorch"),
+        lambda: "step" in log(master, namespace, "pytorch"),
     )
-    said = "".join(logs(namespace, pod) for pods in preparing(namespace).values() for pod in pods)
+    said = "".join(log(pod, namespace) for pods in preparing(namespace).values() for pod in pods)
     assert "are finished from before and kept" in said
     assert "prepared /data/fashion: 6,000 train and 2,000 val samples" in said
     until("every pod of the preparation done", lambda: len(preparing(namespace, "Succeeded")) == PODS)
-    until("training done", lambda: get("pods", namespace, "-l", "training.kubeflow.org/job-role=master")[0]["status"]
+    until("training done", lambda: get("pods", namespace, "training.kubeflow.org/job-role=master")[0]["status"]
           ["phase"] == "Succeeded")  # fmt: skip
 
 

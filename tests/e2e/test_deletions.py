@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, lines, until
+from tests.e2e.cluster import get, kubectl, lines, log, until
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
 
@@ -35,16 +35,16 @@ class Watch:
 
 def newest(namespace, job, key="name"):
     """Return the name of the pod that tells of a job's progress, or its uid."""
-    pods = get("pods", namespace, "-l", ROLES[job])
+    pods = get("pods", namespace, ROLES[job])
     return max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"][key] if pods else ""
 
 
 def trained(namespace, job, starts, beyond=4):
     """Return whether the job's newest start is the `starts`-th and has done some steps."""
     pod = newest(namespace, job)
-    log = kubectl("logs", pod, "-n", namespace, "-c", "pytorch" if job == "pytorchjob" else "launcher", check=False)
-    resumed = re.findall(r"resumed at step (\d+)", log)
-    done = [int(step) for step in re.findall(r"step +(\d+)/", log)]
+    text = log(pod, namespace, "pytorch" if job == "pytorchjob" else "launcher")
+    resumed = re.findall(r"resumed at step (\d+)", text)
+    done = [int(step) for step in re.findall(r"step +(\d+)/", text)]
     first = int(resumed[-1]) if resumed else 0
     return bool(resumed) == (starts > 1) and max(done, default=0) >= first + beyond
 

@@ -124,7 +124,7 @@ def page(namespace, image) -> Iterator[Page]:
     kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=24h")
     until(
         lambda: why(RELEASE, namespace) + kubectl("logs", "-n", namespace, "fill", check=False),
-        lambda: get("pods", namespace, "--field-selector=metadata.name=fill")[0]["status"]["phase"] == "Succeeded",
+        lambda: get("pods", namespace, fields="metadata.name=fill")[0]["status"]["phase"] == "Succeeded",
     )
     with forwarded(namespace) as url:
         yield Page(url, kept_password(namespace), namespace)
@@ -221,7 +221,7 @@ def test_a_new_password_needs_no_restart(page: Page):
         assert ask(file, page.password).status == 200
         assert ask(file, old).status in REFUSED
         assert ask(file, "", Cookie=cookie).status in REFUSED
-    (pod,) = get("pods", page.namespace, "-l", "app.kubernetes.io/name=filebrowser")
+    (pod,) = get("pods", page.namespace, "app.kubernetes.io/name=filebrowser")
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 

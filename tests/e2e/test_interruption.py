@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.e2e import cluster, gated
-from tests.e2e.cluster import get, kubectl, until
+from tests.e2e.cluster import get, kubectl, log, until
 from tests.e2e.gated import Gate
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(70)]
@@ -26,8 +26,8 @@ SETTINGS = [
 
 def progress(namespace: str) -> str:
     """Return the launcher's log, or nothing before it runs."""
-    pods = get("pods", namespace, "-l", "training.kubeflow.org/job-role=launcher")
-    return kubectl("logs", pods[-1]["metadata"]["name"], "-n", namespace, check=False) if pods else ""
+    pods = get("pods", namespace, "training.kubeflow.org/job-role=launcher")
+    return log(pods[-1]["metadata"]["name"], namespace) if pods else ""
 
 
 def steps_done(namespace: str) -> int:
@@ -65,7 +65,7 @@ def running(namespace, archive, image, install):
 
 
 def test_environment_and_secrets_reach_every_mpi_rank(running):
-    workers = get("pods", running.namespace, "-l", "training.kubeflow.org/job-role=worker")
+    workers = get("pods", running.namespace, "training.kubeflow.org/job-role=worker")
     found = [rank for pod in workers for rank in ranks_environment(running.namespace, pod["metadata"]["name"])]
     assert sorted(int(rank["rank"]) for rank in found) == [0, 1, 2, 3]
     for rank in found:
@@ -75,12 +75,12 @@ def test_environment_and_secrets_reach_every_mpi_rank(running):
 
 
 def test_a_run_uninstalled_in_the_middle_continues_from_its_checkpoint(running, install):
-    space, own = running.namespace, ("-l", f"app.kubernetes.io/instance={RELEASE}")
+    space, own = running.namespace, f"app.kubernetes.io/instance={RELEASE}"
     cluster.helm("uninstall", RELEASE, "-n", space)
-    until("pods gone", lambda: running.creep() and not get("pods", space, *own))
+    until("pods gone", lambda: running.creep() and not get("pods", space, own))
     install(RELEASE, space, *SETTINGS)
     running.open()
     cluster.follow(RELEASE, space)
     assert "resumed at step" in progress(space)
-    logs = [kubectl("logs", p["metadata"]["name"], "-n", space, "--all-containers") for p in get("pods", space, *own)]
+    logs = [kubectl("logs", p["metadata"]["name"], "-n", space, "--all-containers") for p in get("pods", space, own)]
     assert KEY not in "".join(logs)

@@ -38,7 +38,7 @@ CONFIG = {
     for inner, value in (below if isinstance(below, dict) else {"": below}).items()
 }
 STEPS = CONFIG["max_steps"]
-CONFIG["model.name"] = gated.MODEL
+CONFIG |= gated.CONFIG
 
 
 @dataclass

@@ -44,7 +44,7 @@ def run(namespace: str, name: str, code: str, **limits: str) -> dict:
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
 
     def ended() -> dict:
-        (pod,) = get("pods", namespace, "--field-selector", f"metadata.name={name}")
+        (pod,) = get("pods", namespace, fields=f"metadata.name={name}")
         (status,) = pod["status"].get("containerStatuses") or [{"state": {}}]
         return status["state"].get("terminated", {})
 

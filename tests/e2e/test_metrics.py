@@ -86,7 +86,7 @@ def beside_the_pods() -> tuple[list[str], str]:
 
 def trainers(namespace: str) -> set[str]:
     """Identity of each training pod of the release, one that has ended included."""
-    return {pod["metadata"]["uid"] for pod in get("pods", namespace, "-l", "app.kubernetes.io/name=pytorchjob")}
+    return {pod["metadata"]["uid"] for pod in get("pods", namespace, "app.kubernetes.io/name=pytorchjob")}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def last(seen, name: str, **labels: str) -> float:
 def test_each_node_is_a_target_that_answers(seen, namespace):
     server, _, span, targets, _ = seen
     assert {target["labels"]["namespace"] for target in targets} == {namespace}
-    pods = {pod["metadata"]["name"] for pod in get("pods", namespace, "-l", "app.kubernetes.io/name=pytorchjob")}
+    pods = {pod["metadata"]["name"] for pod in get("pods", namespace, "app.kubernetes.io/name=pytorchjob")}
     assert {target["labels"]["pod"] for target in targets} <= pods
     answered = {labels["pod"] for labels, _ in server.matrix("up == 1", *span)}
     assert len(answered) == 2

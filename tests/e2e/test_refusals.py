@@ -59,7 +59,7 @@ def test_a_missing_kind(namespace, install):
         said = why("kind", namespace)
         assert "this cluster does not know mpijobs.kubeflow.org" in said
         assert "install mpi-operator" in said
-        assert get("pvc", namespace, "-l", "app.kubernetes.io/instance=kind") == []
+        assert get("pvc", namespace, "app.kubernetes.io/instance=kind") == []
     finally:
         kubectl("apply", "--server-side", "--force-conflicts", "-f", f"{programs}/manifests/mpi-operator.yaml")
         kubectl("-n", "mpi-operator", "rollout", "restart", "deployment/mpi-operator")

@@ -158,7 +158,7 @@ def test_jobs_are_listed_followed_and_deleted(outputs, namespace: str) -> None:
     assert "samples a step" in patience.communicate(start(WATCH, namespace, "two"))[0]
     assert patience.communicate(start(WATCH, namespace, "waits", "--delete"))[0] == "deleted trainjob/waits\n"
     selector = "jobset.sigs.k8s.io/jobset-name=waits"
-    until("its pods go", lambda: not get("pods", namespace, "-l", selector))
+    until("its pods go", lambda: not get("pods", namespace, selector))
     again = start(WATCH, namespace, "waits")
     assert "error: trainjob/waits: " in patience.communicate(again)[0]
     assert again.returncode == 1

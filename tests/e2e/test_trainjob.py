@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.e2e import cluster
-from tests.e2e.cluster import get, kubectl, lines, until, why
+from tests.e2e.cluster import get, kubectl, lines, log, until, why
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import CONFIG, FIRST, HELM, STEPS, weights
 
@@ -57,25 +57,25 @@ class Story:
 def steps(namespace: str, job: str) -> tuple[int, int]:
     """Return the step that a job's newest first pod resumed from, and the last one it logs; -1 before it trains."""
     selector, container = LEADERS[job]
-    pods = get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE},{selector}")
+    pods = get("pods", namespace, f"app.kubernetes.io/instance={RELEASE},{selector}")
     if not pods:
         return -1, -1
     pod = max(pods, key=lambda p: p["metadata"]["creationTimestamp"])["metadata"]["name"]
-    log = kubectl("logs", pod, "-n", namespace, "-c", container, check=False)
-    resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", log)]
-    done = [int(step) for step in re.findall(r"step +(\d+)/", log)]
+    text = log(pod, namespace, container)
+    resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
+    done = [int(step) for step in re.findall(r"step +(\d+)/", text)]
     return (resumed[-1] if resumed else 0), max(done, default=-1)
 
 
 def pods_of(namespace: str) -> dict[str, str]:
     """Return the uids of the TrainJob's pods that are not being deleted, by name."""
-    found = get("pods", namespace, "-l", f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=trainjob")
+    found = get("pods", namespace, f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=trainjob")
     return {p["metadata"]["name"]: p["metadata"]["uid"] for p in found if not p["metadata"].get("deletionTimestamp")}
 
 
 def trainjob(namespace: str) -> dict:
     """Return the release's TrainJob."""
-    (found,) = get("trainjobs", namespace, "-l", f"app.kubernetes.io/instance={RELEASE}")
+    (found,) = get("trainjobs", namespace, f"app.kubernetes.io/instance={RELEASE}")
     return found
 
 
@@ -90,13 +90,13 @@ def cross(story: Story, install) -> None:
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
     story.gate.stand(f"{RELEASE}-results")
     until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY)
-    pods = get("pods", space, "-l", "training.kubeflow.org/job-name")
+    pods = get("pods", space, "training.kubeflow.org/job-name")
     for pod in pods:
         kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
     story.killed_at = steps(space, "pytorchjob")[1]
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
-    story.kinds = {kind: len(get(kind, space, "-l", f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
+    story.kinds = {kind: len(get(kind, space, f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
     until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at)
 
 
@@ -128,7 +128,7 @@ def refuse(story: Story, install) -> None:
     until(lambda: str(story), ended)
     story.failed = trainjob(space)
     story.refused = why(RELEASE, space)
-    story.failed_pods = get("pods", space, "-l", f"jobset.sigs.k8s.io/jobset-name={story.failed['metadata']['name']}")
+    story.failed_pods = get("pods", space, f"jobset.sigs.k8s.io/jobset-name={story.failed['metadata']['name']}")
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def settled(namespace: str, text: str) -> dict[str, tuple[str, str]]:
 def jobs(namespace: str, program: str) -> set[str]:
     """Return kind and name of all the training jobs of a release, whatever its manifest says."""
     kinds = "pytorchjobs.kubeflow.org,mpijobs.kubeflow.org"
-    found = get(kinds, namespace, "-l", f"app.kubernetes.io/instance={program}")
+    found = get(kinds, namespace, f"app.kubernetes.io/instance={program}")
     return {f"{one['kind']}/{one['metadata']['name']}" for one in found if "deletionTimestamp" not in one["metadata"]}
 
 
@@ -129,8 +129,8 @@ def test_no_pod_of_a_full_release_is_warned_of(namespace):
     assert set(templates(text)) >= {"pytorchjob-master", "pytorchjob-worker", "mpijob-launcher", "mpijob-worker"}
 
     def made() -> bool:
-        own = ("-l", "app.kubernetes.io/instance=helm3,app.kubernetes.io/name in (pytorchjob,mpijob,dataset)")
-        return len(get("pods", namespace, *own)) >= 5  # a Master, three Workers, and the dataset's
+        own = "app.kubernetes.io/instance=helm3,app.kubernetes.io/name in (pytorchjob,mpijob,dataset)"
+        return len(get("pods", namespace, own)) >= 5  # a Master, three Workers, and the dataset's
 
     until("the operators have made their pods", made)
     events = [one.get("message", "") for one in get("events", namespace)]

@@ -15,14 +15,13 @@ from tests.e2e import cluster, gated
 
 STEPS = 100
 FIRST = 12  # after which a test holds it
-CONFIG = {
-    "max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "wandb.mode": "off", "model.name": gated.MODEL,
-}  # fmt: skip
+SMALL = {"max_steps": STEPS, "batch.global": 16, "checkpoint.every_steps": 0, "wandb.mode": "off"}
+CONFIG = SMALL | gated.CONFIG
 # The same as settings of the chart on examples/demo.yaml; two ranks of one thread each
 HELM = (
     "--set", "global.training.processesPerNode=1",
     "--set", "global.training.env[3].name=OMP_NUM_THREADS", "--set-string", "global.training.env[3].value=1",
-    *(part for key, value in CONFIG.items() for part in ("--set", f"global.training.config.{key}={value}")),
+    *(part for key, value in SMALL.items() for part in ("--set", f"global.training.config.{key}={value}")),
     *gated.settings(FIRST, env=4),
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Whether the cluster's operators are those that the chart speaks to: the versions and fields that its jobs use."""
 
-from release import trainjobs, versions
-from release.findings import Finding
+from commands import trainjobs, versions
+from commands.findings import Finding
 
 # Kind -> the version that the chart renders, and fields of its spec that older operators do not know.
 NEEDED = {

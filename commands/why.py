@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from release import claims, crds, deployments, kube, queues, trainjobs
-from release.findings import Finding, age, conditions, events_of, name, since
-from release.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
+from commands import claims, crds, deployments, inventory, kube, queues, trainjobs
+from commands.errors import KubeError
+from commands.findings import Finding, age, conditions, events_of, name, since
+from commands.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -63,7 +64,7 @@ def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetim
         text = warnings[-1]["message"]
         return Finding(name(thing), next(iter(held), "Pending"), text, remedy(text))
     if not thing.get("status") and thing["kind"] != "Job" and age(thing, now) > STUCK_AFTER:
-        operator = kube.OPERATORS[f"{thing['kind'].lower()}s.kubeflow.org"]
+        operator = inventory.OPERATORS[f"{thing['kind'].lower()}s.kubeflow.org"]
         return Finding(
             name(thing),
             "ignored",
@@ -76,7 +77,7 @@ def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetim
 
 
 def lacks_pods(thing: dict) -> bool:
-    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be made anew."""
+    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be recreated."""
     kinds = thing["spec"].get("pytorchReplicaSpecs") or thing["spec"].get("mpiReplicaSpecs") or {}
     held = thing.get("status", {}).get("replicaStatuses") or {}
     there = sum(kind.get("active", 0) + kind.get("succeeded", 0) for kind in held.values())
@@ -186,7 +187,7 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     findings += [trainjobs.runtime(one, trains) for one in objects.get(trainjobs.RUNTIMES, [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"] + trains
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
-    classes = objects.get(kube.PRIORITY_CLASSES)
+    classes = objects.get(inventory.PRIORITY_CLASSES)
     findings += [job(j, events, now, workloads, classes) for j in jobs]
     serving = objects.get("deployments.apps", [])
     findings += [deployments.explain(one, objects["pods"], events) for one in serving]
@@ -226,9 +227,10 @@ def main() -> int:
     parser.add_argument("-n", "--namespace", default="default")
     args = parser.parse_args()
     try:
-        objects = kube.read_release(args.release, args.namespace) | kube.read_causes(args.release, args.namespace)
+        objects = inventory.read_release(args.release, args.namespace)
+        objects |= inventory.read_causes(args.release, args.namespace)
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
-    except kube.KubeError as error:
+    except KubeError as error:
         print(f"why: {error}", file=sys.stderr)
         return 2
     print(show(findings))

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from release.findings import Finding, age, conditions, events_of, name
-from release.remedies import remedy
+from commands.findings import Finding, age, conditions, events_of, name
+from commands.remedies import remedy
 
 TRAINJOBS = "trainjobs.trainer.kubeflow.org"
 RUNTIMES = "trainingruntimes.trainer.kubeflow.org"

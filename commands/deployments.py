@@ -1,7 +1,7 @@
 """Explain a Deployment: the file browser's, the one part of a release that does not end."""
 
-from release.findings import Finding, conditions, events_of, name
-from release.remedies import remedy
+from commands.findings import Finding, conditions, events_of, name
+from commands.remedies import remedy
 
 UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrowser.image's server, and see its log"
 

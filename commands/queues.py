@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from release.findings import Finding, conditions, name, since
-from release.remedies import QUEUES, remedy
+from commands.findings import Finding, conditions, name, since
+from commands.remedies import QUEUES, remedy
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"

@@ -4,13 +4,14 @@ scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 """
 
 import argparse
-import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from release import kube
+from commands import inventory, kube, why
+from commands.errors import KubeError
 
 
 class Source(NamedTuple):
@@ -54,7 +55,7 @@ def source(release: str, which: str, pods: list[dict], image: str = "") -> Sourc
             claim, folder = (which, "") if named else (claims[which], mounts[which])
             return Source(claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec})
     if not image:
-        raise kube.KubeError(f"release {release} has no pod that tells the image to read with: name one with --image")
+        raise KubeError(f"release {release} has no pod that tells the image to read with: name one with --image")
     return Source(which if named else f"{release}-{which}", "", image, PLAIN)
 
 
@@ -92,29 +93,50 @@ def reader_pod(pod: str, what: Source) -> dict:
     }
 
 
+def ready(pod: dict | None) -> bool:
+    """Whether a pod is ready, or never will be."""
+    status = (pod or {}).get("status", {})
+    held = {one["type"] for one in status.get("conditions", []) if one["status"] == "True"}
+    return "Ready" in held or status.get("phase") in ("Failed", "Succeeded")
+
+
+def start(namespace: str, pod: dict) -> None:
+    """Create a pod and wait until it is ready; raises KubeError with what it waits for when that takes too long."""
+    name = pod["metadata"]["name"]
+    remove(namespace, name, 60)
+    kube.create("pods", namespace, pod)
+    fits, state = kube.until("pods", namespace, name, ready, 120)
+    phase = (state or {}).get("status", {}).get("phase", "gone")
+    if not fits or phase != "Running":
+        events = kube.items("events", namespace)
+        found = why.pod(state, events, namespace, datetime.now(UTC), look=False) if state else []
+        causes = [one.cause for one in found if one.cause]
+        raise KubeError(f"pod/{name} is {phase}, not ready: {'; '.join(causes) or 'see kubectl describe pod'}")
+
+
+def remove(namespace: str, name: str, seconds: float) -> None:
+    """Delete a pod, if it is there, and wait until it is gone; raises KubeError when that takes too long."""
+    kube.delete("pods", namespace, name)
+    gone, _ = kube.until("pods", namespace, name, lambda pod: pod is None, seconds) if seconds else (True, None)
+    if not gone:
+        raise KubeError(f"pod/{name} of another fetch is still there after {seconds:.0f} s: kubectl delete pod {name}")
+
+
 def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
     pod = f"fetch-{what.claim}"[:63].rstrip("-")
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
-    kube.kubectl("delete", "pod", pod, "-n", namespace, "--ignore-not-found", "--wait=true")
-    kube.kubectl("create", "-n", namespace, "-f", "-", stdin=json.dumps(reader_pod(pod, what)))
+    command, environment = kube.exec_command(pod, namespace, "tar", "-C", place, "-cf", "-", ".")
     try:
-        kube.kubectl("wait", "-n", namespace, f"pod/{pod}", "--for=condition=Ready", "--timeout=120s", timeout=130)
+        start(namespace, reader_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
-        with subprocess.Popen(
-            [kube.program(), "exec", "-n", namespace, pod, "--", "tar", "-C", place, "-cf", "-", "."],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=kube.environment(),
-        ) as sender:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as sender:
             unpacked = subprocess.run(["tar", "-C", str(destination), "-xf", "-"], stdin=sender.stdout, check=False)
             _, error = sender.communicate()
         if sender.returncode or unpacked.returncode:
-            raise kube.KubeError(
-                f"{path} on claim {what.claim}: {error.decode().strip() or 'could not be unpacked here'}"
-            )
+            raise KubeError(f"{path} on claim {what.claim}: {error.decode().strip() or 'could not be unpacked here'}")
     finally:
-        kube.kubectl("delete", "pod", pod, "-n", namespace, "--ignore-not-found", "--wait=false")
+        remove(namespace, pod, 0)
 
 
 def main() -> int:
@@ -128,10 +150,10 @@ def main() -> int:
     parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
     args = parser.parse_args()
     try:
-        pods = kube.items("pods", args.namespace, f"{kube.INSTANCE}={args.release}")
+        pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
         what = source(args.release, args.claim, pods, args.image)
         fetch(args.namespace, what, args.path.strip("/"), args.destination)
-    except kube.KubeError as error:
+    except KubeError as error:
         print(f"fetch: {error}", file=sys.stderr)
         return 2
     return 0

@@ -2,7 +2,7 @@
 
 import re
 
-from release.pod_remedies import ADMISSION, CONTAINERS, IMAGES, SCHEDULING, STORAGE
+from commands.pod_remedies import ADMISSION, CONTAINERS, IMAGES, SCHEDULING, STORAGE
 
 # A pattern in the message of a condition -> the remedy. The first that matches counts.
 JOBS: tuple[tuple[str, str], ...] = (
