@@ -16,7 +16,7 @@ def claim(thing: dict, events: list[dict]) -> Finding:
         return Finding(name(thing), "Bound")
     if phase == "Lost":
         text = f"its volume {thing['spec'].get('volumeName')} is gone"
-        return Finding(name(thing), phase, text, "restore the volume, or delete the claim and prepare the data anew")
+        return Finding(name(thing), phase, text, "restore the volume, or delete the claim and prepare the data again")
     return pending(thing, phase, events)
 
 

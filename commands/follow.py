@@ -144,7 +144,7 @@ def main() -> int:
         print(f"follow: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nfollow: stopped looking; the release goes on", file=sys.stderr)
+        print("\nfollow: stopped; the release continues", file=sys.stderr)
         return 130
 
 

@@ -52,7 +52,7 @@ class Watched:
         self._ended.set()
 
     def _list(self, kind: str, selector: str) -> str | None:
-        """List a kind anew; return the version to watch from, or None for an unknown kind."""
+        """List a kind again; return the version to watch from, or None for an unknown kind."""
         found, version = kube.listing(kind, self.namespace, selector) or ([], None)
         self._put(kind, {thing["metadata"]["uid"]: thing for thing in found})
         return version

@@ -77,7 +77,7 @@ def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetim
 
 
 def lacks_pods(thing: dict) -> bool:
-    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be made anew."""
+    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be recreated."""
     kinds = thing["spec"].get("pytorchReplicaSpecs") or thing["spec"].get("mpiReplicaSpecs") or {}
     held = thing.get("status", {}).get("replicaStatuses") or {}
     there = sum(kind.get("active", 0) + kind.get("succeeded", 0) for kind in held.values())

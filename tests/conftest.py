@@ -15,7 +15,7 @@ CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what n
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort files by the seconds of their mark `takes`; what has none keeps its place behind them."""
+    """Sort files by the seconds of their mark `takes`; files without one keep their order behind them."""
     seconds: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("takes")

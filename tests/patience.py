@@ -1,4 +1,4 @@
-"""Waiting for work that is as fast as the machine: as long as it makes progress, and not for ever without."""
+"""Wait for work at the machine's own speed: as long as it makes progress, and not forever without."""
 
 import hashlib
 import os
@@ -64,7 +64,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def still() -> object:
-    """Tell of no progress but a process's own."""
+    """Report no progress except the process's own."""
     return None
 
 

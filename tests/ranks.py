@@ -1,4 +1,4 @@
-"""How many ranks train at once over all tests of this machine: no more than its cores get through.
+"""Limit how many ranks train at once over all tests of this machine to what its cores can run.
 
 A file says by `pytest.mark.ranks(n)` how many it has at a time, and holds as many slots while its tests run, and so do
 those of this run's other workers and of other runs. Slots are locks on files, which end with their process, however
@@ -24,7 +24,7 @@ def capacity() -> int:
 
 
 def take(number: int) -> list[TextIO]:
-    """Lock one slot after another until there are enough, whoever else holds some."""
+    """Lock one slot after another until there are enough, whatever others hold."""
     held: list[TextIO] = []
     while len(held) < number:
         for slot in range(capacity()):
@@ -43,12 +43,10 @@ def take(number: int) -> list[TextIO]:
 
 @contextmanager
 def slots(number: int) -> Iterator[None]:
-    """Hold slots for so many ranks; one that asks for more than there are gets all."""
+    """Hold slots for so many ranks; a request for more than exist gets all."""
     FOLDER.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        with (FOLDER / "queue").open(
-            "a"
-        ) as queue:  # one after the other: two that each hold a half would wait for ever
+        with (FOLDER / "queue").open("a") as queue:  # one after the other: two that each hold a half would wait forever
             fcntl.flock(queue, fcntl.LOCK_EX)
             for file in take(min(number, capacity())):
                 stack.enter_context(file)

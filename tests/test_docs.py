@@ -2,7 +2,7 @@
 
 A block is fenced as bash. Above it may stand one of:
     <!-- needs: a cluster with GPUs -->       what this machine lacks
-    <!-- run by: tests/e2e/test_release.py -->   the test that runs the same programs, with settings of its own
+    <!-- run by: tests/e2e/test_release.py -->   the test that runs the same programs, with its own settings
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A machine that cannot run a target is told so by `make` at once, with what works there instead."""
+"""On a machine that cannot run a target, `make` says so at once, with what works there instead."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The ranks of all tests together are bounded, also across processes, and slots outlive nobody."""
+"""The ranks of all tests together are bounded, also across processes, and slots end with their processes."""
 
 import select
 import subprocess
@@ -22,7 +22,7 @@ with ranks.slots(int(sys.argv[1])):
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
-    """Slots of this test's own, two for each of two cores."""
+    """Separate slots for this test, two for each of two cores."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(ranks, "FOLDER", tmp_path / ranks.FOLDER.name)
 
@@ -32,7 +32,7 @@ def holder(number: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def test_who_asks_for_more_than_is_left_waits_until_it_is_free():
+def test_a_request_for_more_than_is_left_waits_until_it_is_free():
     with holder(ranks.capacity() - 1) as first:
         assert first.stdout.readline() == "holds\n"
         with ranks.slots(1):

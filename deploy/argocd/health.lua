@@ -1,5 +1,5 @@
--- Health of a PyTorchJob, MPIJob, TrainJob or Job, for Argo CD, which opens no library for checks that argocd-cm holds.
--- Nothing of the object is taken for granted: what has another shape than expected counts as absent.
+-- Health of a PyTorchJob, MPIJob, TrainJob or Job, for Argo CD, which loads no libraries for checks in argocd-cm.
+-- A field with another shape than expected counts as absent.
 local function map(value)
   if type(value) == "table" then return value end
   return {}

@@ -1,4 +1,4 @@
-"""Following a TrainJob beyond what the SDK shows: progress, all warnings, and the last words of its pods."""
+"""Follow a TrainJob with more than the SDK shows: progress, all warnings, and the last messages of its pods."""
 
 import time
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ API = ("trainer.kubeflow.org", "v1alpha1")
 
 
 def follow(client: TrainerClient, job: str, timeout: int = 3600) -> int:
-    """Print log, progress and warnings of a job until it has ended; 0 if that was good."""
+    """Print log, progress and warnings of a job until it has ended; return 0 if it succeeded."""
     until, said = time.monotonic() + timeout, set[str]()
-    readers: dict[str, Thread] = {}  # by pod: a job whose pods are made anew has another one
+    readers: dict[str, Thread] = {}  # by pod: a recreated pod gets its own reader
     while True:
         if time.monotonic() > until:
-            fail(f"trainjob/{job} has not ended in {timeout} s and goes on; raise --timeout, or follow it by watch.py")
+            fail(f"trainjob/{job} has not ended in {timeout} s and continues; raise --timeout, or use watch.py")
         try:
             state = client.get_job(job)
             told = [*progress(client, job), *warnings(client, job)]
         except (RuntimeError, TimeoutError, HTTPError, kubernetes.ApiException) as error:
             cause: Any = error.__cause__ or error
             if getattr(cause, "status", 0) == 404:
-                fail(f"trainjob/{job}: {cause.reason}; watch.py without a name lists those there are")
-            print(f"warning: asking again, since the API server did not answer: {cause}", flush=True)
+                fail(f"trainjob/{job}: {cause.reason}; watch.py without a name lists all jobs")
+            print(f"warning: retrying, since the API server did not answer: {cause}", flush=True)
             time.sleep(5)
             continue
         node = next((step for step in state.steps if step.name == "node-0"), None)
@@ -55,7 +55,7 @@ def listed(client: TrainerClient) -> Iterator[tuple[str, str]]:
 
 
 def progress(client: TrainerClient, job: str) -> Iterator[str]:
-    """What the trainer reports, where Trainer's gate TrainJobStatus is on; the SDK's TrainJob leaves it out."""
+    """What the trainer reports if Trainer's gate TrainJobStatus is on; the SDK's TrainJob leaves it out."""
     api = kubernetes.CustomObjectsApi()
     found: Any = api.get_namespaced_custom_object(*API, _namespace(client), "trainjobs", job)
     told = found.get("status", {}).get("trainerStatus")
@@ -75,7 +75,7 @@ def warnings(client: TrainerClient, job: str) -> Iterator[str]:
 
 
 def last_words(client: TrainerClient, job: str) -> Iterator[str]:
-    """How the pods that failed have ended, as their containers say it."""
+    """Exit codes and termination messages of the pods that failed."""
     selector = f"jobset.sigs.k8s.io/jobset-name={job}"
     for pod in kubernetes.CoreV1Api().list_namespaced_pod(_namespace(client), label_selector=selector).items:
         for status in pod.status.container_statuses or []:

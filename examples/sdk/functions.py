@@ -2,14 +2,14 @@
 
     torchrun --standalone --nproc-per-node 2 examples/sdk/functions.py     # train_ddp without SDK and cluster
 
-Each stands alone (imports inside), and holds nothing that a shell would change: the SDK puts the text through one.
-Each process uses a GPU of its own where there are any (over nccl), else the processor (over gloo).
+Each is self-contained (imports inside), and contains nothing that a shell would change: the SDK passes the text
+through one. Each process uses its own GPU if there is one (over nccl), else the CPU (over gloo).
 """
 
 
 def train_ddp(global_batch=32, epochs: int = 2, lr: float = 0.1, results: str = "/results/runs/sdk") -> None:  # noqa: PLR0915
     """Train a small classifier with DDP: global_batch samples a step, however many processes there are."""
-    if isinstance(global_batch, dict):  # the SDK's local backend passes all arguments so, a cluster's one by one
+    if isinstance(global_batch, dict):  # the SDK's local backend passes one dict, a cluster keyword arguments
         train_ddp(**global_batch)
         return
 
@@ -56,13 +56,13 @@ def train_ddp(global_batch=32, epochs: int = 2, lr: float = 0.1, results: str = 
             optimizer.step()
             right = (output.detach().argmax(1) == y).sum()
             sums += torch.stack([torch.full_like(right, len(y)), right, loss.detach() * len(y)])
-        dist.all_reduce(sums)  # one process's own part says little
+        dist.all_reduce(sums)  # each process has seen only its part
         samples += sums[0].item()
         losses.append((sums[2] / sums[0]).item())
         if rank == 0:
             print(f"epoch {epoch + 1} of {epochs}: loss {losses[-1]:.4f}, top-1 {100 * sums[1] / sums[0]:.2f} %")
 
-    if rank == 0:  # one writer, and nobody ever sees half a file
+    if rank == 0:  # one writer; the rename below publishes only whole files
         folder = Path(results)
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(net.state_dict(), folder / "model.pth.part")
@@ -80,7 +80,7 @@ def train_ddp(global_batch=32, epochs: int = 2, lr: float = 0.1, results: str = 
 def train_fsdp(  # noqa: PLR0915
     global_batch: int = 32, steps: int = 40, lr: float = 3e-4, width: int = 128, results: str = "/results/runs/sdk"
 ) -> None:
-    """Train a model that no process ever holds whole, with FSDP2: each keeps its part of weights and optimizer."""
+    """Train a sharded model with FSDP2: each process keeps only its part of weights and optimizer."""
     import json
     import os
     import sys
@@ -113,7 +113,7 @@ def train_fsdp(  # noqa: PLR0915
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + self.inner(x)
 
-    # A block is cut up as soon as it is made: one of them at a time is whole in any memory, here and in training
+    # Each block is sharded as soon as it is created: at most one block is whole in memory, here and in training
     torch.manual_seed(1)
     blocks = [fully_shard(Block().to(device), mesh=mesh) for _ in range(8)]
     model = fully_shard(nn.Sequential(nn.Linear(16, width), *blocks, nn.Linear(width, 10)).to(device), mesh=mesh)

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: their options, and how a function becomes a TrainJob."""
+"""Shared by the scripts of this folder: their options, and how a function becomes a TrainJob."""
 
 import argparse
 import importlib.metadata
@@ -44,12 +44,12 @@ def options(description: str, nodes: int, gpus: int) -> argparse.ArgumentParser:
 
 
 def connect(namespace: str | None) -> TrainerClient:
-    """A client of the cluster that kubectl would talk to; says so where its Trainer and this SDK do not fit."""
+    """Return a client of kubectl's current cluster; warn if its Trainer and this SDK do not fit."""
     try:
         client = TrainerClient(KubernetesBackendConfig(namespace=namespace))
         kubernetes.CustomObjectsApi().list_namespaced_custom_object(*API, client.backend.namespace, "trainjobs")
     except Exception as error:
-        fail(f"no TrainJobs to be had: {_reason(error)}; check KUBECONFIG, and that `kubectl get trainjobs` works")
+        fail(f"cannot list TrainJobs: {_reason(error)}; check KUBECONFIG, and that `kubectl get trainjobs` works")
     try:
         system = os.environ.get("KUBEFLOW_SYSTEM_NAMESPACE", versions.NAMESPACE)
         public = kubernetes.CoreV1Api().read_namespaced_config_map(versions.PUBLIC, system)
@@ -68,7 +68,7 @@ def resources(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def send(given: argparse.Namespace, function: Callable[..., None], **arguments: Any) -> int:
-    """Create a TrainJob that runs the function on every process, and follow it; the script's exit code."""
+    """Create a TrainJob that runs the function on every process, and follow it; return the script's exit code."""
     text.check(function, arguments)
     trainer = CustomTrainer(
         func=function, func_args=arguments, num_nodes=given.nodes, resources_per_node=resources(given)
@@ -77,7 +77,7 @@ def send(given: argparse.Namespace, function: Callable[..., None], **arguments: 
 
 
 def create(given: argparse.Namespace, client: TrainerClient, trainer: Any, *more: Any) -> int:
-    """Create a TrainJob and follow it, unless asked to leave; the script's exit code."""
+    """Create a TrainJob and follow it, unless detached; return the script's exit code."""
     through = runtime(client, given.runtime)
     for left in reversed(range(WEBHOOK_TRIES)):
         try:
@@ -86,13 +86,13 @@ def create(given: argparse.Namespace, client: TrainerClient, trainer: Any, *more
         except (RuntimeError, ValueError, TimeoutError) as error:
             if not left or "failed calling webhook" not in _reason(error):
                 fail(f"the job was not created: {_reason(error)}")
-            time.sleep(5)  # the operator starts, or has much to do: nothing was created
+            time.sleep(5)  # the operator is starting or busy: nothing was created
     print(f"created trainjob/{job}", flush=True)
     return 0 if given.detach else follow(client, job, given.timeout)
 
 
 def runtime(client: TrainerClient, name: str) -> Any:
-    """The runtime of that name; without one, an error with the names that there are."""
+    """Return the runtime of that name; fail with the existing names if there is none."""
     try:
         return client.get_runtime(name)
     except (RuntimeError, TimeoutError) as error:

@@ -1,9 +1,9 @@
-"""Run a plain function by the SDK's local backend, as processes of this machine, without a cluster.
+"""Run a plain function with the SDK's local backend, as processes of this machine, without a cluster.
 
     python examples/sdk/local.py --processes 2
-    python examples/sdk/local.py --install      # as the SDK means it: a fresh environment, with torch from the network
+    python examples/sdk/local.py --install      # the SDK's default: a fresh environment, with torch from the network
 
-The backend always makes a fresh virtual environment. Without `packages_to_install` it stays empty, and the job ends at
+The backend creates a fresh virtual environment. Without `packages_to_install` it stays empty, and the job ends at
 once with `torchrun: No such file`; with it, gigabytes are fetched for every job. Without --install this script puts a
 link to its own torchrun there: the function then runs with the packages that the script itself has.
 """
@@ -22,14 +22,14 @@ from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerCl
 
 
 def environment(processes: int, folder: Path, torchrun: Path | None) -> dict[str, str]:
-    """All that the job's environment holds: the backend passes nothing of this one's on."""
+    """Return the job's whole environment: the backend passes none of this process's variables."""
     (folder / "start").write_text(f"unset BASH_ENV; mkdir -p bin; ln -s {shlex.quote(str(torchrun))} bin/torchrun\n")
     return {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", str(folder)),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "1",
-        "PET_NPROC_PER_NODE": str(processes),  # how torchrun is told; the backend itself knows one process
+        "PET_NPROC_PER_NODE": str(processes),  # read by torchrun; the backend itself starts one process
         "PET_STANDALONE": "1",
         # bash reads this file before the backend's script, in the folder of the new environment
         **({"BASH_ENV": str(folder / "start")} if torchrun else {}),
@@ -37,7 +37,7 @@ def environment(processes: int, folder: Path, torchrun: Path | None) -> dict[str
 
 
 def main() -> int:
-    """Run the job and print what it says."""
+    """Run the job and print its log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=2, help="(default 2)")
     parser.add_argument("--global-batch", type=int, default=32, help="samples per step over all processes (default 32)")
@@ -54,12 +54,12 @@ def main() -> int:
     arguments = {"global_batch": given.global_batch, "results": str(Path(given.results).resolve())}
     text.check(train_ddp, arguments)
     with tempfile.TemporaryDirectory(prefix="sdk-") as folder:
-        tempfile.tempdir = folder  # where the backend works; it leaves what it made there when a job fails
+        tempfile.tempdir = folder  # where the backend works; it leaves its files when a job fails
         client = TrainerClient(LocalProcessBackendConfig())
         env = environment(given.processes, Path(folder), None if given.install else torchrun)
         trainer = CustomTrainer(train_ddp, arguments, env=env, packages_to_install=["torch"] if given.install else None)
         job = client.train(runtime="torch-distributed", trainer=trainer)
-        deque(client.get_job_logs(job, follow=True), maxlen=0)  # it prints by itself, and gives all lines again
+        deque(client.get_job_logs(job, follow=True), maxlen=0)  # it prints the lines itself, and also returns them
         state = client.wait_for_job_status(job, {"Complete", "Failed"}).status
         client.delete_job(job)
     print(f"{job}: {state}")

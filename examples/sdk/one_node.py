@@ -3,8 +3,8 @@
     python examples/sdk/one_node.py -n training --runtime run --gpus 8
     python examples/sdk/one_node.py -n training --runtime run --gpus 0 --cpu 1100m      # two processes on processors
 
-It stands where others use DataParallel: that drives all GPUs from one process, whose one running thread at a time feeds
-them all, and it copies the model to each GPU in every step.
+It replaces DataParallel, which drives all GPUs from one process, where only one thread runs at a time, and copies the
+model to each GPU in every step.
 """
 
 import jobs

@@ -1,13 +1,13 @@
-"""Train with this project's trainers through the SDK: recipes, resume, reports and all, in a runtime of the chart.
+"""Train with this project's trainers through the SDK, in the chart's runtime: recipes, resume and reports.
 
     python examples/sdk/our_trainers.py -n training --runtime run --nodes 2 --gpus 8
     python examples/sdk/our_trainers.py -n training --runtime run --gpus 0 --cpu 200m --set epochs=1 --set strategy=fsdp
     python examples/sdk/our_trainers.py -n training --runtime run --gpus 8 --recipe resnet50-a3 --form function
 
 Settings are the release's own, with --recipe and --set over them. The run directory is /results/runs/NAME: delete a job
-and create another of the same --name, and it goes on from the last checkpoint. "--form command" starts our launcher, so
-that exit codes reach the pod, and what another try may cure is tried again. "--form function" sends a function for
-torchrun, which you may put code of your own into; torchrun makes every failure a 1, which ends the job.
+and create another with the same --name, and it resumes from the last checkpoint. "--form command" starts our launcher,
+so that exit codes reach the pod and temporary failures are retried. "--form function" sends a function for torchrun, to
+which you can add your own code; torchrun turns every failure into exit code 1, which ends the job.
 """
 
 import jobs

@@ -1,4 +1,4 @@
-"""A function goes to a TrainJob as text, through a shell: what that would change is refused here, beforehand."""
+"""Refuse functions that the SDK's way to a TrainJob, as text through a shell, would change."""
 
 import builtins
 import inspect
@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-# The SDK puts the text into a bash heredoc that is not quoted: these would arrive as something else, or not at all
+# The SDK puts the text into an unquoted bash heredoc, which would change or drop these
 CHANGED_BY_BASH = (
     (r"\$", "a dollar sign, which bash expands: read variables by os.environ, and write chr(36) for the sign itself"),
     (r"`", "a backtick, which bash runs as a command: leave it out, or write chr(96)"),
@@ -25,7 +25,7 @@ def fail(message: str) -> NoReturn:
 
 
 def check(function: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Refuse a function, or its arguments, that would not be the same where the job runs."""
+    """Refuse a function, or its arguments, that would arrive changed in the job."""
     name, source = function.__name__, textwrap.dedent(inspect.getsource(function))
     for number, line in enumerate([*source.splitlines(), f"{name}(**{dict(arguments)})"], 1):
         for pattern, what in CHANGED_BY_BASH:

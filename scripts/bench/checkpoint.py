@@ -3,7 +3,7 @@
     python scripts/bench/checkpoint.py OUT.json [--rounds 9]
 
 ResNet-50 with momentum (205 MB) takes real training steps on the processor. In every round each method saves once, one
-after the other, and steps go on until the checkpoint is on the disk. Medians over the rounds, and ratio = ours / peer:
+after the other, and steps continue until the checkpoint is on disk. Medians over the rounds, and ratio = ours / peer:
 
 stall         what one checkpoint holds the loop up for: the call, and what a later step waits for the copy
 loop time     what it costs in all: the stall, and what steps take longer while it is being written
@@ -68,7 +68,7 @@ class Ours:
         self.loop, self.writer, self.count = loop, Writer(folder, 1), 0
 
     def save(self) -> None:
-        """Save now, or begin to."""
+        """Save now, or start a save."""
         self.count += 1
         self.writer.submit(self.count, self.loop.state(), {}, changing=self.loop.model.buffers())
 
@@ -137,7 +137,7 @@ def measure(loop: Loop, method: Ours) -> dict[str, float]:
         steps.append(loop.step(method.settle))
     method.finish()
     stall += loop.waited
-    slower = statistics.median(steps) - calm  # a median, since a step that something else delayed is no part of it
+    slower = statistics.median(steps) - calm  # a median, so that a step that something else delayed does not count
     return {"stall": stall, "loop": stall + len(steps) * slower, "slow": 1 + slower / calm, "calm": calm}
 
 

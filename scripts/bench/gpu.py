@@ -58,7 +58,7 @@ class Found:
 
 
 class Stopwatch:
-    """Stands where the engine's watchdog stands: times its steps and has torch watch over them."""
+    """Replaces the engine's watchdog: times its steps and lets torch check them for waits."""
 
     def __init__(self, job: Job) -> None:
         self.job, self.first, self.seconds = job, 0.0, 0.0
@@ -66,7 +66,7 @@ class Stopwatch:
         self.clock: Any = None
 
     def beat(self, what: str, step: int) -> None:
-        """A step of the engine's is about to begin."""
+        """Called before each step of the engine."""
         if what != "step":
             return
         job = self.job
@@ -81,7 +81,7 @@ class Stopwatch:
             self.split = {key: value - self.before[key] for key, value in self.clock.read().items()}
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def ours(job: Job, data: Path | None, compiled: bool) -> Found:
@@ -118,7 +118,7 @@ def ours(job: Job, data: Path | None, compiled: bool) -> Found:
 
 
 def peer(job: Job, make: Callable[..., gpu_peers.Step], compiled: bool) -> Found:
-    """Somebody else's step."""
+    """A peer's step."""
     step = make(job.model, job.device, job.batch, job.size, compiled)
     for _ in range(job.warm):
         step()
@@ -144,7 +144,7 @@ def variants(job: Job, jpegs: Path, compiled: bool) -> dict[str, Callable[[], Fo
 
 
 def measure(job: Job, rounds: int, compiled: bool) -> dict[str, list[Found]]:
-    """Every variant once a round; one that can't be had here is told of and left out."""
+    """Run every variant once per round; report and leave out one that is not installed here."""
     jpegs = gpu_pictures.prepared(job.folder, job.pictures)
     found: dict[str, list[Found]] = {}
     for number in range(rounds):
@@ -204,13 +204,13 @@ def settle(device: torch.device) -> None:
 
 
 def watch_synchronisation(device: torch.device, on: bool) -> None:
-    """Make whatever waits for the GPU an error, or allow it again."""
+    """Make every wait for the GPU an error, or allow it again."""
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error" if on else "default")
 
 
 def memory(device: torch.device) -> float:
-    """The most memory that was taken from the GPU, in GiB."""
+    """Peak memory on the GPU, in GiB."""
     return torch.cuda.max_memory_allocated() / GIB if device.type == "cuda" else 0.0
 
 
@@ -220,7 +220,7 @@ def workers() -> int:
 
 
 def main() -> int:
-    """Measure, or say that there is nothing to measure on."""
+    """Measure, or say that there is no GPU."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

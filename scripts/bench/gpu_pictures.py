@@ -11,7 +11,7 @@ CLASSES, WIDTH, HEIGHT, NOISE, QUALITY = 10, 500, 375, 18, 90
 
 
 def prepared(root: Path, count: int) -> Path:
-    """Shards of so many training pictures below root, made where they are not there yet."""
+    """Return shards of so many training pictures below root; create them if they do not exist."""
     from trainers.prepare.build import build
     from trainers.prepare.settings import parse
 

@@ -13,7 +13,7 @@ dali         NVIDIA DALI's pipeline on the CPU: reader, random-crop decoder, res
 
 Then ours, ours without readahead, and torchvision once more with 10 ms added to each open and each read (slowread.c).
 
-In every run all are measured, one after the other, each in a process of its own on the same two cores: two workers,
+In every run all are measured, one after the other, each in its own process on the same two cores: two workers,
 a warm-up, then batches for some seconds. Medians over the runs; ratio = ours / peer. The rows per processor second
 divide by the time that all threads and workers computed, which other programs on the machine hardly change.
 """
@@ -158,7 +158,7 @@ CASES = {
 
 
 def prepare() -> Path:
-    """Make the photos and every candidate's form of them, once."""
+    """Create the photos and each candidate's format of them, once."""
     root = CACHE / "bench-loader"
     if (root / ".complete").exists():
         return root
@@ -185,7 +185,7 @@ def computed(process: int) -> float:
 
 
 def measure(name: str, root: Path, seconds: float) -> tuple[float, float]:
-    """Pictures per second, and per second computed, after a warm-up long enough for all that was made ahead."""
+    """Pictures per second, and per CPU second, after a warm-up long enough to use up prefetched batches."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -251,7 +251,7 @@ def main() -> None:
     root = prepare()
     if options.one:
         print("RESULT", *measure(options.one, root, options.seconds), flush=True)
-        os._exit(0)  # some leave workers behind that would be waited for
+        os._exit(0)  # some leave workers behind, which the exit would wait for
     slow = {"LD_PRELOAD": str(slow_reading(root)), "SLOWREAD_BELOW": str(root), "SLOWREAD_MS": "10"}
     found = [side_by_side(case, options, environment) for case, environment in zip(CASES, ({}, slow), strict=True)]
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Serves one file over HTTP as if it lay far away.
+"""Serves one file over HTTP as if from far away.
 
 Each answer begins one round trip late, and each connection sends no more than one window per round trip. Some answers
 to requests for a range are broken off by a reset in the middle of their body.
@@ -75,7 +75,7 @@ class FarHandler(BaseHTTPRequestHandler):
 
 
 class FarServer(ThreadingHTTPServer):
-    """Connections that a client gives up are no event."""
+    """Ignore connections that a client closes."""
 
     daemon_threads = True
     request_queue_size = 128

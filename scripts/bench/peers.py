@@ -1,4 +1,4 @@
-"""Other ways from a zip of photos to something that a trainer reads, as their users would write them.
+"""Other tools that turn a zip of photos into training data, used as their users would.
 
 python scripts/bench/peers.py unzip|webdataset|litdata ARCHIVE OUT
 

@@ -25,7 +25,7 @@ AVERAGE = ((500, 375), 99)  # the size in pixels of ImageNet's average picture
 
 
 def make_folder(root: Path, count: int, form: tuple[tuple[int, int], int] = LARGE) -> Path:
-    """Make `count` photos below root, or keep them if they are there; return root."""
+    """Create `count` photos below root, or keep existing ones; return root."""
     done = root / f".complete-{count}"
     if done.exists():
         return root
@@ -43,7 +43,7 @@ def make_folder(root: Path, count: int, form: tuple[tuple[int, int], int] = LARG
 
 
 def make_zip(path: Path, folder: Path, *, deflated: bool) -> Path:
-    """Pack an ImageFolder class by class, as published archives are; keep a zip that is there."""
+    """Pack an ImageFolder class by class, as published archives are; keep an existing zip."""
     if not path.exists():
         temporary = path.with_suffix(".tmp")
         method = zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED
@@ -64,7 +64,7 @@ def wallpapers() -> list[Path]:
 
 
 def _name(path: Path) -> str:
-    """Name a wallpaper by its package's folder, as one lies there in several sizes."""
+    """Name a wallpaper by its package's folder, which has it in several sizes."""
     return path.parts[4] if path.parts[3] == "wallpapers" else path.stem
 
 

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--part", action="append", choices=list(PARTS), help="measure only this")
     options = parser.parse_args()
-    # Ended from outside, it leaves nothing behind either
+    # Clean up also when it is ended from outside
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     folder = make_folder(CACHE / "photos", PHOTOS)
     work = Path(tempfile.mkdtemp(prefix="trainyard-bench-", dir=os.environ.get("BENCH_DIR")))
@@ -78,7 +78,7 @@ def local(folder: Path, work: Path, runs: int) -> list[Row]:
 
 
 def slow(folder: Path, work: Path, runs: int) -> list[Row]:
-    """Into a folder whose every file operation takes 10 ms longer."""
+    """Into a folder in which every file operation takes 10 ms longer."""
     library = work / "slowfs.so"
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "slowfs.c", "-ldl"], check=True)
     archive = make_zip(work / "slow.zip", sampled(folder, work / "slow-photos", SLOW_PHOTOS), deflated=True)
@@ -137,7 +137,7 @@ def side_by_side(
     environment: dict[str, str] | None = None,
     check: Callable[[Path], None] | None = None,
 ) -> dict[str, list[dict[str, float]]]:
-    """Run every way in turn, `runs` times over, each into an empty folder with nothing left to write back."""
+    """Run every method in turn, `runs` times, each into an empty folder after a sync."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for _ in range(runs):
         for name, command in ways.items():
@@ -180,7 +180,7 @@ def measured(command: list[str], out: Path | None, environment: dict[str, str]) 
 
 
 def _watch(process: subprocess.Popen[bytes], out: Path | None, most: dict[str, float]) -> None:
-    """Look at memory and disk ten times a second."""
+    """Sample memory and disk ten times a second."""
     while process.poll() is None:
         most["disk"] = max(most["disk"], used(out))
         try:
@@ -205,14 +205,14 @@ def used(folder: Path | None) -> float:
 
 
 def same_shards(out: Path, wanted: Path) -> None:
-    """Compare all prepared files with those of an undisturbed preparation, but for the source that is on record."""
+    """Compare all prepared files with those of an undisturbed preparation, except the recorded source."""
     for path in sorted(wanted.glob("*/*")):
         if path.parent.name in ("train", "val") and path.read_bytes() != (out / path.relative_to(wanted)).read_bytes():
             raise SystemExit(f"{path.name} came out differently")
 
 
 def sampled(folder: Path, to: Path, count: int) -> Path:
-    """Link evenly chosen photos into a folder of their own."""
+    """Link evenly chosen photos into a separate folder."""
     for split in ("train", "val"):
         pictures = sorted(folder.glob(f"{split}/*/*.jpg"))
         for picture in pictures[:: PHOTOS // count]:

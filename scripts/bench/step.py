@@ -29,7 +29,7 @@ SAMPLES, SIZE, CLASSES, LR = 16, 64, 100, 0.01
 
 
 class Turns:
-    """Stands where the engine's watchdog stands, and is told of every step: runs the other loop's step in between."""
+    """Replaces the engine's watchdog, which is called at every step: runs the other loop's step in between."""
 
     def __init__(self, other: Callable[[], None]) -> None:
         self.other, self.began = other, 0.0
@@ -37,7 +37,7 @@ class Turns:
         self.peer: list[float] = []
 
     def beat(self, what: str, step: int) -> None:
-        """Another step of the engine's is about to begin."""
+        """Called before each step of the engine."""
         if what != "step":
             return
         now = time.perf_counter()
@@ -48,11 +48,11 @@ class Turns:
         self.peer.append(self.began - now)
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 def handwritten(world: int, steps: int) -> Callable[[], None]:
-    """The loop that a tutorial would write, cut into its steps."""
+    """A tutorial's training loop, as single steps."""
     import torch
     import torchvision
     from torch.nn.parallel import DistributedDataParallel

@@ -1,4 +1,4 @@
-"""Draw the dashboard's panels as one SVG file, from what a Prometheus answers: Grafana itself is not needed.
+"""Draw the dashboard's panels as one SVG file, from a Prometheus's answers, without Grafana.
 
 python -m scripts.dashboard.draw --prometheus http://127.0.0.1:9090 --run NAME --minutes 60 dashboard.svg
 """
@@ -32,7 +32,7 @@ polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}"""
 
 
 def finite(points: list[tuple[float, float]], start: float, factor: float) -> list[tuple[float, float]]:
-    """Points (minutes since `start`, value times `factor`), without those that are no number."""
+    """Points (minutes since `start`, value times `factor`), without NaN."""
     return [((at - start) / 60, value * factor) for at, value in points if math.isfinite(value)]
 
 
@@ -57,7 +57,7 @@ def legend(names: list[str], width: int, top: int) -> str:
 
 
 def chart(panel: Panel, found: list[tuple[str, Series]], span: tuple[float, float], marks: list[float]) -> str:
-    """A panel's chart as an SVG element of its own: lines over minutes, or shares stacked to 100 %."""
+    """A panel's chart as an SVG element: lines over minutes, or shares stacked to 100 %."""
     start, end = span
     factor, unit = UNITS.get(panel.unit, (1.0, ""))
     if panel.stacked:

@@ -23,7 +23,7 @@ ALERTS = "deploy/prometheus/rules.yaml"
 
 
 def start(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """Start the run, or go on with it."""
+    """Start or resume the run."""
     settings = {
         "run.dir": str(folder / RUN), "epochs": EPOCHS, "metrics.port": port, "log.every_steps": 2,
     }  # fmt: skip
@@ -39,7 +39,7 @@ def start(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def progress(server: Prometheus) -> float:
-    """Share of the run's steps that is done, as Prometheus knows it."""
+    """Share of the run's steps that are done, from Prometheus."""
     found = server.query("max(trainyard_step) / max(trainyard_steps_planned)")
     return found[0][1] if found else 0.0
 

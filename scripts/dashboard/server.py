@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-# a proxy of this machine's environment knows nothing of what runs here
+# requests to loopback must not go through a proxy from the environment
 _open = functools.partial(urllib.request.build_opener(urllib.request.ProxyHandler({})).open, timeout=20)
 Series = list[tuple[float, float]]  # (Unix time, value)
 

@@ -1,4 +1,4 @@
-"""Random values that a JSON schema allows, and the few changes that make them mean something together."""
+"""Random values that a JSON schema allows, and the few changes that make them consistent."""
 
 import random
 import re
@@ -126,7 +126,7 @@ class Arbitrary:
 
 
 def meaningful(values: helm.Values, seed: int) -> helm.Values:
-    """Mend what each key allows but all keys together contradict: what templates refuse in words."""
+    """Correct values that each key allows but that contradict each other: templates refuse those."""
     pick = random.Random(seed)
     shared = values.setdefault("global", {})
     parts = {name: values.setdefault(name, {}) for name in helm.SUBCHARTS}
@@ -178,7 +178,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
 
 
 def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
-    """Return the parts that pull an image; where an operator is named, it alone trains."""
+    """Return the parts that pull an image; if an operator is named, only it trains."""
     jobs = {name for name in ("mpijob", "trainjob") if parts[name].get("enabled")}
     trains = jobs - ({"trainjob"} if parts["trainjob"].get("job", {}).get("enabled", True) is False else set())
     first = parts["pytorchjob"].get("enabled", "")
@@ -191,7 +191,7 @@ def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
 def _mend_users(
     parts: dict[str, helm.Values], training: helm.Values, own: list[helm.Values], shared: helm.Values
 ) -> None:
-    """MPI knows its user by number, and is not root."""
+    """MPI needs a user by number that is not root."""
     if parts["mpijob"].get("enabled") or training.get("operator") == "mpijob":
         storage = shared.setdefault("storage", {})
         storage["uid"] = 1000 if storage.get("uid") == "platform" else storage.get("uid", 1000)
@@ -245,7 +245,7 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
 
 
 def _mend_source(dataset: helm.Values) -> None:
-    """Leave the one address that belongs to a kind, which is then left out half of the time."""
+    """Keep the one address that fits a kind; drop the kind half of the time."""
     source = dataset.setdefault("source", {})
     needed = {
         "kaggle": ("competition", "some"),

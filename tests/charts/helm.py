@@ -28,7 +28,7 @@ class HelmError(Exception):
 
 
 def run(*command: str | Path, stdin: str = "") -> str:
-    """Run a pinned tool and return what it prints; what it refuses is a HelmError."""
+    """Run a pinned tool and return what it prints; if it fails, raise HelmError."""
     program = BIN / str(command[0])
     assert program.exists(), f"{program} is missing: run scripts/tools/build"
     arguments = [str(part) for part in command[1:]]
@@ -43,9 +43,9 @@ def _template(helm: str, release: str, arguments: tuple[str, ...], stdin: str) -
     return run(helm, "template", release, CHART, "--namespace", "vision", *arguments, stdin=stdin)
 
 
-def template(values: Values | Path, helm: str = "helm3", release: str = "demo", anew: bool = False) -> str:
-    """Render the chart with values from a file or a dict; what was rendered before is remembered, unless `anew`."""
-    render = _template.__wrapped__ if anew else _template
+def template(values: Values | Path, helm: str = "helm3", release: str = "demo", fresh: bool = False) -> str:
+    """Render the chart with values from a file or a dict; results are cached, unless `fresh`."""
+    render = _template.__wrapped__ if fresh else _template
     if isinstance(values, Path):
         # the examples' own release: one of them names what is derived from it
         release = "run" if values in EXAMPLES else release
@@ -75,7 +75,7 @@ def documents(text: str) -> list[Values]:
 
 
 def validate(text: str) -> None:
-    """Hold manifests against the strict schemas, Argo CD's and Kueue's among them."""
+    """Check manifests against the strict schemas, including Argo CD's and Kueue's."""
     location = str(ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
     run("kubeconform", "-strict", "-schema-location", location, stdin=text)
 
@@ -97,7 +97,7 @@ def only(text: str, kind: str) -> Values:
 
 
 def merged(*layers: Values) -> Values:
-    """Lay maps over each other, the last on top."""
+    """Merge maps; the last one takes precedence."""
     result: Values = {}
     for layer in layers:
         for key, value in layer.items():

@@ -15,7 +15,7 @@ BASE: helm.Values = {
 
 
 class Mistake(NamedTuple):
-    """Values laid over the base (None: none at all), options of Helm, and what is said."""
+    """Values merged over the base (None: no values), options of Helm, and the expected message."""
 
     values: helm.Values | None
     said: str

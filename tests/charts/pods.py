@@ -48,18 +48,18 @@ class LocalPod:
             (folder / item["path"]).write_text(self.local(known[name][item["key"]]))
 
     def local(self, text: str) -> str:
-        """Put this machine's folders in the place of the pod's mounts."""
+        """Replace the pod's mounts with this machine's folders."""
         for mount in self._mounts:
             if mount["mountPath"] != "/tmp":
                 text = text.replace(mount["mountPath"] + "/", f"{self._volumes[mount['name']]}/")
         return text
 
     def mounted(self, path: str) -> Path:
-        """Where a path of the container lies."""
+        """This machine's path for a path of the container."""
         return Path(self.local(path))
 
     def environment(self) -> Texts:
-        """What the container's process gets, and the PATH of this one."""
+        """The container's environment, with this process's PATH."""
         env = {"PATH": os.environ["PATH"]}
         for source in self.container.get("envFrom", []):
             env |= self._secrets[source["secretRef"]["name"]]

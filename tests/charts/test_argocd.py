@@ -1,4 +1,4 @@
-"""The files of deploy/argocd: valid against Argo CD's own CRDs, and what they start renders.
+"""The files of deploy/argocd: valid against Argo CD's own CRDs, and the charts that they deploy render.
 
 What the running controllers do with them is in tests/e2e/test_argocd.py.
 """

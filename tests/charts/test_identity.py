@@ -1,4 +1,4 @@
-"""A changed run is a new job, an unchanged one is no change; names fit where the operators add to them."""
+"""A changed run is a new job, an unchanged one changes nothing; names are short enough for the operators' suffixes."""
 
 import re
 
@@ -61,7 +61,7 @@ def names(values: helm.Values, release: str = "demo") -> dict[str, str]:
 
 
 def base() -> helm.Values:
-    """Values in which a run has a name of its own for each job."""
+    """Values with a separate run name for each job."""
     own = (helm.at(f"{job}.training.name", f"as-{job}") for job in ("mpijob", "trainjob"))
     return helm.merged(helm.everything(), *own)
 
@@ -71,7 +71,7 @@ def test_a_changed_run_is_a_new_job(change: helm.Values):
     before, after = names(base()), names(helm.merged(base(), change))
     changed = {kind for kind, name in before.items() if after[kind] != name}
     assert "PyTorchJob" in changed
-    assert changed >= {"MPIJob", "TrainJob"} or change == CHANGES["run name"]  # which have run names of their own
+    assert changed >= {"MPIJob", "TrainJob"} or change == CHANGES["run name"]  # which have their own run names
 
 
 def test_a_run_as_root_is_a_new_job():

@@ -78,7 +78,7 @@ def test_the_stored_release_is_small():
     assert all(10_000 < size <= MOST_STORED for size in sizes), sizes
 
 
-# ------------------------------------------------------------------ who may reach whom, by the rules of NetworkPolicy
+# ------------------------------------------------------------------ allowed connections, by the rules of NetworkPolicy
 
 
 def selects(selector: dict, labels: dict[str, str]) -> bool:
@@ -161,7 +161,7 @@ def test_names_are_resolved_and_the_dataset_is_fetched(closed):
     assert not may_connect(policies, labels["Job-0"], None, 22, {})
 
 
-def test_the_file_browser_goes_nowhere_and_lets_in_whom_values_name(closed):
+def test_the_file_browser_reaches_nothing_and_only_named_peers_reach_it(closed):
     policies, labels = closed
     browser = labels["Deployment-0"]
     assert not may_connect(policies, browser, labels["Job-0"], 80, {})

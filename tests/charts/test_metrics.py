@@ -1,4 +1,4 @@
-"""Alert rules are said once: the file that Prometheus loads is the one that the chart makes its PrometheusRule of."""
+"""Alert rules have one source: the chart builds its PrometheusRule from the file that Prometheus loads."""
 
 import re
 import subprocess

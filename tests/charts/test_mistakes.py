@@ -1,4 +1,4 @@
-"""Typical mistakes are said in words, once, on both Helms, and say what to write."""
+"""Typical mistakes get one clear message on both Helms that says what to write."""
 
 import re
 import subprocess

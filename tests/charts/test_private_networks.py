@@ -30,7 +30,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secure(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """The archive's address on an HTTPS server, and the certificate of the authority that vouches for it."""
+    """The archive's address on an HTTPS server, and the certificate of its authority."""
     root, certificate = guarded.authority(tmp_path_factory.mktemp("authority"))
     with guarded.https(archive.parent, certificate) as server:
         yield f"{server.url}/pets.zip".replace("http:", "https:"), root
@@ -52,7 +52,7 @@ def pod(
 
 
 def said_at_once(one: LocalPod) -> str:
-    """What the pod says when it may not try again."""
+    """What the pod prints when it must not retry."""
     code, said = one.run("--retry", "0")
     assert code == 2, said
     return said
@@ -122,7 +122,7 @@ def test_a_web_server_with_a_login_reads_it_from_a_secret(archive: Path, tmp_pat
 
 
 def test_what_is_mended_outside_of_the_values_is_found_without_an_upgrade(archive: Path, tmp_path: Path):
-    """An archive that is not there yet: the pod says what it waits for, and prepares it once it is."""
+    """An archive that does not exist yet: the pod says what it waits for, and prepares the archive once it exists."""
     served = tmp_path / "served"
     served.mkdir()
     with files.running(served) as server:
@@ -154,7 +154,7 @@ def test_a_waiting_preparation_ends_when_it_is_told_to(tmp_path: Path):
 
 
 def test_a_wrong_setting_is_not_retried(archive: Path, tmp_path: Path):
-    """The archive has ImageNet's layout, and the values say another: another try would end the same."""
+    """The archive has ImageNet's layout, and the values name another: a retry would fail the same way."""
     with files.running(archive.parent) as server:
         other = helm.at("dataset.settings.layout", "imagefolder")
         code, said = pod(tmp_path / "pod", f"{server.url}/pets.zip", other).run()

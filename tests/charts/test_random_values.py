@@ -52,7 +52,7 @@ def test_random_valid_values_give_valid_manifests(drawn):
 
 
 def validate(texts: list[str]) -> None:
-    """Hold manifests against the schemas of their kinds."""
+    """Check manifests against the schemas of their kinds."""
 
     def some(part: list[str]) -> None:
         helm.run("kubeconform", "-strict", "-n", "1", "-schema-location", LOCATION, stdin="".join(part))
@@ -135,7 +135,7 @@ def test_random_invalid_values_fail_with_the_keys_path(drawn):
 @pytest.mark.takes(1800)
 @pytest.mark.parametrize("first", range(COUNT, COUNT + 10_000, 1000))
 def test_ten_thousand_others_and_as_many_broken_ones(first: int):
-    """In thousands, so that a failure says where it is: none renders to an invalid manifest, no mistake is unnamed."""
+    """No values render to an invalid manifest and every mistake is named; in thousands, so that one is located."""
     many = [meaningful(Arbitrary(SCHEMA, seed).values(), seed) for seed in range(first, first + 1000)]
     answers = helm.render_all(many, WORKERS)
     failed = [answer["error"] for answer in answers if "error" in answer]

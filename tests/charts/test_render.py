@@ -27,7 +27,7 @@ def compact(text: str) -> str:
 def test_two_renders_are_the_same_bytes(values: Path):
     for program in helm.HELMS:
         first = helm.template(values, program)
-        assert helm.template(values, program, anew=True) == first
+        assert helm.template(values, program, fresh=True) == first
 
 
 @each_ci

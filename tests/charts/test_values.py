@@ -298,10 +298,10 @@ def test_a_misspelt_key_is_an_error_that_names_it(program: str):
 
 PINNED = helm.at("image.digest", DIGEST)
 EXCLUSIVE = {
-    "global.storage.data.existingClaim names a claim that is there": helm.at(
+    "global.storage.data.existingClaim names an existing claim": helm.at(
         "global.storage.data", {"existingClaim": "a", "size": "1Ti"}
     ),
-    "global.storage.results.existingClaim names a claim that is there": helm.at(
+    "global.storage.results.existingClaim names an existing claim": helm.at(
         "global.storage.results", {"existingClaim": "a", "annotations": {"example.com/team": "vision"}}
     ),
     "global.image.tag is 0.1.0-abc, and every image has a digest": dict.fromkeys(

@@ -240,7 +240,7 @@ def test_jobs_that_failed():
 
 
 @pytest.mark.parametrize(("workers", "answers"), [({"active": 1}, False), ({}, True)])
-def test_a_job_that_runs_on_while_a_pod_cannot_be_made_anew(workers, answers):
+def test_a_running_job_with_a_pod_that_cannot_be_recreated(workers, answers):
     status = {
         "conditions": [condition("Created"), condition("Running")],
         "replicaStatuses": {"Master": {"active": 1}, "Worker": workers},

@@ -55,7 +55,7 @@ def test_a_trainjob_that_runs_tells_its_progress():
     assert re.search(rf"trainjob/{NAME} +Pending$", said_of(trainjob(family=[child(1)])), re.M)
 
 
-def test_a_trainjob_whose_pods_are_made_anew():
+def test_a_trainjob_whose_pods_are_recreated():
     text = "applying RestartJobSet failure policy action (first failed job: demo-trainjob-x-node-0)"
     jobset = thing("JobSet", NAME, {"conditions": [condition("Restarting", text)]})
     warning = event(jobset, "RestartJobSetFailurePolicyAction", text)
@@ -77,7 +77,7 @@ def test_a_trainjob_that_failed(reason, message, answer):
     says(said_of(trainjob(status)), message, answer)
 
 
-def test_a_runtime_that_is_deleted_names_who_uses_it():
+def test_a_runtime_that_is_deleted_names_its_users():
     runtime = thing("TrainingRuntime", NAME, deletionTimestamp=OLD)
     says(said_of(trainjob(family=[child(2)]), **{trainjobs.RUNTIMES: [runtime]}), f"still: {NAME}", f"trainjob {NAME}")
     assert "remedy" not in explain(**{trainjobs.RUNTIMES: [thing("TrainingRuntime", "demo")]}, pods=[over(0)])

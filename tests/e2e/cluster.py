@@ -1,4 +1,4 @@
-"""What the end-to-end tests do to a cluster: helm, kubectl, and waiting for what a release becomes.
+"""How the end-to-end tests use a cluster: helm, kubectl, and waiting for a release's progress.
 
 What is read again and again is read by the commands' own client: a process of kubectl costs 90 ms of processor time,
 eighty times as much.
@@ -62,7 +62,7 @@ def helm(*args: str | Path, program: str = "helm3", **kwargs):
 
 
 def stirring() -> object:
-    """Return what changes while anything goes on in the cluster: its pods, their events and the size of their logs."""
+    """Return what changes while anything happens in the cluster: its pods, their events and the size of their logs."""
     objects: list[str] = []
     with contextlib.suppress(KubeError):
         for kind in ("pods", "events"):
@@ -74,7 +74,7 @@ def stirring() -> object:
 
 
 def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
-    """Return what `look` finds once it finds something; fail with `what` when nothing stirs in the cluster any more."""
+    """Return what `look` finds once it finds something; fail with `what` when the cluster makes no more progress."""
     return patience.wait(what, look, stirring)
 
 
@@ -84,7 +84,7 @@ def why(release: str, namespace: str) -> str:
 
 
 def follow(release: str, namespace: str) -> str:
-    """Follow a release until all of its jobs have succeeded; fail when nothing stirs in the cluster any more."""
+    """Follow a release until all of its jobs have succeeded; fail when the cluster makes no more progress."""
     command = ["scripts/follow", release, "-n", namespace, "--timeout", "86400"]
     with subprocess.Popen(
         command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -102,7 +102,7 @@ def follow(release: str, namespace: str) -> str:
 
 
 def watch(see: Callable[[dict], object], *what: str) -> subprocess.Popen[str]:
-    """Have `see` called, on a thread, with every state that objects go through; whoever watches ends the process."""
+    """Call `see`, on a thread, with every state that objects go through; the caller ends the process."""
     process = subprocess.Popen(
         ["kubectl", "get", *what, "-w", "-o", "json"], env=ENV, text=True, stdout=subprocess.PIPE
     )

@@ -1,4 +1,4 @@
-"""The cluster that the end-to-end tests use, and namespaces of their own in it."""
+"""The cluster that the end-to-end tests use, and their namespaces in it."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ LOCK = pytest.StashKey[TextIO | None]()
 
 
 def operators_as_they_came() -> None:
-    """Undo what a test that was killed in the middle may have done to the operators."""
+    """Undo changes to the operators by a test that was killed in the middle."""
     cluster.run("scripts/cluster/init-template", "restricted")
     cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
 
@@ -120,7 +120,7 @@ def trainer_v2() -> None:
 
 @pytest.fixture(scope="session")
 def kueue() -> None:
-    """Kueue, with queues for Jobs, PyTorchJobs, MPIJobs, JobSets and TrainJobs; no queue is made."""
+    """Kueue, for Jobs, PyTorchJobs, MPIJobs, JobSets and TrainJobs; no queue is created."""
     add_on("kueue")
 
 

@@ -1,4 +1,4 @@
-"""Runs that a test holds at a step and lets go on: settings for the chart, and a pod that opens their gate."""
+"""Runs that a test pauses at a step and continues: settings for the chart, and a pod that opens their gate."""
 
 import json
 from pathlib import Path
@@ -80,5 +80,5 @@ class Gate:
         return True
 
     def open(self) -> None:
-        """Hold nobody any more."""
+        """Pause no run any more."""
         self.allow(float("inf"))

@@ -1,4 +1,4 @@
-"""Argo CD's part of the end-to-end tests: git repositories to sync from, and what becomes of Applications."""
+"""Argo CD's part of the end-to-end tests: git repositories to sync from, and the states of Applications."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def git(repository: Path, *args: str) -> str:
 
 
 def commit(repository: Path, files: Mapping[str, str | None], message: str, tag: str = "") -> None:
-    """Write files, or delete those that are None, and commit them; the repository is made where there is none."""
+    """Write files, or delete those that are None, and commit them; create the repository if there is none."""
     if not (repository / ".git").exists():
         repository.mkdir(parents=True, exist_ok=True)
         git(repository, "init", "-q")
@@ -45,7 +45,7 @@ def commit(repository: Path, files: Mapping[str, str | None], message: str, tag:
 
 
 def application(name: str) -> dict:
-    """Return an Application, or nothing where there is none."""
+    """Return an Application, or nothing if there is none."""
     found = get("applications.argoproj.io", ARGOCD, fields=f"metadata.name={name}")
     return found[0] if found else {}
 
@@ -76,13 +76,13 @@ def trouble(one: dict) -> str:
 
 
 def refresh(*names: str, how: str = "normal") -> None:
-    """Have Argo CD compare Applications with git now; `hard` renders them anew too."""
+    """Let Argo CD compare Applications with git now; `hard` also renders them again."""
     note = f"argocd.argoproj.io/refresh={how}"
     kubectl("annotate", "application", *names, "-n", ARGOCD, note, "--overwrite", check=False)
 
 
 def abandon(name: str) -> None:
-    """Let go of an Application whose deletion does not end, and of what belongs to it."""
+    """Remove the finalizers of an Application whose deletion does not end, and of its objects."""
     patch = '{"metadata": {"finalizers": null}}'
     kubectl("patch", "application", name, "-n", ARGOCD, "--type", "merge", "-p", patch, check=False)
 

@@ -1,4 +1,4 @@
-"""Several test runs on one cluster: labels that say whose a thing is, and a lock for what changes all of it.
+"""Several test runs on one cluster: labels that name an object's owner, and a lock for changes to the whole cluster.
 
 A process that is no longer there owns nothing: what it left may be deleted. One that is there keeps what it made, in
 this run's other workers and in other runs.

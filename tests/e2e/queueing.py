@@ -1,4 +1,4 @@
-"""Kueue's queues for tests: those of examples/kueue/cpu under names of their own, and what is seen of their jobs."""
+"""Kueue's queues for tests: those of examples/kueue/cpu under separate names, and observations of their jobs."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def state(namespace: str, kind: str, release: str) -> str:
 
 
 def steps(namespace: str, release: str) -> tuple[int, int]:
-    """Return where a release's newest try went on from, and the last step it tells of; 0 before the first."""
+    """Return the step that a release's newest start resumed from, and the last step that it logs; 0 at first."""
     tells = [pod for pod in pods(namespace, release) if any(part in pod["metadata"]["name"] for part in TELLS)]
     if not tells:
         return 0, 0
@@ -110,7 +110,7 @@ def steps(namespace: str, release: str) -> tuple[int, int]:
 
 
 class Watch:
-    """What the status of pods tells while they are there: exit codes, and the last words of containers."""
+    """Statuses of pods while they exist: exit codes, and the termination messages of containers."""
 
     def __init__(self, namespace: str):
         self.ended: dict[tuple[str, str], tuple[str, int, str]] = {}  # (uid, container) -> release, code, words
@@ -130,5 +130,5 @@ class Watch:
         return sorted(code for (_, name), (_, code, _) in found if name == container)
 
     def words(self, release: str) -> str:
-        """Return the last words of all of a release's containers."""
+        """Return the termination messages of all of a release's containers."""
         return "\n".join(words for mine, _, words in list(self.ended.values()) if mine == release)

@@ -42,7 +42,7 @@ RUN = {
         },
     },
 }  # fmt: skip
-# No queue of this name is there: Kueue's webhook suspends the job, and nobody lets it go on
+# There is no queue of this name: Kueue's webhook suspends the job, and nothing resumes it
 QUEUED = {"global": {"training": {"name": "queued"}, "scheduling": {"queue": "team-a"}}}
 # `shutil.copy` cannot be called as a model is: a Python error, and so exit code 1
 BROKEN = {"global": {"training": {"name": "broken", "config": {"model": {"name": "shutil:copy"}}}}}
@@ -178,7 +178,7 @@ def versions(world: gitops.World) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def keep_quiet(world: gitops.World, seconds: float) -> None:
-    """Have Argo CD compare everything anew, time and again, and see that it changes nothing."""
+    """Let Argo CD compare everything again and again, and check that it changes nothing."""
     before, start, looks = versions(world), time.monotonic(), 0
     while time.monotonic() - start < seconds:
         gitops.refresh(*map(world.app, before), how="hard" if looks % 2 else "normal")
@@ -205,7 +205,7 @@ def test_refresh_and_self_heal_change_nothing_for_five_minutes(world, ran):
 
 
 def test_self_heal_is_at_work(world, ran):
-    """Else the minute before would say nothing."""
+    """Otherwise the minute before would prove nothing."""
     (name,) = [one for one in gitops.objects(ran["ddp"]) if one.startswith("ConfigMap/")]
     what = ("configmap", name.split("/")[1], "-n", world.namespace)
     whole, start = kubectl("get", *what, "-o", "jsonpath={.data}"), time.monotonic()
@@ -226,10 +226,10 @@ def merged(world, ran) -> dict[str, str]:
         "runs/queued.yaml": None,
     }
     start = time.monotonic()
-    world.write(files, "Longer, anew, and away")
+    world.write(files, "Longer, restarted, and removed")
     gitops.regenerate(world.namespace)
     gitops.refresh(world.app("ddp"), world.app("mpi"))
-    for release, what in (("ddp", "more steps: resumed"), ("mpi", "another name: begun anew")):
+    for release, what in (("ddp", "more steps: resumed"), ("mpi", "another name: from the beginning")):
         ended = gitops.synced("Healthy", before[release])
         gitops.becomes(world.app(release), ended, "has another job, which has ended")
         world.note(f"merged change, {what}", world.watch.last(world.app(release)).time - start)
@@ -237,7 +237,7 @@ def merged(world, ran) -> dict[str, str]:
     return before
 
 
-def test_a_merged_change_replaces_the_job_and_goes_on_as_its_values_say(world, merged):
+def test_a_merged_change_replaces_the_job_and_continues_as_its_values_say(world, merged):
     jobs = {release: job(world, release)["metadata"]["name"] for release in ("ddp", "mpi")}
     assert not set(jobs.values()) & set(merged.values())
     assert f"resumed at step {STEPS}" in log(world, "ddp")
@@ -271,7 +271,7 @@ def again(world, merged, namespace) -> dict[str, str]:
     kinds = {"data": "dataset, its archive's server gone", "ddp": "finished PyTorchJob", "mpi": "finished MPIJob"}
     for release, what in kinds.items():
         gitops.becomes(names[release], gitops.synced("Healthy"), "is healthy again")
-        world.note(f"made anew: {what}", world.watch.last(names[release]).time - start)
+        world.note(f"recreated: {what}", world.watch.last(names[release]).time - start)
     return before
 
 

@@ -62,7 +62,7 @@ def test_the_health_of_an_object_is_as_its_test_says(program, path, wanted):
 
 
 def test_the_built_in_check_calls_a_job_that_runs_again_healthy(program, tmp_path):
-    """Why there is one of Jobs: without it, a Job that Kueue has let go on is healthy while it runs."""
+    """Why there is a check of Jobs: without it, a Job that Kueue has resumed is healthy while it runs."""
     none, resumed = tmp_path / "argocd-cm.yaml", CUSTOMIZATIONS / "batch" / "Job" / "testdata" / "resumed.yaml"
     none.write_text(NONE)
     assert yaml.safe_load(resumed.read_text())["status"]["active"] == 1

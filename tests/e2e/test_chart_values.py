@@ -81,7 +81,7 @@ def drop(namespace: str) -> None:
 
 @pytest.mark.skipif(not cluster.OWN, reason="it names an image inside the one-node cluster")
 def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
-    """The Worker's init container gives up, and is retried, until the Master's image is there."""
+    """The Worker's init container fails and is retried until the Master's image exists."""
     text = manifest(done, image)
     name = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
     first, worker, after = re.split(r"(\n    Worker:)", text, maxsplit=1)

@@ -45,7 +45,7 @@ def printed(*command: str) -> set[str]:
 
 
 def processes() -> set[str]:
-    """The second cluster's processes, by environment or control group, and any in a network of their own."""
+    """The second cluster's processes, by environment or control group, and any in their own network."""
     second = f". {ROOT}/scripts/cluster/settings.sh; echo $CGROUP"
     cgroup = subprocess.run(["bash", "-c", second], env=ENV, text=True, capture_output=True, check=True).stdout.strip()
     mark = f"TRAINYARD_STATE={STATE}".encode()
@@ -90,7 +90,7 @@ def machine() -> dict[str, set[str]]:
 
 @dataclass
 class Life:
-    """What was seen while the second cluster lived."""
+    """Observations while the second cluster ran."""
 
     before: dict[str, set[str]]
     during: dict[str, set[str]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ def life() -> Iterator[Life]:
     shutil.rmtree(STATE)
 
 
-def test_up_starts_anew_after_a_killed_one(life: Life) -> None:
+def test_up_starts_again_after_a_killed_one(life: Life) -> None:
     assert life.killed.isdigit()
     assert "removed first" in life.up
     assert "ready after" in life.up, life.up
@@ -202,7 +202,7 @@ def test_down_leaves_the_machine_as_before(life: Life, what: str) -> None:
     assert (left, gone) == (set(), set())
 
 
-def test_a_second_one_is_told_who_holds_the_machine() -> None:
+def test_a_second_one_is_told_which_process_holds_the_machine() -> None:
     with subprocess.Popen([str(ROOT / "scripts/cluster/hold"), "sleep", "600"], env=ENV) as holder:
         while f"{holder.pid} sleep" not in (STATE / "owner").read_text() and holder.poll() is None:
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Three pods share the preparation without talking; one is killed midway; trainers wait for the end, in words."""
+"""Three pods share the preparation without communication; one is killed midway; trainers wait, and say so."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`kubectl delete pod` of each kind of pod in training: all ranks save at one step, and the run goes on from there."""
+"""`kubectl delete pod` of each kind of pod in training: all ranks save at one step, and the run resumes from it."""
 
 import json
 import re
@@ -59,7 +59,7 @@ def delete(namespace, *pods):
 
 @pytest.fixture(scope="module")
 def disturbed(namespace, archive, image, install, tmp_path_factory):
-    """Run both jobs to the end, each with two of its pods deleted; what they left, exit codes, and whom was deleted."""
+    """Run both jobs to the end, each with two of its pods deleted; what they left, exit codes, and the deleted pods."""
     gate = Gate(namespace, image, FIRST)
     install(RELEASE, namespace, *SETTINGS)
     gate.stand(f"{RELEASE}-results")

@@ -1,4 +1,4 @@
-"""The add-ons of the one-node cluster: there, of the pinned versions, asked by the API server, started once."""
+"""The add-ons of the one-node cluster: present, in the pinned versions, called by the API server, started once."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The file browser on the cluster: who gets what of the claims, and where its password is."""
+"""The file browser on the cluster: access to the claims, and where its password is."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Rules that clusters of others have: users from a range alone, and nodes for each kind of pod.
+"""Rules that other clusters have: only users from a range, and nodes for each kind of pod.
 
 OpenShift's SecurityContextConstraints are stood in for by a ValidatingAdmissionPolicy, which refuses what they refuse;
 it gives no user, so that pods without one run as the image's.

@@ -1,4 +1,4 @@
-"""Kueue itself: a job of any kind is admitted whole, gives way to a higher priority, and goes on from where it saved.
+"""Kueue itself: a job of any kind is admitted whole, is preempted by a higher priority, and resumes where it saved.
 
 The files are those of docs/kueue.md. The three runs have the same settings, so one undisturbed run on this machine is
 the reference for all: on processors its weights must be theirs, bit for bit.
@@ -117,7 +117,7 @@ def give_way(story: Story) -> None:
 
 @pytest.fixture(scope="module")
 def reference(calm, tmp_path_factory):
-    """The same run, started on this machine beside the cluster's, and disturbed by nobody; what becomes of it."""
+    """The same run, started on this machine beside the cluster's, and not interrupted; its result."""
     folder = tmp_path_factory.mktemp("calm")
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(lambda: calm(prepare(folder), CONFIG, 2))
@@ -148,7 +148,7 @@ def runs(story, tmp_path_factory) -> dict[str, Path]:
 
 
 def resumed(run: Path) -> dict:
-    """Return how a run went on the last time: on a busy machine it may have lost a peer before."""
+    """Return how a run resumed the last time: on a busy machine it may have lost a peer before."""
     return [event for event in lines(run / "metrics.jsonl") if event["event"] == "resume"][-1]
 
 
@@ -160,7 +160,7 @@ def test_no_pod_is_made_while_the_quota_does_not_hold_all(story, release):
 
 
 @pytest.mark.parametrize("release", KINDS)
-def test_a_run_that_gives_way_saves_and_goes_on_from_that_step(story, runs, release):
+def test_a_preempted_run_saves_and_resumes_from_that_step(story, runs, release):
     assert {0, 143} <= set(story.codes(release)), "saved and stopped, then finished"
     assert resumed(runs[release])["lost_steps"] == 0
     assert 3 <= resumed(runs[release])["step"] < STEPS
@@ -176,7 +176,7 @@ def test_the_weights_are_those_of_an_undisturbed_run(story, runs, reference):
         mine = weights(run)
         equal[release] = all(torch.equal(calm[name], mine[name]) for name in calm)
         again = resumed(run)
-        where = f"went on at step {again['step']} of {STEPS}, {again['lost_steps']} lost"
+        where = f"resumed at step {again['step']} of {STEPS}, {again['lost_steps']} lost"
         codes = f"{KINDS[release][0]}: exit codes {story.codes(release)}"
         story.note(release, f"{codes}, {where}, weights bit-equal: {equal[release]}")
     text = "\n".join(" | ".join(row) for row in story.rows) + "\n"

@@ -1,6 +1,6 @@
-"""A queued dataset is not kept from its quota by the trainers that wait for it; and what Kueue says of who waits.
+"""Trainers that wait for a queued dataset do not keep its quota from it; and what Kueue says of waiting jobs.
 
-Nothing here is set up by who runs Kueue but queues: no waitForPodsReady, and a priority in one of the stories alone.
+Kueue's administrators set up only queues here: no waitForPodsReady, and a priority in only one of the scenarios.
 """
 
 import time
@@ -140,7 +140,7 @@ def give_up(pair: Pair) -> tuple[str, float]:
 
 
 def give_way(pair: Pair, priority: str) -> None:
-    """Play trainers, and a preparation of higher priority; nobody gives up."""
+    """Play trainers, and a preparation of higher priority; no job fails."""
     pair.start(f"{PRIORITY}={priority}")
     until("the dataset is prepared", pair.prepared)
     until("the trainers have ended", pair.trainers)
@@ -173,7 +173,7 @@ def test_trainers_that_hold_the_quota_of_their_datasets_job_give_it_back(queued,
 
 
 def test_a_dataset_of_higher_priority_takes_the_place_of_its_trainers(queued, played):
-    """They are let in again when it is complete, and train."""
+    """They are admitted again when it is complete, and train."""
     played["gives way"].result()
     _, pair = played["pairs"]
     assert 143 in queued[1].codes(pair.name, "preflight")

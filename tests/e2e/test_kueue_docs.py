@@ -31,7 +31,7 @@ PRINTS = {
 
 @pytest.fixture
 def clean(kueue):
-    """Nothing of an earlier try; and all of it deleted afterwards."""
+    """Remove what an earlier try left, and everything afterwards."""
 
     def delete() -> None:
         kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
@@ -44,7 +44,7 @@ def clean(kueue):
 
 
 def trains() -> bool:
-    """Return whether the run's master tells of steps."""
+    """Return whether the run's master logs steps."""
     select = "app.kubernetes.io/instance=run,training.kubeflow.org/job-role=master"
     return "step " in kubectl("logs", "-n", NAMESPACE, "-l", select, "-c", "pytorch", "--tail=3", check=False)
 

@@ -1,4 +1,4 @@
-"""What comes late: Secrets, archives and credentials. The release waits, says so, and continues without an upgrade."""
+"""Late Secrets, archives and credentials. The release waits, says so, and continues without an upgrade."""
 
 import json
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def kind_of_external_secrets() -> dict:
 
 @pytest.fixture
 def external_secrets(namespace) -> Iterator[None]:
-    """The kind ExternalSecret, where the cluster does not know it."""
+    """The kind ExternalSecret, if the cluster does not know it."""
     if kubectl("get", "crd", STORES, "--ignore-not-found"):
         pytest.skip("this cluster has External Secrets Operator, for which the test cannot act")
     misconfigured.apply(namespace, kind_of_external_secrets())

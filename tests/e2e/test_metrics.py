@@ -1,4 +1,4 @@
-"""A Prometheus finds the run's pods by their annotations, and holds at the end what the run directory says.
+"""A Prometheus finds the run's pods by their annotations, and at the end its values equal those of the run directory.
 
 Debian builds Prometheus without kubernetes_sd, so a thread of this file writes what it would find: the pods that the
 API server has, with the same meta labels. The relabelling is that of deploy/prometheus/scrape.yaml.
@@ -110,7 +110,7 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
         # the operator may have deleted the Worker that was still at its end when the Master had ended
         assert before, "there were no pods"
-        assert trainers(namespace) <= before, "another port for metrics has started pods anew"
+        assert trainers(namespace) <= before, "another port for metrics has restarted pods"
         yield server, folder / "run", (began, time.time()), targets, firing
 
 

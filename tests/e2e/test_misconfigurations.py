@@ -81,7 +81,7 @@ def operators_back() -> None:
 
 @pytest.fixture(scope="module")
 def named(namespace, image) -> dict[str, Named]:
-    """Every case, installed and looked at; what it needs is taken away again."""
+    """Every case, installed and observed; its prerequisites are removed afterwards."""
     releases = {name: f"case-{number}" for number, name in enumerate(CASES)}
     heard: dict[str, float] = {}
     over = threading.Event()
@@ -107,7 +107,7 @@ def named(namespace, image) -> dict[str, Named]:
             return pool.submit(watch, CASES[name], releases[name], namespace, install, heard)
 
         running = {name: start(name) for name in order if name != STOCK}
-        # Only then: a Worker that is made anew would get the stock template too
+        # Only then: a recreated Worker would get the stock template too
         running[PORT].result()
         cluster.run("scripts/cluster/init-template", "stock")
         running[STOCK] = start(STOCK)

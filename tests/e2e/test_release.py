@@ -1,4 +1,4 @@
-"""The whole road: helm install, jobs of all three kinds to the end, what they leave, uninstall, install again."""
+"""The whole pipeline: helm install, jobs of all three kinds to the end, what they leave, uninstall, install again."""
 
 import time
 
@@ -17,7 +17,7 @@ JOBS = ("pytorchjob", "mpijob")
 
 @pytest.fixture(scope="module")
 def results(namespace):
-    """What `make demo` leaves, run in a namespace of its own."""
+    """What `make demo` leaves, run in a separate namespace."""
     done = cluster.run("make", "demo", f"NAMESPACE={namespace}", f"RELEASE={RELEASE}")
     print(done.stdout)
     return {job: cluster.ROOT / "build" / "demo" / job for job in JOBS}

@@ -131,7 +131,7 @@ def test_what_never_starts_says_why_where_the_sdk_says_nothing(outputs, client) 
     assert code == 1
     assert "warning: Pod waits-node-0-0-" in output
     assert "FailedScheduling" in output
-    assert "error: trainjob/waits has not ended in 25 s and goes on" in output
+    assert "error: trainjob/waits has not ended in 25 s and continues" in output
     assert "FailedScheduling" not in [event.reason for event in client.get_job_events("waits")]
 
 

@@ -1,4 +1,4 @@
-"""A run begun as a PyTorchJob, killed, and continued as a TrainJob by one key; its progress; its pods made anew.
+"""A run started as a PyTorchJob, killed, and continued as a TrainJob by one key; its progress; its recreated pods.
 
 examples/demo.yaml has a PyTorchJob and an MPIJob: `global.training.operator` alone says which job trains.
 """
@@ -55,7 +55,7 @@ class Story:
 
 
 def steps(namespace: str, job: str) -> tuple[int, int]:
-    """Return the step that a job's newest first pod went on from, and the last one it tells of; -1 before it trains."""
+    """Return the step that a job's newest first pod resumed from, and the last one it logs; -1 before it trains."""
     selector, container = LEADERS[job]
     pods = get("pods", namespace, f"app.kubernetes.io/instance={RELEASE},{selector}")
     if not pods:
@@ -80,12 +80,12 @@ def trainjob(namespace: str) -> dict:
 
 
 def told(namespace: str) -> dict:
-    """Return what the trainers have told of their progress."""
+    """Return the progress that the trainers have reported."""
     return trainjob(namespace).get("status", {}).get("trainerStatus", {})
 
 
 def cross(story: Story, install) -> None:
-    """Train as a PyTorchJob, kill its ranks, and go on as a TrainJob."""
+    """Train as a PyTorchJob, kill its ranks, and continue as a TrainJob."""
     space = story.namespace
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
     story.gate.stand(f"{RELEASE}-results")
@@ -117,7 +117,7 @@ def disturb(story: Story) -> None:
 
 
 def refuse(story: Story, install) -> None:
-    """Ask the same run for another model, which its checkpoints refuse."""
+    """Set another model for the same run, which its checkpoints refuse."""
     space = story.namespace
     wrong = "global.training.operator=trainjob,global.training.config.model.name=resnet34"
     install(RELEASE, space, *HELM, *KEPT, "--set", wrong)
@@ -144,19 +144,19 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
     return found
 
 
-def test_one_key_switches_the_operator_and_the_run_goes_on_in_its_directory(story):
+def test_one_key_switches_the_operator_and_the_run_continues_in_its_directory(story):
     assert story.kinds == {"pytorchjobs": 0, "mpijobs": 0, "trainjobs": 1}
     metrics = lines(story.folder / "run" / "metrics.jsonl")
     resumed = [event["step"] for event in metrics if event["event"] == "resume"]
     assert resumed
-    assert 0 < resumed[0] <= story.killed_at, "it went on from a checkpoint of the PyTorchJob"
+    assert 0 < resumed[0] <= story.killed_at, "it resumed from a checkpoint of the PyTorchJob"
     steps = [event["step"] for event in metrics if event["event"] == "train"]
     assert steps == list(range(1, STEPS + 1))
     logs = {path.name for path in (story.folder / "run" / "logs").iterdir()}
     assert {"master-0.log", "node-0-0.log", "node-0-1.log"} <= logs
 
 
-def test_a_deleted_pod_brings_all_pods_anew_which_go_on_from_the_step_in_flight(story):
+def test_a_deleted_pod_recreates_all_pods_which_resume_from_the_step_in_flight(story):
     assert len(story.after) == 2
     assert not story.after & story.before
     metrics = lines(story.folder / "run" / "metrics.jsonl")

@@ -100,7 +100,7 @@ def test_a_changed_recipe_is_a_new_job_and_a_rollback_the_old_one(namespace, pro
     cluster.helm("rollback", program, str(history[-1]["revision"]), "-n", namespace, program=program)
     until("the first jobs alone are back", lambda: jobs(namespace, program) == first)
     assert set(objects(namespace, manifest(program, namespace))) >= first
-    assert uids("pvc", namespace) == claims, "a claim was made anew"
+    assert uids("pvc", namespace) == claims, "a claim was recreated"
 
 
 def uids(kind: str, namespace: str) -> dict[str, str]:

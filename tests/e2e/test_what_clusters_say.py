@@ -1,4 +1,4 @@
-"""Further entries of docs/troubleshooting.md on the real cluster: what it says of values that it cannot fulfil."""
+"""Further entries of docs/troubleshooting.md on the real cluster: its messages for values that it cannot fulfil."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +100,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def named(namespace, image) -> dict[str, Named]:
-    """Every case, installed and looked at; those that rules of a namespace refuse in namespaces of their own."""
+    """Every case, installed and looked at; those that a namespace's rules refuse in separate namespaces."""
     releases = {name: f"say-{number}" for number, name in enumerate(CASES | RULED)}
     homes = {name: f"{namespace}-{releases[name]}" for name in RULED}
     with ThreadPoolExecutor(len(releases)) as pool, contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A short training that tests disturb, and what it comes to when nobody does: trained once for all tests that ask."""
+"""A short training that tests interrupt, and its result without interruption, which all tests share."""
 
 import fcntl
 import hashlib
@@ -29,7 +29,7 @@ HELM = (
 def train(folder: Path, data: Path, config: Mapping[str, object], processes: int) -> Path:
     """Return the run directory of the demo's recipe with these settings on this machine.
 
-    It is trained by whoever asks first; `folder` is shared by all that ask, and they wait meanwhile.
+    The first caller trains it; `folder` is shared by all callers, and the others wait meanwhile.
     """
     facts = [sorted(config.items()), processes, (data / "manifest.json").read_text()]
     run = folder / f"undisturbed-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Servers that ask who comes: HTTPS by a private authority, a proxy and a web server with passwords."""
+"""Servers that need a login: HTTPS with a private authority, a proxy and a web server with passwords."""
 
 import base64
 import datetime
@@ -61,12 +61,12 @@ def https(folder: Path, certificate: Path) -> Iterator[files.FileServer]:
 
 
 def login(user: str, password: str) -> str:
-    """The header's value by which a user says who he is."""
+    """The header's value with a user's name and password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 class PasswordHandler(files.FaultyHandler):
-    """Answers those alone who say who they are."""
+    """Answers only requests with the right password."""
 
     wanted = ""
 

@@ -1,4 +1,4 @@
-"""A real nginx on loopback, with a folder of its own for everything that it writes."""
+"""A real nginx on loopback, which writes only to its own folder."""
 
 import os
 import shutil

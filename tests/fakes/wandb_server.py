@@ -1,4 +1,4 @@
-"""A server that answers as Weights & Biases' does, as far as a run asks it: GraphQL, the stream of lines, uploads."""
+"""A server that answers a run's requests as Weights & Biases' does: GraphQL, the stream of lines, uploads."""
 
 import gzip
 import json

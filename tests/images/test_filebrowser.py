@@ -1,4 +1,4 @@
-"""The file server that the image runs, on folders of this machine: who gets what, and how the password changes."""
+"""The file server that the image runs, on folders of this machine: access, and how the password changes."""
 
 import os
 import signal

@@ -22,7 +22,7 @@ def server(archive: Path) -> Iterator[files.FileServer]:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory, where there is room for one: for tests that no disk has a part in."""
+    """A folder in memory if there is space: for tests that need no disk."""
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30
     with tempfile.TemporaryDirectory(dir=memory if roomy else tmp_path) as folder:

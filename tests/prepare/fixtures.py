@@ -15,7 +15,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that comes of it, undisturbed. Not to be changed."""
+    """The folder prepared from it without interruption. Do not change it."""
     from trainers.prepare.build import build
 
     out = tmp_path_factory.mktemp("prepared") / "little"

@@ -121,7 +121,7 @@ def test_workers_and_decoding_may_change(archive, tmp_path):
     build(config(archive, tmp_path / "little", workers=1, decode="all"))
 
 
-def test_nothing_looks_done_after_a_failure_and_the_next_run_goes_on(server, prepared, tmp_path):
+def test_nothing_looks_done_after_a_failure_and_the_next_run_resumes(server, prepared, tmp_path):
     out = tmp_path / "little"
     server.fault = lambda number, handler: bool(list(out.glob("*/*.tar"))) and handler.refuse(404)
     settings = config(f"{server.url}/archive.zip", out, workers=1)
@@ -200,7 +200,7 @@ def test_a_lost_or_cut_shard_is_made_again(archive, prepared, tmp_path, capsys):
     assert "kept" in capsys.readouterr().err
 
 
-def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
+def test_sigterm_ends_143_and_says_how_to_resume(server, tmp_path):
     server.delay = 0.2
     process = subprocess.Popen(command(tmp_path / "x", f"{server.url}/archive.zip"), stderr=subprocess.PIPE, text=True)
     while len(server.requests) < 4:
@@ -210,7 +210,7 @@ def test_sigterm_ends_143_and_says_how_to_go_on(server, tmp_path):
     _, err = patience.communicate(process)
     assert process.returncode == 143
     assert "the same command resumes" in err
-    # those who wait for the folder see whether somebody prepares it
+    # trainers that wait for the folder see whether a preparation runs
     assert lived
     assert not heartbeat.signs(tmp_path / "x")[0]
 

@@ -54,7 +54,7 @@ def positions(data: bytes, chance: np.random.Generator, count: int) -> list[int]
 
 @pytest.mark.parametrize("place", ["anywhere", "directory and texts"])
 def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
-    """Half of the flips fall on the directory and the texts at its end, which random ones would hardly meet."""
+    """Half of the flips hit the directory and the texts at its end, which random ones would rarely hit."""
     archive, wanted = sound
     data = archive.read_bytes()
     first = 0 if place == "anywhere" else data.rindex(b"PK\x03\x04", 0, data.index(b"PK\x01\x02"))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.takes(40)
 
 
 def preparing(out, url, workers=2):
-    """Prepare in a process of its own, which needs no time to start."""
+    """Prepare in a separate process, which needs no time to start."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -93,8 +93,8 @@ def test_killed_at_random_times_the_same_command_ends_with_the_same_bytes(served
     assert list(out.rglob("*.tmp")) == []
 
 
-def test_a_killed_command_is_gone_on_with_by_the_same_command(served, tmp_path):
-    """The whole road once, as a user would: the command, kill -9, the command."""
+def test_a_killed_command_is_resumed_by_the_same_command(served, tmp_path):
+    """The whole sequence once, as a user would: the command, kill -9, the command."""
     out, url = tmp_path / "little", f"{served.url}/archive.zip"
     process = subprocess.Popen(command(out, url, "--set", "workers=1"), stderr=subprocess.DEVNULL)
     while len(finished(out)) < 2:

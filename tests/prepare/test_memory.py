@@ -28,7 +28,7 @@ def make(path, pictures, size, method=zipfile.ZIP_STORED):
 
 
 def peak(archive, out, *more):
-    """Prepare in a process of its own; return its peak resident memory in MB."""
+    """Prepare in a separate process; return its peak resident memory in MB."""
     pairs = [
         "source.kind=path",
         f"source.path={archive}",

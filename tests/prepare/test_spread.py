@@ -1,4 +1,4 @@
-"""Several processes or pods share a preparation without talking, also when one of them dies and comes back."""
+"""Several processes or pods share a preparation without communication, also when one of them dies and restarts."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ def test_a_part_that_is_killed_and_comes_back(server, prepared, tmp_path):
 
 
 def test_a_complete_folder_never_looks_incomplete_to_trainers(archive, tmp_path, monkeypatch):
-    """A part that comes back while another one publishes must not take the manifest away again."""
+    """A part that restarts while another one publishes must not remove the manifest."""
     out, settings = tmp_path / "little", config(archive, tmp_path / "little")
     real, seen = building.read_catalogue, []
 

@@ -1,4 +1,4 @@
-"""What the scripts' options ask of a node, and what is said where there is no cluster."""
+"""What the scripts' options request of a node, and the message without a cluster."""
 
 import os
 import sys
@@ -39,6 +39,6 @@ def test_no_cluster_is_told_in_words(tmp_path) -> None:
         [sys.executable, SCRIPTS / "watch.py", "-n", "none"], env={**os.environ, "KUBECONFIG": str(nowhere)},
     )  # fmt: skip
     assert done.returncode == 1
-    assert "error: no TrainJobs to be had: " in done.stderr
+    assert "error: cannot list TrainJobs: " in done.stderr
     assert "Connection refused" in done.stderr
     assert "check KUBECONFIG" in done.stderr

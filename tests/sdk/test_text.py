@@ -1,4 +1,4 @@
-"""What the SDK's shell makes of a function's text, and that such a function is refused."""
+"""How the SDK's shell changes a function's text, and that such a function is refused."""
 
 import importlib.util
 import subprocess
@@ -27,7 +27,7 @@ BROKEN = {
 
 
 def define(folder: Path, body: str) -> Callable[..., None]:
-    """A function with this body, in a file of its own."""
+    """A function with this body, in a separate file."""
     path = folder / "user.py"
     path.write_text(f"from pathlib import Path\n\n\ndef helper() -> None: ...\n\n\ndef train(**given):\n    {body}\n")
     spec = importlib.util.spec_from_file_location("user", path)

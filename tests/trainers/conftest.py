@@ -101,7 +101,7 @@ class Trainer:
         return process.returncode, output
 
     def train(self, run: Path, processes: int = 1, **over: Any) -> Path:
-        """Run to the end, which must be good."""
+        """Run to the end, which must succeed."""
         code, output = self.run(run, processes, **over)
         assert code == 0, output
         return run

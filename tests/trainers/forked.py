@@ -95,7 +95,7 @@ class Fleet:
         return [json.loads((results / f"{rank}.json").read_text()) for rank in range(world)]
 
     def train(self, run: Path, world: int, module: str = "trainers.ddp", **over: Any) -> Path:
-        """Run to the end, which must be good."""
+        """Run to the end, which must succeed."""
         codes, output = self.wait(self.start(run, world, module, **over))
         assert codes == [0] * world, output
         return run

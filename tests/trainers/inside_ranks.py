@@ -143,7 +143,7 @@ def exposed(kind: str) -> dict[str, float]:
 
 
 def unused(**over: Any) -> str:
-    """Steps with a parameter that has no part in them: what went wrong, if anything."""
+    """Steps with an unused parameter: the error, if any."""
     plain = net()
     plain.register_parameter("idle", nn.Parameter(torch.ones(3)))
     training = Training(plain, strategy="ddp", **over)

@@ -1,4 +1,4 @@
-"""Models small enough to train in a test, some of them ill."""
+"""Models small enough to train in a test, some of them with faults."""
 
 import os
 import time
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 class NanNet(Net):
-    """Its loss is no number from the fourth step on."""
+    """Its loss is NaN from the fourth step on."""
 
     steps = 0
 

@@ -1,4 +1,4 @@
-"""Models that are slow, or get stuck, where the environment says so.
+"""Models that are slow, or hang, if the environment says so.
 
 FAULTS is a JSON list of {"kind", "rank", "from", "to", "seconds"}: kinds are data, compute (training forwards numbered
 from 1 in this process), checkpoint and validation (each time). LOSS multiplies the last rank's outputs from its fourth

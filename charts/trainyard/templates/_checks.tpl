@@ -1,6 +1,6 @@
 {{/*
-Refuse, in words, what no single part can see. It stands in the template that Helm renders first, so that a misspelt key is said before
-what follows from it.
+Refuse, with a clear message, what no single part can see. The template that Helm renders first calls it, so that a misspelt key is reported
+before its consequences.
 */}}
 {{- define "trainyard.check" -}}
 {{- with include "trainyard.keyErrors" . | trim -}}
@@ -15,7 +15,7 @@ what follows from it.
 {{- include "trainyard.checkClaims" . -}}
 {{- end -}}
 
-{{/* Refuse an operator that is none. */}}
+{{/* Refuse an unknown operator. */}}
 {{- define "trainyard.checkOperator" -}}
 {{- $operator := .Values.global.training.operator -}}
 {{- if and $operator (not (has $operator (list "pytorchjob" "mpijob" "trainjob"))) -}}
@@ -25,7 +25,7 @@ what follows from it.
 {{- end -}}
 {{- end -}}
 
-{{/* What a user must say and has not, a line each, for all parts at once. */}}
+{{/* Required values that are missing, a line each, for all parts at once. */}}
 {{- define "trainyard.missing" -}}
 {{- $facts := include "trainyard.facts" . | fromJson -}}
 {{- $image := .Values.global.image -}}
@@ -65,7 +65,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- end -}}
 
-{{/* Refuse images that nobody could pull, and a tag that nothing reads. */}}
+{{/* Refuse images that cannot be pulled, and a tag that has no effect. */}}
 {{- define "trainyard.checkImage" -}}
 {{- $facts := include "trainyard.facts" . | fromJson -}}
 {{- range $key, $registry := dict "global.image.registry" .Values.global.image.registry "filebrowser.image.registry" (dig "image" "registry" "" .Values.filebrowser) -}}
@@ -102,7 +102,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- end -}}
 
-{{/* Refuse claims that are said in two ways or in none, and access modes with which the pods would wait for each other. */}}
+{{/* Refuse claims that are both named and described, or neither, and access modes with which the pods would wait for each other. */}}
 {{- define "trainyard.checkClaims" -}}
 {{- $trainings := include "trainyard.trainings" . | fromJson -}}
 {{- range $which := list "data" "results" -}}
@@ -115,7 +115,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- with $described -}}
 {{- $keys := join " and " . -}}
-{{- fail (printf "\n\n%s.existingClaim names a claim that is there, %s, and %s describes one to make: leave %s out, or existingClaim. An empty value takes back one from an earlier file: --set %s.%s=\n" $path $claim.existingClaim $keys $keys $path (first .)) -}}
+{{- fail (printf "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An empty value unsets one from an earlier file: --set %s.%s=\n" $path $claim.existingClaim $keys $keys $path (first .)) -}}
 {{- end -}}
 {{- else if not $.Values.storage.enabled -}}
 {{- fail (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}

@@ -1,8 +1,8 @@
 {{/*
-What is wrong with the names and texts of the values, a line each. files/keys.json, which scripts/schemas/generate makes of the annotated
-values, holds the tree of all keys: below a key stands a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a text
-of that format, `[]=FORMAT` for a list of them, `[]` for any list, `{}` for any map, 2 for a number, 3 for a whole one, or 1 for what the schema
-alone looks at.
+What is wrong with the names and texts of the values, a line each. files/keys.json, which scripts/schemas/generate generates from the
+annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
+text of that format, `[]=FORMAT` for a list of them, `[]` for any list, `{}` for any map, 2 for a number, 3 for a whole one, or 1 for what
+only the schema checks.
 */}}
 {{- define "trainyard.keyErrors" -}}
 {{- $book := .Files.Get "files/keys.json" | fromJson -}}
@@ -85,8 +85,8 @@ alone looks at.
 {{- end -}}
 
 {{/*
-An unknown key, and what was probably meant: a key of the same map that is written alike, or where a key of that name stands.
-Call with a dict: key, path, known, root.
+An unknown key, and what was probably meant: a similar key of the same map, or the place of a key with that name. Call with a dict: key, path,
+known, root.
 */}}
 {{- define "trainyard.unknown" -}}
 {{- $key := .key -}}

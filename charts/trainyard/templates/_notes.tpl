@@ -1,4 +1,4 @@
-{{/* What turns all jobs off, as options of Helm. */}}
+{{/* Helm options that turn all jobs off. */}}
 {{- define "trainyard.off" -}}
 {{- $off := list "--set pytorchjob.enabled=false" -}}
 {{- if .Values.global.training.operator -}}{{- $off = prepend $off "--set global.training.operator=" -}}{{- end -}}
@@ -8,7 +8,7 @@
 {{- join " " $off -}}
 {{- end -}}
 
-{{/* What a release gives up, or will wait for, a paragraph each. */}}
+{{/* Warnings about weaker security and about waiting, a paragraph each. */}}
 {{- define "trainyard.warnings" -}}
 {{- $facts := include "trainyard.facts" . | fromJson -}}
 {{- $trainings := include "trainyard.trainings" . | fromJson -}}
@@ -16,19 +16,19 @@
 {{- if and (ne (toString $.Values.pytorchjob.form) "elastic") (gt (int .nodes) 1) }}
 WARNING: a stock training-operator gives the Workers an init container without a securityContext, and a namespace that enforces the
 `restricted` Pod Security Standard refuses it. Either set pytorchjob.form=elastic, which needs no such container, or start the operator
-with --pytorch-init-container-template-file and a template that has one. scripts/why names the refusal where it happens.
+with --pytorch-init-container-template-file and a template that has one. scripts/why reports such a refusal.
 {{ end }}
 {{- end }}
 {{- if gt (len $facts.trains) 1 }}
-WARNING: {{ join " and " $facts.trains }} train at once, each with nodes and GPUs of its own. For one of them, set global.training.operator.
+WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes and GPUs. For one of them, set global.training.operator.
 {{ end }}
 {{- $given := list }}
 {{- $nodes := 0 }}
 {{- range $job, $training := $trainings }}
 {{- $nodes = max $nodes (int $training.nodes) }}
-{{- if $training.rdma.resource }}{{ $given = append $given "rdma.resource is set, so the training pods ask for the capability IPC_LOCK" }}{{ end }}
+{{- if $training.rdma.resource }}{{ $given = append $given "rdma.resource is set, so the training pods request the capability IPC_LOCK" }}{{ end }}
 {{- if $training.unrestricted.runAsRoot }}{{ $given = append $given "unrestricted.runAsRoot is set: the training pods run as root with the capability IPC_LOCK" }}{{ end }}
-{{- if $training.unrestricted.hostNetwork }}{{ $given = append $given "unrestricted.hostNetwork is set: the training pods have the node's network, and no NetworkPolicy holds for them" }}{{ end }}
+{{- if $training.unrestricted.hostNetwork }}{{ $given = append $given "unrestricted.hostNetwork is set: the training pods use the node's network, and no NetworkPolicy applies to them" }}{{ end }}
 {{- end }}
 {{- range $given | uniq }}
 WARNING: training.{{ . }}, which the `restricted` standard refuses.
@@ -37,24 +37,24 @@ WARNING: training.{{ . }}, which the `restricted` standard refuses.
 {{- $claim := index $.Values.global.storage $which }}
 {{- if and (gt (int $nodes) 1) (eq (join "," $claim.accessModes) "ReadWriteOnce") }}
 WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets one node use the claim, and {{ $nodes }} pods train: unless they
-all fit on one node, the others wait for ever. ReadWriteMany needs a StorageClass that can (NFS, CephFS, Filestore, FSx, Azure Files).
+all fit on one node, the others never start. ReadWriteMany needs a StorageClass that supports it (NFS, CephFS, Filestore, FSx, Azure Files).
 {{ end }}
 {{- end }}
 {{- if and .Values.dataset.enabled (hasPrefix "gs://" .Values.dataset.source.url) }}
-WARNING: dataset.source.url is gs://..., for which the image needs the package gcsfs. This project's images do not have it: build one that
-has, or read the bucket by s3:// and its endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).
+WARNING: dataset.source.url is gs://..., which needs the package gcsfs. This project's images do not have it: build one that
+has, or read the bucket through s3:// and the endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).
 {{ end }}
 {{- $made := dict }}
 {{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "registry" }}{{ $made = merge $made (dict (values . | compact | join "") true) }}{{ end }}
 {{- if and .Values.secrets.enabled (compact (keys $made)) }}
-WARNING: secrets made from values can be read in the release's values. Beyond a trial, make them yourself and name them in global.secrets.
+WARNING: secrets created from values can be read in the release's values. Beyond a trial, create them yourself and name them in global.secrets.
 {{ end }}
 {{- with .Values.filebrowser }}
 {{- if and .enabled .auth.password }}
 WARNING: filebrowser.auth.password can be read in the release's values. Beyond a trial, name a Secret in filebrowser.auth.existingSecret.
 {{ end }}
 {{- if and .enabled .ingress.enabled (not .ingress.tls.secretName) }}
-WARNING: filebrowser.ingress has no tls.secretName: unless a proxy before it speaks TLS, the password travels readable.
+WARNING: filebrowser.ingress has no tls.secretName: unless a proxy before it speaks TLS, the password is sent in clear text.
 {{ end }}
 {{- end }}
 {{- end -}}

@@ -1,6 +1,6 @@
 {{/*
-Render an object of a part, where the part is on. The parts' own charts hold values and named templates; which of them a release has is
-decided here, where all of them are seen. Call with a list: the context, the part, and the name of a template.
+Render an object of a part, if the part is on. The parts' own charts hold values and named templates; this template sees all parts and decides
+which of them a release has. Call with a list: the context, the part, and the name of a template.
 */}}
 {{- define "trainyard.part" -}}
 {{- $root := index . 0 -}}
@@ -45,8 +45,8 @@ or an operator make; awaited, those that an operator creates; and wait, for how 
 {{- end -}}
 
 {{/*
-The jobs that train, as JSON. global.training.operator, where it is set, decides alone; otherwise those that are enabled do, and a PyTorchJob
-of which values say nothing where there is no other.
+The jobs that train, as JSON. If global.training.operator is set, it alone decides; otherwise the enabled jobs train, or a PyTorchJob if there
+is none and its `enabled` is empty.
 */}}
 {{- define "trainyard.trains" -}}
 {{- $trains := list -}}
@@ -64,7 +64,7 @@ of which values say nothing where there is no other.
 {{- mustToJson $trains -}}
 {{- end -}}
 
-{{/* What each job that trains trains, as JSON by job. */}}
+{{/* The training settings of each job that trains, as JSON by job. */}}
 {{- define "trainyard.trainings" -}}
 {{- include "common.once" (list . "Trainings" "trainyard.gatheredTrainings" .) -}}
 {{- end -}}

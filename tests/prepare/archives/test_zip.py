@@ -24,7 +24,7 @@ def small() -> dict[str, bytes]:
 
 
 def refused(path: Path, out: Path, match: str) -> None:
-    """The archive is refused with these words, and nothing looks done."""
+    """The archive is refused with this message, and nothing looks finished."""
     with pytest.raises(UserError, match=match):
         build(config(path, out))
     assert not (out / "manifest.json").exists()
@@ -160,7 +160,7 @@ def test_encrypted_and_strangely_packed_members_are_named(tmp_path):
 
 
 def test_a_bomb_stays_small(tmp_path):
-    """A member that announces 1,000 bytes and unpacks to 128 MiB is found out without unpacking it."""
+    """A member that announces 1,000 bytes and unpacks to 128 MiB is detected without unpacking it."""
     bomb = tmp_path / "bomb.zip"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in small().items():

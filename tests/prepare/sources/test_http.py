@@ -120,7 +120,7 @@ def test_an_empty_or_cut_object(tmp_path, archive):
             attempt(server, tmp_path / "little")
 
 
-def test_a_redirect_to_an_expiring_address_is_followed_anew(server, prepared, tmp_path, capsys):
+def test_a_redirect_to_an_expiring_address_is_followed_again(server, prepared, tmp_path, capsys):
     """As object stores do: the address redirects to a signed one, which expires after some requests."""
     uses = {}
 
@@ -160,7 +160,7 @@ def test_signatures_in_the_address_are_never_shown(server, tmp_path, capsys):
 
 
 def test_bytes_damaged_on_the_way_are_fetched_again(server, prepared, tmp_path):
-    """A CRC-32 that is wrong once is not the archive's fault."""
+    """A CRC-32 that is wrong once does not fail the archive."""
     damaged = []
 
     def damage(number, handler):

@@ -116,7 +116,7 @@ def test_signed_addresses_that_expire_are_renewed(kaggle, prepared, tmp_path, mo
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
 
 
-def test_throttling_is_borne(kaggle, tmp_path, monkeypatch):
+def test_throttling_is_tolerated(kaggle, tmp_path, monkeypatch):
     login(monkeypatch)
     kaggle.handler.busy = 2
     attempt(tmp_path)

@@ -83,7 +83,7 @@ def test_a_public_bucket_needs_no_credentials(store, tmp_path):
     assert (tmp_path / "little/manifest.json").exists()
 
 
-def test_throttling_and_errors_are_borne_and_counted(store, prepared, tmp_path, capsys):
+def test_throttling_and_errors_are_tolerated_and_counted(store, prepared, tmp_path, capsys):
     login(tmp_path)
     store.fault = lambda number, request: ("503 Slow Down", "SlowDown") if number % 3 == 0 else None
     attempt(store, tmp_path / "little")

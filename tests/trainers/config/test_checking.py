@@ -1,4 +1,4 @@
-"""What is said about mistakes in settings, of training and of preparation alike."""
+"""Messages about mistakes in settings, of training and of preparation."""
 
 import argparse
 from pathlib import Path

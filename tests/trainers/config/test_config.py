@@ -1,4 +1,4 @@
-"""Settings: recipes, files and flags, and what is said about mistakes."""
+"""Settings: recipes, files and flags, and messages about mistakes."""
 
 import json
 import subprocess

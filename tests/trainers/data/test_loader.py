@@ -1,4 +1,4 @@
-"""The loader: order, readahead on slow storage, large reads, errors in words, and datasets of the user's own."""
+"""The loader: order, readahead on slow storage, large reads, clear errors, and the user's own datasets."""
 
 import io
 import threading

@@ -91,7 +91,7 @@ def test_a_forward_without_any_sample_teaches_global_batch_norm_nothing() -> Non
     )
 
 
-TIMM_WITH_ACTIVATIONS = "timm:test_efficientnet"  # 0.1 million parameters; its BatchNorm goes on with an activation
+TIMM_WITH_ACTIVATIONS = "timm:test_efficientnet"  # 0.1 million parameters; its BatchNorm includes an activation
 
 
 def test_timm_models_with_their_own_batch_norm_compute_the_same() -> None:

@@ -40,7 +40,7 @@ def test_strategies_accumulate_and_clip_alike(fleet: Fleet, tmp_path: Path, kind
     assert abs(free[-1] - alone[-1]) > 1e-3, "the norm is not limited"
 
 
-def test_static_graph_bears_unused_parameters_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+def test_static_graph_tolerates_unused_parameters_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
     assert "Expected to have finished reduction" in fleet.inside(tmp_path, 2, "unused")[0]
     assert fleet.inside(tmp_path, 2, "unused", **{"ddp.static_graph": True}) == ["", ""]
     plain = fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0")[0]

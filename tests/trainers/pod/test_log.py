@@ -64,7 +64,7 @@ def test_the_files_stay_within_bounds_and_the_log_is_whole(run):
 
 
 def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatch):
-    """A pipe that nobody empties is as slow as can be; small chunks must not fill what may wait."""
+    """A pipe that nobody reads is the slowest case; small chunks must not fill the queue."""
     monkeypatch.setattr(log, "WAITING", 100_000)
     os.mkfifo(tmp_path / "worker-1.log")
     reading = os.open(tmp_path / "worker-1.log", os.O_RDONLY | os.O_NONBLOCK)

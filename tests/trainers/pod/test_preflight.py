@@ -60,7 +60,7 @@ def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
 
 
 def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path):
-    """Else trainers would hold the quota that the preparation itself waits for."""
+    """Otherwise trainers would hold the quota that the preparation needs."""
     out = tmp_path / "little"
     wait = ["--data", str(out), "--timeout", "60", "--idle", "1"]
     with pytest.raises(UserError, match=r"nobody has prepared .* for 1 s .*the folder is not there yet.*upgrade its"):

@@ -1,6 +1,6 @@
 """Restarts in place under `python -m trainers.launch`.
 
-Processes die with their launcher, survivors go on without them, and what is hopeless is left.
+Processes end with their launcher, survivors continue without them, and permanent failures are not retried.
 """
 
 import socket
@@ -38,7 +38,7 @@ def node(name: str, endpoint: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_node_is_lost_and_the_other_goes_on_alone(trainer: Trainer, tmp_path: Path) -> None:
+def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: Path) -> None:
     run, endpoint = tmp_path / "run", f"127.0.0.1:{free_port()}"
     first = trainer.start(run, 1, node("first", endpoint), **ELASTIC)
     second = trainer.start(run, 1, node("second", endpoint), **ELASTIC)

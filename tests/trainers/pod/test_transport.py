@@ -1,4 +1,4 @@
-"""RDMA that was asked for and is not there: the kernel's own files, laid out under a folder."""
+"""RDMA that was requested and does not work: the kernel's files, laid out under a folder."""
 
 import time
 

@@ -128,7 +128,7 @@ def test_page_says_what_matters(run: Path) -> None:
     assert len(page) < 400_000
 
 
-def test_page_of_a_run_that_goes_on_or_failed(tmp_path: Path) -> None:
+def test_page_of_a_run_that_continues_or_failed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         report.render(tmp_path)
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line(10, False)) + "\n")

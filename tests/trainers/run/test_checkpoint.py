@@ -1,4 +1,4 @@
-"""Checkpoints: complete or not there, checked, pruned."""
+"""Checkpoints: complete or absent, checked, pruned."""
 
 import sys
 from pathlib import Path
@@ -148,7 +148,7 @@ def test_best_are_kept_beside_the_newest(tmp_path: Path) -> None:
     assert [int(path.name[5:]) for path in checkpoint.steps(tmp_path)] == [20, 40, 50, 60]
 
 
-def test_copy_goes_on_until_settled(tmp_path: Path) -> None:
+def test_copy_continues_until_settled(tmp_path: Path) -> None:
     writer, live = Writer(tmp_path, keep_last=1), state(1)
     running = torch.full((50,), 1.0)
     live["model"] |= {"large": torch.zeros(20_000_000), "running": running}  # copying takes a moment

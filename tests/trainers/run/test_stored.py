@@ -1,4 +1,4 @@
-"""Run directories that older code wrote are resumed bit by bit; what would make another run of them is refused.
+"""Run directories that older code wrote are resumed bit by bit; a setting that would change the run is refused.
 
 stored/KIND was written by version 0.1.0 on two processes, with checkpoints of format 2 (the optimizer's state is keyed
 by position); both processes were killed after step 4 of 6. stored/KIND-end is what the same code came to undisturbed.
@@ -51,7 +51,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 @pytest.fixture(scope="module", params=KINDS)
 def undisturbed(request: pytest.FixtureRequest, fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What this code comes to on this machine, undisturbed; the folder's name is the kind."""
+    """This code's result on this machine without interruption; the folder's name is the kind."""
     run = tmp_path_factory.mktemp("undisturbed") / request.param
     return fleet.train(run, 2, **settings(request.param))
 

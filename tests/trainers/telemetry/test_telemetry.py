@@ -106,7 +106,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert second["trainyard_restarts_total"] == 1
     assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
     assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
-    # the seconds of the whole run go on where the first start ended, the counters begin anew
+    # the seconds of the whole run continue where the first start ended, the counters restart
     ended = events(run, "end")[0]["seconds_total"]
     assert second['trainyard_run_seconds{cause="compute"}'] > ended["compute"]
     assert second['trainyard_run_seconds{cause="init"}'] > ended["init"]
@@ -136,7 +136,7 @@ def test_port_that_is_taken() -> None:
 
 
 def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: Trainer, tmp_path: Path) -> None:
-    """Also one that ends for a loss that is no number: nothing else could tell a Prometheus of it."""
+    """Also one that ends on a NaN loss: Prometheus could not learn of it otherwise."""
     run, port = tmp_path / "run", free_port()
     over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.5"}, **over)

@@ -118,7 +118,7 @@ def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
     return {"rank": 0, "host": "a", "pid": 1, "what": "step", "step": 9, "beats": number, "stack": list(stack), **more}
 
 
-def test_who_did_not_arrive() -> None:
+def test_ranks_that_did_not_arrive() -> None:
     def ranks(beats: list[dict[str, Any]], silent: list[int]) -> list[int]:
         return [missing.rank for missing in watchdog.not_arrived(dict(enumerate(beats)), silent)]
 

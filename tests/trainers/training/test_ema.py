@@ -74,7 +74,7 @@ def test_average_is_lent_to_the_model_and_taken_back() -> None:
         assert torch.equal(value, own[name])
 
 
-def test_a_loaded_average_goes_on_bit_by_bit() -> None:
+def test_a_loaded_average_continues_bit_by_bit() -> None:
     model = net()
     length = Length(10, 5)
     ema = Ema(model, Settings(decay=0.9), batch=4, length=length, warmup_epochs=1)
@@ -92,7 +92,7 @@ def test_a_loaded_average_goes_on_bit_by_bit() -> None:
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in ema.state_dict().items())
 
 
-def test_an_average_begun_in_mid_run_starts_from_the_weights_gone_on_from(trainer: Trainer, tmp_path: Path) -> None:
+def test_an_average_enabled_in_mid_run_starts_from_the_loaded_weights(trainer: Trainer, tmp_path: Path) -> None:
     over = {"epochs": None, "schedule.warmup_epochs": 0, "checkpoint.every_steps": 2}
     run = trainer.train(tmp_path / "run", **over, max_steps=2)
     before = load_file(run / "checkpoints" / "step-00000002" / "model.safetensors")

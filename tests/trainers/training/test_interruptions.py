@@ -1,4 +1,4 @@
-"""Signals, faults and rivals of `python -m trainers.ddp`: nothing is lost, and every end has its exit code."""
+"""Signals, faults and competing runs of `python -m trainers.ddp`: nothing is lost, and every end has its exit code."""
 
 import json
 import os
@@ -20,7 +20,7 @@ SLOW = {"STEP_SECONDS": "0.1"}
 
 @pytest.fixture(scope="module")
 def undisturbed(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes come to when nobody disturbs them; dropout and local BatchNorm included."""
+    """The result of two processes without interruption; with dropout and local BatchNorm."""
     return session_trainer.train(tmp_path_factory.mktemp("calm") / "run", 2, **kind())
 
 

@@ -1,6 +1,6 @@
 """`kill -9` of a random rank at random places and steps: the resumed run ends with the undisturbed run's bits.
 
-KILLS_SEED=N repeats the kills of a run that failed; the seed stands in its output.
+KILLS_SEED=N repeats the kills of a run that failed; the seed is in its output.
 """
 
 import os
@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def undisturbed(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes come to undisturbed: with dropout, local BatchNorm, mixup, momentum and an average."""
+    """The result of two processes without interruption: dropout, local BatchNorm, mixup, momentum, an average."""
     return session_trainer.train(tmp_path_factory.mktemp("calm") / "run", 2, **SETTINGS)
 
 

@@ -1,8 +1,8 @@
-{{/* Refuse, in words, settings of a training that contradict each other. Call with a dict: root, training. */}}
+{{/* Refuse, with a clear message, settings of a training that contradict each other. Call with a dict: root, training. */}}
 {{- define "common.checkTraining" -}}
 {{- with .training -}}
 {{- if not .nodes -}}
-{{- fail "\n\nglobal.training.nodes is not set: on how many nodes shall it train?\n" -}}
+{{- fail "\n\nglobal.training.nodes is not set: set the number of nodes that train.\n" -}}
 {{- end -}}
 {{- if and (not .gpusPerNode) (not .processesPerNode) -}}
 {{- fail "\n\nglobal.training.gpusPerNode is 0: set it, or set global.training.processesPerNode, the processes of each node that train on the CPU.\n" -}}
@@ -36,7 +36,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Refuse GPUs that are said twice, or in a way that no process could use. Call with what is trained. */}}
+{{/* Refuse GPUs that are set twice, or in a way that no process could use. Call with what is trained. */}}
 {{- define "common.checkGpus" -}}
 {{- range $kind := list "requests" "limits" -}}
 {{- range $name, $_ := get $.resources $kind -}}
@@ -55,8 +55,8 @@
 {{- end -}}
 
 {{/*
-Refuse environment of a fabric whose device no pod asks for. NCCL_NET_GDR_LEVEL and UCX_NET_DEVICES also steer TCP, so they say nothing of a
-device; it may stand under rdma, resources or resourceClaims, or be the host's. Call with what is trained.
+Refuse environment of a fabric whose device no pod requests. NCCL_NET_GDR_LEVEL and UCX_NET_DEVICES also apply to TCP, so they do not imply a
+device. The device may be under rdma, resources or resourceClaims, or be the host's. Call with what is trained.
 */}}
 {{- define "common.checkFabric" -}}
 {{- $network := dict -}}
@@ -98,8 +98,8 @@ device; it may stand under rdma, resources or resourceClaims, or be the host's. 
 {{- end -}}
 
 {{/*
-Refuse what a pod's further settings would break: names, volumes and paths that the chart has itself, and mounts of volumes that are nowhere.
-Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes, containers.
+Refuse additional settings that would break a pod: names, volumes and paths that the chart itself uses, and mounts of volumes that do not
+exist. Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes, containers.
 */}}
 {{- define "common.checkPod" -}}
 {{- $path := .path -}}

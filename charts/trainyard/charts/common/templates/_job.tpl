@@ -16,8 +16,8 @@ data:
 {{- end -}}
 
 {{/*
-A job's run policy. Call with a dict: root; operator, which runs it; clean, the cleanPodPolicy unless values say another; and least, the
-pods without which none may start: the training pods alone, since an MPI launcher is created once they are ready.
+A job's run policy. Call with a dict: root; operator, which runs it; clean, the cleanPodPolicy unless values set another; and least, the
+number of pods that must start together: only the training pods, since an MPI launcher is created once they are ready.
 */}}
 {{- define "common.runPolicy" -}}
 {{- $policy := deepCopy .root.Values.runPolicy -}}

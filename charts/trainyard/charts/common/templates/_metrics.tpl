@@ -1,6 +1,6 @@
 {{/*
-Switch a run's metrics on where global.metrics says so, in place. It comes after the job's name was made: who watches a run does not change
-what it computes, so a running job continues, and pods that start later serve metrics. Call with a list: the context, and the run.
+Switch a run's metrics on if global.metrics says so, in place. This happens after the job's name is computed: metrics do not change what a run
+computes, so a running job continues, and pods that start later serve metrics. Call with a list: the context, and the run.
 */}}
 {{- define "common.addMetrics" -}}
 {{- $root := index . 0 -}}
@@ -46,7 +46,7 @@ what it computes, so a running job continues, and pods that start later serve me
 {{- mustToJson $annotations -}}
 {{- end -}}
 
-{{/* Labels by which a Prometheus chooses the objects made for it. Call with global.metrics. */}}
+{{/* Labels by which a Prometheus selects its objects. Call with global.metrics. */}}
 {{- define "common.metricsLabels" -}}
 {{- include "common.refuseOwnLabels" (list "global.metrics.labels" .labels) -}}
 {{- with .labels -}}

@@ -27,16 +27,16 @@ app.kubernetes.io/part-of: trainyard
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of every pod. Istio's sidecar is declined: it would keep a finished pod alive. */}}
+{{/* Labels of every pod. They turn Istio's sidecar off: it would keep a finished pod alive. */}}
 {{- define "common.podLabels" -}}
 {{ include "common.ownLabels" . }}
 sidecar.istio.io/inject: "false"
 {{- end -}}
 
 {{/*
-Name of a job: release, subchart, and a hash of what it runs, so that a changed run is a new job and an unchanged one is no change.
-At most 40 characters, starting with a letter: suffixes such as -launcher-xxxxx must fit 63. The hash covers the full release name,
-so that shortened names stay apart. Call with a list: the subchart's context, and what the job runs, as text.
+Name of a job: release, subchart, and a hash of what it runs, so that a changed run is a new job and an unchanged one changes nothing. At most
+40 characters, starting with a letter: suffixes such as -launcher-xxxxx must fit 63. The hash covers the full release name, so that shortened
+names stay apart. Call with a list: the subchart's context, and what the job runs, as text.
 */}}
 {{- define "common.jobName" -}}
 {{- $root := index . 0 -}}
@@ -53,13 +53,13 @@ so that shortened names stay apart. Call with a list: the subchart's context, an
 {{- $claim.existingClaim | default (printf "%s-%s" $root.Release.Name (index . 1)) -}}
 {{- end -}}
 
-{{/* Size of a claim to make. Its default is no value: one beside `existingClaim` could not be told from a user's. Call as common.claim. */}}
+{{/* Size of a new claim. Its default is not in values: beside `existingClaim` it would look like a user's. Call as common.claim. */}}
 {{- define "common.claimSize" -}}
 {{- $which := index . 1 -}}
 {{- (index (index . 0).Values.global.storage $which).size | default (get (dict "data" "300Gi" "results" "100Gi") $which) -}}
 {{- end -}}
 
-{{/* Image of a subchart; says in words what is missing. */}}
+{{/* Image of a subchart; fails with the missing keys. */}}
 {{- define "common.image" -}}
 {{- $shared := .Values.global.image -}}
 {{- $own := .Values.image -}}

@@ -1,6 +1,6 @@
 {{/*
-The settings that every kind of pod has under the same names, each with an empty value where a user says nothing, as JSON.
-Call with the part of the values that holds them: global.training, mpijob.launcher, dataset or filebrowser.
+The settings that every kind of pod has under the same names, as JSON; each is empty if the user does not set it. Call with the part of the
+values that holds them: global.training, mpijob.launcher, dataset or filebrowser.
 */}}
 {{- define "common.podSettings" -}}
 {{- $settings := dict "podLabels" dict "podAnnotations" dict "scheduling" dict "securityContext" dict "runtimeClassName" "" -}}
@@ -50,12 +50,12 @@ cluster chooses the user and the group of the volumes, as OpenShift does. Call w
 {{- toYaml (mergeOverwrite $security .pod.securityContext) -}}
 {{- end -}}
 
-{{/* Number of the pods' user; nothing where the platform chooses it. */}}
+{{/* Number of the pods' user; nothing if the platform chooses it. */}}
 {{- define "common.uid" -}}
 {{- if ne (toString .Values.global.storage.uid) "platform" -}}{{- int64 .Values.global.storage.uid -}}{{- end -}}
 {{- end -}}
 
-{{/* Number of the pods' group, which owns their volumes; nothing where the platform chooses it, as it does where it chooses the user. */}}
+{{/* Number of the pods' group, which owns their volumes; nothing if the platform chooses it, as it does if it chooses the user. */}}
 {{- define "common.gid" -}}
 {{- $gid := .Values.global.storage.gid -}}
 {{- if eq (toString $gid) "" -}}
@@ -65,7 +65,7 @@ cluster chooses the user and the group of the volumes, as OpenShift does. Call w
 {{- end -}}
 {{- end -}}
 
-{{/* Security of every container. Call with something where it locks memory, as RDMA does; it then gets IPC_LOCK. */}}
+{{/* Security of every container. Call with a non-empty value if it locks memory, as RDMA does; it then gets IPC_LOCK. */}}
 {{- define "common.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -78,15 +78,15 @@ capabilities:
   {{- end }}
 {{- end -}}
 
-{{/* Where a container leaves its last word for the operators and scripts/why: its own message, else the end of its log. */}}
+{{/* Where a container leaves its termination message for the operators and scripts/why: its own message, else the end of its log. */}}
 {{- define "common.lastWord" -}}
 terminationMessagePath: /dev/termination-log
 terminationMessagePolicy: FallbackToLogsOnError
 {{- end -}}
 
 {{/*
-Placement of a pod: each key of its own takes the place of the shared one, so that a pod can leave the nodes of the others. Call with a list:
-the shared placement, and the pod's own. As JSON.
+Placement of a pod: each of its own keys replaces the shared one, so that a pod can run on other nodes than the rest. Call with a list: the
+shared placement, and the pod's own. As JSON.
 */}}
 {{- define "common.placement" -}}
 {{- $placement := deepCopy (first .) -}}
@@ -167,8 +167,8 @@ imagePullSecrets:
 {{- end -}}
 
 {{/*
-The user's further containers, as init containers that keep running beside the main one and are stopped after it: an ordinary second container
-would keep a finished pod alive. Call with the pod's settings.
+The user's additional containers as native sidecars (init containers that keep running), which are stopped after the main container: an
+ordinary second container would keep a finished pod alive. Call with the pod's settings.
 */}}
 {{- define "common.sidecars" -}}
 {{- range .extraContainers }}
@@ -177,8 +177,8 @@ would keep a finished pod alive. Call with the pod's settings.
 {{- end -}}
 
 {{/*
-Environment of a container: the chart's own, but for names that the user sets too, then the user's. Call with a dict: root, own (from names to
-values, where what is no text stands as it is in a container's spec) and env, the user's list.
+Environment of a container: the chart's own, without names that the user sets too, then the user's. Call with a dict: root, own (from names to
+values; a value that is not a text is taken as in a container's spec) and env, the user's list.
 */}}
 {{- define "common.env" -}}
 {{- $own := merge (include "common.baseEnv" .root | fromJson) .own -}}
@@ -193,7 +193,7 @@ values, where what is no text stands as it is in a container's spec) and env, th
 {{- toYaml (concat $env .env) -}}
 {{- end -}}
 
-{{/* Volumes that every pod has: room for what programs write outside the claims, and the certificates of global.caBundle. */}}
+{{/* Volumes of every pod: space for files outside the claims, and the certificates of global.caBundle. */}}
 {{- define "common.scratchVolumes" -}}
 - name: tmp
   emptyDir: {}
@@ -225,8 +225,8 @@ values, where what is no text stands as it is in a container's spec) and env, th
 {{- end -}}
 
 {{/*
-Environment of every container, as JSON: the home, by which clients of Python, Go and Amazon find the certificates of global.caBundle, and a
-name for the platform's user, which has none that could be looked up.
+Environment of every container, as JSON: the home; the variables by which clients in Python, Go and from Amazon find the certificates of
+global.caBundle; and a name for the platform's user, which has no entry in /etc/passwd.
 */}}
 {{- define "common.baseEnv" -}}
 {{- $env := dict "HOME" "/home/trainer" "PYTHONUNBUFFERED" "1" -}}
@@ -260,7 +260,7 @@ Where a claim is mounted. Call with a list: the context, `data` or `results`, an
   {{- end }}
 {{- end -}}
 
-{{/* The image knows uid 1000; ssh and torch look others up by name, so another uid gets a line of its own in /etc/passwd. */}}
+{{/* The image has a user with uid 1000; ssh and torch look users up by name, so another uid gets its own line in /etc/passwd. */}}
 {{- define "common.passwd" -}}
 {{- $uid := include "common.uid" . -}}
 {{- if not (has $uid (list "" "1000")) -}}

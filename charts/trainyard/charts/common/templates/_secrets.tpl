@@ -6,8 +6,8 @@
 {{- end -}}
 
 {{/*
-Whether a Secret must be there before a pod starts: true, or nothing. One that values name must, and one that values or an operator make for
-this release (.Facts.made); any other may be absent. Call as common.secret.
+Whether a Secret must exist before a pod starts: true, or nothing. True for one that values name and for one that values or an operator create
+for this release (.Facts.made); any other may be absent. Call as common.secret.
 */}}
 {{- define "common.secretRequired" -}}
 {{- $root := index . 0 -}}
@@ -17,7 +17,7 @@ this release (.Facts.made); any other may be absent. Call as common.secret.
 {{/* Where a pod finds its mounted secrets. */}}
 {{- define "common.secretsFolder" -}}/var/run/secrets/trainyard{{- end -}}
 
-{{/* A Secret as a volume, whatever its keys: the program says which it misses. Call as common.secret. */}}
+{{/* A Secret as a volume, with all its keys: the program reports a missing one. Call as common.secret. */}}
 {{- define "common.secretVolume" -}}
 - name: secret-{{ index . 1 }}
   secret:

@@ -1,7 +1,7 @@
 {{/*
-Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share (`shared`)
-the job's name is the pod's label, and a failed preflight ends the pod: what runs after it may know nothing of it. Call with a dict: root,
-run, and, where it is the launcher's, own, as for common.env, and env, which comes after the training's.
+Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share (`shared`) the
+job's name is the pod's label, and a failed preflight ends the pod, since the user's function may not check its result. Call with a dict:
+root, run, and, for the launcher, own, as for common.env, and env, which comes after the training's.
 */}}
 {{- define "common.trainerEnv" -}}
 {{- $run := .run -}}
@@ -35,8 +35,8 @@ run, and, where it is the launcher's, own, as for common.env, and env, which com
 {{- end -}}
 
 {{/*
-Resources of a training container: the user's, its GPUs and its RDMA devices, which Kubernetes wants equal in both. Where the user
-names no CPU or memory at all, requests that grow with the processes.
+Resources of a training container: the user's, its GPUs and its RDMA devices, which Kubernetes requires to be equal in both. If the user names
+no CPU or memory at all, requests that grow with the processes.
 */}}
 {{- define "common.trainerResources" -}}
 {{- include "common.quantities" (include "common.trainerAmounts" . | fromJson) -}}
@@ -85,7 +85,7 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* GPUs of a training container as extended resources, as JSON; none where claims bring them. */}}
+{{/* GPUs of a training container as extended resources, as JSON; none if they come from resource claims. */}}
 {{- define "common.gpus" -}}
 {{- $gpus := dict -}}
 {{- if and .gpusPerNode .gpuResource -}}
@@ -95,9 +95,9 @@ names no CPU or memory at all, requests that grow with the processes.
 {{- end -}}
 
 {{/*
-Resources of the preflight: those of the training container, which takes them over, without what only training needs. So the pod asks for no
-more, and is Guaranteed, or within a LimitRange's ratio, where the training container is. In a template that many jobs share a little, and no
-GPUs: a job that wants fewer would get as many all the same.
+Resources of the preflight: those of the training container, which reuses them, without what only training needs. So the pod requests no more,
+and is Guaranteed, or within a LimitRange's ratio, if the training container is. In a template that many jobs share, a small request without
+GPUs: with GPUs, a job that needs fewer would still get as many.
 */}}
 {{- define "common.preflightResources" -}}
 {{- if .run.shared -}}
@@ -180,8 +180,9 @@ GPUs: a job that wants fewer would get as many all the same.
 {{- end -}}
 
 {{/*
-The run's settings as one read-only volume, /etc/trainyard; in training pods with the key of Weights & Biases, which a Secret that values
-name must hold, and the preflight waits for where an operator creates it. Call with a dict: root, run, and secrets, whether to bring the key.
+The run's settings as one read-only volume, /etc/trainyard; in training pods with the key of Weights & Biases. A Secret that values name must
+hold that key; if an operator creates the Secret, the preflight waits for it. Call with a dict: root, run, and secrets, whether to bring the
+key.
 */}}
 {{- define "common.trainerConfigVolume" -}}
 - name: trainyard
@@ -207,9 +208,9 @@ name must hold, and the preflight waits for where an operator creates it. Call w
 {{- end -}}
 
 {{/*
-The pod template of a training pod, the same for every kind of job.
-Call with a dict: root, run (from common.run), container (its name), command, restartPolicy where the job needs one in the pod,
-own, what a spread constraint counts where the operator's labels are others, ports, a list, and extra, further YAML of the container.
+The pod template of a training pod, the same for every kind of job. Call with a dict: root, run (from common.run), container (its name),
+command, restartPolicy if the job needs one in the pod, own, what a spread constraint counts if the operator's labels differ, ports, a list,
+and extra, more YAML of the container.
 */}}
 {{- define "common.trainerPod" -}}
 {{- $run := .run -}}

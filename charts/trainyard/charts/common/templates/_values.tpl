@@ -1,6 +1,6 @@
 {{/*
-What a template makes, once for each context: several objects of a part are made of the same. Call with a list: the context, a name for it,
-the template, and what to call that with.
+The output of a template, computed once per context, since several objects of a part use it. Call with a list: the context, a name for it, the
+template, and what to call that with.
 */}}
 {{- define "common.once" -}}
 {{- $root := index . 0 -}}
@@ -11,8 +11,8 @@ the template, and what to call that with.
 {{- end -}}
 
 {{/*
-Merge a map into another, in place; call with a list of both. Unlike mergeOverwrite it takes 0, false and empty lists over, and it
-drops nulls, which Helm 3 keeps and Helm 4 removes.
+Merge a map into another, in place; call with a list of both. Unlike mergeOverwrite it also copies 0, false and empty lists, and it drops
+nulls, which Helm 3 keeps and Helm 4 removes.
 */}}
 {{- define "common.mergeInto" -}}
 {{- $into := index . 0 -}}
@@ -37,8 +37,8 @@ drops nulls, which Helm 3 keeps and Helm 4 removes.
 {{- end -}}
 
 {{/*
-global.training with a job's own overrides, as JSON; what values leave out has its empty value. Call with a list: the global values, and the
-job's own.
+global.training with a job's own overrides, as JSON; missing keys get their empty values. Call with a list: the global values, and the job's
+own.
 */}}
 {{- define "common.overridden" -}}
 {{- $shared := (first .).training -}}
@@ -51,7 +51,7 @@ job's own.
 {{- mustToJson $training -}}
 {{- end -}}
 
-{{/* What a job trains, as JSON; refuses what contradicts itself. */}}
+{{/* A job's training settings, as JSON; refuses contradictions. */}}
 {{- define "common.training" -}}
 {{- include "common.once" (list . "Training" "common.checkedTraining" .) -}}
 {{- end -}}
@@ -62,7 +62,7 @@ job's own.
 {{- mustToJson $training -}}
 {{- end -}}
 
-{{/* Where a run reads and writes, and as whom: pods that are there never change, so what mends their access is a new job. */}}
+{{/* Where a run reads and writes, and as which user: existing pods never change, so a fix of their access is a new job. */}}
 {{- define "common.place" -}}
 {{- $storage := .Values.global.storage -}}
 {{- $place := dict "uid" $storage.uid "gid" "platform" "supplementalGroups" $storage.supplementalGroups -}}
@@ -80,8 +80,8 @@ job's own.
 {{- end -}}
 
 {{/*
-Which settings of the training are part of a job's identity, as JSON. Those that came after 0.1.0 count only where they are set, so that a
-new version of the chart leaves the job of a run that has none of them alone.
+Which settings of the training are part of a job's identity, as JSON. Those added after 0.1.0 count only if they are set, so that a new
+version of the chart does not change the job of a run without them.
 */}}
 {{- define "common.identity" -}}
 {{- $what := pick . "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
@@ -96,9 +96,9 @@ new version of the chart leaves the job of a run that has none of them alone.
 {{- end -}}
 
 {{/*
-All that a training job runs with, derived once, as JSON: name, runName, image, command, training, scheduling, processes, nodes, config.
-Call with a dict: root, command (may hold <np> for the number of processes of the job), and identity, what else changes the job.
-The hash leaves out what changes how the job is kept, not what it computes: labels, chart version, TTL, suspend, queue, secrets.
+All that a training job runs with, derived once, as JSON: name, runName, image, command, training, scheduling, processes, nodes, config. Call
+with a dict: root, command (may hold <np> for the number of processes of the job), and identity, what else changes the job. The hash leaves
+out what does not change the computation: labels, chart version, TTL, suspend, queue, secrets.
 */}}
 {{- define "common.run" -}}
 {{- include "common.once" (list .root "Run" "common.derivedRun" .) -}}

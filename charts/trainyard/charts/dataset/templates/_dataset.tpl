@@ -1,6 +1,6 @@
 {{/*
-Settings of the preparation's pod, as JSON, refused where they break it. It goes where global.scheduling says, but for what its own puts in
-its place; trainers alone are kept apart by topologySpreadConstraints.
+Settings of the preparation's pod, as JSON; settings that break it are refused. Its own scheduling replaces global.scheduling key by key;
+topologySpreadConstraints apply only to trainers.
 */}}
 {{- define "dataset.podSettings" -}}
 {{- include "common.once" (list . "Pod" "dataset.checkedPod" .) -}}
@@ -18,8 +18,8 @@ its place; trainers alone are kept apart by topologySpreadConstraints.
 {{- end -}}
 
 {{/*
-Environment of the preparation that the chart gives, as JSON. Which part of the work is a pod's own says JOB_COMPLETION_INDEX, which an indexed
-Job sets. Call with a dict: root, secret.
+Environment that the chart gives the preparation, as JSON. An indexed Job sets JOB_COMPLETION_INDEX, which selects the pod's part of the work.
+Call with a dict: root, secret.
 */}}
 {{- define "dataset.env" -}}
 {{- $folder := include "common.secretsFolder" . -}}
@@ -105,8 +105,8 @@ spec:
 {{- end -}}
 
 {{/*
-Name of the Job. Its pod template cannot be changed, nor, while it runs or when it has ended, what Kueue knows it by, nor can one that has
-failed be given more time or tries; so the name has a hash of all of that: any change, also a new image, is a new Job instead of a refused
+Name of the Job. Kubernetes refuses changes to its pod template, Kueue to its queue while it runs or after it has ended, and a failed Job
+cannot get more time or retries. So the name has a hash of all of these: any change, also a new image, is a new Job instead of a refused
 upgrade. It costs seconds: on a dataset that is complete with the same settings the preparation only verifies.
 */}}
 {{- define "dataset.name" -}}

@@ -1,6 +1,6 @@
 {{/*
-Where the dataset comes from, as JSON: kind, key (of its address) and address. The kind follows from the address that is set; one that a user
-names must agree with it.
+Where the dataset comes from, as JSON: kind, key (of its address) and address. The kind follows from which address is set; a user's `kind`
+must agree with it.
 */}}
 {{- define "dataset.source" -}}
 {{- include "common.once" (list . "Source" "dataset.checkedSource" .) -}}
@@ -43,7 +43,7 @@ names must agree with it.
 {{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $kind) -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*@" (toString $source.endpoint) -}}
-{{- fail "\n\ndataset.source.endpoint holds a user name or password, which would stand readable in a ConfigMap: take them out, and name a Secret in global.secrets.objectstore.existingSecret.\n" -}}
+{{- fail "\n\ndataset.source.endpoint holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret in global.secrets.objectstore.existingSecret.\n" -}}
 {{- end -}}
 {{- mustToJson (dict "kind" $kind "key" $key "address" $address) -}}
 {{- end -}}
@@ -51,7 +51,7 @@ names must agree with it.
 {{/* Refuse an address of another kind, one that holds a password, and one of a folder. Call with a dict: kind, url. */}}
 {{- define "dataset.checkUrl" -}}
 {{- if regexMatch "://[^/@]*@" .url -}}
-{{- fail "\n\ndataset.source.url holds a user name or password, which would stand readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" -}}
+{{- fail "\n\ndataset.source.url holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" -}}
 {{- end -}}
 {{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
 {{- fail (printf "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http reads https://..., objectstore s3://BUCKET/KEY or gs://BUCKET/KEY).\n" .kind .url) -}}
@@ -74,10 +74,7 @@ names must agree with it.
 {{- mustToPrettyJson $config -}}
 {{- end -}}
 
-{{/*
-The Secret that a kind's credentials come from: its name under global.secrets, or nothing. A web server's is optional in any case: most ask for
-none.
-*/}}
+{{/* The Secret with a kind's credentials: its name under global.secrets, or nothing. A web server's is always optional: most need none. */}}
 {{- define "dataset.secret" -}}
 {{- $kind := (include "dataset.source" . | fromJson).kind -}}
 {{- if hasPrefix "kaggle" $kind -}}

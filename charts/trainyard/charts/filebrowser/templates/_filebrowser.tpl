@@ -16,7 +16,7 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
-{{/* Name of the Secret with the password; says in words what is missing. */}}
+{{/* Name of the Secret with the password; fails with the missing key. */}}
 {{- define "filebrowser.secret" -}}
 {{- with .Values.auth -}}
 {{- if and .existingSecret .password -}}
@@ -30,8 +30,8 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/*
-Settings of the pod, as JSON, refused where they break it. It goes to nodes that the training pods may use, but for what its own scheduling
-puts in their place.
+Settings of the pod, as JSON; settings that break it are refused. It runs on the nodes that global.scheduling allows; its own scheduling
+replaces that key by key.
 */}}
 {{- define "filebrowser.pod" -}}
 {{- $pod := include "common.podSettings" .Values | fromJson -}}

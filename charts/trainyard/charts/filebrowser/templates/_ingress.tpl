@@ -1,4 +1,4 @@
-{{/* The Ingress, where one is asked for. */}}
+{{/* The Ingress, if it is enabled. */}}
 {{- define "filebrowser.ingress" -}}
 {{- with .Values.ingress }}
 {{- if .enabled }}

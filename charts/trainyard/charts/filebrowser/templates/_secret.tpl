@@ -1,4 +1,4 @@
-{{/* The Secret of a password that stands in values. */}}
+{{/* The Secret for a password from values. */}}
 {{- define "filebrowser.passwordSecret" -}}
 {{- if .Values.auth.password }}
 apiVersion: v1

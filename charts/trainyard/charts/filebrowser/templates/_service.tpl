@@ -1,4 +1,4 @@
-{{/* The Service before it. */}}
+{{/* The page's Service. */}}
 {{- define "filebrowser.service" -}}
 apiVersion: v1
 kind: Service

@@ -13,8 +13,8 @@ readinessProbe:
 {{- end -}}
 
 {{/*
-Settings of the launcher's pod, as JSON, refused where they break it. It needs neither GPUs nor the workers' network, so it has pod settings
-of its own; it goes where global.scheduling says, but for what its own puts in its place.
+Settings of the launcher's pod, as JSON; settings that break it are refused. It needs neither GPUs nor the workers' network, so it has its own
+pod settings; its own scheduling replaces global.scheduling key by key.
 */}}
 {{- define "mpijob.launcherPod" -}}
 {{- $pod := include "common.podSettings" .Values.launcher | fromJson -}}
@@ -82,7 +82,7 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* Refuse what ssh between the pods cannot do: sshd knows users by name, and as root it wants more than the pods have. */}}
+{{/* Refuse what ssh between the pods cannot do: sshd looks users up by name, and as root it needs more capabilities than the pods have. */}}
 {{- define "mpijob.check" -}}
 {{- if not (include "common.uid" .) -}}
 {{- fail "\n\nglobal.storage.uid is platform, and an MPIJob's ssh looks its user up by number: set a uid that the namespace may use. On OpenShift, kubectl get namespace NAME -o jsonpath='{.metadata.annotations.openshift\\.io/sa\\.scc\\.uid-range}' prints the first of them, such as 1000730000; global.storage.gid is the same number there. Or train as a PyTorchJob.\n" -}}

@@ -5,8 +5,8 @@
 {{- end -}}
 
 {{/*
-A replica. Retried are exit codes of 128 and above; what another try cannot cure ends below (trainers/exits.py).
-Call with a dict: root, run, replicas.
+A replica. Exit codes of 128 and above are retried; permanent failures have codes below (trainers/exits.py). Call with a dict: root, run,
+replicas.
 */}}
 {{- define "pytorchjob.replica" -}}
 replicas: {{ .replicas }}

@@ -1,4 +1,4 @@
-{{/* ExternalSecrets, from which External Secrets Operator makes Secrets. */}}
+{{/* ExternalSecrets, from which External Secrets Operator creates Secrets. */}}
 {{- define "secrets.externalsecrets" -}}
 {{- $external := .Values.external }}
 {{- $made := include "secrets.fromValues" . | fromJson }}

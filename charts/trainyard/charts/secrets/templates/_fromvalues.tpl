@@ -1,4 +1,4 @@
-{{/* Secrets made from values. */}}
+{{/* Secrets created from values. */}}
 {{- define "secrets.secrets" -}}
 {{- range $which, $keys := include "secrets.fromValues" . | fromJson }}
 {{- $set := dict }}

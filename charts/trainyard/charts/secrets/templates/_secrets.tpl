@@ -3,7 +3,7 @@
 {{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
 {{- end -}}
 
-{{/* Refuse what makes the same Secret twice, or one that nothing reads. Call with a list: the context, which, and from where. */}}
+{{/* Refuse values that create the same Secret twice, or one that nothing reads. Call with a list: the context, which, and from where. */}}
 {{- define "secrets.check" -}}
 {{- $root := index . 0 -}}
 {{- $which := index . 1 -}}

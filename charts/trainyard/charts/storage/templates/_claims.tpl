@@ -1,4 +1,4 @@
-{{/* The claims that values do not name as existing. */}}
+{{/* The claims for which values name no existing one. */}}
 {{- define "storage.claims" -}}
 {{- range $which := list "data" "results" }}
 {{- $claim := index $.Values.global.storage $which }}

@@ -1,5 +1,5 @@
 {{/*
-All that this TrainJob runs with, as JSON. What the API lets nobody change in a TrainJob is part of its identity: when set otherwise it is a new job,
+All that this TrainJob runs with, as JSON. Fields that the API makes immutable in a TrainJob are part of its identity: a change is a new job
 instead of a refused upgrade.
 */}}
 {{- define "trainjob.run" -}}
@@ -13,8 +13,8 @@ instead of a refused upgrade.
 {{- end -}}
 
 {{/*
-What runs through the release's own TrainingRuntime, as JSON: many TrainJobs, each with a run directory of its name. A TrainJob that names
-no command, or a function that calls the trainers, trains with the release's settings.
+Settings of what runs through the release's own TrainingRuntime, as JSON: many TrainJobs, each with a run directory of its name. A TrainJob
+that names no command, or a function that calls the trainers, trains with the release's settings.
 */}}
 {{- define "trainjob.shared" -}}
 {{- $run := include "trainjob.run" . | fromJson -}}
@@ -29,8 +29,8 @@ no command, or a function that calls the trainers, trains with the release's set
 {{- end -}}
 
 {{/*
-What torchrun is told of a TrainJob without a `trainer`, to which Trainer gives none of it: each node would train alone. Where it gives
-these, they win.
+torchrun's settings for a TrainJob without a `trainer`: Trainer gives such a job none, and each node would train alone. Those that Trainer
+gives take precedence.
 */}}
 {{- define "trainjob.torchrun" -}}
 - name: PET_NNODES
@@ -48,8 +48,8 @@ these, they win.
 {{- end -}}
 
 {{/*
-Resources of the training container. The SDK cannot read limits that name neither a GPU nor CPU: one TrainJob with such a container, and its
-list_jobs() fails for the whole namespace. The limit added is one that no node reaches.
+Resources of the training container. The SDK cannot read limits without a GPU or CPU: one TrainJob with such a container makes its list_jobs()
+fail for the whole namespace. The added limit is one that no node reaches.
 */}}
 {{- define "trainjob.training" -}}
 {{- $training := deepCopy . -}}
@@ -64,7 +64,9 @@ list_jobs() fails for the whole namespace. The limit added is one that no node r
 {{- mustToJson $training -}}
 {{- end -}}
 
-{{/* How pods start together, where a gang scheduler is asked for: Volcano by its name, otherwise coscheduling. Call with a dict: root, scheduler. */}}
+{{/*
+How pods start together, if a gang scheduler is enabled: Volcano by its name, otherwise coscheduling. Call with a dict: root, scheduler.
+*/}}
 {{- define "trainjob.gang" -}}
 {{- $scheduling := .root.Values.global.scheduling -}}
 {{- if $scheduling.gang.enabled -}}
@@ -79,8 +81,8 @@ coscheduling:
 
 {{/*
 A TrainingRuntime. Call with a dict: root, run, name. Pods whose exit code is 128 or above are recreated, all of them together, since a
-process group does not take one back; codes below are permanent (trainers/exits.py). A drained node is not the training's fault, whatever
-the code. One backoffLimit of 0 makes any failure the Job's own, and the JobSet decides by its reason.
+process group cannot admit a single restarted process; codes below are permanent (trainers/exits.py). A drained node counts as a restart,
+whatever the code. One backoffLimit of 0 makes any failure the Job's own, and the JobSet decides by its reason.
 */}}
 {{- define "trainjob.runtime" -}}
 {{- $root := .root -}}
@@ -155,8 +157,8 @@ spec:
 {{- end -}}
 
 {{/*
-One list, in this order. Helm would make the TrainJob first, as the names of the kinds sort, and Trainer and Kueue refuse one whose runtime
-they have not seen yet: so the job's runtime comes first, and all else before the TrainJob.
+One list, in this order. Helm sorts by kind and would create the TrainJob first, and Trainer and Kueue refuse one whose runtime they have not
+seen yet: so the job's runtime comes first, and everything else before the TrainJob.
 */}}
 {{- define "trainjob.objects" -}}
 {{- $trains := has "trainjob" .Facts.trains -}}
