@@ -119,8 +119,8 @@ def disturb(story: Story) -> None:
 def refuse(story: Story, install) -> None:
     """Set another model for the same run, which its checkpoints refuse."""
     space = story.namespace
-    wrong = "global.training.operator=trainjob,global.training.config.model.name=resnet34"
-    install(RELEASE, space, *HELM, *KEPT, "--set", wrong)
+    wrong = ("--set-string", "global.training.config.model.name=resnet34")  # Helm reads strings last, as HELM's are
+    install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob", *wrong)
 
     def ended() -> bool:
         return any(c["type"] == "Failed" for c in trainjob(space).get("status", {}).get("conditions", []))
