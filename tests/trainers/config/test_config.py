@@ -12,6 +12,7 @@ import yaml
 from conftest import ROOT, environment
 
 from trainers import config
+from trainers.config.layers import parse_override
 from trainers.exits import UserError
 
 DEMO: dict[str, Any] = {"recipe": "demo"}
@@ -22,6 +23,12 @@ def test_later_layers_override_earlier_ones() -> None:
     recipe = config.read_recipe("demo")
     assert (built.optimizer.lr, built.optimizer.momentum) == (0.5, 0.5)
     assert built.optimizer.nesterov == recipe["optimizer"]["nesterov"]
+
+
+def test_off_needs_no_quotes_in_yaml() -> None:
+    assert config.build(DEMO, parse_override("wandb.mode=off")).wandb.mode == "off"
+    with pytest.raises(UserError, match="wandb.mode = True"):
+        config.build(DEMO, parse_override("wandb.mode=on"))
 
 
 def test_of_alternatives_the_later_one_counts() -> None:

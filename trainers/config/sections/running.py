@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from trainers.config.sections.base import Natural, Positive, Settings
 
@@ -123,6 +123,12 @@ class Wandb(Settings):
         default="auto", description="`auto`: online when the key is there (WANDB_API_KEY or its secret file), else off."
     )
     project: str = Field(default="trainyard", min_length=1, description="W&B project.")
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        """YAML 1.1 reads `off` without quotes as false."""
+        return "off" if value is False else value
 
 
 class Metrics(Settings):
