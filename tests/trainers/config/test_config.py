@@ -12,7 +12,6 @@ import yaml
 from conftest import ROOT, environment
 
 from trainers import config
-from trainers.config.layers import parse_override
 from trainers.exits import UserError
 
 DEMO: dict[str, Any] = {"recipe": "demo"}
@@ -26,9 +25,9 @@ def test_later_layers_override_earlier_ones() -> None:
 
 
 def test_off_needs_no_quotes_in_yaml() -> None:
-    assert config.build(DEMO, parse_override("wandb.mode=off")).wandb.mode == "off"
-    with pytest.raises(UserError, match="wandb.mode = True"):
-        config.build(DEMO, parse_override("wandb.mode=on"))
+    assert config.build(DEMO, config.parse_override("wandb.mode=off")).wandb.mode == "off"
+    with pytest.raises(UserError, match=r"wandb\.mode = True"):
+        config.build(DEMO, config.parse_override("wandb.mode=on"))
 
 
 def test_of_alternatives_the_later_one_counts() -> None:
