@@ -77,7 +77,7 @@ def world(namespace, archive, image, tmp_path_factory) -> Iterator[gitops.World]
     cluster.run("kubectl", "patch", "configmap", "argocd-cm", "-n", gitops.ARGOCD, "--type", "merge",
                 "--patch-file", "deploy/argocd/health-checks.yaml")  # fmt: skip
     made = gitops.World(folder / "team", place, image, gitops.Watch(), files)
-    source = {"kind": "http", "url": f"http://archive.{namespace}/fashion.zip"}
+    source = {"kind": "http", "url": f"http://archive.{namespace}/fashion.zip", "competition": ""}
     made.write(
         {"dataset/values.yaml": made.values("dataset/values.yaml", DATASET, {"dataset": {"source": source}})}, "Data"
     )
