@@ -61,6 +61,15 @@ def helm(*args: str | Path, program: str = "helm3", **kwargs):
     return run(program, *args, **kwargs)
 
 
+def sample() -> Path:
+    """Return the demo's archive of real pictures; it is written on first use."""
+    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
+    path = cache / "sample" / "fashion.zip"
+    if not path.exists():
+        run(".venv/bin/python", "scripts/demo/make_archive.py", path)
+    return path
+
+
 def stirring() -> object:
     """Return what changes while anything happens in the cluster: its pods, their events and the size of their logs."""
     objects: list[str] = []

@@ -90,11 +90,8 @@ def namespace() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def archive(namespace, image) -> str:
     """The demo's archive, served in the namespace; returns its URL."""
-    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
-    path = cache / "sample" / "fashion.zip"
-    if not path.exists():
-        cluster.run(".venv/bin/python", "scripts/demo/make_archive.py", path)
-    cluster.run("scripts/demo/serve", namespace, f"{image['registry']}/trainyard-pytorch:{image['tag']}", path)
+    served = f"{image['registry']}/trainyard-pytorch:{image['tag']}"
+    cluster.run("scripts/demo/serve", namespace, served, cluster.sample())
     return "http://archive/fashion.zip"
 
 

@@ -20,13 +20,13 @@ HERE = [
 
 def identities(kind: str, namespace: str, release: str) -> dict[str, str]:
     """Return the uids of a release's jobs of a kind, by name."""
-    found = get(kind, namespace, "-l", f"app.kubernetes.io/instance={release}")
+    found = get(kind, namespace, f"app.kubernetes.io/instance={release}")
     return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
 
 
 def ended(kind: str, namespace: str, release: str) -> bool:
     """Return whether a release's only job of a kind has ended well."""
-    (one,) = get(kind, namespace, "-l", f"app.kubernetes.io/instance={release}")
+    (one,) = get(kind, namespace, f"app.kubernetes.io/instance={release}")
     held = [c["type"] for c in one.get("status", {}).get("conditions", []) if c["status"] == "True"]
     assert "Failed" not in held, why(release, namespace)
     return bool({"Succeeded", "Complete"} & set(held))

@@ -1,5 +1,6 @@
 """The one-node cluster's life, shown on a second one beside that of the other tests, with its own state."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -49,13 +50,16 @@ def processes() -> set[str]:
     second = f". {ROOT}/scripts/cluster/settings.sh; echo $CGROUP"
     cgroup = subprocess.run(["bash", "-c", second], env=ENV, text=True, capture_output=True, check=True).stdout.strip()
     mark = f"TRAINYARD_STATE={STATE}".encode()
-    ours = Path("/proc/self/ns/net").readlink()
+    ours = {Path("/proc/self/ns/net").readlink()}
+    first = Path("/var/lib/trainyard/run/node.pid")  # the cluster of the other tests, in whose network they may be
+    with contextlib.suppress(OSError):
+        ours.add(Path(f"/proc/{first.read_text().strip()}/ns/net").readlink())
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name, groups = (process / "comm").read_text().strip(), (process / "cgroup").read_text()
             marked = mark in (process / "environ").read_bytes().split(b"\0")
-            apart = (process / "ns/net").readlink() != ours and "/trainyard-node-" not in groups
+            apart = (process / "ns/net").readlink() not in ours and "/trainyard-node-" not in groups
         except OSError:
             continue
         if marked or apart or f"/{cgroup}" in groups:

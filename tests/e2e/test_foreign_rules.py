@@ -71,7 +71,10 @@ def project(namespace, archive) -> Iterator[str]:
 
     def refused() -> bool:
         tried = ("run", "probe", "-n", namespace, "--image=none", "--dry-run=server")
-        over = json.dumps({"spec": {"securityContext": {"runAsUser": 1}}})
+        rights = {"runAsUser": 1, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {"name": "probe", "image": "none", "securityContext": own}
+        over = json.dumps({"spec": {"securityContext": rights, "containers": [container]}})
         return "runAsUser must be" in cluster.run("kubectl", *tried, f"--overrides={over}", check=False).stderr
 
     try:
@@ -100,7 +103,7 @@ def openshift(tmp_path: Path, **over: object) -> Path:
 
 def phases(namespace: str, release: str) -> dict[str, str]:
     """Return the phases of a release's pods, by name."""
-    pods = get("pods", namespace, "-l", f"app.kubernetes.io/instance={release}")
+    pods = get("pods", namespace, f"app.kubernetes.io/instance={release}")
     return {pod["metadata"]["name"]: pod["status"]["phase"] for pod in pods}
 
 
@@ -108,7 +111,7 @@ def test_the_example_of_openshift_trains_where_only_a_range_of_users_is_admitted
     install("shift", project, values=openshift(tmp_path))
     try:
         until(lambda: why("shift", project), lambda: set(phases(project, "shift").values()) == {"Succeeded"})
-        for pod in get("pods", project, "-l", "app.kubernetes.io/instance=shift"):
+        for pod in get("pods", project, "app.kubernetes.io/instance=shift"):
             assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(pod["spec"]["securityContext"])
     finally:
         cluster.helm("uninstall", "shift", "-n", project, "--wait", "--ignore-not-found")
@@ -128,7 +131,7 @@ def test_a_user_of_the_range_is_admitted(project, install, tmp_path):
     install("ranged", project, "--set", "pytorchjob.enabled=false", values=openshift(tmp_path, uid=FIRST, gid=FIRST))
     try:
         until(lambda: why("ranged", project), lambda: "Succeeded" in phases(project, "ranged").values())
-        (pod,) = get("pods", project, "-l", "app.kubernetes.io/instance=ranged")
+        (pod,) = get("pods", project, "app.kubernetes.io/instance=ranged")
         assert pod["spec"]["securityContext"]["runAsUser"] == FIRST
     finally:
         cluster.helm("uninstall", "ranged", "-n", project, "--wait", "--ignore-not-found")
@@ -160,7 +163,7 @@ APART = [
 def on_nodes(namespace: str, release: str) -> dict[str, set[str]]:
     """Return the nodes of a release's pods, by what they are: dataset, launcher or worker."""
     found: dict[str, set[str]] = {}
-    for pod in get("pods", namespace, "-l", f"app.kubernetes.io/instance={release}"):
+    for pod in get("pods", namespace, f"app.kubernetes.io/instance={release}"):
         labels = pod["metadata"]["labels"]
         role = labels.get("training.kubeflow.org/job-role", labels["app.kubernetes.io/name"])
         found.setdefault(role, set()).add(pod["spec"].get("nodeName", ""))

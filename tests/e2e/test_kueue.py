@@ -5,7 +5,6 @@ the reference for all: on processors its weights must be theirs, bit for bit.
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -70,8 +69,7 @@ class Story:
 
 def prepare(folder: Path) -> Path:
     """Prepare the demo's archive on this machine, as the cluster's Job does."""
-    cache = os.environ.get("TRAINYARD_CACHE", str(Path.home() / ".cache" / "trainyard"))
-    source = ("--set", "source.kind=path", "--set", f"source.path={cache}/sample/fashion.zip")
+    source = ("--set", "source.kind=path", "--set", f"source.path={cluster.sample()}")
     cluster.run(sys.executable, "-m", "trainers.prepare", "build", *source, "--set", f"out={folder}/data")
     return folder / "data"
 

@@ -23,7 +23,7 @@ STORES = "externalsecrets.external-secrets.io"
 
 def jobs(namespace: str, release: str) -> dict[str, str]:
     """Return the uids of a release's dataset Jobs, by name."""
-    found = get("jobs", namespace, "-l", f"app.kubernetes.io/instance={release},app.kubernetes.io/name=dataset")
+    found = get("jobs", namespace, f"app.kubernetes.io/instance={release},app.kubernetes.io/name=dataset")
     return {job["metadata"]["name"]: job["metadata"]["uid"] for job in found}
 
 

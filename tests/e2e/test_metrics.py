@@ -102,7 +102,8 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         began = time.time()
         install(RELEASE, namespace, *SETTINGS)
         until("the run's first step", lambda: server.query("trainyard_step > 0"))
-        targets = server.get("targets")["activeTargets"]
+        found = get("pods", namespace, "app.kubernetes.io/name=pytorchjob")
+        targets = server.get("targets")["activeTargets"], {pod["metadata"]["name"] for pod in found}
         before = trainers(namespace)
         install(RELEASE, namespace, *SETTINGS, "--set", "global.metrics.port=9500")
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
@@ -124,9 +125,8 @@ def last(seen, name: str, **labels: str) -> float:
 
 
 def test_each_node_is_a_target_that_answers(seen, namespace):
-    server, _, span, targets, _ = seen
+    server, _, span, (targets, pods), _ = seen
     assert {target["labels"]["namespace"] for target in targets} == {namespace}
-    pods = {pod["metadata"]["name"] for pod in get("pods", namespace, "app.kubernetes.io/name=pytorchjob")}
     assert {target["labels"]["pod"] for target in targets} <= pods
     answered = {labels["pod"] for labels, _ in server.matrix("up == 1", *span)}
     assert len(answered) == 2
