@@ -19,6 +19,7 @@ OWNER = f"{MARK}/owner"
 KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
 KINDS += ("clusterqueue", "resourceflavor", "workloadpriorityclass")
 KINDS += ("validatingadmissionpolicybinding", "validatingadmissionpolicy", "crd")
+KINDS += ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy")
 
 
 def place() -> str:
