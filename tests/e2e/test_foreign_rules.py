@@ -1,6 +1,6 @@
 """A cluster whose admission takes only users from a range, as OpenShift's SecurityContextConstraints do.
 
-A MutatingAdmissionPolicy sets user and group where a pod leaves them open, and a ValidatingAdmissionPolicy refuses others.
+A MutatingAdmissionPolicy sets user and group where a pod leaves them open; a ValidatingAdmissionPolicy refuses others.
 """
 
 import json
