@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 ALONE = ["--set", "pytorchjob.enabled=false,mpijob.enabled=false"]
 ONE = [
     "--set", "mpijob.enabled=false,dataset.enabled=false,global.training.nodes=1,global.training.processesPerNode=1",
-    "--set", "global.training.config.max_steps=2,global.dataset.name=whole",
+    "--set", "global.training.config.max_steps=2,global.training.config.model.num_classes=0,global.dataset.name=whole",
     "--set", "global.storage.data.existingClaim=data,global.storage.data.size=",
     "--set", "global.storage.results.existingClaim=results,global.storage.results.size=",
 ]  # fmt: skip

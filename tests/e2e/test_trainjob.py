@@ -90,10 +90,10 @@ def cross(story: Story, install) -> None:
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=pytorchjob")
     story.gate.stand(f"{RELEASE}-results")
     until(lambda: str(story), lambda: steps(space, "pytorchjob")[1] > 2 * EVERY)
+    story.killed_at = FIRST  # where the gate holds it
     pods = get("pods", space, "training.kubeflow.org/job-name")
     for pod in pods:
         kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
-    story.killed_at = steps(space, "pytorchjob")[1]
     install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     story.kinds = {kind: len(get(kind, space, f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}

@@ -4,6 +4,7 @@ Rank 0 serves the run's numbers; the other endpoints only identify themselves. N
 interface, since alert rules use them (docs/metrics.md lists them).
 """
 
+import itertools
 import logging
 import math
 import time
@@ -20,6 +21,8 @@ from trainers.telemetry.clock import CAUSES, PARTS
 from trainers.telemetry.metrics import Event
 
 LONGEST = 60.0  # seconds that a run which has ended waits for its last numbers to be fetched
+SHORTEST = 10.0  # as long it waits where scrapes come often: a busy Prometheus may be late by several intervals
+SCRAPES = 8  # whose times are kept: two servers that scrape one run come in pairs, and the interval is the longer gap
 SENDING = 0.5  # seconds that it gives the answer to that scrape
 
 log = logging.getLogger("trainers")
@@ -106,15 +109,15 @@ class Endpoint(Collector):
         """Let Prometheus scrape the last numbers: wait about one scrape interval, if anything has scraped so far."""
         if len(self._scraped) < 2 or self._rank:
             return
-        interval = min(longest, 1.5 * (self._scraped[-1] - self._scraped[-2]))
-        end = time.monotonic() + interval
+        gaps = [after - before for before, after in itertools.pairwise(self._scraped)]
+        end = time.monotonic() + min(longest, max(SHORTEST, 1.5 * max(gaps)))
         while self._scraped[-1] <= self._changed and time.monotonic() < end:
             time.sleep(0.02)
         time.sleep(SENDING)
 
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now; called by the server's thread for each scrape."""
-        self._scraped = [*self._scraped[-1:], time.monotonic()]
+        self._scraped = [*self._scraped[1 - SCRAPES :], time.monotonic()]
         node = _gauge("trainyard_node_info", "A node of the run, by its first process", "run", "rank", "host")
         node.add_metric([self._run, str(self._rank), self._host], 1.0)
         yield node

@@ -167,6 +167,21 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
     assert time.monotonic() - began < 0.1
 
 
+def test_a_run_waits_for_scrapes_that_are_late() -> None:
+    port = free_port()
+    first = serve(port, "run", Place(), "here")
+    assert first is not None
+    for _ in range(2):
+        scrape(port, "run")  # a few milliseconds apart
+    first.show({"event": "validate", "top1": 50.0, "loss": 1.0})
+    ends = threading.Thread(target=first.linger)
+    ends.start()
+    ends.join(1)
+    assert ends.is_alive()
+    assert scrape(port, "run")["trainyard_validation_top1_percent"] == 50
+    ends.join()
+
+
 def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path: Path) -> None:
     code, output = trainer.run(tmp_path / "run", 1, max_steps=8, epochs=None)
     assert code == 0, output
