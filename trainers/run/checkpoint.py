@@ -16,19 +16,21 @@ import contextlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainers.exits import UserError
 from trainers.files import read_json, sha256, sync_folder, write_json
+from trainers.run import fence, storage
 from trainers.run.tensor_file import Buffer, copy, read
 
 NAME = re.compile(r"step-(\d{8,})")
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
 READABLE = (2, 3)
 SUFFIX = ".safetensors"
+ASIDE = ("damaged", "late", "left")  # why a checkpoint was set aside, as its name begins
 
 State = dict[str, Any]  # file stem -> tree of tensors
 
@@ -68,24 +70,37 @@ def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Call
     buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
         copy(buffers[name].fit(tree))
-    return write(folder, step, buffers, meta, ours)
+    return write(folder, step, buffers, meta, ours=ours)
 
 
-def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, Any], ours: Callable[[], bool]) -> Path:
-    """Write the copied tensors; `ours` is asked last. After an error nothing half-written is left."""
+def write(
+    folder: Path,
+    step: int,
+    buffers: dict[str, Buffer],
+    meta: dict[str, Any],
+    *,
+    ours: Callable[[], bool] = always,
+    staging: Path | None = None,
+) -> Path:
+    """Write the copied tensors; `ours` is asked last. After an error nothing half-written is left.
+
+    They are written in the folder `staging` (that of the lease, which goes with it), and without one beside the others.
+    Raises NotOursError where another job has the run directory, OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
-    temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
+    temporary = (staging or folder) / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
-        temporary.mkdir(parents=True)
+        temporary.mkdir()
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
         write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
         if not ours():
             raise NotOursError
-        if final.exists():
-            _discard(final)
-        temporary.rename(final)
-    except BaseException:
+        fence.publish_folder(storage, temporary, final, "manifest.json")
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError) and not ours():
+            raise NotOursError from None
         raise
     sync_folder(folder)
     return final
@@ -142,36 +157,52 @@ def holder(path: Path) -> str:
     return str(read_json(path / "manifest.json").get("holder", ""))
 
 
-def score(folder: Path, step: int, top1: float) -> None:
+def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> None:
     """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1})
+    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1}, via=staging)
 
 
-def prune(folder: Path, keep_last: int, keep_best: int = 0) -> None:
-    """Remove all but the newest checkpoints and those with the highest scores, and what interrupted writes left."""
+def prune(folder: Path, keep_last: int, keep_best: int = 0, staging: Path | None = None) -> None:
+    """Remove all but the newest checkpoints and those with the highest scores."""
     saved = steps(folder)
     scores = read_json(folder / "scores.json")
     ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
     for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):
-        _discard(path)
-    for path in folder.glob(".step-*"):
+        _discard(path, staging or folder)
+
+
+def tidy(folder: Path, keep: int) -> None:
+    """Remove what interrupted writes left, and of the checkpoints that were set aside all but the `keep` newest a kind.
+
+    Only for who has just taken the run directory: no other process writes there.
+    """
+    for path in folder.glob(".step-*"):  # by a version that wrote beside the checkpoints
         shutil.rmtree(path, ignore_errors=True)
+    for kind in ASIDE:
+        for path in _by_age(folder.glob(f"{kind}-step-*"))[: -keep or None]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _discard(path: Path) -> None:
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def _discard(path: Path, staging: Path) -> None:
     """Remove a folder; it loses its name first, so that half of it is never taken for a checkpoint."""
-    trash = path.with_name(f".{path.name}.trash")
+    trash = staging / f".{path.name}.trash"
     shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def set_aside(path: Path, why: str) -> Path:
-    """Give a checkpoint that must not be used another name, which begins with why."""
+def set_aside(path: Path, why: str, staging: Path | None = None) -> Path:
+    """Give a checkpoint that must not be used another name, which begins with why; by way of `staging`, if given."""
     aside = path.with_name(f"{why}-{path.name}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
+    if staging:
+        path = path.rename(staging / path.name)
     path.rename(aside)
     return aside

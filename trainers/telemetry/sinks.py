@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,16 @@ class Telemetry:
         self._console.close()
 
 
-def log_to(path: Path, rank: int) -> None:
-    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds."""
+def log_to(path: Path, rank: int, ours: Callable[[], bool]) -> None:
+    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds.
+
+    Once the run directory is not `ours` any more, nothing is written.
+    """
     folder = path / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     handler = RotatingFileHandler(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(lambda _: ours())
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -70,8 +70,9 @@ class Missing:
 class Watchdog:
     """Watches one process; `seconds` without a beat end it, 0 switches that off (heartbeats are still written)."""
 
-    def __init__(self, directory: Path, strategy: Ranked, seconds: float) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, strategy: Ranked, seconds: float, staging: Path | None = None) -> None:
+        """Heartbeats are written by way of `staging` (the lease's folder): without the lease they are no more."""
+        self._directory, self._staging = directory, staging
         self._rank, self._world = strategy.rank, strategy.world
         self._seconds = seconds
         self._interval = min(LONGEST_INTERVAL, seconds / 8) if seconds else LONGEST_INTERVAL
@@ -146,7 +147,7 @@ class Watchdog:
                 str(self._rank): stack
             },
         }  # fmt: skip
-        _quietly(lambda: _replace(self._directory / "hang.json", note))
+        _quietly(lambda: _replace(self._directory / "hang.json", note, self._staging))
         os._exit(int(Exit.HANG))
 
     def _write(self, now: Beat, waited: float, done: bool = False) -> None:
@@ -160,7 +161,7 @@ class Watchdog:
             beat["done"] = True
         if self._seconds and waited >= self._seconds / 2:
             beat["stack"] = stack_of(self._main)
-        _quietly(lambda: _replace(self._path(self._rank), beat))
+        _quietly(lambda: _replace(self._path(self._rank), beat, self._staging))
 
     def _path(self, rank: int) -> Path:
         return self._directory / "heartbeats" / f"rank-{rank}.json"
@@ -215,9 +216,11 @@ def _place(beat: Heartbeat) -> str:
     return f"in {beat['what']}, step {beat['step']}{at}"
 
 
-def _replace(path: Path, value: Any) -> None:
+def _replace(path: Path, value: Any, staging: Path | None) -> None:
+    if staging and not staging.is_dir():
+        return  # another job has the run directory
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False)
+    write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False, via=staging)
 
 
 def _quietly(action: Callable[[], None]) -> None:
