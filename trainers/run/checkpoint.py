@@ -152,11 +152,6 @@ def at(path: Path) -> Found:
     return Found(path, read_json(path / "manifest.json"))
 
 
-def holder(path: Path) -> str:
-    """Who held the run directory's lease when a checkpoint was written; empty if that is not known."""
-    return str(read_json(path / "manifest.json").get("holder", ""))
-
-
 def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> None:
     """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,12 +192,10 @@ def _discard(path: Path, staging: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def set_aside(path: Path, why: str, staging: Path | None = None) -> Path:
-    """Give a checkpoint that must not be used another name, which begins with why; by way of `staging`, if given."""
+def set_aside(path: Path, why: str) -> Path:
+    """Give a checkpoint that must not be used another name, which begins with why."""
     aside = path.with_name(f"{why}-{path.name}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
-    if staging:
-        path = path.rename(staging / path.name)
     path.rename(aside)
     return aside

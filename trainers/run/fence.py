@@ -160,8 +160,13 @@ def beat(storage: Storage, root: Path, record: Record, count: int) -> bool:
         storage.overwrite(folder_of(root, record.number) / HEARTBEAT, f"{count} {record.holder}\n".encode())
     except (FileNotFoundError, NotADirectoryError):
         return False
+    return True
+
+
+def taken_by_older_version(storage: Storage, root: Path) -> bool:
+    """Whether a job of version 0.1.0 took the run directory after a holder wrote its copy of the record."""
     mirror = _read(storage, root / MIRROR)
-    return mirror is None or bool(mirror.number) or mirror.holder == record.holder  # else a job of 0.1.0 came
+    return mirror is not None and not mirror.number
 
 
 def put(storage: Storage, root: Path, record: Record, target: Path, data: bytes) -> None:

@@ -9,9 +9,10 @@ of a writer that had lost the lease by then.
 """
 
 import contextlib
-import logging
+import json
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,22 +20,19 @@ from trainers.run import checkpoint, fence, storage
 from trainers.run.fence import Record
 from trainers.run.owner import TakenOverError, job_name, owner_name, refuse_strangers
 
-log = logging.getLogger("trainers")
-
 
 class Lease:
     """The lease of a run directory; the first process takes it, the others `join`."""
 
-    def __init__(self, directory: Path, adopt: bool = False) -> None:
+    def __init__(self, directory: Path, adopt: bool = False, storage: storage.Storage = storage) -> None:
         """`adopt` takes the directory over from another release."""
         self.root = directory
-        self.holder = storage.unique()
-        self._adopt = adopt
+        self.holder = fence.unique()
+        self._adopt, self._storage = adopt, storage
         self._record: Record | None = None
-        self._beats = 0
+        self._beats, self._noted = 0, False
         self._lost = threading.Event()
         self._ended = threading.Event()
-        self._one = threading.Lock()
 
     @property
     def number(self) -> int:
@@ -52,13 +50,15 @@ class Lease:
         Raises TakenOverError while a newer job than this one holds it, StrangerError where the directory is another
         release's, OSError.
         """
-        self._record, before = fence.take(storage, self.root, lambda newest: self._follow(newest, checkpoints))
-        threading.Thread(target=self._beat, name="lease", daemon=True).start()
+        self._record, before = fence.take(self._storage, self.root, lambda newest: self._follow(newest, checkpoints))
+        self._show_alive()
         try:
-            fence.fence(storage, self.root, self._record)
+            fence.fence(self._storage, self.root, self._record)
             # From here on the last holder writes nothing more; what it wrote until now counts.
-            self._note(trusted=_trusted(before, checkpoints), writers=(self.holder,))
-            return _set_late_aside(checkpoints, self._record.trusted or (), self.folder)
+            saved = self._saved(checkpoints)
+            trusted = _trusted(before, saved)
+            self._note(trusted=trusted, writers=(self.holder,))
+            return [self._set_late_aside(checkpoints, name) for name in saved if name not in trusted]
         except FileNotFoundError:
             if self.held():
                 raise
@@ -76,27 +76,27 @@ class Lease:
         """Whether this process still has the lease, as the storage says; asked on any thread."""
         if self._record is None or self._lost.is_set():
             return False
-        with self._one:
-            self._beats += 1
-            try:
-                alive = fence.beat(storage, self.root, self._record, self._beats)
-            except OSError:
-                return True  # a brief failure of the storage does not mean that another job took over
+        self._beats += 1
+        try:
+            alive = fence.beat(self._storage, self.root, self._record, self._beats)
+            if self._noted and fence.taken_by_older_version(self._storage, self.root):
+                alive = False
+        except OSError:
+            return True  # a brief failure of the storage does not mean that another job took over
         if not alive:
             self._lost.set()
         return alive
+
+    def in_force(self) -> bool:
+        """Whether this run still has the lease, as far as this machine's cache says; asked in any of its processes."""
+        return not self._lost.is_set() and self.folder.is_dir()
 
     def taken_message(self) -> str:
         """The message that names the job which took the run directory."""
         newer = None
         with contextlib.suppress(OSError):
-            newer = fence.newest(storage, self.root, look_only=True)
-        by = (newer.job or newer.holder) if newer else "another process"
-        return _taken_message(self.root, by)
-
-    def in_force(self) -> bool:
-        """Whether this run still has the lease, as far as this machine's cache says; asked in any of its processes."""
-        return not self._lost.is_set() and self.folder.is_dir()
+            newer = fence.newest(self._storage, self.root, look_only=True)
+        return _taken_message(self.root, newer)
 
     def enter(self) -> None:
         """Note that the job continues from here on what it finds, rather than beginning something."""
@@ -113,17 +113,17 @@ class Lease:
         """The record by which this process takes the lease after the newest one."""
         job, old = job_name(), newest or Record()
         refuse_strangers(self.root, old.owner, self._adopt)
-        if job and job in old.superseded and newest and not fence.abandoned(storage, self.root, newest):
-            raise TakenOverError(_taken_message(self.root, old.job or old.holder))
+        if job and job in old.superseded and newest and not fence.abandoned(self._storage, self.root, newest):
+            raise TakenOverError(_taken_message(self.root, newest))
         superseded = [name for name in (*old.superseded, old.job) if name and name != job]
         return Record(
             holder=self.holder,
             job=job,
             owner=owner_name() or old.owner,
-            entered=old.entered and old.job == job,
             superseded=tuple(dict.fromkeys(superseded)),
-            trusted=_trusted(newest, checkpoints),
+            trusted=_trusted(newest, self._saved(checkpoints)),
             writers=(self.holder, *old.writers),  # until this process has fenced them off
+            entered=old.entered and old.job == job,
             further={"time": time.time()},
         )
 
@@ -132,37 +132,55 @@ class Lease:
         assert self._record is not None
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]
         for path in (self.folder / fence.RECORD, self.root / fence.MIRROR):
-            fence.put(storage, self.root, self._record, path, self._record.encode())
+            fence.put(self._storage, self.root, self._record, path, self._record.encode())
+        self._noted = True
+
+    def _show_alive(self) -> None:
+        """Show until the end, or until the lease is lost, that its holder is alive."""
+        threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
     def _beat(self) -> None:
-        """Show until the end, or until the lease is lost, that its holder is alive."""
-        while self.held() and not self._ended.wait(fence.BEAT_SECONDS):
-            pass
+        while not self._ended.is_set() and self.held():
+            self._storage.sleep(fence.BEAT_SECONDS)
+
+    def _saved(self, checkpoints: Path) -> dict[str, str]:
+        """Who wrote each checkpoint; empty where that is not known."""
+        try:
+            names = self._storage.fresh_names(checkpoints)
+        except FileNotFoundError:
+            return {}
+        found = {}
+        for name in filter(checkpoint.NAME.fullmatch, names):
+            try:
+                manifest = json.loads(self._storage.read(checkpoints / name / "manifest.json"))
+                found[name] = str(manifest.get("holder", ""))
+            except (OSError, ValueError, AttributeError):  # whoever wants to resume from it finds out what it is
+                found[name] = ""
+        return found
+
+    def _set_late_aside(self, checkpoints: Path, name: str) -> str:
+        """By way of this lease's folder, so that nobody who has lost it meanwhile does this."""
+        staged, aside = self.folder / name, checkpoints / f"late-{name}"
+        self._storage.rename(checkpoints / name, staged)
+        self._storage.write(staged / "late", f"found by {self.holder}\n".encode())
+        fence.publish_folder(self._storage, staged, aside, "late")
+        return (
+            f"checkpoint {name} was written by a process that had lost this run directory before; set aside as "
+            f"{aside.name}"
+        )
 
 
-def _taken_message(root: Path, by: str) -> str:
+def _taken_message(root: Path, newer: Record | None) -> str:
+    by = (newer.job or newer.holder) if newer else "another process"
     return (
         f"{root} was taken over by {by}, a newer job; this older one stops and writes nothing more. Give one of them "
         "another name (run.dir, on a cluster training.name)"
     )
 
 
-def _trusted(old: Record | None, checkpoints: Path) -> tuple[str, ...]:
+def _trusted(old: Record | None, saved: Mapping[str, str]) -> tuple[str, ...]:
     """Checkpoints of those who held the lease when they wrote: those that the last record trusts, and its writers'."""
-    saved = checkpoint.steps(checkpoints)
     if old is None or old.trusted is None:
-        return tuple(path.name for path in saved)
-    known, writers = set(old.trusted), {"", *old.writers}
-    return tuple(path.name for path in saved if path.name in known or checkpoint.holder(path) in writers)
-
-
-def _set_late_aside(checkpoints: Path, trusted: tuple[str, ...], staging: Path) -> list[str]:
-    reports = []
-    for path in checkpoint.steps(checkpoints):
-        if path.name not in trusted:
-            aside = checkpoint.set_aside(path, "late", staging)
-            reports.append(
-                f"checkpoint {path.name} was written by a process that had lost this run directory before; set aside "
-                f"as {aside.name}"
-            )
-    return reports
+        return tuple(saved)
+    writers = {"", *old.writers}
+    return tuple(name for name, holder in saved.items() if name in old.trusted or holder in writers)

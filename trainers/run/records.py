@@ -43,7 +43,7 @@ def open_records(
             ours=directory.held,
             holder=directory.holder,
             staging=directory.staging,
-        ),  # fmt: skip
+        ),
         recorder=Recorder(config, strategy, directory, data, clock),
         clock=clock,
         watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds, directory.staging),
