@@ -91,7 +91,7 @@ def write(
     final = folder / f"step-{step:08d}"
     temporary = (staging or folder) / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
-        temporary.mkdir()
+        temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
         write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
         if not ours():

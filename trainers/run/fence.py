@@ -43,8 +43,8 @@ RECORD = "lease.json"
 HEARTBEAT = "heartbeat"
 STALE_SECONDS = 60.0  # a heartbeat that has not changed for so long is that of a dead process
 BEAT_SECONDS = 2.0
-SETTLE_SECONDS = 120.0  # longer than a client's cache of names may lag behind
 PAUSE = 0.2
+TRIES = 600  # with pauses: longer than a client's cache of names may lag behind
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.EBUSY)
 
 
@@ -93,8 +93,7 @@ def folder_of(root: Path, number: int) -> Path:
 
 def newest(storage: Storage, root: Path, *, look_only: bool = False) -> Record | None:
     """The newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError."""
-    since = storage.now()
-    while True:
+    for _ in range(TRIES):
         old = _read(storage, root / MIRROR)
         number = max(_numbers(storage, root / FOLDER, fresh=not look_only), default=0)
         if not number or (old and old.number > number):
@@ -103,9 +102,8 @@ def newest(storage: Storage, root: Path, *, look_only: bool = False) -> Record |
             by_older_version = old is not None and not old.number
             # A job of version 0.1.0 that came later is known by the file that it wrote; the owner stays
             return replace(old, number=number, owner=record.owner) if old and by_older_version else record
-        if storage.now() - since > SETTLE_SECONDS:
-            raise OSError(errno.EIO, f"{folder_of(root, number) / RECORD} cannot be read")
         storage.sleep(PAUSE)  # a newer job has just removed it, and the cache still shows its name
+    raise OSError(errno.EIO, f"{folder_of(root, number) / RECORD} cannot be read")
 
 
 def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]) -> tuple[Record, Record | None]:
@@ -116,8 +114,7 @@ def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]
     """
     with contextlib.suppress(FileExistsError):
         storage.make(root / FOLDER)
-    since = storage.now()
-    while storage.now() - since < SETTLE_SECONDS:
+    for _ in range(TRIES):
         wanted = follow(before := newest(storage, root))
         record = replace(wanted, number=(before.number if before else 0) + 1)
         if _create(storage, root, record):
@@ -135,8 +132,10 @@ def fence(storage: Storage, root: Path, record: Record) -> None:
 
     Raises ExitError where a folder cannot be removed, OSError.
     """
-    since = storage.now()
-    while older := _older(storage, root, record):
+    for _ in range(TRIES):
+        older = _older(storage, root, record)
+        if not older:
+            return
         for name in older:
             path = root / FOLDER / name
             if not name.startswith("."):
@@ -145,13 +144,12 @@ def fence(storage: Storage, root: Path, record: Record) -> None:
                     storage.rename(path, aside)  # from here on its holder finds nothing under this name
                 path = aside
             remove_tree(storage, path)
-        if storage.now() - since > SETTLE_SECONDS:
-            raise ExitError(
-                f"{root / FOLDER / older[0]} of an older process cannot be removed, so it could still publish here; "
-                "end that process (lease.json has its host), or remove the folder",
-                Exit.HANG,
-            )
         storage.sleep(PAUSE)
+    raise ExitError(
+        f"{root / FOLDER / older[0]} of an older process cannot be removed, so it could still publish here; end that "
+        "process (lease.json names it), or remove the folder",
+        Exit.HANG,
+    )
 
 
 def beat(storage: Storage, root: Path, record: Record, count: int) -> bool:
@@ -173,7 +171,11 @@ def put(storage: Storage, root: Path, record: Record, target: Path, data: bytes)
     """Write a file as the lease's holder: it takes its name only while the lease is held. Raises OSError."""
     staged = folder_of(root, record.number) / f".{target.name}-{unique()}"
     storage.write(staged, data)
-    storage.rename(staged, target)
+    try:
+        storage.rename(staged, target)
+    except FileNotFoundError:
+        if _bytes(storage, target) != data:  # else only the answer was lost
+            raise
 
 
 def publish_folder(storage: Storage, staged: Path, final: Path, proof: str) -> None:

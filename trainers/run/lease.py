@@ -19,16 +19,17 @@ from pathlib import Path
 from trainers.run import checkpoint, fence, storage
 from trainers.run.fence import Record
 from trainers.run.owner import TakenOverError, job_name, owner_name, refuse_strangers
+from trainers.run.storage import Storage, unique
 
 
 class Lease:
     """The lease of a run directory; the first process takes it, the others `join`."""
 
-    def __init__(self, directory: Path, adopt: bool = False, storage: storage.Storage = storage) -> None:
+    def __init__(self, directory: Path, adopt: bool = False, on: Storage = storage) -> None:
         """`adopt` takes the directory over from another release."""
         self.root = directory
-        self.holder = fence.unique()
-        self._adopt, self._storage = adopt, storage
+        self.holder = unique()
+        self._adopt, self._storage = adopt, on
         self._record: Record | None = None
         self._beats, self._noted = 0, False
         self._lost = threading.Event()

@@ -66,7 +66,7 @@ def names(folder: Path) -> list[str]:
 def fresh_names(folder: Path) -> list[str]:
     """The names in a folder; a client that has changed a folder itself asks the server for its names again."""
     probe = folder / f".look-{unique()}"
-    probe.mkdir()
+    probe.mkdir(exist_ok=True)  # a call whose answer was lost is repeated
     with contextlib.suppress(FileNotFoundError):  # others may tidy up
         probe.rmdir()
     return [name for name in names(folder) if name != probe.name]
