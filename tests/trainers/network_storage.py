@@ -69,7 +69,7 @@ class World:
             raise self.errors[0]
 
     def next(self, current: "Process | None") -> None:
-        """Hand over to a process that is ready, the earliest sleeper if none is; returns when it is `current`'s turn."""
+        """Hand over to a process that is ready, the earliest sleeper if none is; returns on `current`'s turn."""
         ready = [process for process in self._processes if process.wakes <= self.time]
         if not ready and self._processes:
             ready = [min(self._processes, key=lambda process: process.wakes)]

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from trainers import config
 from trainers.config import Config
 from trainers.exits import ExitError, UserError
 from trainers.files import write_json
-from trainers.run import checkpoint, directory, fence
+from trainers.run import checkpoint, directory, fence, storage
 from trainers.run.directory import RunDirectory
 
 
@@ -62,17 +63,29 @@ def test_an_older_holder_learns_by_itself(tmp_path: Path) -> None:
 
 
 def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence, "STALE_SECONDS", 1.0)
-    monkeypatch.setattr(fence, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(fence, "BEAT_SECONDS", 1e6)  # the test itself shows that they are alive
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    newer = enter(tmp_path)
+    newer, seconds = enter(tmp_path), [0.0]
     monkeypatch.setenv("TRAINYARD_JOB", "a")
+    pause = time.sleep
+
+    def sleep(wanted: float, *, alive: bool) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            pause(1)
+            return
+        seconds[0] += wanted
+        assert not alive or newer.held()
+
+    monkeypatch.setattr(storage, "now", lambda: seconds[0])
+    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=True))
     with pytest.raises(UserError, match="taken over by b"):
         enter(tmp_path)
-    newer.lease._ended.set()  # it dies
+    assert 60 <= seconds[0] < 70
+    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=False))
     enter(tmp_path)
+    assert 120 <= seconds[0] < 135
     assert not newer.held()
     monkeypatch.setenv("TRAINYARD_JOB", "c")
     enter(tmp_path).release()
@@ -295,9 +308,10 @@ def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
         moved.extend([path.name] * (".moving" in str(target)))
         return rename(path, target)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", dying)
-        enter(tmp_path, resume="never")
+        with pytest.raises(KeyboardInterrupt):
+            enter(tmp_path, resume="never")
     assert moved == ["checkpoints"], "without checkpoints nobody continues what is half moved"
     entered = enter(tmp_path, resume="never")
     assert entered.find_checkpoint()[0] is None
