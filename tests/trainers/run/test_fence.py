@@ -20,6 +20,8 @@ from trainers.exits import ExitError
 from trainers.run import fence, lease
 from trainers.run.owner import TakenOverError
 
+pytestmark = pytest.mark.takes(20)
+
 ROOT = Path("/run")
 CHECKPOINTS = ROOT / "checkpoints"
 WEIGHTS = ROOT / "published" / "model.pth"

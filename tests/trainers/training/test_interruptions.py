@@ -13,7 +13,7 @@ from conftest import Trainer, events, ranks_of, wait_for_step
 
 from tests import patience
 
-pytestmark = pytest.mark.takes(55)
+pytestmark = pytest.mark.takes(75)
 
 SLOW = {"STEP_SECONDS": "0.1"}
 
@@ -166,6 +166,9 @@ def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) ->
     assert new.returncode == 0, output
     assert [step for step, _ in losses(run)] == list(range(1, 321))
     assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
+    begun = events(run, "start")[-1]["time"]
+    assert json.loads((run / "heartbeats" / "rank-1.json").read_text())["time"] < begun, "the older job wrote on"
+    assert json.loads((run / "heartbeats" / "rank-0.json").read_text())["time"] > begun
 
 
 def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: Path) -> None:
