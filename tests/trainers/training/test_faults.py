@@ -6,14 +6,19 @@ FAULTS_SEED=N repeats the faults of a soak that failed; the seed is in its outpu
 import json
 import os
 import random
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import faulty
 import pytest
 import torch
+from conftest import ROOT, environment
 from faulty import CODES, FIRST, LATER, POINTS
 from forked import Fleet
+
+from tests import patience
 
 pytestmark = [pytest.mark.takes(90), pytest.mark.ranks(2)]
 
@@ -65,7 +70,7 @@ def test_killed_at_every_point_and_resumed_to_the_same_bits(fleet: Fleet, tmp_pa
     codes, output = start(fleet, run, "", **ENDLESS)
     assert codes == [0], output
     assert_same(run, undisturbed)
-    assert not list((run / "checkpoints").glob(".*")) or output
+    assert not list((run / "checkpoints").glob(".*"))
 
 
 def test_every_point_is_a_function_that_is_there() -> None:
@@ -81,6 +86,19 @@ def test_no_failure_is_retried_forever(fleet: Fleet, tmp_path: Path, point: str)
         codes, output = start(fleet, tmp_path / "run", f"{point} kill", **once)
         assert codes == [code], output
     assert f"1 restarts of {tmp_path / 'run'} without a new checkpoint" in output
+
+
+def test_a_crash_while_torch_is_loaded_is_counted_too(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import os\nos.abort()\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    run = tmp_path / "run"
+    options = ["--recipe=demo", f"--set=run.dir={run}", "--set=run.max_restarts=1"]
+    codes = [
+        patience.run([sys.executable, "-m", "trainers.ddp", *options], cwd=ROOT, env=env).returncode for _ in range(3)
+    ]
+    assert codes == [-signal.SIGABRT, -signal.SIGABRT, 1]
 
 
 @pytest.mark.parametrize(
