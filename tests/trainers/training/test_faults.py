@@ -103,8 +103,9 @@ def test_a_crash_while_torch_is_loaded_is_counted_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("point", "action"),
-    [("connecting", "cuda"), ("step", "cuda"), ("validating", "cuda"), ("copied", "cuda"), ("copied", "stale"), ("leaving", "cuda"),
-     ("connecting", "nccl"), ("begun", "nccl"), ("left", "nccl"), ("opening", "stale"), ("entering", "stale")],
+    [("connecting", "cuda"), ("step", "cuda"), ("validating", "cuda"), ("copied", "cuda"), ("leaving", "cuda"),
+     ("connecting", "nccl"), ("begun", "nccl"), ("left", "nccl"), ("opening", "stale"), ("entering", "stale"),
+     ("copied", "stale")],
 )  # fmt: skip
 def test_what_may_heal_is_retried_wherever_it_happens(
     fleet: Fleet, tmp_path: Path, undisturbed: Path, point: str, action: str
