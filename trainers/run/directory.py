@@ -1,13 +1,12 @@
-"""The run directory: whether its run is over, how often it was restarted, and what it resumes from.
+"""The run directory: whether its run is over, and what it resumes from.
 
 leases/         the process that may write here, and what it is about to publish (lease.py); lease.json is for people
-restarts.json   restarts since the last new checkpoint, so that a run without progress is not retried forever
+restarts/       restarts since the last new checkpoint (starts.py)
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
 previous/       what `resume: never` found here
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -18,13 +17,13 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import read_json, sync_folder, write_atomically, write_json
+from trainers.files import entries, read_json, retried, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
-from trainers.run import checkpoint, fence, storage
+from trainers.run import checkpoint, fence, starts, storage
 from trainers.run.lease import Lease
-from trainers.run.owner import TakenOverError, job_name, refuse_strangers_of
+from trainers.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
 
-KEPT = ("lease.json", "leases", "previous")
+KEPT = ("lease.json", "leases", "previous", "restarts")
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
@@ -72,7 +71,8 @@ def is_retry(config: Config) -> bool:
     job = job_name()
     if restart_count() > 0 or not job:
         return restart_count() > 0
-    newest = fence.newest(storage, Path(config.run.dir), look_only=True)
+    path = Path(config.run.dir)
+    newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
     return newest is not None and newest.job == job and newest.entered
 
 
@@ -82,7 +82,7 @@ def over_already(config: Config, batch: int) -> str | None:
     Raises StrangerError where the directory is another release's.
     """
     path = Path(config.run.dir)
-    refuse_strangers_of(path, config.run.adopt)
+    retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
     if config.resume == "never" and not is_retry(config):
         return None
     failed = read_json(path / "failed.json")
@@ -94,7 +94,8 @@ def over_already(config: Config, batch: int) -> str | None:
             f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
     summary = read_json(path / "summary.json")
-    if summary.get("status") != "finished":
+    # Killed between the summary and the report, it still lacks that
+    if summary.get("status") != "finished" or not (path / "report.html").exists():
         return None
     refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
     if summary.get("length") != length_asked(config):
@@ -131,31 +132,28 @@ class RunDirectory:
         return found
 
     def enter(self) -> None:
-        """Take the directory's lease, move aside what `resume: never` found, and count the restart."""
+        """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            retried(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
             retry = is_retry(self.config)
-            self._reports = self.lease.take(self.checkpoints)
+            self._reports = retried(lambda: self.lease.take(self.checkpoints), self.lease.root)
             with self.fenced():
                 self._move_aside(always=self.config.resume == "never" and not retry)
                 self.lease.enter()
                 checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
-                self._count_restart()
                 for name in ("failed.json", "summary.json"):
-                    if (self.path / name).exists():
-                        (self.path / name).rename(self.lease.folder / name)
+                    retried(lambda name=name: self._drop(name), self.path / name)  # type: ignore[misc]
                 text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
                 write_atomically(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
-            raise UserError(
-                f"run.dir = {str(self.path)!r}: cannot be written ({error.strerror}); check that it lies on a "
-                f"writable volume with free space, for uid {os.getuid()}"
-            ) from error
+            raise starts.unwritable(self.path, error) from error
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """The checkpoint to resume from, and messages about damaged ones."""
+        """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
             found, reports = checkpoint.newest(self.checkpoints)
+            if found is None:
+                self._refuse_to_begin_again(reports)
             return found, self._reports + reports
         found = checkpoint.at(Path(self.config.resume))
         for path in checkpoint.steps(self.checkpoints):
@@ -195,45 +193,44 @@ class RunDirectory:
         """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
-            path = self.path / "restarts.json"
-            write_json(path, {**read_json(path), "stopped": True}, via=self.staging)
+            starts.stopped(self.config)
+
+    def _drop(self, name: str) -> None:
+        """Remove a file, by way of `staging`."""
+        if (self.path / name).exists():
+            (self.path / name).rename(self.staging / name)
+
+    def _refuse_to_begin_again(self, reports: list[str]) -> None:
+        """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
+        aside, seen = checkpoint.damaged(self.checkpoints), starts.saw_checkpoint(self.config)
+        if not aside and not seen:
+            return
+        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
+        raise UserError(
+            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
+            f"again at step 0 by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
+            "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
+            "to never, which moves this one to previous/ and begins again"
+        )
 
     def _move_aside(self, always: bool) -> None:
         """Move what is here to previous/, `always` or because a crash has left it half done; the oldest there go."""
         previous = self.path / "previous"
         moving = previous / MOVING
-        entries = sorted(entry for entry in self.path.iterdir() if entry.name not in KEPT)
-        if not moving.exists() and not (always and entries):
+        found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
+        if not moving.exists() and not (always and found):
             return
         moving.mkdir(parents=True, exist_ok=True)
         # Checkpoints go first: without them no start continues what is half moved
-        for entry in sorted(entries, key=lambda entry: entry.name != "checkpoints"):
+        for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
             entry.rename(moving / entry.name)
-        older = sorted((path for path in previous.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        older = sorted((path for path in entries(previous) if path.name.isdigit()), key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
         moving.rename(previous / f"{number:03d}")
         sync_folder(self.path)
+        starts.forget(self.config)
         for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _count_restart(self) -> None:
-        path = self.path / "restarts.json"
-        saved = checkpoint.steps(self.checkpoints)
-        now = {
-            "job": job_name(),
-            "fingerprint": fingerprint(self.config),
-            "checkpoint": saved[-1].name if saved else "none",
-        }
-        old = read_json(path)
-        same = all(old.get(key) == value for key, value in now.items())
-        count = (old["count"] + (not old.get("stopped"))) if same else 0
-        if count > self.config.run.max_restarts:
-            raise ExitError(
-                f"{count - 1} restarts of {self.path} without a new checkpoint (the last one is {now['checkpoint']}): "
-                f"retries make no progress. See logs/ for why it ended, then remove {path} to try again",
-                Exit.FAILED,
-            )
-        write_json(path, {**now, "count": count}, via=self.staging)
 
 
 def is_retry_of_path(config: Config, path: Path) -> bool:
@@ -244,9 +241,9 @@ def is_retry_of_path(config: Config, path: Path) -> bool:
 def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
     """Record a permanent failure, so that retries of the same job end at once; not where another job is at work."""
     path = Path(config.run.dir)
-    with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
-        newest = fence.newest(storage, path, look_only=True)
-        if newest and not newest.released and newest.job != job_name():
-            return
+    if of_another_job(path):
+        return
+    # A full disk, or no directory at all: the message itself is what counts
+    with contextlib.suppress(OSError, ExitError):
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
         write_json(path / "failed.json", {**entry, "time": time.time(), **details})

@@ -48,3 +48,12 @@ def refuse_strangers_of(root: Path, adopt: bool = False) -> None:
     """The same, for whoever holds the newest lease there; raises OSError, too."""
     if owner_name() and (record := fence.newest(storage, root, look_only=True)):
         refuse_strangers(root, record.owner, adopt)
+
+
+def of_another_job(root: Path) -> bool:
+    """Whether another job has a run directory and is at work there; False where that cannot be told."""
+    try:
+        newest = fence.newest(storage, root, look_only=True)
+    except OSError:
+        return False
+    return newest is not None and not newest.released and newest.job != job_name()
