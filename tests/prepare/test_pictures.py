@@ -1,12 +1,15 @@
 import io
 import json
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.prepare.make_archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
+from trainers.data import limits
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
 from trainers.prepare import pictures as handling
@@ -204,3 +207,31 @@ def test_a_picture_that_claims_too_many_pixels_is_not_unpacked(tmp_path):
     path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/bomb.JPEG": buffer.getvalue()})
     with pytest.raises(UserError, match=r"bomb.JPEG.*12,000 x 12,000 pixels"):
         build(config(path, tmp_path / "out", decode="all"))
+
+
+@pytest.mark.parametrize("decode", ["sampled", "all"])
+def test_a_picture_of_another_format_is_named_wherever_it_stands(tmp_path, decode):
+    webp = encoded(64, 64, "WEBP")
+    path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/new.JPEG": webp})
+    with pytest.raises(UserError, match=r"new.JPEG .*it is neither a JPEG nor a PNG; convert it"):
+        build(config(path, tmp_path / "out", decode=decode))
+
+
+def test_large_pictures_are_not_unpacked_all_at_once(tmp_path, monkeypatch):
+    budget, load, held, most = 100 * 100, handling._load, [], []
+
+    def counted(picture):
+        held.append(picture.width * picture.height)
+        most.append(sum(held))
+        time.sleep(0.01)
+        try:
+            load(picture)
+        finally:
+            held.remove(picture.width * picture.height)
+
+    monkeypatch.setattr(handling, "_load", counted)
+    monkeypatch.setattr(limits, "pixels", limits.Budget(budget))
+    content = memoryview(encoded(50, 100))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: handling.check(content), range(24)))
+    assert max(most) == budget
