@@ -1,7 +1,7 @@
 """What an encoded picture may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
 
 A small file can claim a huge picture, or ask for hours of decoding with thousands of scans. Every decoder stays within
-these limits: `trainers/native/jpeg.c` has the same two numbers, and what it does not take passes `read_header` first.
+these limits: `trainers/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.
 """
 
 import io
@@ -19,6 +19,7 @@ _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 LARGEST_PIXELS = 128_000_000
 # Decoding works through the whole picture once for each scan; photos have about 10
 MOST_SCANS = 500
+MOST_WORK = 2_000_000_000
 _START_OF_SCAN = b"\xff\xda"
 
 
@@ -48,8 +49,9 @@ pixels = Budget(LARGEST_PIXELS)
 
 
 def read_header(content: bytes | memoryview) -> "Image.Image":
-    """Open a picture with Pillow, which reads no more than its header. Raises ValueError, whose message says what is
-    wrong with it, or what Pillow raises on a broken header.
+    """Open a picture with Pillow, which reads no more than its header.
+
+    Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on a broken header.
     """
     from PIL import Image
 
@@ -59,9 +61,11 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
         picture.close()
         raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
     # In a picture's data this marker can be nothing else, so this counts at least all scans
-    if picture.format != "PNG" and bytes(content).count(_START_OF_SCAN) > MOST_SCANS:
+    scans = 1 if picture.format == "PNG" else bytes(content).count(_START_OF_SCAN)
+    most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
+    if scans > most:
         picture.close()
-        raise ValueError(f"it has more than {MOST_SCANS} scans")
+        raise ValueError(f"it has {scans} scans; a picture of its size may have {most}")
     return picture
 
 

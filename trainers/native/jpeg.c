@@ -23,7 +23,8 @@
 #define KEPT 6                      /* bits below the point between the two passes */
 #define MAX_PIXELS 128000000ull     /* trainers/data/limits.py has the same: no other decoder takes more */
 #define MAX_MEMORY (1l << 30)       /* of the coefficients of a picture in several scans; 6 bytes a pixel as a rule */
-#define MAX_SCANS 500               /* as in limits.py */
+#define MAX_SCANS 500               /* these two as in limits.py */
+#define MAX_WORK 2000000000ull      /* pixels times scans */
 #define MARGIN 4                    /* columns beside the area that smooth chroma upsampling looks at, and some */
 
 typedef struct { /* the filter along one axis: output i is made of count[i] inputs from start[i] on */
@@ -231,8 +232,10 @@ static void note(j_common_ptr jpeg, int level) {
   if (level < 0) jpeg->err->num_warnings++;
   if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) give_up(jpeg); /* cut short: grey would be trained on */
 }
-static void count_scans(j_common_ptr jpeg) {
-  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) give_up(jpeg);
+static void count_scans(j_common_ptr common) {
+  j_decompress_ptr jpeg = (j_decompress_ptr)common;
+  unsigned long long scans = jpeg->input_scan_number, pixels = (unsigned long long)jpeg->image_width * jpeg->image_height;
+  if (scans > MAX_SCANS || scans * pixels > MAX_WORK) give_up(common);
 }
 
 /* Read the header; gives up on what is not one or three components of a bearable size. */
