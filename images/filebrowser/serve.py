@@ -7,7 +7,8 @@ Settings are environment variables: FILEBROWSER_ROOT (/srv: where the two folder
 lets the page upload to, move and delete in `results`).
 
 The password is read from its file, and copyparty gets its hash inside this process: no process list, file or log holds
-either. Guesses are limited, see Guesses. When the file changes, the server restarts with the new password, and sessions of the old one end.
+either. Guesses are limited, see Guesses. When the file changes, the server restarts with the new password, and sessions
+of the old one end.
 """
 
 import os
@@ -60,7 +61,7 @@ def read_password(file: Path) -> str:
 
 
 class Guesses:
-    """Wrong passwords that may still be tried: GUESSES at once, then one in REFILL seconds, from all addresses together.
+    """Wrong passwords that may still be tried: GUESSES at once, then one in REFILL seconds, from all addresses.
 
     Behind an Ingress all readers share an address, so none is locked out alone. When none is left, no password is
     compared, the right one neither: else each guess would still be answered. Sessions do not need the password.
@@ -79,8 +80,8 @@ class Guesses:
                 return True
             if now - self._said >= 60:
                 self._said = now
-                text = f"serve: many wrong passwords: no more than one in {REFILL:.0f} s is compared, others are refused"
-                print(text, file=sys.stderr, flush=True)
+                text = f"many wrong passwords: no more than one in {REFILL:.0f} s is compared, others are refused"
+                print(f"serve: {text}", file=sys.stderr, flush=True)
             return False
 
     def wrong(self) -> None:

@@ -77,5 +77,5 @@ def test_a_complete_folder_must_have_been_compared(archive, tmp_path):
 
 
 def test_only_64_hexadecimal_digits_are_taken():
-    with pytest.raises(UserError, match="source.sha256"):
+    with pytest.raises(UserError, match=r"source\.sha256"):
         parse({"source": {"kind": "path", "path": "/a.zip", "sha256": "sha256:abc"}, "out": "/x"})

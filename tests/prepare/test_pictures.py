@@ -1,5 +1,8 @@
 import io
 import json
+import os
+import subprocess
+import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -235,3 +238,33 @@ def test_large_pictures_are_not_unpacked_all_at_once(tmp_path, monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: handling.check(content), range(24)))
     assert max(most) == budget
+
+
+def test_a_name_in_an_archive_steers_no_terminal(tmp_path):
+    """Neither on the program's output nor in the termination message, which scripts/why and kubectl print."""
+    name = "\x1b]0;owned\x07\x9b2J\u202egpj"
+    path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/{name}.JPEG": b"no picture"})
+    said = tmp_path / "said"
+    said.touch()
+    settings = [f"source.path={path}", "source.kind=path", f"out={tmp_path / 'out'}", "decode=all"]
+    chosen = [part for one in settings for part in ("--set", one)]
+    command = [sys.executable, "-m", "trainers.prepare", "build", *chosen]
+    env = os.environ | {"TRAINYARD_TERMINATION_LOG": str(said)}
+    done = subprocess.run(command, env=env, capture_output=True, check=False, encoding="utf-8")
+    assert done.returncode == 2
+    for text in (done.stdout + done.stderr, said.read_text()):
+        assert r"\x1b]0;owned\x07\x9b2J\u202egpj.JPEG" in text or text == done.stdout
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+
+
+def test_a_crash_leaves_no_core(tmp_path):
+    """A core would hold credentials. The limit is what the kernel reads."""
+    code = """
+import contextlib, resource
+from trainers.prepare import __main__ as program
+with contextlib.suppress(Exception):
+    program.main(["build"])
+print(resource.getrlimit(resource.RLIMIT_CORE))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0, 0)"

@@ -63,8 +63,8 @@ class Source(BaseModel):
     anonymous: bool = Field(default=False, description="For objectstore: read a public bucket, without credentials.")
     sha256: str = Field(
         default="",
-        description="SHA-256 of the whole archive, in hexadecimal digits: it is read once more at first, and refused if "
-        "it has another one. Not for folders.",
+        description="SHA-256 of the whole archive, in hexadecimal digits: it is read once more at first, and refused "
+        "if it has another one. Not for folders.",
         pattern="^$|^[0-9a-f]{64}$",
     )
 
@@ -216,7 +216,7 @@ def _check_url(url: str, key: str = "url") -> None:
         )
     if SIGNED & {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}:
         refuse(
-            f"source.{key}: must not hold a signature or token: it is kept in a ConfigMap. Give the address without what "
-            "follows the ?, and the whole of it as the key `url` of the Secret that global.secrets.http names (here the "
-            "file http/url in the folder TRAINYARD_SECRETS)"
+            f"source.{key}: must not hold a signature or token: it is kept in a ConfigMap. Give the address without "
+            "what follows the ?, and the whole of it as the key `url` of the Secret that global.secrets.http names (here "
+            "the file http/url in the folder TRAINYARD_SECRETS)"
         )

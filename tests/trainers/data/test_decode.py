@@ -218,7 +218,8 @@ def test_no_decoder_works_through_scans_without_end(name: str) -> None:
     for size in ((HEIGHT, WIDTH), (11_000, 11_000)):
         scans, most = (510, 500) if size[0] == HEIGHT else (110, 16)
         data = claiming(*size, data=endless if size[0] == HEIGHT else fine)
-        with pytest.raises(UserError, match=rf"cannot be decoded \(it has {scans} scans; a picture of its size may have {most}\)"):
+        words = rf"cannot be decoded \(it has {scans} scans; a picture of its size may have {most}\)"
+        with pytest.raises(UserError, match=words):
             transforms.resize(decode.choose(name).open(data), 32, 32)
 
 

@@ -195,7 +195,8 @@ def pod(tmp_path: Path) -> dict[str, str]:
     keys, me = tmp_path / "ssh", pwd.getpwuid(os.getuid()).pw_name
     keys.mkdir()
     # The files that mpi-operator mounts
-    subprocess.check_call(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-C", "", "-N", "", "-f", str(keys / "id_rsa")])
+    like_the_operators = ["-t", "ecdsa", "-b", "521", "-C", ""]
+    subprocess.check_call(["ssh-keygen", "-q", *like_the_operators, "-N", "", "-f", str(keys / "id_rsa")])
     shutil.copy(keys / "id_rsa.pub", keys / "authorized_keys")
     for name in ("sshd_config", "ssh_config"):
         text = (SSH / name).read_text().replace("/home/trainer/.ssh", str(keys)).replace("Port 2222", f"Port {port}")

@@ -15,9 +15,7 @@ def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | Non
         from trainers.prepare.sources import secrets
         from trainers.prepare.sources.http import HttpSource
 
-        return HttpSource(
-            config.url, traffic, locate=lambda: secrets.signed_address(config.url), patience=patience
-        )
+        return HttpSource(config.url, traffic, locate=lambda: secrets.signed_address(config.url), patience=patience)
     if config.kind == "kaggle":
         from trainers.prepare.sources.kaggle import open_competition
 

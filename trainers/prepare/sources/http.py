@@ -3,7 +3,8 @@
 The object must not change while it is read: every answer's size, ETag and date are compared with the first one's.
 Throttling, resets, short answers and server errors are retried with growing pauses, resuming where the last answer
 ended. The target of a redirect is used until the server refuses it, then the redirect is followed again, because signed
-addresses expire; one from https to http is refused. Addresses are never shown with their query, which may hold a signature.
+addresses expire; one from https to http is refused. Addresses are never shown with their query, which may hold a
+signature.
 """
 
 import logging
@@ -53,8 +54,8 @@ class _Session(requests.Session):
         target = super().get_redirect_target(resp)
         if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme != "https":
             raise UserError(
-                f"{without_query(resp.url)} redirects to {without_query(urljoin(resp.url, target))}, without encryption, "
-                "where anybody on the way could read and change it; have the server redirect to https, or copy the "
+                f"{without_query(resp.url)} redirects to {without_query(urljoin(resp.url, target))}, without "
+                "encryption, where anybody on the way could read and change it; have the server redirect to https, or copy the "
                 "archive to a volume"
             )
         return target

@@ -23,8 +23,8 @@ def signed_address(url: str) -> str:
         return url
     if urlsplit(signed)._replace(query="", fragment="") != urlsplit(url)._replace(query="", fragment=""):
         raise UserError(
-            f"{path} holds the address of something else than source.url: give source.url the same address without what "
-            "follows its ?, so that the dataset says where it is from"
+            f"{path} holds the address of something else than source.url: give source.url the same address without "
+            "what follows its ?, so that the dataset says where it is from"
         )
     return signed
 
