@@ -119,8 +119,12 @@ def allowed(rules: list[dict], side: str, pod: dict[str, str] | None, namespace:
 
 def may_connect(policies: list[dict], source: dict | None, target: dict | None, port: int, namespace: dict) -> bool:
     """Whether pods with these labels may connect; `namespace` holds the labels of the other one, {} is the same."""
-    out = [p["spec"] for p in policies if source is not None and selects(p["spec"]["podSelector"], source)]
-    into = [p["spec"] for p in policies if target is not None and selects(p["spec"]["podSelector"], target)]
+
+    def about(pod: dict | None, direction: str) -> list[dict]:
+        specs = [policy["spec"] for policy in policies if pod is not None]
+        return [one for one in specs if direction in one["policyTypes"] and selects(one["podSelector"], pod or {})]
+
+    out, into = about(source, "Egress"), about(target, "Ingress")
     leaves = not out or any(allowed(spec.get("egress", []), "to", target, namespace, port) for spec in out)
     enters = not into or any(allowed(spec.get("ingress", []), "from", source, namespace, port) for spec in into)
     return leaves and enters

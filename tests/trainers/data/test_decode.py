@@ -297,6 +297,24 @@ def test_enlarging_reads_all_columns_that_any_output_needs() -> None:
         assert torch.equal(all_of_them[:, :, :-1], without_last)
 
 
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+def test_no_area_however_far_outside_changes_a_plain_picture(how: decode.Filter) -> None:
+    """Where only the filter's negative ends lie inside, weights that sum to 1 would be of any size."""
+    library = native.library()
+    assert library is not None
+    generator = np.random.Generator(np.random.Philox(key=[6, 6]))
+    for _ in range(500):
+        height, width, size = (int(n) for n in generator.integers(1, 40, 3))
+        picture = decode.Encoded(pixels=torch.full((3, height, width), 100, dtype=torch.uint8))
+        top, left = (float(generator.uniform(-2, 2) * extent) for extent in (height, width))
+        tall, wide = (float(generator.uniform(0.01, 3) * extent) for extent in (height, width))
+        for plain in (0, 1):
+            library.trainyard_plain(plain)
+            found = picture.cut((top, left, tall, wide), size, size, how, within=False)
+            library.trainyard_plain(0)
+            assert bool((found == 100).all()), (height, width, size, top, left, tall, wide)
+
+
 def test_auto_is_native_and_pillow_is_left_where_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode.choose("auto").name == "native"
     assert decode.choose("native").description.startswith("native ")

@@ -13,7 +13,13 @@ from PIL import Image
 from tests.trainers.data import test_decode
 
 HERE = Path(__file__).parent
-CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
+CHECKS = [
+    "-fsanitize=address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+    "-g",
+    "-O1",
+]
 
 
 @pytest.fixture(scope="module")

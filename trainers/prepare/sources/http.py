@@ -55,8 +55,8 @@ class _Session(requests.Session):
         if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme != "https":
             raise UserError(
                 f"{without_query(resp.url)} redirects to {without_query(urljoin(resp.url, target))}, without "
-                "encryption, where anybody on the way could read and change it; have the server redirect to https, or copy the "
-                "archive to a volume"
+                "encryption, where anybody on the way could read and change it; have the server redirect to https, or "
+                "copy the archive to a volume"
             )
         return target
 
