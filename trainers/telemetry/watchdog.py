@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainers.exits import Exit, write_termination_message
-from trainers.files import read_json, write_atomically
+from trainers.files import peek_json, write_atomically
 
 log = logging.getLogger("trainers")
 
@@ -81,7 +81,7 @@ class Watchdog:
         self._ended = threading.Event()
         self._looked: dict[int, Heartbeat] = {}
         self._next_look = seconds / 2
-        self._previous = float(read_json(self._path(self._rank)).get("time", 0))  # of the start before this one
+        self._previous = float(peek_json(self._path(self._rank)).get("time", 0))  # of the start before this one
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.beat("start", 0)
         self._thread.start()
@@ -118,7 +118,7 @@ class Watchdog:
 
         The reads are half of comm.hang_seconds apart, since every rank reads every heartbeat from shared storage.
         """
-        beats = {rank: read_json(self._path(rank)) for rank in range(self._world)}
+        beats = {rank: peek_json(self._path(rank)) for rank in range(self._world)}
         before, self._looked = self._looked, beats
         self._next_look = waited + self._seconds / 2
         if waited < self._seconds:
@@ -205,7 +205,7 @@ def stack_of(thread: int | None) -> list[str]:
 
 def last_alive(directory: Path, before: float) -> float:
     """When a process of the run last wrote a heartbeat before a moment, in Unix seconds; 0 if never."""
-    beats = [read_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
+    beats = [peek_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
     times = [float(beat.get(key, 0)) for beat in beats for key in ("time", "previous")]
     return max((moment for moment in times if moment < before), default=0.0)
 
