@@ -4,14 +4,19 @@ scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 """
 
 import argparse
+import hashlib
+import os
+import socket
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from commands import inventory, kube, why
 from commands.errors import KubeError
+from commands.findings import printable
 
 
 class Source(NamedTuple):
@@ -122,19 +127,29 @@ def remove(namespace: str, name: str, seconds: float) -> None:
         raise KubeError(f"pod/{name} of another fetch is still there after {seconds:.0f} s: kubectl delete pod {name}")
 
 
+def pod_name(claim: str) -> str:
+    """Return the name of this user's pod for a claim: what it left is replaced, and nobody else's."""
+    mine = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:8]
+    return f"{f'fetch-{claim}'[:54].rstrip('-.')}-{mine}"
+
+
 def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
-    pod = f"fetch-{what.claim}"[:63].rstrip("-")
+    pod = pod_name(what.claim)
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
     command, environment = kube.exec_command(pod, namespace, "tar", "-C", place, "-cf", "-", ".")
     try:
         start(namespace, reader_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as sender:
-            unpacked = subprocess.run(["tar", "-C", str(destination), "-xf", "-"], stdin=sender.stdout, check=False)
-            _, error = sender.communicate()
+        # As root too, files belong to who fetches them, and none is set-uid
+        unpack = ["tar", "-C", str(destination), "--no-same-owner", "--no-same-permissions", "-xf", "-"]
+        with tempfile.TemporaryFile() as said:  # a pipe that nobody reads meanwhile could fill up
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as sender:
+                unpacked = subprocess.run(unpack, stdin=sender.stdout, check=False)
+            said.seek(0)
+            error = said.read().decode(errors="replace").strip()
         if sender.returncode or unpacked.returncode:
-            raise KubeError(f"{path} on claim {what.claim}: {error.decode().strip() or 'could not be unpacked here'}")
+            raise KubeError(f"{path} on claim {what.claim}: {error or 'could not be unpacked here'}")
     finally:
         remove(namespace, pod, 0)
 
@@ -154,7 +169,7 @@ def main() -> int:
         what = source(args.release, args.claim, pods, args.image)
         fetch(args.namespace, what, args.path.strip("/"), args.destination)
     except KubeError as error:
-        print(f"fetch: {error}", file=sys.stderr)
+        print(printable(f"fetch: {error}"), file=sys.stderr)
         return 2
     return 0
 

@@ -1,5 +1,7 @@
 """scripts/fetch reads a claim as the release's own pods do."""
 
+import re
+
 import pytest
 
 from commands import fetch
@@ -57,3 +59,13 @@ def test_the_reading_pod_passes_the_restricted_standard():
     pod = fetch.reader_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())))
     said = helm.run("podsecurity", stdin=helm.yaml.safe_dump(pod))
     assert "0 findings" in said
+
+
+def test_each_user_has_a_pod_of_his_own(monkeypatch):
+    """A fetch deletes what an earlier one left under its name: that must not be another user's."""
+    mine = fetch.pod_name("results")
+    assert mine == fetch.pod_name("results")
+    assert re.fullmatch(r"fetch-results-[0-9a-f]{8}", mine)
+    monkeypatch.setattr(fetch.os, "getuid", lambda: 4711)
+    assert fetch.pod_name("results") != mine
+    assert len(fetch.pod_name("a" * 54 + "." + "b" * 99)) <= 63
