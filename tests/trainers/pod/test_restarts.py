@@ -5,14 +5,13 @@ Processes end with their launcher, survivors continue without them, and permanen
 
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Trainer, environment, events, ranks_of, wait_for_step
+from conftest import Trainer, events, ranks_of, wait_for_step
 
 from tests import patience
 from trainers.run import checkpoint
@@ -80,18 +79,15 @@ guarded(main)
 """
 
 
-def launch(tmp_path: Path, code: int) -> "subprocess.Popen[str]":
+def launch(trainer: Trainer, tmp_path: Path, code: int) -> "subprocess.Popen[str]":
     (tmp_path / "counted.py").write_text(COUNTED)
-    command = [sys.executable, "-m", "trainers.launch", "--nproc-per-node", "1", "--max-restarts", "2"]
-    return subprocess.Popen(
-        [*command, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code)],
-        cwd=ROOT, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    command = ["-m", "trainers.launch", "--nproc-per-node", "1", "--max-restarts", "2"]
+    return trainer.python(*command, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code))
 
 
 @pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1)])
-def test_only_what_may_get_better_is_started_again(tmp_path: Path, code: int, starts: int) -> None:
-    launcher = launch(tmp_path, code)
+def test_only_what_may_get_better_is_started_again(trainer: Trainer, tmp_path: Path, code: int, starts: int) -> None:
+    launcher = launch(trainer, tmp_path, code)
     output, _ = patience.communicate(launcher)
     assert launcher.returncode == code, output
     assert len((tmp_path / "starts").read_text().split()) == starts

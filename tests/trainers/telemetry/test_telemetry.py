@@ -194,6 +194,7 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
 
 
 def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_path: Path) -> None:
+    """As programs, not forked: launchers and ranks import what they need by themselves."""
     run, port = tmp_path / "run", str(free_port())
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # fmt: skip
