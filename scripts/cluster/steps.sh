@@ -65,12 +65,12 @@ start_node_agents() {
   # the PyTorchJob CRD is too large for a client-side apply
   for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
   wait_for 600 kubelet kubectl get node "$NODE_NAME"
-  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=900s
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
 }
 
 # rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come
 rolled_out() {
-  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=900s && return 0
+  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=$((900 * PATIENCE))s && return 0
   kubectl -n "${1%/*}" get pods,events
   kubectl -n "${1%/*}" logs "deploy/${1#*/}" --tail=10
   return 1
