@@ -74,7 +74,8 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
     run, port = tmp_path / "run", free_port()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
+    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
+    process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
     first = scrape(port, "little: a/b")
     assert first["trainyard_step"] >= 10
