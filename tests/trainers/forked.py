@@ -259,6 +259,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # its pages stay shared
     serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)  # what was imported says a lot about frozen objects
 
 
 if __name__ == "__main__":
