@@ -43,10 +43,14 @@ start_control_plane() {
   local peer=http://127.0.0.1:2380 client=http://127.0.0.1:2379
   # on the node's own tmpfs: nothing of it outlives the node
   node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
+  if [ -n "$IMAGES_THERE" ]; then
+    mkdir -p "$RUN/containerd/root"
+    "$HERE/in-node" mount --bind "$IMAGES_THERE" "$RUN/containerd/root"
+  fi
   node_daemon containerd containerd -c "$RUN/containerd.toml"
   start_api_server
   wait_for 180 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
-  for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
+  [ -n "$IMAGES_THERE" ] || for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
   wait_for 900 kube-apiserver kubectl get --raw /readyz
 }
 
