@@ -195,7 +195,7 @@ class Passing(Operations):
         return 0
 
     def flush(self, path: str, fh: int) -> int:
-        self._faults.meet("flush", path, fh)
+        self._faults.meet("flush", path)
         return 0
 
     def release(self, path: str, fh: int) -> int:
@@ -222,5 +222,5 @@ if __name__ == "__main__":
     # No caches: every call of a program arrives here
     FUSE(
         Passing(folder, faults), mount, foreground=True, direct_io=True, attr_timeout=0, entry_timeout=0,
-        negative_timeout=0, default_permissions=True, fsname="faulty",
+        negative_timeout=0, default_permissions=True, max_threads=64, fsname="faulty",
     )  # fmt: skip

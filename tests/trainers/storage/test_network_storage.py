@@ -1,0 +1,222 @@
+"""A network file system that loses its server, hangs, is slow or fails calls, at every stage from archive to weights.
+
+Each case holds one named call of the run, applies the fault, and lets the run continue. A process that ends with 128 or
+more is started again, as operators do. The result must be that of an undisturbed run, bit for bit; a table says what
+each fault cost.
+"""
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked import Fleet
+from netfs import NetworkFolder
+
+from tests.prepare import make_archives
+from trainers.prepare.build import build
+
+pytestmark = [
+    pytest.mark.takes(100),
+    pytest.mark.ranks(2),
+    pytest.mark.skipif(os.getuid() != 0, reason="mounting a network file system needs root"),
+]
+
+SETTINGS: dict[str, Any] = {"precision": "fp32", "model.batch_norm": "local", "comm.hang_seconds": 60}
+STARTS = 4  # most starts of a case; operators give up later
+READS, WRITES = ["open", "read"], ["create", "write", "fsync", "mkdir", "rename"]
+# The call at which a fault strikes, by stage
+STAGES = {
+    "preparation": {"ops": ["write"], "path": r"/\.prepare/.*tar"},
+    "training": {"ops": ["read"], "path": r"/train/shard-.*tar"},
+    "checkpoint": {"ops": ["write"], "path": r"/checkpoints/\..*optimizer"},
+    "publication": {"ops": ["write"], "path": r"/published/"},
+}
+
+
+@dataclass
+class Case:
+    """What a fault has cost."""
+
+    seconds: float = 0.0
+    starts: int = 0
+    failed: int = 0
+    retries: int = 0
+    output: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
+    with NetworkFolder(tmp_path_factory.mktemp("netfs")).mounted() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_archives.write_zip(tmp_path_factory.mktemp("archive") / "archive.zip", make_archives.imagenet())
+
+
+@pytest.fixture(scope="module")
+def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset, prepared on this machine's disk without a fault."""
+    out = tmp_path_factory.mktemp("calm") / "little"
+    build(make_archives.config(archive, out))
+    return out
+
+
+def kill(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
+    """The server is gone for some seconds."""
+    net.kill_server()
+    net.tell(release=True)
+    done.wait(seconds)
+    net.start_server()
+
+
+def stop(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
+    """The server hangs for some seconds."""
+    with net.stopped():
+        net.tell(release=True)
+        time.sleep(seconds)
+
+
+def slow(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
+    """Each call takes 20 ms more, from here to the end."""
+    net.tell(delay=0.02, release=True)
+    done.wait()
+
+
+def failing(ops: list[str]) -> Callable[[NetworkFolder, threading.Event, float], None]:
+    def strike(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
+        """The call that was held fails if it is one of these, and so do 5 % of those that follow."""
+        net.tell(fail={"ops": ops, "rate": 0.05, "errors": ["EIO", "ESTALE"]}, release=True)
+        done.wait()
+
+    return strike
+
+
+FAULTS = {
+    "server killed, restarted": kill,
+    "server stopped": stop,
+    "5 % of reads fail": failing(READS),
+    "5 % of writes fail": failing(WRITES),
+    "20 ms a call": slow,
+}
+
+
+def survive(
+    net: NetworkFolder, stage: str, fault: str, seconds: float, run: Callable[[], tuple[list[int], str]]
+) -> Case:
+    """Start something until it ends with 0, with a fault at its first start; what that took."""
+    case, codes = Case(), [-1]
+    begun, before = time.monotonic(), net.tell()["failed"]
+    net.tell(hold=STAGES[stage])
+    while any(codes):
+        done = threading.Event()
+        ended: list[tuple[list[int], str]] = []
+
+        def start(done: threading.Event = done, ended: list[tuple[list[int], str]] = ended) -> None:
+            try:
+                ended.append(run())
+            finally:
+                done.set()
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        if case.starts == 0:
+            held = net.held_call(done.is_set)
+            assert held or not ended, f"no call of the stage was seen: {ended[0][1]}"
+            FAULTS[fault](net, done, seconds)
+        thread.join()
+        net.tell(fail=None, delay=0)
+        codes, output = ended[0]
+        case.starts += 1
+        case.output.append(output)
+        case.retries += len(re.findall(r"(?i)retr(?:y|ied)", output))
+        assert all(code == 0 or code < 0 or code >= 128 for code in codes), f"{codes}, which is not retried: {output}"
+        assert case.starts <= STARTS or not any(codes), f"no end after {STARTS} starts: {output}"
+    case.seconds, case.failed = time.monotonic() - begun, net.tell()["failed"] - before
+    return case
+
+
+def note(record: Callable[[str, object], None], stage: str, fault: str, case: Case, calm: float) -> None:
+    row = f"{stage:12} {fault:26} {case.seconds - calm:+7.1f} s {case.failed:5} {case.retries:8} {case.starts - 1:9}"
+    record("table", ("during       fault                         cost  failed  retries  restarts", row))
+
+
+@pytest.fixture(scope="module")
+def calm_preparation(fleet: Fleet, net: NetworkFolder, archive: Path) -> float:
+    """Seconds that an undisturbed preparation takes there."""
+    begun = time.monotonic()
+    codes, output = preparing(fleet, net, archive, "calm")
+    assert codes == [0], output
+    return time.monotonic() - begun
+
+
+def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> tuple[list[int], str]:
+    options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
+    options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
+    logs = net.home / f"{name}-logs"
+    return fleet.wait((fleet.forker.start("trainers.prepare", options, [{}], logs), logs))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_preparation(
+    fleet: Fleet, net: NetworkFolder, archive: Path, prepared: Path, calm_preparation: float, fault: str,
+    record_property: Callable[[str, object], None],
+) -> None:  # fmt: skip
+    name = f"prepare-{list(FAULTS).index(fault)}"
+    case = survive(net, "preparation", fault, 3, lambda: preparing(fleet, net, archive, name))
+    note(record_property, "preparation", fault, case, calm_preparation)
+    assert make_archives.contents(net.brick / name / "little") == make_archives.contents(prepared)
+
+
+@dataclass(frozen=True)
+class Calm:
+    """An undisturbed run, and the seconds that it took on the network file system."""
+
+    weights: dict[str, torch.Tensor]
+    seconds: float
+
+
+@pytest.fixture(scope="module")
+def calm(fleet: Fleet, net: NetworkFolder, prepared: Path, data: Path) -> Calm:
+    """A run whose files are on this machine's disk, and the time of one whose files are not."""
+    import shutil
+
+    shutil.copytree(data, net.brick / "data")
+    local = fleet.train(net.home / "calm" / "run", 2, **SETTINGS)
+    begun = time.monotonic()
+    codes, output = training(fleet, net, "calm-train")
+    assert codes == [0, 0], output
+    return Calm(weights(local), time.monotonic() - begun)
+
+
+def training(fleet: Fleet, net: NetworkFolder, name: str) -> tuple[list[int], str]:
+    (net.brick / name).mkdir(exist_ok=True)
+    over = {**SETTINGS, "data.dir": str(net.path / "data")}
+    return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, **over))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize("stage", ["training", "checkpoint", "publication"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_training(
+    fleet: Fleet, net: NetworkFolder, calm: Calm, stage: str, fault: str,
+    record_property: Callable[[str, object], None],
+) -> None:  # fmt: skip
+    name = f"{stage}-{list(FAULTS).index(fault)}"
+    case = survive(net, stage, fault, 3, lambda: training(fleet, net, name))
+    note(record_property, stage, fault, case, calm.seconds)
+    found = weights(net.brick / name / "run")
+    assert list(found) == list(calm.weights)
+    assert all(torch.equal(found[key], calm.weights[key]) for key in found)
