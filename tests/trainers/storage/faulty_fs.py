@@ -123,9 +123,7 @@ class Passing(Operations):
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
         found = os.lstat(self._at("getattr", path))
-        return {name: getattr(found, name) for name in FACTS} | {
-            name: getattr(found, f"{name}_ns") for name in TIMES
-        }
+        return {name: getattr(found, name) for name in FACTS} | {name: getattr(found, f"{name}_ns") for name in TIMES}
 
     def readdir(self, path: str, fh: int) -> list[str]:
         return [".", "..", *os.listdir(self._at("readdir", path))]

@@ -14,7 +14,7 @@ from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 from forked import Fleet
 
 from tests import patience
-from trainers.telemetry import watchdog
+from trainers.telemetry import beats, hang
 
 pytestmark = pytest.mark.takes(20)
 
@@ -37,7 +37,7 @@ def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> 
     assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
     assert "slow_models.py" in note["stacks"]["1"][-1]
     assert "suffer" in note["stacks"]["1"][-1]
-    assert watchdog.in_collective(note["stacks"]["0"])
+    assert hang.in_collective(note["stacks"]["0"])
     logs = [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
     assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
 
@@ -56,7 +56,7 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     note = json.loads((run / "hang.json").read_text())
     assert [missing["rank"] for missing in note["missing"]] == [2]
     assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
-    assert all(watchdog.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+    assert all(hang.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
 
 
 def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
@@ -86,7 +86,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from trainers.telemetry.watchdog import Watchdog
 
-watch = Watchdog(Path(sys.argv[1]), SimpleNamespace(rank=0, world=1), 0.3)
+alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
+watch = Watchdog(Path(sys.argv[1]), alone, 0.3)
 for what, seconds in eval(sys.argv[2]):
     watch.beat(what, 1)
     time.sleep(seconds)
@@ -119,8 +120,8 @@ def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
 
 
 def test_ranks_that_did_not_arrive() -> None:
-    def ranks(beats: list[dict[str, Any]], silent: list[int]) -> list[int]:
-        return [missing.rank for missing in watchdog.not_arrived(dict(enumerate(beats)), silent)]
+    def ranks(found: list[dict[str, Any]], silent: list[int]) -> list[int]:
+        return [missing.rank for missing in hang.not_arrived(dict(enumerate(found)), silent)]
 
     waits, works = "/x/torch/distributed/c10d.py:1 all_reduce", "/home/me/model.py:7 forward"
     assert ranks([beat(9, waits), beat(9, works), beat(8, waits)], [2]) == [2]
@@ -128,13 +129,13 @@ def test_ranks_that_did_not_arrive() -> None:
     assert ranks([beat(9, works), beat(8, works), {}], []) == [1]
     assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
     assert ranks([beat(9, waits), beat(9, waits)], []) == []
-    assert "the network or the storage hangs" in watchdog.hang_message(0, "step", 9, 5.0, [])
+    assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
 
 
 def test_last_sign_of_life_of_an_earlier_start(tmp_path: Path) -> None:
-    assert watchdog.last_alive(tmp_path, before=100.0) == 0.0
+    assert beats.last_alive(tmp_path, before=100.0) == 0.0
     (tmp_path / "heartbeats").mkdir()
     for rank, times in enumerate([(50.0, 0.0), (120.0, 60.0)]):
         text = json.dumps({"time": times[0], "previous": times[1]})
         (tmp_path / "heartbeats" / f"rank-{rank}.json").write_text(text)
-    assert watchdog.last_alive(tmp_path, before=100.0) == 60.0
+    assert beats.last_alive(tmp_path, before=100.0) == 60.0
