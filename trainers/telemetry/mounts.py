@@ -52,7 +52,7 @@ def _file_of(arguments: list[str]) -> str:
     """The file that a system call's first arguments name: the first as an open file, or either as a path."""
     values = [int(argument, 16) for argument in arguments]
     with contextlib.suppress(OSError, IndexError):
-        return os.readlink(f"/proc/self/fd/{values[0]}")
+        return str(Path(f"/proc/self/fd/{values[0]}").readlink())
     for value in values:
         # read through the kernel: a number that is no address is then an error and not a crash
         with contextlib.suppress(OSError, OverflowError), Path("/proc/self/mem").open("rb", buffering=0) as memory:

@@ -156,7 +156,7 @@ class Watchdog:
         os._exit(int(Exit.HANG))
 
     def _heartbeat(self) -> Heartbeat:
-        """This process's heartbeat, of now."""
+        """The heartbeat of this process, of now."""
         now, waited = self._now, self._waited
         beat: Heartbeat = {
             "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": now.what, "step": now.step,

@@ -23,6 +23,7 @@ import re
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from mfusepy import FUSE, FuseOSError, Operations
@@ -117,43 +118,43 @@ class Passing(Operations):
     def __init__(self, root: str, faults: Faults) -> None:
         self._root, self._faults = root, faults
 
-    def _at(self, op: str, path: str) -> str:
+    def _at(self, op: str, path: str) -> Path:
         self._faults.meet(op, path)
-        return self._root + path
+        return Path(self._root + path)
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, Any]:
-        found = os.lstat(self._at("getattr", path))
+        found = self._at("getattr", path).lstat()
         return {name: getattr(found, name) for name in FACTS} | {name: getattr(found, f"{name}_ns") for name in TIMES}
 
     def readdir(self, path: str, fh: int) -> list[str]:
-        return [".", "..", *os.listdir(self._at("readdir", path))]
+        return [".", "..", *(entry.name for entry in self._at("readdir", path).iterdir())]
 
     def statfs(self, path: str) -> dict[str, int]:
         found = os.statvfs(self._at("statfs", path))
         return {name: getattr(found, name) for name in dir(found) if name.startswith("f_") and name != "f_fsid"}
 
     def mkdir(self, path: str, mode: int) -> int:
-        os.mkdir(self._at("mkdir", path), mode)
+        self._at("mkdir", path).mkdir(mode)
         return 0
 
     def rmdir(self, path: str) -> int:
-        os.rmdir(self._at("rmdir", path))
+        self._at("rmdir", path).rmdir()
         return 0
 
     def unlink(self, path: str) -> int:
-        os.unlink(self._at("unlink", path))
+        self._at("unlink", path).unlink()
         return 0
 
     def rename(self, old: str, new: str) -> int:
-        os.rename(self._at("rename", old), self._root + new)
+        self._at("rename", old).rename(self._root + new)
         return 0
 
     def link(self, target: str, source: str) -> int:
-        os.link(self._root + source, self._at("link", target))
+        self._at("link", target).hardlink_to(self._root + source)
         return 0
 
     def chmod(self, path: str, mode: int) -> int:
-        os.chmod(self._at("chmod", path), mode)
+        self._at("chmod", path).chmod(mode)
         return 0
 
     def chown(self, path: str, uid: int, gid: int) -> int:
@@ -217,8 +218,8 @@ if __name__ == "__main__":
     folder, mount = sys.argv[1:]
     faults = Faults()
     threading.Thread(target=obey_commands, args=(faults,), daemon=True).start()
-    # No caches: every call of a program arrives here
+    # No cache of content: every read and write of a program arrives here
     FUSE(
-        Passing(folder, faults), mount, foreground=True, direct_io=True, attr_timeout=0, entry_timeout=0,
+        Passing(folder, faults), mount, foreground=True, direct_io=True, attr_timeout=1, entry_timeout=1,
         negative_timeout=0, default_permissions=True, max_threads=64, fsname="faulty",
     )  # fmt: skip

@@ -22,6 +22,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import patience
 
 HERE = Path(__file__).parent
@@ -85,7 +87,8 @@ class NetworkFolder:
             self._wait_for_mount(self.mount, client)
             self._faulty = subprocess.Popen(
                 [*WITH_PARENT, sys.executable, HERE / "faulty_fs.py", self.mount, self.path], text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "FUSE_LIBRARY_NAME": "fuse3"},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env={**os.environ, "FUSE_LIBRARY_NAME": "fuse3"},
             )  # fmt: skip
             stack.callback(lambda: (unmount(self.path), end(self._faulty)))
             stack.callback(lambda: end(client))
@@ -108,6 +111,17 @@ class NetworkFolder:
         """Kill the server; calls fail with ENOTCONN until another is started."""
         if self._server is not None:
             end(self._server)
+
+    def settle(self) -> None:
+        """Wait until calls succeed again after a fault."""
+        self.tell(fail=None, delay=0, release=True)
+
+        def works() -> bool:
+            with suppress(OSError):
+                return bool(os.listdir(self.path) or True)
+            return False
+
+        patience.wait(f"{self.path} does not work again", works, patience.still)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
@@ -156,6 +170,15 @@ class NetworkFolder:
             return str(place) in Path("/proc/self/mountinfo").read_text().split()
 
         patience.wait(f"{place} is not mounted", is_mounted, lambda: patience.processor_seconds(process.pid))
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
+    """The file system, mounted for the tests of a file."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a network file system needs root")
+    with NetworkFolder(tmp_path_factory.mktemp("netfs")).mounted() as folder:
+        yield folder
 
 
 def end(process: "subprocess.Popen[Any]") -> None:

@@ -5,11 +5,10 @@ more is started again, as operators do. The result must be that of an undisturbe
 each fault cost.
 """
 
-import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,13 @@ from typing import Any
 import pytest
 import torch
 from forked import Fleet
-from netfs import NetworkFolder
+from netfs import NetworkFolder, net
 
 from tests.prepare import make_archives
 from trainers.prepare.build import build
 
-pytestmark = [
-    pytest.mark.takes(100),
-    pytest.mark.ranks(2),
-    pytest.mark.skipif(os.getuid() != 0, reason="mounting a network file system needs root"),
-]
+__all__ = ["net"]
+pytestmark = [pytest.mark.takes(100), pytest.mark.ranks(2)]
 
 SETTINGS: dict[str, Any] = {"precision": "fp32", "model.batch_norm": "local", "comm.hang_seconds": 60}
 STARTS = 4  # most starts of a case; operators give up later
@@ -49,12 +45,6 @@ class Case:
     failed: int = 0
     retries: int = 0
     output: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
-    with NetworkFolder(tmp_path_factory.mktemp("netfs")).mounted() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")

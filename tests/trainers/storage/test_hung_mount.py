@@ -1,0 +1,85 @@
+"""A mount whose server does not answer: the run names file and mount, and ends as far as the kernel lets it."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import Trainer, ranks_of
+from netfs import NetworkFolder, net
+
+from tests import patience
+from trainers.telemetry import mounts
+
+__all__ = ["net"]
+pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
+
+HANG = 3.0
+
+
+def started(trainer: Trainer, net: NetworkFolder, name: str, processes: int) -> "subprocess.Popen[str]":
+    """A run that writes to the network file system with each step."""
+    (net.brick / name).mkdir()
+    over = {"comm.hang_seconds": HANG, "checkpoint.every_steps": 0, "epochs": 1000}
+    env = {"STEP_SECONDS": "0.05", "TRAINYARD_GRACE_SECONDS": "2"}
+    process = trainer.start(net.path / name / "run", processes, env, **over)
+    steps = net.brick / name / "run" / "samples" / f"rank-{processes - 1}.jsonl"
+
+    def trains() -> bool:
+        assert process.poll() is None, process.communicate()[0]
+        return steps.exists() and len(steps.read_bytes().splitlines()) > 10
+
+    patience.wait("the run does not train", trains, lambda: patience.processor_seconds(process.pid))
+    return process
+
+
+def said(process: "subprocess.Popen[str]", text: str) -> str:
+    """The line with a text, as soon as the process prints it."""
+    assert process.stdout is not None
+    printed = []
+    for line in process.stdout:
+        printed.append(line)
+        if text in line:
+            return line
+    raise AssertionError("".join(printed))
+
+
+def test_the_file_and_its_mount_are_named_while_they_hang(trainer: Trainer, net: NetworkFolder) -> None:
+    process = started(trainer, net, "alone", 1)
+    with net.stopped():
+        line = said(process, "its storage hangs")
+        assert f"{net.path / 'alone' / 'run'}/" in line
+        assert f"on the mount {net.path} (fuse, faulty)" in line
+        assert "See the claim's server and the node's mount" in line
+        # FUSE: it has ended, but for threads that wait in the kernel
+        patience.wait("the process goes on", lambda: mounts_hang(process.pid), patience.still)
+        assert process.poll() is None
+    patience.communicate(process)
+    assert process.returncode == 138
+
+
+def mounts_hang(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_the_launcher_ends_although_its_processes_cannot(trainer: Trainer, net: NetworkFolder) -> None:
+    process = started(trainer, net, "launched", 2)
+    ranks = ranks_of(process)
+    with net.stopped():
+        code = patience.wait("the launcher does not end", process.poll, patience.still)
+        assert code == 138
+        assert any(mounts_hang(pid) for pid in ranks)
+    output, _ = patience.communicate(process)
+    assert "its storage hangs" in output
+    assert "a thread of it waits in the kernel for storage that does not answer" in output
+
+
+def test_mounts_are_told_by_name_alone(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        "30 22 0:40 / /data rw shared:2 - nfs4 server:/export/a\\040b rw,hard\n"
+        "31 30 0:41 / /data/with\\040space rw - fuse.glusterfs vol rw\n"
+    )
+    assert str(mounts.mount_of("/data/train/shard", table)) == "/data (nfs4, server:/export/a b)"
+    assert str(mounts.mount_of("/data/with space/x", table)) == "/data/with space (fuse.glusterfs, vol)"
+    assert str(mounts.mount_of("/database", table)) == "/ (ext4, /dev/sda1)"
