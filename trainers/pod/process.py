@@ -1,4 +1,4 @@
-"""What the first process of a pod does for itself and for those that it starts: signals, limits, ends that do not come."""
+"""What the first process of a pod does for itself and its children: signals, limits, and ends that do not come."""
 
 import contextlib
 import os
@@ -81,17 +81,29 @@ def children() -> list[int]:
 
 
 def hangs_while_ending(pid: int) -> bool:
-    """Whether a process has ended but for threads that wait in the kernel."""
-    return _stat(pid)[:1] == ["Z"] and len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    """Whether a process has ended, or was killed, but for threads that wait in the kernel: they are marked for SIGKILL."""
+    with contextlib.suppress(OSError):
+        return any(_marked(task) for task in Path(f"/proc/{pid}/task").iterdir())
+    return False
+
+
+def _marked(task: Path) -> bool:
+    """Whether SIGKILL is pending for a thread."""
+    with contextlib.suppress(OSError):
+        lines = (task / "status").read_text().splitlines()
+        pending = next(line for line in lines if line.startswith("SigPnd:")).split()[1]
+        return bool(int(pending, 16) >> (signal.SIGKILL - 1) & 1)
+    return False
 
 
 def _living() -> list[int]:
-    return [pid for pid in children() if _stat(pid)[:1] not in ([], ["Z"])]
+    return [pid for pid in children() if _stat(pid)[:1] not in ([], ["Z"]) and not hangs_while_ending(pid)]
 
 
 def _code(pid: int) -> int:
-    """The exit code of a process that has not left yet; 0 if it is not shown."""
-    return os.waitstatus_to_exitcode(int(_stat(pid)[EXIT_CODE])) & 0xFF
+    """The exit code of a process that has not left yet, as a shell shows it; 0 if the kernel does not show it."""
+    status = int(_stat(pid)[EXIT_CODE])
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _stat(pid: int) -> list[str]:

@@ -79,10 +79,18 @@ def stack_of(thread: int | None) -> list[str]:
 
 
 def calling(frame: FrameType) -> str:
-    """The method that a frame calls, as `.name`: the last one that its code looked up; empty if there is none."""
+    """The method that a frame calls now, as `.name`; empty if it calls none.
+
+    It is the last one that was looked up on what begins where the call begins in the source.
+    """
+    steps = list(dis.get_instructions(frame.f_code))
+    now = next((step for step in steps if step.offset == frame.f_lasti), None)
+    if now is None or now.positions is None:
+        return ""
     names = [
-        step.argval for step in dis.get_instructions(frame.f_code)
-        if step.offset <= frame.f_lasti and step.opname in ("LOAD_METHOD", "LOAD_ATTR")
+        step.argval for step in steps
+        if step.offset < now.offset and step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.positions is not None
+        and (step.positions.lineno, step.positions.col_offset) == (now.positions.lineno, now.positions.col_offset)
     ]  # fmt: skip
     return f".{names[-1]}" if names else ""
 

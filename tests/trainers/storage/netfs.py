@@ -118,7 +118,7 @@ class NetworkFolder:
 
         def works() -> bool:
             with suppress(OSError):
-                return bool(os.listdir(self.path) or True)
+                return self.path.is_dir() and bool(list(self.path.iterdir()) or True)
             return False
 
         patience.wait(f"{self.path} does not work again", works, patience.still)

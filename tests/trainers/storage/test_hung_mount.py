@@ -8,6 +8,7 @@ from conftest import Trainer, ranks_of
 from netfs import NetworkFolder, net
 
 from tests import patience
+from trainers.pod.process import hangs_while_ending
 from trainers.telemetry import mounts
 
 __all__ = ["net"]
@@ -51,14 +52,10 @@ def test_the_file_and_its_mount_are_named_while_they_hang(trainer: Trainer, net:
         assert f"on the mount {net.path} (fuse, faulty)" in line
         assert "See the claim's server and the node's mount" in line
         # FUSE: it has ended, but for threads that wait in the kernel
-        patience.wait("the process goes on", lambda: mounts_hang(process.pid), patience.still)
+        patience.wait("the process goes on", lambda: hangs_while_ending(process.pid), patience.still)
         assert process.poll() is None
     patience.communicate(process)
     assert process.returncode == 138
-
-
-def mounts_hang(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_the_launcher_ends_although_its_processes_cannot(trainer: Trainer, net: NetworkFolder) -> None:
@@ -67,7 +64,7 @@ def test_the_launcher_ends_although_its_processes_cannot(trainer: Trainer, net: 
     with net.stopped():
         code = patience.wait("the launcher does not end", process.poll, patience.still)
         assert code == 138
-        assert any(mounts_hang(pid) for pid in ranks)
+        assert any(hangs_while_ending(pid) for pid in ranks)
     output, _ = patience.communicate(process)
     assert "its storage hangs" in output
     assert "a thread of it waits in the kernel for storage that does not answer" in output
