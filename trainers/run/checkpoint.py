@@ -19,11 +19,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainers import __version__
 from trainers.exits import UserError
-from trainers.files import read_json, sha256, sync_folder, write_json
-from trainers.run.tensor_file import Buffer, copy, read
+from trainers.files import MISSING, entries, read_json, retried, sha256, sync_folder, unreadable, write_json
+
+if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
+    from trainers.run.tensor_file import Buffer
 
 NAME = re.compile(r"step-(\d{8,})")
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
@@ -54,7 +57,9 @@ class Found:
         return f"{name}{SUFFIX}" in self.meta["files"]
 
     def load(self) -> State:
-        """Read its tensors."""
+        """Read its tensors; raises StorageError."""
+        from trainers.run.tensor_file import read
+
         return {name.removesuffix(SUFFIX): read(self.path / name) for name in self.meta["files"]}
 
 
@@ -65,14 +70,29 @@ def always() -> bool:
 
 def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = always) -> Path:
     """Write a checkpoint; when this returns it is complete and survives a crash."""
+    from trainers.run.tensor_file import Buffer, copy
+
     buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
         copy(buffers[name].fit(tree))
     return write(folder, step, buffers, meta, ours)
 
 
-def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, Any], ours: Callable[[], bool]) -> Path:
-    """Write the copied tensors; `ours` is asked last. After an error nothing half-written is left."""
+def write(
+    folder: Path, step: int, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool]
+) -> Path:
+    """Write the copied tensors, again while the storage fails; `ours` is asked last.
+
+    After an error nothing half-written is left. Raises NotOursError, OSError and StorageError.
+    """
+    final = retried(lambda: _write(folder, step, buffers, meta, ours), folder / f"step-{step:08d}")
+    retried(lambda: sync_folder(folder), folder)
+    return final
+
+
+def _write(
+    folder: Path, step: int, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool]
+) -> Path:
     final = folder / f"step-{step:08d}"
     temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -87,54 +107,89 @@ def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, A
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    sync_folder(folder)
     return final
 
 
-def problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+class DamagedError(Exception):
+    """A checkpoint that lacks a part, or has one that is not whole."""
+
+
+def read_checked(path: Path) -> Found:
+    """A checkpoint whose parts are all there and whole; raises DamagedError once a second look confirms it.
+
+    Only what is missing, unparsable, of another size or of another hash is damage. Raises StorageError where the
+    storage does not answer, and UserError for a format that this version does not read.
+    """
+    try:
+        return _check(path)
+    except DamagedError:
+        return _check(path)
+
+
+def _check(path: Path) -> Found:
     manifest = read_json(path / "manifest.json")
-    if not manifest:
-        return "manifest.json is missing or not whole"
-    if manifest.get("format") not in READABLE:
-        return f"format {manifest.get('format')}, this version reads {' and '.join(map(str, READABLE))}"
-    for name, entry in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes, not {entry['bytes']}"
-        if sha256(file) != entry["sha256"]:
-            return f"{name} has changed: its checksum is wrong"
-    return None
+    files: Any = manifest.get("files")
+    written = manifest.get("format")
+    if written is None or not isinstance(manifest.get("step"), int):
+        raise DamagedError("manifest.json is missing or not whole")
+    if written not in READABLE:
+        raise UserError(
+            f"{path} has format {written}, written by version {manifest.get('version', 'unknown')}; this version, "
+            f"{__version__}, reads formats {' and '.join(map(str, READABLE))}. Nothing was changed: use the image "
+            "that wrote it or a newer one, give this run another name (run.dir, on a cluster training.name), or set "
+            "resume to never"
+        )
+    try:
+        for name, entry in files.items():
+            _check_file(path / name, entry["bytes"], entry["sha256"])
+    except (AttributeError, KeyError, TypeError):
+        raise DamagedError("manifest.json is missing or not whole") from None
+    return Found(path, manifest)
+
+
+def _check_file(file: Path, size: int, digest: str) -> None:
+    try:
+        found = retried(file.stat, file, listed=True).st_size
+        if found != size:
+            raise DamagedError(f"{file.name} has {found} bytes, not {size}")
+        if sha256(file) != digest:
+            raise DamagedError(f"{file.name} has changed: its checksum is wrong")
+    except MISSING:
+        raise DamagedError(f"{file.name} is missing") from None
+    except OSError as error:
+        raise unreadable(file, error) from error
 
 
 def steps(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if NAME.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+    """The checkpoints of a run, oldest first; raises StorageError."""
+    return sorted((path for path in entries(folder) if NAME.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+
+
+def damaged(folder: Path) -> list[Path]:
+    """The checkpoints that were set aside as damaged."""
+    return sorted(path for path in entries(folder) if path.name.startswith("damaged-"))
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
-    """The newest sound checkpoint; damaged ones are set aside, and reported."""
+    """The newest sound checkpoint; damaged ones are set aside, and reported. Raises UserError and StorageError."""
     reports: list[str] = []
     for path in reversed(steps(folder)):
-        reason = problem(path)
-        if reason is None:
-            return Found(path, read_json(path / "manifest.json")), reports
-        aside = set_aside(path, "damaged")
-        reports.append(f"checkpoint {path.name} is damaged ({reason}); set aside as {aside.name}")
+        try:
+            return read_checked(path), reports
+        except DamagedError as damage:
+            aside = set_aside(path, "damaged")
+            reports.append(f"checkpoint {path.name} is damaged ({damage}); set aside as {aside.name}")
     return None, reports
 
 
 def at(path: Path) -> Found:
-    """The checkpoint that the user named."""
-    if not path.is_dir():
+    """The checkpoint that the user named; raises UserError and StorageError."""
+    if not entries(path):
         raise UserError(f"resume = {str(path)!r}: no such folder; give a checkpoints/step-NNNNNNNN folder, or auto")
-    if reason := problem(path):
-        raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({reason}); use another, or auto")
-    return Found(path, read_json(path / "manifest.json"))
+    try:
+        return read_checked(path)
+    except DamagedError as damage:
+        raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({damage}); use another, or auto") from None
 
 
 def holder(path: Path) -> str:

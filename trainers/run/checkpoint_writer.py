@@ -1,7 +1,6 @@
 """Writes checkpoints on a separate thread while training continues, from buffers that are reused."""
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exits import FINISHED_FIRST, Exit, ExitError
+from trainers.exits import FINISHED_FIRST, FULL, Exit, ExitError
+from trainers.files import StorageError
 from trainers.run.checkpoint import NotOursError, State, always, prune, steps, write
 from trainers.run.tensor_file import Buffer, Source, copy
 
@@ -88,7 +88,10 @@ class Writer:
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
-            raise ExitError(self._words(error), Exit.FAILED) from error
+            if not isinstance(error, OSError | StorageError):
+                raise error
+            code = error.code if isinstance(error, StorageError) else Exit.FAILED
+            raise ExitError(self._words(error), code) from error
 
     def _copy_from_gpu(self, now: list[Source], later: list[Source]) -> None:
         """Start copying what lies on a GPU, on a stream beside the one that trains."""
@@ -134,15 +137,15 @@ class Writer:
             self._copied.set()
             self.last_seconds = time.monotonic() - start
 
-    def _words(self, error: BaseException) -> str:
+    def _words(self, error: OSError | StorageError) -> str:
         """What went wrong, what is left, and what to do about it."""
-        reason = str(error)
-        if isinstance(error, OSError):
-            reason = error.strerror or reason
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                need = sum(buffer.size for buffer in self._buffers.values())
-                free = shutil.disk_usage(self._folder).free
-                reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
+        if isinstance(error, StorageError):
+            return f"a checkpoint cannot be written: {error}"
+        reason = error.strerror or str(error)
+        if error.errno in FULL:
+            need = sum(buffer.size for buffer in self._buffers.values())
+            free = shutil.disk_usage(self._folder).free
+            reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
         saved = steps(self._folder) if self._folder.is_dir() else []
         left = f"the last one, {saved[-1].name}, is whole" if saved else "there is none before it"
         return (

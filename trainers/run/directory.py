@@ -1,13 +1,12 @@
-"""The run directory: whether its run is over, how often it was restarted, and what it resumes from.
+"""The run directory: whether its run is over, and what it resumes from.
 
 lease.json      the process that may write here (lease.py)
-restarts.json   restarts since the last new checkpoint, so that a run without progress is not retried forever
+restarts/       restarts since the last new checkpoint (starts.py)
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
 previous/       what `resume: never` found here
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,12 +16,12 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import read_json, sync_folder, write_atomically, write_json
+from trainers.files import entries, read_json, retried, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
-from trainers.run import checkpoint
+from trainers.run import checkpoint, starts
 from trainers.run.lease import Lease, job_name
 
-KEPT = ("lease.json", "previous")
+KEPT = ("lease.json", "previous", "restarts")
 
 
 def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
@@ -121,28 +120,26 @@ class RunDirectory:
         return found
 
     def enter(self) -> None:
-        """Take the directory's lease, move aside what `resume: never` found, and count the restart."""
+        """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            retried(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
             retry = is_retry(self.config)
             self._reports = self.lease.take(self.checkpoints)
             if self.config.resume == "never" and not retry:
                 self._move_aside()
-            self._count_restart()
-            for name in ("failed.json", "summary.json"):
-                (self.path / name).unlink(missing_ok=True)
+            for path in (self.path / "failed.json", self.path / "summary.json"):
+                retried(lambda path=path: path.unlink(missing_ok=True), path)  # type: ignore[misc]
             text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
             write_atomically(self.path / "config.yaml", text.encode())
         except OSError as error:
-            raise UserError(
-                f"run.dir = {str(self.path)!r}: cannot be written ({error.strerror}); check that it lies on a "
-                f"writable volume with free space, for uid {os.getuid()}"
-            ) from error
+            raise starts.unwritable(self.path, error) from error
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """The checkpoint to resume from, and messages about damaged ones."""
+        """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
             found, reports = checkpoint.newest(self.checkpoints)
+            if found is None:
+                self._refuse_to_begin_again(reports)
             return found, self._reports + reports
         found = checkpoint.at(Path(self.config.resume))
         for path in checkpoint.steps(self.checkpoints):
@@ -167,37 +164,32 @@ class RunDirectory:
         """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
-            write_json(self.path / "restarts.json", {**read_json(self.path / "restarts.json"), "stopped": True})
+            starts.stopped(self.config)
+
+    def _refuse_to_begin_again(self, reports: list[str]) -> None:
+        """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
+        aside, seen = checkpoint.damaged(self.checkpoints), starts.saw_checkpoint(self.config)
+        if not aside and not seen:
+            return
+        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
+        raise UserError(
+            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
+            f"again at step 0 by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
+            "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
+            "to never, which moves this one to previous/ and begins again"
+        )
 
     def _move_aside(self) -> None:
-        entries = [entry for entry in self.path.iterdir() if entry.name not in KEPT]
-        if not entries:
+        found = [entry for entry in entries(self.path) if entry.name not in KEPT]
+        if not found:
             return
         number = len(list((self.path / "previous").glob("*"))) + 1
         target = self.path / "previous" / f"{number:03d}"
         target.mkdir(parents=True)
-        for entry in entries:
+        for entry in found:
             entry.rename(target / entry.name)
         sync_folder(self.path)
-
-    def _count_restart(self) -> None:
-        path = self.path / "restarts.json"
-        saved = checkpoint.steps(self.checkpoints)
-        now = {
-            "job": job_name(),
-            "fingerprint": fingerprint(self.config),
-            "checkpoint": saved[-1].name if saved else "none",
-        }
-        old = read_json(path)
-        same = all(old.get(key) == value for key, value in now.items())
-        count = (old["count"] + (not old.get("stopped"))) if same else 0
-        if count > self.config.run.max_restarts:
-            raise ExitError(
-                f"{count - 1} restarts of {self.path} without a new checkpoint (the last one is {now['checkpoint']}): "
-                f"retries make no progress. See logs/ for why it ended, then remove {path} to try again",
-                Exit.FAILED,
-            )
-        write_json(path, {**now, "count": count})
+        starts.forget(self.config)
 
 
 def is_retry_of_path(config: Config, path: Path) -> bool:
@@ -208,6 +200,7 @@ def is_retry_of_path(config: Config, path: Path) -> bool:
 def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
     """Record a permanent failure, so that retries of the same job end at once."""
     path = Path(config.run.dir)
-    with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
+    # A full disk, or no directory at all: the message itself is what counts
+    with contextlib.suppress(OSError, ExitError):
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
         write_json(path / "failed.json", {**entry, "time": time.time(), **details})

@@ -13,7 +13,7 @@ import platform
 import socket
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from trainers.config import Config, as_tree
 from trainers.data.dataset import Data
 from trainers.data.sampler import Ids
 from trainers.exits import Exit, ExitError
-from trainers.files import write_json
+from trainers.files import Appender, write_json
 from trainers.parallel.base import Strategy
 from trainers.run.directory import RunDirectory, length_asked
 from trainers.run.result import Result, write_confusion
@@ -45,7 +45,7 @@ class Recorder:
         self._config, self._strategy, self._directory, self._clock = config, strategy, directory, clock
         self._order, self._length, self._class_names = data.order, data.length, data.splits.class_names
         self._telemetry: Telemetry | None = None
-        self._samples: TextIO | None = None
+        self._samples: Appender | None = None
         self._past = Past()
         self._identity: dict[str, Any] = {}
         self._ranks: list[dict[str, Any]] = []
@@ -82,7 +82,7 @@ class Recorder:
         if config.debug.record_samples:
             file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
             file.parent.mkdir(exist_ok=True)
-            self._samples = file.open("a", buffering=1)
+            self._samples = Appender(file)
 
     def _introduce(self, step: int, lost: int) -> None:
         """Report what is trained, on which devices, and from which step."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.files import write_atomically
+from trainers.files import peek_json, write_atomically
 
 log = logging.getLogger("trainers")
 
@@ -100,7 +100,7 @@ class Files:
     def _read(self, path: Path) -> Heartbeat:
         self._call = path, time.monotonic()
         try:
-            return peek(path)
+            return peek_json(path)
         finally:
             self._call = None
 
@@ -174,17 +174,8 @@ def own_address() -> tuple[socket.AddressFamily, str]:
         return socket.AF_INET, "127.0.0.1"
 
 
-def peek(path: Path) -> Heartbeat:
-    """Read a heartbeat once; empty if there is none, or it cannot be read now."""
-    try:
-        beat = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return beat if isinstance(beat, dict) else {}
-
-
 def last_alive(directory: Path, before: float) -> float:
     """When a process of the run last wrote a heartbeat before a moment, in Unix seconds; 0 if never."""
-    beats = [peek(path) for path in (directory / "heartbeats").glob("rank-*.json")]
+    beats = [peek_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
     times = [float(beat.get(key, 0)) for beat in beats for key in ("time", "previous")]
     return max((moment for moment in times if moment < before), default=0.0)

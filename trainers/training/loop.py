@@ -6,7 +6,6 @@ run (trainer.py): of its parts only `t.progress` changes.
 """
 
 import contextlib
-import logging
 import math
 import signal
 import time
@@ -17,14 +16,15 @@ import torch
 from torch import Tensor
 
 from trainers import __version__, parallel, report
-from trainers.config import Config, as_tree, make_plan
+from trainers.config import Config, Plan, as_tree
 from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
 from trainers.data.sampler import Ids
-from trainers.exits import Exit, ExitError, UserError
-from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP, Strategy
+from trainers.exits import Exit, ExitError
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
+from trainers.parallel.environment import Place
 from trainers.run import checkpoint, publish
-from trainers.run.directory import over_already, record_failure
+from trainers.run.directory import record_failure
 from trainers.run.lease import TakenOverError
 from trainers.run.result import Result
 from trainers.training import schedule
@@ -34,27 +34,17 @@ from trainers.training.optimizer import by_name
 from trainers.training.trainer import Trainer, build
 from trainers.training.validate import evaluate
 
-log = logging.getLogger("trainers")
 
+def run(config: Config, plan: Plan, place: Place) -> None:
+    """Train as configured and planned.
 
-def run(config: Config, launcher: str) -> int:
-    """Train as configured; returns the exit code. `launcher` started this process: `ddp` (torchrun) or `horovod`.
-
-    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code.
+    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other
+    errors mean is said by the caller (run/failures.py).
     """
-    place = parallel.locate(launcher)
-    plan = make_plan(config, launcher, place.world)
-    if message := over_already(config, plan.batch):
-        if place.rank == 0:
-            print(message, flush=True)
-        return Exit.DONE
-    strategy = parallel.connect(config, plan, place)
-    with failures_explained(config, strategy):
-        t = build(config, plan, strategy)
-        resume(t)
-        train(t)
-        finish(t)
-    return Exit.DONE
+    t = build(config, plan, parallel.connect(config, plan, place))
+    resume(t)
+    train(t)
+    finish(t)
 
 
 # ------------------------------------------------------------------------------------------------ resume
@@ -327,24 +317,3 @@ def leave(t: Trainer) -> None:
     t.strategy.barrier()
     t.records.watchdog.close()
     t.strategy.close()
-
-
-@contextlib.contextmanager
-def failures_explained(config: Config, strategy: Strategy) -> Iterator[None]:
-    """Record a permanent failure for retries, and give the loss of a peer the exit code that is retried."""
-    try:
-        yield
-    except UserError as error:
-        if not isinstance(error, TakenOverError):
-            record_failure(config, str(error), Exit.CONFIG, {})
-        raise
-    except ExitError as error:
-        if error.code == Exit.CONFIG:
-            record_failure(config, str(error), error.code, error.details)
-        raise
-    except BaseException as error:
-        if strategy.is_lost_peer(error):
-            log.exception("lost contact")
-            raise ExitError(f"rank {strategy.rank} lost contact with another process: {error}", Exit.HANG) from error
-        log.exception("failed")
-        raise
