@@ -81,7 +81,7 @@ def children() -> list[int]:
 
 
 def hangs_while_ending(pid: int) -> bool:
-    """Whether a process has ended, or was killed, but for threads that wait in the kernel: they are marked for SIGKILL."""
+    """Whether a process has ended, or was killed, but for threads that wait in the kernel, marked for SIGKILL."""
     with contextlib.suppress(OSError):
         return any(_marked(task) for task in Path(f"/proc/{pid}/task").iterdir())
     return False
