@@ -6,6 +6,7 @@ each fault cost.
 """
 
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,10 @@ from trainers.prepare.build import build
 __all__ = ["net"]
 pytestmark = [pytest.mark.takes(100), pytest.mark.ranks(2)]
 
-SETTINGS: dict[str, Any] = {"precision": "fp32", "model.batch_norm": "local", "comm.hang_seconds": 60}
+SETTINGS: dict[str, Any] = {
+    "precision": "fp32", "model.batch_norm": "local", "batch.global": 20, "epochs": 1, "validate.batch": 90,
+    "schedule.warmup_epochs": 0,
+}  # fmt: skip
 STARTS = 4  # most starts of a case; operators give up later
 READS, WRITES = ["open", "read"], ["create", "write", "fsync", "mkdir", "rename"]
 # The call at which a fault strikes, by stage
@@ -105,6 +109,7 @@ def survive(
     """Start something until it ends with 0, with a fault at its first start; what that took."""
     case, codes = Case(), [-1]
     begun, before = time.monotonic(), net.tell()["failed"]
+    net.settle()
     net.tell(hold=STAGES[stage])
     while any(codes):
         done = threading.Event()
@@ -157,7 +162,7 @@ def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> tup
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_preparation(
-    fleet: Fleet, net: NetworkFolder, archive: Path, prepared: Path, calm_preparation: float, fault: str,
+    fleet: Fleet, net: NetworkFolder, archive: Path, *, prepared: Path, calm_preparation: float, fault: str,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     name = f"prepare-{list(FAULTS).index(fault)}"
@@ -175,15 +180,15 @@ class Calm:
 
 
 @pytest.fixture(scope="module")
-def calm(fleet: Fleet, net: NetworkFolder, prepared: Path, data: Path) -> Calm:
+def calm(fleet: Fleet, net: NetworkFolder, prepared: Path) -> Calm:
     """A run whose files are on this machine's disk, and the time of one whose files are not."""
-    import shutil
-
-    shutil.copytree(data, net.brick / "data")
-    local = fleet.train(net.home / "calm" / "run", 2, **SETTINGS)
+    shutil.copytree(prepared, net.brick / "data")
+    (net.home / "local").mkdir()
+    local = fleet.train(net.home / "local" / "run", 2, **SETTINGS, **{"data.dir": str(prepared)})
     begun = time.monotonic()
-    codes, output = training(fleet, net, "calm-train")
+    codes, output = training(fleet, net, "calm")
     assert codes == [0, 0], output
+    assert same(net.brick / "calm" / "run", weights(local))
     return Calm(weights(local), time.monotonic() - begun)
 
 
@@ -191,6 +196,11 @@ def training(fleet: Fleet, net: NetworkFolder, name: str) -> tuple[list[int], st
     (net.brick / name).mkdir(exist_ok=True)
     over = {**SETTINGS, "data.dir": str(net.path / "data")}
     return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, **over))
+
+
+def same(run: Path, wanted: dict[str, torch.Tensor]) -> bool:
+    found = weights(run)
+    return list(found) == list(wanted) and all(torch.equal(found[key], wanted[key]) for key in found)
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -201,12 +211,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("stage", ["training", "checkpoint", "publication"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_training(
-    fleet: Fleet, net: NetworkFolder, calm: Calm, stage: str, fault: str,
+    fleet: Fleet, net: NetworkFolder, calm: Calm, *, stage: str, fault: str,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     name = f"{stage}-{list(FAULTS).index(fault)}"
     case = survive(net, stage, fault, 3, lambda: training(fleet, net, name))
     note(record_property, stage, fault, case, calm.seconds)
-    found = weights(net.brick / name / "run")
-    assert list(found) == list(calm.weights)
-    assert all(torch.equal(found[key], calm.weights[key]) for key in found)
+    assert same(net.brick / name / "run", calm.weights)
