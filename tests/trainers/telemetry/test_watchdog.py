@@ -2,10 +2,14 @@
 
 import json
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,8 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     assert [missing["rank"] for missing in note["missing"]] == [2]
     assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
     assert all(hang.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+    recorded = [pickle.loads((run / "flight" / "gloo" / f"rank_{rank}").read_bytes()) for rank in (0, 1)]
+    assert all(entry["entries"][-1]["process_group"] for entry in recorded)  # what torchfrtrace compares
 
 
 def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
@@ -130,6 +136,70 @@ def test_ranks_that_did_not_arrive() -> None:
     assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
     assert ranks([beat(9, waits), beat(9, waits)], []) == []
     assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
+
+
+def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
+    waits = "/x/torch/distributed/c10d.py:1 all_reduce"
+    found = {0: beat(9, waits), 1: beat(9, waits, storage="/claim/file on the mount /claim hangs")}
+    missing = hang.not_arrived(found, [])
+    assert [one.rank for one in missing] == [1]
+    message = hang.hang_message(0, "step", 9, 5.0, missing)
+    assert "alive, but its storage hangs: /claim/file on the mount /claim" in message
+    assert "See the claim's server" in message
+
+
+def test_a_rank_that_waits_for_its_gpu_is_among_the_waiting() -> None:
+    """A GPU's tensor is not at hand here: the methods only have its methods' names, and wait as they do."""
+
+    class OnTheGpu:
+        cpu = staticmethod(time.sleep)
+
+        def tolist(self) -> float:
+            return 1.0
+
+    def waits() -> None:
+        OnTheGpu().cpu(1.0)
+
+    def works() -> None:
+        time.sleep(OnTheGpu().tolist())
+
+    seen = []
+    for action in (waits, works):
+        thread = threading.Thread(target=action)
+        thread.start()
+        time.sleep(0.3)
+        seen.append(hang.stack_of(thread.ident)[-1])
+        thread.join()
+    assert seen[0].endswith(" waits .cpu")
+    assert seen[1].endswith(" works .sleep")
+    assert [hang.in_collective([line]) for line in seen] == [True, False]
+
+
+def test_ranks_ask_each_other_without_storage() -> None:
+    place: list[Any] = [None, None]
+    begun = threading.Barrier(2)
+
+    def started(number: int) -> beats.Answers:
+        def exchange(mine: Any) -> list[Any]:
+            place[number] = mine
+            begun.wait()
+            return place
+
+        return beats.Answers(number, exchange, lambda: beat(number + 7))
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(started, (0, 1))
+    assert one.ask(5.0) == {1: beat(8)}
+    assert other.ask(5.0) == {0: beat(7)}
+    stranger = socket.socket(one._socket.family, socket.SOCK_DGRAM)
+    stranger.settimeout(0.3)
+    stranger.sendto(json.dumps({"token": "guessed", "asks": 1}).encode(), place[0][:2])
+    with pytest.raises(TimeoutError):
+        stranger.recv(100)
+    other.close()
+    assert one.ask(0.5) == {}  # it is silent now
+    one.close()
+    stranger.close()
 
 
 def test_last_sign_of_life_of_an_earlier_start(tmp_path: Path) -> None:
