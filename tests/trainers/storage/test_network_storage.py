@@ -7,10 +7,10 @@ each fault cost.
 
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent import futures
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ class Case:
     starts: int = 0
     failed: int = 0
     retries: int = 0
-    output: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -64,77 +63,73 @@ def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def kill(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
-    """The server is gone for some seconds."""
-    net.kill_server()
-    net.tell(release=True)
-    done.wait(seconds)
-    net.start_server()
+Ends = tuple[list[int], str]  # exit codes of all processes, and their output
+Run = futures.Future[Ends]
+Strike = Callable[[NetworkFolder, Run], None]  # on the file system, until the start has ended
 
 
-def stop(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
-    """The server hangs for some seconds."""
-    with net.stopped():
+def kill(seconds: float) -> Strike:
+    def strike(net: NetworkFolder, run: Run) -> None:
+        net.kill_server()
         net.tell(release=True)
-        time.sleep(seconds)
-
-
-def slow(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
-    """Each call takes 20 ms more, from here to the end."""
-    net.tell(delay=0.02, release=True)
-    done.wait()
-
-
-def failing(ops: list[str]) -> Callable[[NetworkFolder, threading.Event, float], None]:
-    def strike(net: NetworkFolder, done: threading.Event, seconds: float) -> None:
-        """The call that was held fails if it is one of these, and so do 5 % of those that follow."""
-        net.tell(fail={"ops": ops, "rate": 0.05, "errors": ["EIO", "ESTALE"]}, release=True)
-        done.wait()
+        futures.wait([run], seconds)
+        net.start_server()
 
     return strike
 
 
-FAULTS = {
-    "server killed, restarted": kill,
-    "server stopped": stop,
+def stop(seconds: float) -> Strike:
+    def strike(net: NetworkFolder, run: Run) -> None:
+        with net.stopped():
+            net.tell(release=True)
+            time.sleep(seconds)
+
+    return strike
+
+
+def slow(net: NetworkFolder, run: Run) -> None:
+    net.tell(delay=0.02, release=True)
+    futures.wait([run])
+
+
+def failing(ops: list[str]) -> Strike:
+    def strike(net: NetworkFolder, run: Run) -> None:
+        """The first of these calls fails, and 5 % of those that follow."""
+        net.tell(fail={"ops": ops, "rate": 0.05, "errors": ["EIO", "ESTALE"]}, release=True)
+        futures.wait([run])
+
+    return strike
+
+
+FAULTS: dict[str, Strike] = {
+    "server killed, restarted": kill(1),
+    "server stopped for 3 s": stop(3),
+    "server stopped for 30 s": stop(30),
     "5 % of reads fail": failing(READS),
     "5 % of writes fail": failing(WRITES),
     "20 ms a call": slow,
 }
+CASES = [pytest.param(name, marks=pytest.mark.soak if "30 s" in name else ()) for name in FAULTS]
 
 
-def survive(
-    net: NetworkFolder, stage: str, fault: str, seconds: float, run: Callable[[], tuple[list[int], str]]
-) -> Case:
+def survive(net: NetworkFolder, stage: str, fault: str, run: Callable[[], Ends]) -> Case:
     """Start something until it ends with 0, with a fault at its first start; what that took."""
-    case, codes = Case(), [-1]
-    begun, before = time.monotonic(), net.tell()["failed"]
     net.settle()
-    net.tell(hold=STAGES[stage])
+    case, codes, output = Case(), [-1], ""
+    begun, before = time.monotonic(), net.tell(hold=STAGES[stage])["failed"]
     while any(codes):
-        done = threading.Event()
-        ended: list[tuple[list[int], str]] = []
-
-        def start(done: threading.Event = done, ended: list[tuple[list[int], str]] = ended) -> None:
-            try:
-                ended.append(run())
-            finally:
-                done.set()
-
-        thread = threading.Thread(target=start)
-        thread.start()
-        if case.starts == 0:
-            held = net.held_call(done.is_set)
-            assert held or not ended, f"no call of the stage was seen: {ended[0][1]}"
-            FAULTS[fault](net, done, seconds)
-        thread.join()
+        assert case.starts < STARTS, f"no end after {STARTS} starts: {output}"
+        with futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run)
+            if case.starts == 0:
+                held = net.held_call(running.done)
+                assert held, f"no call of this stage was seen: {running.result()}"
+                FAULTS[fault](net, running)
+        codes, output = running.result()
         net.tell(fail=None, delay=0)
-        codes, output = ended[0]
         case.starts += 1
-        case.output.append(output)
-        case.retries += len(re.findall(r"(?i)retr(?:y|ied)", output))
+        case.retries += len(re.findall("retried", output))
         assert all(code == 0 or code < 0 or code >= 128 for code in codes), f"{codes}, which is not retried: {output}"
-        assert case.starts <= STARTS or not any(codes), f"no end after {STARTS} starts: {output}"
     case.seconds, case.failed = time.monotonic() - begun, net.tell()["failed"] - before
     return case
 
@@ -153,20 +148,20 @@ def calm_preparation(fleet: Fleet, net: NetworkFolder, archive: Path) -> float:
     return time.monotonic() - begun
 
 
-def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> tuple[list[int], str]:
+def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> Ends:
     options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
     options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
     logs = net.home / f"{name}-logs"
     return fleet.wait((fleet.forker.start("trainers.prepare", options, [{}], logs), logs))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", CASES)
 def test_preparation(
     fleet: Fleet, net: NetworkFolder, archive: Path, *, prepared: Path, calm_preparation: float, fault: str,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     name = f"prepare-{list(FAULTS).index(fault)}"
-    case = survive(net, "preparation", fault, 3, lambda: preparing(fleet, net, archive, name))
+    case = survive(net, "preparation", fault, lambda: preparing(fleet, net, archive, name))
     note(record_property, "preparation", fault, case, calm_preparation)
     assert make_archives.contents(net.brick / name / "little") == make_archives.contents(prepared)
 
@@ -192,7 +187,7 @@ def calm(fleet: Fleet, net: NetworkFolder, prepared: Path) -> Calm:
     return Calm(weights(local), time.monotonic() - begun)
 
 
-def training(fleet: Fleet, net: NetworkFolder, name: str) -> tuple[list[int], str]:
+def training(fleet: Fleet, net: NetworkFolder, name: str) -> Ends:
     (net.brick / name).mkdir(exist_ok=True)
     over = {**SETTINGS, "data.dir": str(net.path / "data")}
     return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, **over))
@@ -209,12 +204,12 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("stage", ["training", "checkpoint", "publication"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", CASES)
 def test_training(
     fleet: Fleet, net: NetworkFolder, calm: Calm, *, stage: str, fault: str,
     record_property: Callable[[str, object], None],
 ) -> None:  # fmt: skip
     name = f"{stage}-{list(FAULTS).index(fault)}"
-    case = survive(net, stage, fault, 3, lambda: training(fleet, net, name))
+    case = survive(net, stage, fault, lambda: training(fleet, net, name))
     note(record_property, stage, fault, case, calm.seconds)
     assert same(net.brick / name / "run", calm.weights)
