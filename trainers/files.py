@@ -61,18 +61,21 @@ def retried(action: Callable[[], Result], what: object, *, listed: bool = False,
 
 
 def _retry(action: Callable[[], Result], what: object, existed: bool, error: OSError) -> Result:
-    seconds, begun, pause, looks = patience(), time.monotonic(), FIRST_PAUSE, 1
-    bound = f"retried for up to {seconds:.0f} s" if existed or error.errno in STORAGE else "looking again"
+    seconds, begun, pause = patience(), time.monotonic(), FIRST_PAUSE
+    waits = existed or error.errno in STORAGE
+    looks = 0 if waits else 1  # at errors that are not storage's, in a row
+    bound = f"retried for up to {seconds:.0f} s" if waits else "looking again"
     _enter(f"{what}: {error.strerror or error}; {bound}")
     try:
         while True:
             time.sleep(pause)
-            pause, looks = min(2 * pause, LONGEST_PAUSE), looks + 1
+            pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 return action()
             except OSError as again:
                 passed, error = time.monotonic() - begun, again
                 waits = error.errno in STORAGE or (existed and error.errno not in FULL)
+                looks = 0 if waits else looks + 1
                 if passed >= seconds if waits else looks >= LOOKS:
                     break
     finally:
@@ -246,3 +249,9 @@ def sha256(path: Path) -> str:
 def forget_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
     """Drop what the kernel keeps of an open file, so that the next read asks the storage; `size` 0: to its end."""
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def forget(path: Path) -> None:
+    """Drop what the kernel keeps of a file before a second look at it, if it can be opened."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        forget_cached(file.fileno())

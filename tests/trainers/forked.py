@@ -66,15 +66,21 @@ class Fleet:
     forker: Forker
 
     def start(
-        self, run: Path, world: int, module: str = "trainers.ddp", env: Environment | None = None, **over: Any
+        self,
+        run: Path,
+        world: int,
+        module: str = "trainers.ddp",
+        env: Environment | None = None,
+        logs: Path | None = None,
+        **over: Any,
     ) -> tuple[int, Path]:
-        """Start a run, with more in its environment; `wait` takes what this returns."""
+        """Start a run, with more in its environment, its output below `logs`; `wait` takes what this returns."""
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.trainer.settings(run, **over).items()]
         base = run.parent / "base.yaml"
         base.parent.mkdir(parents=True, exist_ok=True)
         base.write_text("{}\n")
         places = under_horovodrun(world) if module == "trainers.hvd" else under_torchrun(world)
-        logs = run.parent / f"{run.name}-logs"
+        logs = logs or run.parent / f"{run.name}-logs"
         places = [{**place, **(env or {})} for place in places]
         return self.forker.start(module, ["--config", str(base), *options], places, logs), logs
 

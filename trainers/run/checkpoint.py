@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainers import __version__
 from trainers.exits import UserError
-from trainers.files import MISSING, entries, read_json, retried, sha256, sync_folder, unreadable, write_json
+from trainers.files import MISSING, entries, forget, read_json, retried, sha256, sync_folder, unreadable, write_json
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainers.run.tensor_file import Buffer
@@ -123,6 +123,8 @@ def read_checked(path: Path) -> Found:
     try:
         return _check(path)
     except DamagedError:
+        for file in entries(path):
+            forget(file)
         return _check(path)
 
 

@@ -83,7 +83,8 @@ def over_already(config: Config, batch: int) -> str | None:
             f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
     summary = read_json(path / "summary.json")
-    if summary.get("status") != "finished":
+    # Killed between the summary and the report, it still lacks that
+    if summary.get("status") != "finished" or not (path / "report.html").exists():
         return None
     refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
     if summary.get("length") != length_asked(config):

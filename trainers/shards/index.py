@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.files import retried
+from trainers.files import forget, retried
 from trainers.shards import manifest as manifests
 
 INDEX_DTYPE: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<u4"), ("crc32", "<u4")])
@@ -27,6 +27,7 @@ def load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArray
             # First of all: numpy's own errors on a damaged file are of many kinds
             if sound := hashlib.sha256(data).hexdigest() == entry.index_sha256:
                 break
+            forget(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; {manifests.REMEDY}") from None
     if not sound:

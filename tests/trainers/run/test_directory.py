@@ -1,6 +1,7 @@
 """The run directory's lease, restarts and failures, without any training."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from trainers import config
 from trainers.config import Config
 from trainers.exits import ExitError, UserError
-from trainers.run import checkpoint, directory, lease
+from trainers.run import checkpoint, directory, lease, starts
 from trainers.run.directory import RunDirectory
 
 
@@ -51,16 +52,58 @@ def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monk
 
 def test_restarts_without_progress_are_bounded(tmp_path: Path) -> None:
     for _ in range(4):
-        enter(tmp_path)
-    with pytest.raises(ExitError, match=r"3 restarts of .* without a new checkpoint") as caught:
-        enter(tmp_path)
-    assert caught.value.code == 1
+        starts.count(settings(tmp_path))
+    for _ in range(2):
+        with pytest.raises(ExitError, match=r"3 restarts of .* without a new checkpoint") as caught:
+            starts.count(settings(tmp_path))
+        assert caught.value.code == 1
     checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {})
-    enter(tmp_path)
-    for _ in range(3):
+    starts.count(settings(tmp_path))
+    for _ in range(5):
+        starts.count(settings(tmp_path))
         enter(tmp_path).release(stopped=True)  # stopped from outside: no fault of the run
-    enter(tmp_path, seed=9)
-    assert json.loads((tmp_path / "restarts.json").read_text())["count"] == 0
+    starts.count(settings(tmp_path, seed=9))
+    assert json.loads((tmp_path / "restarts" / "none.json").read_text())["count"] == 0
+
+
+def test_an_older_job_does_not_touch_the_newer_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in ("new", "old", "new", "old", "new", "new"):
+        monkeypatch.setenv("TRAINYARD_JOB", job)
+        starts.count(settings(tmp_path))
+    monkeypatch.setenv("TRAINYARD_JOB", "new")
+    with pytest.raises(ExitError, match="3 restarts"):
+        starts.count(settings(tmp_path))
+
+
+def test_where_a_checkpoint_was_step_0_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    folder = tmp_path / "checkpoints"
+    starts.count(settings(tmp_path))
+    assert enter(tmp_path).find_checkpoint() == (None, [])
+    checkpoint.save(folder, 5, {"model": {}}, {})
+    (folder / "step-00000005" / "manifest.json").unlink()
+    for _ in range(2):  # also once it is set aside
+        with pytest.raises(
+            UserError, match=r"this run had one \(damaged-step-00000005 cannot be used\).*resume to never"
+        ):
+            enter(tmp_path).find_checkpoint()
+    (folder / "damaged-step-00000005").rename(folder / "step-00000005")
+    starts.count(settings(tmp_path))
+    shutil.rmtree(folder)  # a snapshot of the claim was restored in part, or someone made room
+    with pytest.raises(UserError, match=r"this run had one \(step-00000005 is gone\)"):
+        enter(tmp_path).find_checkpoint()
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    starts.count(settings(tmp_path, resume="never"))
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])  # its retry
+
+
+def test_a_finished_run_without_its_report_is_not_over(tmp_path: Path) -> None:
+    summary = {"status": "finished", "steps": 5, "top1": 50.0, "length": directory.length_asked(settings(tmp_path))}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert directory.over_already(settings(tmp_path), 128) is None
+    (tmp_path / "report.html").write_text("")
+    assert "is finished: 5 steps" in str(directory.over_already(settings(tmp_path), 128))
 
 
 def test_failure_blocks_the_same_try_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

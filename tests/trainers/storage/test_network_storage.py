@@ -151,7 +151,7 @@ def calm_preparation(fleet: Fleet, net: NetworkFolder, archive: Path) -> float:
 def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> Ends:
     options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
     options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
-    logs = net.home / f"{name}-logs"
+    logs = net.home / f"{name}-prepare-logs"
     return fleet.wait((fleet.forker.start("trainers.prepare", options, [{}], logs), logs))
 
 
@@ -190,7 +190,9 @@ def calm(fleet: Fleet, net: NetworkFolder, prepared: Path) -> Calm:
 def training(fleet: Fleet, net: NetworkFolder, name: str) -> Ends:
     (net.brick / name).mkdir(exist_ok=True)
     over = {**SETTINGS, "data.dir": str(net.path / "data")}
-    return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, **over))
+    # what they print goes to this machine's disk, as in a pod
+    logs = net.home / f"{name}-logs"
+    return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, logs=logs, **over))
 
 
 def same(run: Path, wanted: dict[str, torch.Tensor]) -> bool:
