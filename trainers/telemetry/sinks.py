@@ -78,9 +78,10 @@ class _Log(RotatingFileHandler):
     """A log file that loses lines while storage fails, and is opened again for the next line."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        stream, self.stream = self.stream, None  # type: ignore[assignment]
-        with contextlib.suppress(OSError, AttributeError):
-            stream.close()
+        stream, self.stream = self.stream, None
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()
 
 
 def log_to(path: Path, rank: int) -> None:

@@ -1,7 +1,9 @@
 """A mount whose server does not answer: the run names file and mount, and ends as far as the kernel lets it."""
 
+import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Trainer, ranks_of
@@ -17,13 +19,13 @@ pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
 HANG = 3.0
 
 
-def started(trainer: Trainer, net: NetworkFolder, name: str, processes: int) -> "subprocess.Popen[str]":
-    """A run that writes to the network file system with each step."""
-    (net.brick / name).mkdir()
-    over = {"comm.hang_seconds": HANG, "checkpoint.every_steps": 0, "epochs": 1000}
+def started(trainer: Trainer, run: Path, seen: Path, processes: int = 1, **over: Any) -> "subprocess.Popen[str]":
+    """A run that writes with each step; `seen` is where its directory can be looked at."""
+    run.parent.mkdir(exist_ok=True)
+    over = {"comm.hang_seconds": HANG, "checkpoint.every_steps": 0, "epochs": 1000, **over}
     env = {"STEP_SECONDS": "0.05", "TRAINYARD_GRACE_SECONDS": "2"}
-    process = trainer.start(net.path / name / "run", processes, env, **over)
-    steps = net.brick / name / "run" / "samples" / f"rank-{processes - 1}.jsonl"
+    process = trainer.start(run, processes, env, **over)
+    steps = seen / "samples" / f"rank-{processes - 1}.jsonl"
 
     def trains() -> bool:
         assert process.poll() is None, process.communicate()[0]
@@ -45,7 +47,7 @@ def said(process: "subprocess.Popen[str]", text: str) -> str:
 
 
 def test_the_file_and_its_mount_are_named_while_they_hang(trainer: Trainer, net: NetworkFolder) -> None:
-    process = started(trainer, net, "alone", 1)
+    process = started(trainer, net.path / "alone/run", net.brick / "alone/run")
     with net.stopped():
         line = said(process, "its storage hangs")
         assert f"{net.path / 'alone' / 'run'}/" in line
@@ -58,8 +60,21 @@ def test_the_file_and_its_mount_are_named_while_they_hang(trainer: Trainer, net:
     assert process.returncode == 138
 
 
+def test_a_dataset_that_hangs_is_named(trainer: Trainer, net: NetworkFolder, tmp_path: Path) -> None:
+    shutil.copytree(trainer.data, net.brick / "data")
+    run = tmp_path / "run"
+    process = started(trainer, run, run, **{"data.dir": str(net.path / "data")})
+    with net.stopped():
+        line = said(process, "its storage hangs")
+        assert f"{net.path}/data/train/shard-00000.tar on the mount {net.path} (fuse, faulty)" in line
+        # the run's own storage answers, so the hang is on record
+        patience.wait("no hang.json", (run / "hang.json").exists, patience.still)
+    patience.communicate(process)
+    assert process.returncode == 138
+
+
 def test_the_launcher_ends_although_its_processes_cannot(trainer: Trainer, net: NetworkFolder) -> None:
-    process = started(trainer, net, "launched", 2)
+    process = started(trainer, net.path / "launched/run", net.brick / "launched/run", 2)
     ranks = ranks_of(process)
     with net.stopped():
         code = patience.wait("the launcher does not end", process.poll, patience.still)
