@@ -27,6 +27,7 @@ from trainers.files import MISSING, forget_cached, retried, sha256, sync_folder,
 from trainers.prepare import pictures
 from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
 from trainers.prepare.plan import ShardPlan
+from trainers.prepare.progress import say
 from trainers.prepare.settings import Reencode
 from trainers.prepare.timing import Spent
 from trainers.shards.index import INDEX_DTYPE
@@ -219,6 +220,8 @@ class OpenShard:
         except OSError as error:
             if error.errno in FULL:
                 raise
+            if not self._failed:
+                say(f"{self._tar}: {error.strerror}; written again, and read back in the end")
             self._failed = True
             retried(lambda: self._put_again(parts, offset), self._tar, existed=True)
 

@@ -20,6 +20,7 @@ from forked import Fleet
 from netfs import NetworkFolder, net
 
 from tests.prepare import make_archives
+from trainers.exits import Exit
 from trainers.prepare.build import build
 
 __all__ = ["net"]
@@ -128,7 +129,7 @@ def survive(net: NetworkFolder, stage: str, fault: str, run: Callable[[], Ends])
         codes, output = running.result()
         net.tell(fail=None, delay=0)
         case.starts += 1
-        case.retries += len(re.findall("retried", output))
+        case.retries += len(re.findall("retried|written again", output))
         assert all(code == 0 or code < 0 or code >= 128 for code in codes), f"{codes}, which is not retried: {output}"
     case.seconds, case.failed = time.monotonic() - begun, net.tell()["failed"] - before
     return case
@@ -148,11 +149,11 @@ def calm_preparation(fleet: Fleet, net: NetworkFolder, archive: Path) -> float:
     return time.monotonic() - begun
 
 
-def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str) -> Ends:
+def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str, seconds: float = 120) -> Ends:
     options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
     options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
-    logs = net.home / f"{name}-prepare-logs"
-    return fleet.wait((fleet.forker.start("trainers.prepare", options, [{}], logs), logs))
+    logs, env = net.home / f"{name}-prepare-logs", {"TRAINYARD_STORAGE_SECONDS": str(seconds)}
+    return fleet.wait((fleet.forker.start("trainers.prepare", options, [env], logs), logs))
 
 
 @pytest.mark.parametrize("fault", CASES)
@@ -164,6 +165,19 @@ def test_preparation(
     case = survive(net, "preparation", fault, lambda: preparing(fleet, net, archive, name))
     note(record_property, "preparation", fault, case, calm_preparation)
     assert make_archives.contents(net.brick / name / "little") == make_archives.contents(prepared)
+
+
+def test_storage_that_stays_away_ends_a_preparation_to_be_retried(
+    fleet: Fleet, net: NetworkFolder, archive: Path, prepared: Path
+) -> None:
+    net.settle()
+    net.tell(fail={"ops": ["write"], "path": r"/\.prepare/.*tar", "rate": 1, "errors": ["EIO"]})
+    codes, output = preparing(fleet, net, archive, "away", seconds=1)
+    assert codes == [Exit.STORAGE], output
+    net.settle()
+    codes, output = preparing(fleet, net, archive, "away")
+    assert codes == [0], output
+    assert make_archives.contents(net.brick / "away" / "little") == make_archives.contents(prepared)
 
 
 @dataclass(frozen=True)
