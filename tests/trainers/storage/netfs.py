@@ -80,7 +80,8 @@ class NetworkFolder:
         with ExitStack() as stack:
             stack.callback(self.kill_server)
             self.start_server()
-            options = ["--attribute-timeout=1", "--entry-timeout=1", "--volfile-id=client"]
+            # No cache of content, which would answer for a server that is stopped
+            options = ["--attribute-timeout=1", "--entry-timeout=1", "--direct-io-mode=enable"]
             client = self._gluster("client", *options, str(self.mount))
             # Undone in reverse: first the client, so that every hung call returns an error; then what used it
             stack.callback(lambda: unmount(self.mount))
