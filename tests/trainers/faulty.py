@@ -17,7 +17,7 @@ BEFORE, AFTER = "before", "after"
 LOOP, DIRECTORY, WRITER = "trainers.training.loop", "trainers.run.directory", "trainers.run.checkpoint_writer"
 
 # Every point of a run's life, in order: the function, as its caller finds it, and its begin or end. FIRST are reached
-# by rank 0 alone, LATER only by a start that resumes.
+# by rank 0 alone, LATER only by a start that resumes, STEPWISE in each step.
 POINTS = {
     "counting": ("trainers.run.starts", "count", BEFORE),
     "counted": ("trainers.run.starts", "count", AFTER),
@@ -62,6 +62,7 @@ FIRST = {
     "pruning", "publishing", "published", "summarized", "reported", "released",
 }  # fmt: skip
 LATER = {"loading", "loaded"}
+STEPWISE = {"reading", "step", "forward", "updating", "stepped", "flushed"}
 
 
 def cuda() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exits import FINISHED_FIRST, FULL, Exit, ExitError
+from trainers.exits import FINISHED_FIRST, FULL, STORAGE, ExitError, cause_of
 from trainers.files import StorageError
 from trainers.run.checkpoint import NotOursError, State, always, prune, steps, write
 from trainers.run.tensor_file import Buffer, Source, copy
@@ -90,7 +90,7 @@ class Writer:
             error, self._error = self._error, None
             if not isinstance(error, OSError | StorageError):
                 raise error
-            code = error.code if isinstance(error, StorageError) else Exit.FAILED
+            code = error.code if isinstance(error, StorageError) else cause_of(error).code
             raise ExitError(self._words(error), code) from error
 
     def _copy_from_gpu(self, now: list[Source], later: list[Source]) -> None:
@@ -139,7 +139,7 @@ class Writer:
 
     def _words(self, error: OSError | StorageError) -> str:
         """What went wrong, what is left, and what to do about it."""
-        if isinstance(error, StorageError):
+        if isinstance(error, StorageError) or error.errno in STORAGE:
             return f"a checkpoint cannot be written: {error}"
         reason = error.strerror or str(error)
         if error.errno in FULL:

@@ -80,6 +80,22 @@ def test_a_read_works_without_a_call_more_than_it_needs(prepared, monkeypatch):
     assert (count, calls) == (["pread"], [])
 
 
+def test_a_handle_that_went_bad_is_replaced_once(prepared, tmp_path, monkeypatch):
+    """As after a server that failed over: the handle from before gives nothing, the file itself is sound."""
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    shards, calm = open_split(out, "train"), open_split(prepared, "train")
+    shards.read(0)
+    path, before = out / "train/shard-00000.tar", tmp_path / "before"
+    path.rename(before)
+    shutil.copy(before, path)
+    os.truncate(before, 0)
+    assert shards.read(1) == calm.read(1)
+    failing(monkeypatch, "shard-00000.tar", calls := [])
+    assert shards.read(2)
+    assert calls == ["pread"]
+
+
 def test_all_threads_survive_one_reopening(prepared, monkeypatch):
     shards, calm = open_split(prepared, "train"), open_split(prepared, "train")
     wanted = [calm.read(i) for i in range(100)]

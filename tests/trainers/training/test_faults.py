@@ -15,7 +15,7 @@ import faulty
 import pytest
 import torch
 from conftest import ROOT, environment
-from faulty import CODES, FIRST, LATER, POINTS
+from faulty import CODES, FIRST, LATER, POINTS, STEPWISE
 from forked import Fleet
 
 from tests import patience
@@ -104,7 +104,8 @@ def test_a_crash_while_torch_is_loaded_is_counted_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("point", "action"),
     [("connecting", "cuda"), ("step", "cuda"), ("validating", "cuda"), ("copied", "cuda"), ("leaving", "cuda"),
-     ("connecting", "nccl"), ("begun", "nccl"), ("left", "nccl"), ("opening", "stale"), ("entering", "stale")],
+     ("connecting", "nccl"), ("begun", "nccl"), ("left", "nccl"), ("opening", "stale"), ("entering", "stale"),
+     ("copied", "stale")],
 )  # fmt: skip
 def test_what_may_heal_is_retried_wherever_it_happens(
     fleet: Fleet, tmp_path: Path, undisturbed: Path, point: str, action: str
@@ -206,7 +207,8 @@ def test_two_hundred_kills_and_faults(fleet: Fleet, tmp_path: Path, undisturbed2
             point = draw.choice(anywhere if done < 200 else [""])
             action = draw.choice(["kill", "kill", "cuda", "nccl", "stale"])
             rank = 0 if point in FIRST else draw.randrange(2)
-            fault = f"{point} {action} {rank} {draw.randrange(1, 4)}" if point else ""
+            hit = draw.randrange(1, 4) if point in STEPWISE else 1
+            fault = f"{point} {action} {rank} {hit}" if point else ""
             codes, output = start(fleet, run, fault, 2, **ENDLESS)
             print(done, fault, codes, flush=True)
             assert set(codes) <= {0, 138, CODES[action]}, f"{fault}: {output}"
