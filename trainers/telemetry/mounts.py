@@ -1,7 +1,8 @@
 """Names calls to storage that do not return, and their mounts, without touching any file system but /proc.
 
 A call on a mount whose server does not answer waits in the kernel. On NFS only a signal that kills ends it; on FUSE
-(GlusterFS, JuiceFS, s3fs, ...) nothing does, once the client has taken the request.
+(GlusterFS, JuiceFS, s3fs, ...) nothing does, once the client has taken the request. Which state such a thread shows
+(proc(5): D or S) differs between file systems, so threads are told by the file that their call names.
 """
 
 import contextlib
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
-UNINTERRUPTIBLE = "D"  # proc(5): state of a thread that waits in the kernel, usually for storage
 ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}  # proc(5), mountinfo
 
 
@@ -39,26 +39,28 @@ def mount_of(path: Path | str, table: Path = Path("/proc/self/mountinfo")) -> Mo
 
 
 def blocked_files() -> dict[int, str]:
-    """Files that threads of this process wait for in the kernel, by thread; "" where the call does not show which."""
+    """Files in whose calls threads of this process wait in the kernel just now, by thread."""
     found = {}
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
-            if (task / "stat").read_text().rpartition(")")[2].split()[0] == UNINTERRUPTIBLE:
-                found[int(task.name)] = _file_of((task / "syscall").read_text().split()[1:3])
+            call = (task / "syscall").read_text().split()  # `running`, or number and arguments
+            if path := _file_of([int(argument, 16) for argument in call[1:3]]):
+                found[int(task.name)] = path
     return found
 
 
-def _file_of(arguments: list[str]) -> str:
-    """The file that a system call's first arguments name: the first as an open file, or either as a path."""
-    values = [int(argument, 16) for argument in arguments]
-    with contextlib.suppress(OSError, IndexError):
-        return str(Path(f"/proc/self/fd/{values[0]}").readlink())
-    for value in values:
+def _file_of(arguments: list[int]) -> str:
+    """The file that a call's first two arguments name: the first as an open file, or either as a path; "" if none."""
+    for descriptor in arguments[:1]:
+        with contextlib.suppress(OSError, OverflowError):
+            name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            return name if name.startswith("/") and not name.startswith("/dev/") else ""  # else a socket, a terminal
+    for address in arguments:
         # read through the kernel: a number that is no address is then an error and not a crash
         with contextlib.suppress(OSError, OverflowError), Path("/proc/self/mem").open("rb", buffering=0) as memory:
-            memory.seek(value)
+            memory.seek(address)
             text = (memory.read(LONGEST_PATH) or b"").partition(b"\0")[0]
-            if text.startswith(b"/"):
+            if len(text) > 1 and text.startswith(b"/"):
                 return os.fsdecode(text)
     return ""
 

@@ -74,6 +74,8 @@ class Watchdog:
         self._ended = threading.Event()
         self._looked: dict[int, Heartbeat] = {}
         self._next_look = seconds / 2
+        self._blocked: dict[tuple[int, str], float] = {}
+        self._storage = ""
         self._files = Files(directory, self._rank)
         self._answers = Answers(self._rank, strategy.gather_objects, self._heartbeat)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -102,6 +104,7 @@ class Watchdog:
             passed = min(time.monotonic() - last, 4 * self._interval)
             self._waited = self._waited + passed if now.number == number else 0.0
             number, last = now.number, time.monotonic()
+            self._storage = self._hung_storage()
             self._files.offer(self._heartbeat())
             if not self._seconds or self._waited < self._seconds / 2:
                 self._looked, self._next_look = {}, self._seconds / 2
@@ -164,16 +167,23 @@ class Watchdog:
         }  # fmt: skip
         if self._seconds and waited >= self._seconds / 2:
             beat["stack"] = stack_of(self._main)
-            if storage := self._storage(waited):
-                beat["storage"] = storage
+            if self._storage:
+                beat["storage"] = self._storage
         return beat
 
-    def _storage(self, waited: float) -> str:
+    def _hung_storage(self) -> str:
         """The call to storage that does not return, in words: the heartbeat's own, or that of any thread here."""
+        if not self._seconds or self._waited < self._seconds / 2:
+            self._blocked = {}
+            return ""
         path, seconds = self._files.stuck()
         if seconds >= self._seconds / 2:
             return mounts.describe(path, seconds)
-        return next((mounts.describe(path, waited) for path in mounts.blocked_files().values() if path), "")
+        now = time.monotonic()
+        self._blocked = {key: self._blocked.get(key, now) for key in mounts.blocked_files().items()}
+        # A call that is seen at several looks: any may be at a file just now
+        late = [path for (_, path), since in self._blocked.items() if now - since >= self._seconds / 4]
+        return mounts.describe(late[0], self._waited) if late else ""
 
 
 def _quietly(action: Callable[[], None]) -> None:
