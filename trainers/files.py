@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import sys
 import threading
 import time
@@ -111,13 +112,16 @@ def _say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def atomic(path: Path, *, durable: bool = True, via: Path | None = None) -> Iterator[BinaryIO]:
     """Open a file for writing that takes its name when the block ends without an error; else nothing of it is left.
 
     A reader, or a crash at any moment, sees the old content or the new, never a part. Without `durable` the new content
-    may be lost in a crash of the machine. Raises OSError.
+    may be lost in a crash of the machine. It is written in the folder `via`, if one is given, and else beside the file.
+    Raises OSError.
     """
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{threading.get_native_id()}.tmp")
+    # Pods may share a host's name and a process id
+    name = f".{path.name}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = (via or path.parent) / name
     try:
         with temporary.open("wb") as file:
             yield file
@@ -131,14 +135,14 @@ def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+def write_atomically(path: Path, data: bytes, *, durable: bool = True, via: Path | None = None) -> None:
     """Write a file whole (`atomic`); raises OSError, and StorageError.
 
     What need not be durable is not retried either.
     """
 
     def write() -> None:
-        with atomic(path, durable=durable) as file:
+        with atomic(path, durable=durable, via=via) as file:
             file.write(data)
 
     if durable:
@@ -147,9 +151,9 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         write()
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, via: Path | None = None) -> None:
     """Write a value as JSON, atomically; raises OSError, and StorageError."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode(), via=via)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -55,6 +55,8 @@ class Options:
     wait_seconds: float = 3600.0
     progress_seconds: float = 5.0
     patience: Patience | None = None
+    # Shards whose files have their sizes and not their content, by the tar's name: they are replaced
+    rebuild: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
 def _build(config: Config, options: Options) -> Manifest | None:
     """Prepare the folder, once; raises OSError where storage fails."""
     work = config.out / WORK
-    if manifest := _complete(config, look_only=True):
+    if not options.rebuild and (manifest := _complete(config, look_only=True)):
         return manifest
     for folder in (work, *(config.out / split for split in SPLITS)):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(work, options), beating(config.out):
-        return _complete(config) or _prepare(config, options)
+        return (None if options.rebuild else _complete(config)) or _prepare(config, options)
 
 
 def _count_finished(root: Path, default: int) -> int:
@@ -244,14 +246,15 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
     """Make the shards of this part that are not finished yet, several requests at a time."""
     mine = plan.shards[options.part :: options.parts]
     _remove_rubbish(job, mine, alone=options.parts == 1)
-    todo = [shard for shard in mine if finished(job, shard) is None]
+    todo = [shard for shard in mine if f"{shard.stem}.tar" in options.rebuild or finished(job, shard) is None]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo)} of {len(mine)} shards are finished from before and kept")
     if not todo:
         return
     _check_space(job.root, todo)
-    # A damaged folder must not look complete while its shards are rebuilt
-    if manifests.exists(job.root):
+    # A folder that lacks files must not look complete while they are made: trainers wait then. Where only content is
+    # damaged they go on: files are replaced whole, by what their manifest promises.
+    if manifests.exists(job.root) and manifests.wrong_files(job.root, manifests.load(job.root)):
         (job.root / manifests.FILE).unlink(missing_ok=True)
         sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)

@@ -11,6 +11,7 @@ from scratch.
 import errno
 import json
 import os
+import secrets
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -108,7 +109,9 @@ class OpenShard:
 
     def __init__(self, job: Job, plan: ShardPlan, spent: Spent) -> None:
         self.job, self.plan, self._spent = job, plan, spent
-        stem = job.work / f"{plan.split}-{plan.number:05d}.{os.uname().nodename}-{os.getpid()}"
+        # Pods may share a host's name and a process id
+        unique = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
+        stem = job.work / f"{plan.split}-{plan.number:05d}.{unique}"
         self._tar, self._index, self._second = (Path(f"{stem}.{end}.tmp") for end in ("tar", "npy", "two"))
         self._lock = threading.Lock()
         # Name and cause of each picture that cannot be decoded

@@ -16,14 +16,26 @@ import contextlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainers import __version__
 from trainers.exits import UserError
-from trainers.files import MISSING, entries, forget, read_json, retried, sha256, sync_folder, unreadable, write_json
+from trainers.files import (
+    MISSING,
+    StorageError,
+    entries,
+    forget,
+    read_json,
+    retried,
+    sha256,
+    sync_folder,
+    unreadable,
+    write_json,
+)
+from trainers.run import fence, storage
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainers.run.tensor_file import Buffer
@@ -32,6 +44,7 @@ NAME = re.compile(r"step-(\d{8,})")
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
 READABLE = (2, 3)
 SUFFIX = ".safetensors"
+ASIDE = ("damaged", "late", "left")  # why a checkpoint was set aside, as its name begins
 
 State = dict[str, Any]  # file stem -> tree of tensors
 
@@ -75,39 +88,46 @@ def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Call
     buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
         copy(buffers[name].fit(tree))
-    return write(folder, step, buffers, meta, ours)
+    return write(folder, step, buffers, meta, ours=ours)
 
 
 def write(
-    folder: Path, step: int, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool]
+    folder: Path,
+    step: int,
+    buffers: "dict[str, Buffer]",
+    meta: dict[str, Any],
+    *,
+    ours: Callable[[], bool] = always,
+    staging: Path | None = None,
 ) -> Path:
     """Write the copied tensors, again while the storage fails; `ours` is asked last.
 
+    They are written in the folder `staging` (that of the lease, which goes with it), and without one beside the others.
     After an error nothing half-written is left. Raises NotOursError, OSError and StorageError.
     """
-    final = retried(lambda: _write(folder, step, buffers, meta, ours), folder / f"step-{step:08d}")
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step-{step:08d}"
+    retried(lambda: _write(final, buffers, {"step": step, **meta}, ours, staging or folder), final)
     retried(lambda: sync_folder(folder), folder)
     return final
 
 
 def _write(
-    folder: Path, step: int, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool]
-) -> Path:
-    final = folder / f"step-{step:08d}"
-    temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
+    final: Path, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool], staging: Path
+) -> None:
+    temporary = staging / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
-        temporary.mkdir(parents=True)
+        temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
-        write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
+        write_json(temporary / "manifest.json", {"format": FORMAT, **meta, "files": files})
         if not ours():
             raise NotOursError
-        if final.exists():
-            _discard(final)
-        temporary.rename(final)
-    except BaseException:
+        fence.publish_folder(storage, temporary, final, "manifest.json")
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError | StorageError) and not ours():
+            raise NotOursError from None
         raise
-    return final
 
 
 class DamagedError(Exception):
@@ -194,31 +214,40 @@ def at(path: Path) -> Found:
         raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({damage}); use another, or auto") from None
 
 
-def holder(path: Path) -> str:
-    """Who held the run directory's lease when a checkpoint was written; empty if that is not known."""
-    return str(read_json(path / "manifest.json").get("holder", ""))
-
-
-def score(folder: Path, step: int, top1: float) -> None:
+def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> None:
     """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1})
+    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1}, via=staging)
 
 
-def prune(folder: Path, keep_last: int, keep_best: int = 0) -> None:
-    """Remove all but the newest checkpoints and those with the highest scores, and what interrupted writes left."""
+def prune(folder: Path, keep_last: int, keep_best: int = 0, staging: Path | None = None) -> None:
+    """Remove all but the newest checkpoints and those with the highest scores."""
     saved = steps(folder)
     scores = read_json(folder / "scores.json")
     ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
     for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):
-        _discard(path)
-    for path in folder.glob(".step-*"):
+        _discard(path, staging or folder)
+
+
+def tidy(folder: Path, keep: int) -> None:
+    """Remove what interrupted writes left, and of the checkpoints that were set aside all but the `keep` newest a kind.
+
+    Only for who has just taken the run directory: no other process writes there.
+    """
+    for path in folder.glob(".step-*"):  # by a version that wrote beside the checkpoints
         shutil.rmtree(path, ignore_errors=True)
+    for kind in ASIDE:
+        for path in _by_age(folder.glob(f"{kind}-step-*"))[: -keep or None]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _discard(path: Path) -> None:
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def _discard(path: Path, staging: Path) -> None:
     """Remove a folder; it loses its name first, so that half of it is never taken for a checkpoint."""
-    trash = path.with_name(f".{path.name}.trash")
+    trash = staging / f".{path.name}.trash"
     shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)

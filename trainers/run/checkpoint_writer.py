@@ -27,13 +27,24 @@ class Writer:
     """Writes checkpoints on a separate thread; training waits only while tensors are copied."""
 
     def __init__(
-        self, folder: Path, keep_last: int, keep_best: int = 0, ours: Callable[[], bool] = always, holder: str = ""
+        self,
+        folder: Path,
+        keep_last: int,
+        keep_best: int = 0,
+        *,
+        ours: Callable[[], bool] = always,
+        holder: str = "",
+        staging: Path | None = None,
     ) -> None:
-        """`ours` says whether the folder may still be written to; `holder` names who writes, in the manifests."""
+        """`ours` says whether the folder may still be written to; `holder` names who writes, in the manifests.
+
+        Checkpoints are written in `staging` (the lease's folder) until they are whole.
+        """
         self._folder = folder
         self._keep = keep_last, keep_best
         self._ours = ours
         self._holder = holder
+        self._staging = staging
         self._buffers: dict[str, Buffer] = {}
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
@@ -126,9 +137,10 @@ class Writer:
             later.clear()
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-            write(self._folder, step, self._buffers, {**meta, "holder": self._holder}, self._ours)
+            meta = {**meta, "holder": self._holder}
+            write(self._folder, step, self._buffers, meta, ours=self._ours, staging=self._staging)
             if self._ours():
-                prune(self._folder, *self._keep)
+                prune(self._folder, *self._keep, self._staging)
         except NotOursError:
             pass  # the next vote ends this run, on all processes at the same step
         except BaseException as error:

@@ -5,6 +5,7 @@ import logging
 import math
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 from trainers.config import Config
 from trainers.config.plan import resolve_global_batch
@@ -12,7 +13,7 @@ from trainers.exits import Exit, ExitError, UserError, cause_of
 from trainers.parallel.environment import Place
 from trainers.run import starts
 from trainers.run.directory import record_failure
-from trainers.run.lease import TakenOverError
+from trainers.run.owner import TakenOverError, of_another_job
 
 log = logging.getLogger("trainers")
 
@@ -54,7 +55,7 @@ def meaning(config: Config, place: Place, error: Exception) -> UserError | ExitE
 def record(config: Config, error: UserError | ExitError) -> None:
     """Record a failure in the run directory, unless that is another job's by now."""
     code = Exit.CONFIG if isinstance(error, UserError) else error.code
-    if isinstance(error, TakenOverError) or code == Exit.STOPPED:
+    if isinstance(error, TakenOverError) or code == Exit.STOPPED or of_another_job(Path(config.run.dir)):
         return
     if code == Exit.CONFIG:
         record_failure(config, str(error), code, {} if isinstance(error, UserError) else error.details)

@@ -17,7 +17,7 @@ from trainers.config import Config, fingerprint
 from trainers.exits import STORAGE, Exit, ExitError, UserError
 from trainers.files import StorageError, entries, peek_json, read_json, retried, write_json
 from trainers.run import checkpoint
-from trainers.run.lease import job_name
+from trainers.run.owner import job_name
 
 NONE = "none"  # no checkpoint, no job
 FAILURE = "last_failure.json"

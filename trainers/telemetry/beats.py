@@ -30,8 +30,8 @@ Addressed = tuple[str, int, str]  # address, port, token
 class Files:
     """Heartbeats in files, `heartbeats/rank-R.json`, written and read on a thread of its own."""
 
-    def __init__(self, directory: Path, rank: int) -> None:
-        self._folder, self._rank = directory / "heartbeats", rank
+    def __init__(self, directory: Path, rank: int, staging: Path | None) -> None:
+        self._folder, self._rank, self._staging = directory / "heartbeats", rank, staging
         self._changed = threading.Condition()
         self._offered: Heartbeat | None = None
         self._closed = False
@@ -87,11 +87,10 @@ class Files:
                 return
 
     def _write(self, path: Path, beat: Heartbeat) -> None:
-        """Write a heartbeat, without fsync, since only the living read it; a full or failing disk costs no run."""
+        """Write a heartbeat; a full or failing disk costs no run."""
         self._call = path, time.monotonic()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, (json.dumps(beat) + "\n").encode(), durable=False)
+            replace(path, beat, self._staging)
         except OSError as error:
             log.warning("heartbeat: %s", error)
         finally:
@@ -172,6 +171,17 @@ def own_address() -> tuple[socket.AddressFamily, str]:
         return family, str(place[0])
     except OSError:
         return socket.AF_INET, "127.0.0.1"
+
+
+def replace(path: Path, value: Any, staging: Path | None) -> None:
+    """Write JSON by way of `staging` (the lease's folder), unless another job has the run directory; raises OSError.
+
+    Without fsync, since only the living read it.
+    """
+    if staging and not staging.is_dir():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False, via=staging)
 
 
 def last_alive(directory: Path, before: float) -> float:

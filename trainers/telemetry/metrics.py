@@ -40,13 +40,16 @@ def read_events(path: Path) -> list[Event]:
     return events
 
 
-def rewind(path: Path, step: int, validated: int) -> int:
-    """Drop the events after `step`, which a run that resumes there will repeat; returns the number of steps dropped."""
+def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -> int:
+    """Drop the events after `step`, which a run that resumes there will repeat; returns the number of steps dropped.
+
+    The file is replaced, by way of `staging`: what an older process still appends goes to a file without a name.
+    """
     events = read_events(path)
     if not events:
         return 0
     kept = [event for event in events if _before(event, step, validated)]
-    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode())
+    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
     return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -84,12 +84,16 @@ class _Log(RotatingFileHandler):
                 stream.close()
 
 
-def log_to(path: Path, rank: int) -> None:
-    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds."""
+def log_to(path: Path, rank: int, ours: Callable[[], bool]) -> None:
+    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds.
+
+    Once the run directory is not `ours` any more, nothing is written.
+    """
     folder = path / "logs"
     retried(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
     handler = retried(lambda: _Log(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1), folder)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(lambda _: ours())
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

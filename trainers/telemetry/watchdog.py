@@ -10,7 +10,6 @@ The thread that watches touches no file system but /proc: where storage hangs it
 file and its mount.
 """
 
-import json
 import logging
 import os
 import socket
@@ -23,9 +22,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainers.exits import Exit, write_termination_message
-from trainers.files import write_atomically
 from trainers.telemetry import flight, mounts
-from trainers.telemetry.beats import Answers, Files, Heartbeat
+from trainers.telemetry.beats import Answers, Files, Heartbeat, replace
 from trainers.telemetry.hang import Missing, hang_message, not_arrived, stack_of
 
 log = logging.getLogger("trainers")
@@ -62,8 +60,9 @@ class Watchdog:
     Every process of the run creates it at the same place: they exchange their addresses.
     """
 
-    def __init__(self, directory: Path, strategy: Ranked, seconds: float) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, strategy: Ranked, seconds: float, staging: Path | None = None) -> None:
+        """Files are written by way of `staging` (the lease's folder): without the lease they are no more."""
+        self._directory, self._staging = directory, staging
         self._rank, self._world = strategy.rank, strategy.world
         self._seconds = seconds
         self._interval = min(LONGEST_INTERVAL, seconds / 8) if seconds else LONGEST_INTERVAL
@@ -76,7 +75,7 @@ class Watchdog:
         self._next_look = seconds / 2
         self._blocked: dict[tuple[int, str], float] = {}
         self._storage = ""
-        self._files = Files(directory, self._rank)
+        self._files = Files(directory, self._rank, staging)
         self._answers = Answers(self._rank, strategy.gather_objects, self._heartbeat)
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self.beat("start", 0)
@@ -147,7 +146,7 @@ class Watchdog:
         last_words = (
             lambda: flight.write(self._directory, self._rank),
             lambda: log.error("%s\n%s", message, "\n".join(stack)),
-            lambda: write_atomically(self._directory / "hang.json", (json.dumps(note) + "\n").encode(), durable=False),
+            lambda: replace(self._directory / "hang.json", note, self._staging),
         )
         # Each on its own: the first may wait for a lock of NCCL's, the others for storage
         threads = [threading.Thread(target=_quietly, args=(word,), daemon=True) for word in last_words]

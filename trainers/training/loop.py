@@ -25,7 +25,7 @@ from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
 from trainers.parallel.environment import Place
 from trainers.run import checkpoint, publish
 from trainers.run.directory import record_failure
-from trainers.run.lease import TakenOverError
+from trainers.run.owner import TakenOverError
 from trainers.run.result import Result
 from trainers.training import schedule
 from trainers.training.loss import loss_sum
@@ -159,7 +159,7 @@ def learning_rate(t: Trainer, step: int) -> float:
 
 def wish(t: Trainer) -> int:
     """What this process asks for next; all processes carry out the strongest wish among them."""
-    if t.strategy.first and t.records.directory.lost(every=1.0):
+    if t.strategy.first and t.records.directory.lost():
         return LEASE_LOST
     if t.progress.stop:
         return STOP
@@ -208,7 +208,8 @@ def validate(t: Trainer) -> Result:
         end_early(t, result)
     t.progress.validated = epoch
     if t.strategy.first and t.config.checkpoint.keep_best:
-        checkpoint.score(records.directory.checkpoints, step, result.top1)
+        with records.directory.fenced():
+            checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
     records.recorder.validated(step, epoch, result)
     return result
 
@@ -259,7 +260,7 @@ def facts(t: Trainer) -> dict[str, object]:
 
 def check_lease(t: Trainer) -> None:
     """Raise TakenOverError, before writing, if another job has taken the run directory."""
-    lost = t.strategy.first and t.records.directory.lost()
+    lost = t.strategy.first and not t.records.directory.held()
     if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
         end_early(t, LEASE_LOST)
 
@@ -282,10 +283,13 @@ def finish(t: Trainer) -> None:
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
             if t.strategy.first:
-                publish.publish(weights, path / "published", records.recorder.provenance(result))
+                staging = records.directory.staging
+                with records.directory.fenced():
+                    publish.publish(weights, path / "published", records.recorder.provenance(result), staging)
         if t.strategy.first:
             records.recorder.summarize("finished", step, t.progress.validated, result)
-            report.write(path)
+            with records.directory.fenced():
+                report.write(path, records.directory.staging)
             records.directory.release()
             records.recorder.close()
     leave(t)

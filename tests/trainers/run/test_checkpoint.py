@@ -114,6 +114,8 @@ def test_interrupted_write_is_no_checkpoint(tmp_path: Path) -> None:
     assert found is not None
     assert found.step == 10
     checkpoint.prune(tmp_path, 1)
+    assert leftover.exists(), "another process may be writing it"
+    checkpoint.tidy(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
 
 
