@@ -4,9 +4,7 @@ scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 """
 
 import argparse
-import hashlib
-import os
-import socket
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -108,7 +106,6 @@ def ready(pod: dict | None) -> bool:
 def start(namespace: str, pod: dict) -> None:
     """Create a pod and wait until it is ready; raises KubeError with what it waits for when that takes too long."""
     name = pod["metadata"]["name"]
-    remove(namespace, name, 60)
     kube.create("pods", namespace, pod)
     fits, state = kube.until("pods", namespace, name, ready, 120)
     phase = (state or {}).get("status", {}).get("phase", "gone")
@@ -119,18 +116,23 @@ def start(namespace: str, pod: dict) -> None:
         raise KubeError(f"pod/{name} is {phase}, not ready: {'; '.join(causes) or 'see kubectl describe pod'}")
 
 
-def remove(namespace: str, name: str, seconds: float) -> None:
-    """Delete a pod, if it is there, and wait until it is gone; raises KubeError when that takes too long."""
-    kube.delete("pods", namespace, name)
-    gone, _ = kube.until("pods", namespace, name, lambda pod: pod is None, seconds) if seconds else (True, None)
-    if not gone:
-        raise KubeError(f"pod/{name} of another fetch is still there after {seconds:.0f} s: kubectl delete pod {name}")
-
-
 def pod_name(claim: str) -> str:
-    """Return the name of this user's pod for a claim: what it left is replaced, and nobody else's."""
-    mine = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:8]
-    return f"{f'fetch-{claim}'[:54].rstrip('-.')}-{mine}"
+    """A name that no other fetch has, also not one of the same claim by someone else."""
+    return f"fetch-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
+
+
+def unpack(command: list[str], environment: dict[str, str], destination: Path) -> str:
+    """Unpack the tar that a command sends; returns what went wrong, if anything.
+
+    As root, too, files get this user as their owner and the usual modes: those on the claim are the pods'.
+    """
+    here = ["tar", "-C", str(destination), "--no-same-owner", "--no-same-permissions", "-xf", "-"]
+    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads would fill, and stop the sender
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as sender:
+            unpacked = subprocess.run(here, stdin=sender.stdout, check=False)
+        errors.seek(0)
+        said = errors.read()[-4000:].decode(errors="replace").strip()
+    return (said or "could not be unpacked here") if sender.returncode or unpacked.returncode else ""
 
 
 def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
@@ -141,17 +143,10 @@ def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     try:
         start(namespace, reader_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
-        # As root too, files belong to who fetches them, and none is set-uid
-        unpack = ["tar", "-C", str(destination), "--no-same-owner", "--no-same-permissions", "-xf", "-"]
-        with tempfile.TemporaryFile() as said:  # a pipe that nobody reads meanwhile could fill up
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, env=environment) as sender:
-                unpacked = subprocess.run(unpack, stdin=sender.stdout, check=False)
-            said.seek(0)
-            error = said.read().decode(errors="replace").strip()
-        if sender.returncode or unpacked.returncode:
-            raise KubeError(f"{path} on claim {what.claim}: {error or 'could not be unpacked here'}")
+        if error := unpack(command, environment, destination):
+            raise KubeError(f"{path} on claim {what.claim}: {error}")
     finally:
-        remove(namespace, pod, 0)
+        kube.delete("pods", namespace, pod)
 
 
 def main() -> int:
