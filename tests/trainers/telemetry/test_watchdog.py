@@ -18,7 +18,7 @@ from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 from forked import Fleet
 
 from tests import patience
-from trainers.telemetry import beats, hang
+from trainers.telemetry import beats, hang, mounts
 
 pytestmark = pytest.mark.takes(20)
 
@@ -173,6 +173,24 @@ def test_a_rank_that_waits_for_its_gpu_is_among_the_waiting() -> None:
     assert seen[0].endswith(" waits .cpu")
     assert seen[1].endswith(" works .sleep")
     assert [hang.in_collective([line]) for line in seen] == [True, False]
+
+
+def test_what_waits_for_no_file_is_not_taken_for_storage_that_hangs(tmp_path: Path) -> None:
+    """Sleeping has a small number as its first argument, which is that of an open file, too; a FIFO is a file."""
+    os.mkfifo(tmp_path / "fifo")
+    threads = [
+        threading.Thread(target=time.sleep, args=(1.0,)),
+        threading.Thread(target=threading.Event().wait, args=(1.0,)),
+        threading.Thread(target=lambda: (tmp_path / "fifo").open("rb").close()),
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    found = mounts.blocked_files()
+    (tmp_path / "fifo").open("wb").close()
+    for thread in threads:
+        thread.join()
+    assert found == {threads[2].native_id: str(tmp_path / "fifo")}
 
 
 def test_ranks_ask_each_other_without_storage() -> None:
