@@ -201,6 +201,27 @@ def test_a_lost_or_cut_shard_is_made_again(archive, prepared, tmp_path, capsys):
     assert "kept" in capsys.readouterr().err
 
 
+def test_what_storage_took_and_did_not_keep_is_found_and_written_again(archive, prepared, tmp_path, monkeypatch, capfd):
+    """A write fails, its second try is said to succeed, and nothing of it is there; no file system does so at will."""
+    write, calls = writer._write_all, []
+
+    def lying(descriptor, parts, offset):
+        calls.append(offset)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if len(calls) > 2:
+            write(descriptor, parts, offset)
+
+    monkeypatch.setattr(writer, "_write_all", lying)
+    out = tmp_path / "little"
+    build(config(archive, out, workers=1))
+    assert contents(out) == contents(prepared)
+    said = capfd.readouterr().err
+    assert "Input/output error; written again" in said
+    assert "what was written is not there after a failure" in said
+    assert "finished shards are kept" in said
+
+
 def test_sigterm_ends_143_and_says_how_to_resume(server, tmp_path):
     server.delay = 0.2
     process = subprocess.Popen(command(tmp_path / "x", f"{server.url}/archive.zip"), stderr=subprocess.PIPE, text=True)
