@@ -43,3 +43,16 @@ def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with ranks.slots(mark.args[0]):
         yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the tables to which tests gave rows: `record_property("table", (heading, row))`."""
+    tables: dict[str, list[str]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "table" and getattr(report, "when", "") == "call":
+                    tables.setdefault(value[0], []).append(value[1])
+    for heading, rows in tables.items():
+        terminalreporter.write_sep("-", "measured")
+        terminalreporter.write_line("\n".join([heading, *rows]))

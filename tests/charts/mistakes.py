@@ -50,6 +50,13 @@ MISTAKES = {
         helm.at("dataset.source.url", "https://ada:secret@data.example.com/pets.zip"),
         "name a Secret with the key netrc in global.secrets.http.existingSecret",
     ),
+    "a signature in the URL": Mistake(
+        helm.at("dataset.source.url", "https://data.example.com/pets.zip?X-Amz-Expires=600&X-Amz-Signature=0123"),
+        "the whole of it as the key url of the Secret in global.secrets.http.existingSecret",
+    ),
+    "a SHA-256 that is none": Mistake(
+        helm.at("dataset.source.sha256", "sha256:0123"), "write 64 hexadecimal digits, as sha256sum prints them"
+    ),
     "both batches": Mistake(helm.at(BATCH, {"global": 256, "per_process": 32}), "keep global"),
     "a claim and its size": Mistake(
         helm.at("global.storage.data", {"existingClaim": "imagenet", "size": "300Gi"}), "leave size out"
@@ -64,10 +71,11 @@ MISTAKES = {
         helm.at("global.scheduling.tolerations", {"key": "gpu"}), "write a list, such as [{key: nvidia.com/gpu"
     ),
     "a tag of digits": Mistake({}, "use --set-string", ("--set", "global.image.tag=20260101")),
-    "a rate by --set": Mistake(
-        {},
-        "--set-json global.training.config.optimizer.lr=0.1",
-        ("--set", "global.training.config.optimizer.lr=0.1"),
+    "a rate in words": Mistake(
+        {}, 'optimizer.lr is a text ("high"): write a number', ("--set", "global.training.config.optimizer.lr=high")
+    ),
+    "half a step": Mistake(
+        {}, "max_steps is 1.5: write a whole number", ("--set", "global.training.config.max_steps=1.5")
     ),
     "nodes in quotes": Mistake(helm.at(f"{TRAINING}.nodes", "2"), "write it without quotes"),
     "half a node": Mistake(helm.at(f"{TRAINING}.nodes", 1.5), "write a whole number"),

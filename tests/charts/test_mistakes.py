@@ -1,10 +1,13 @@
 """Typical mistakes get one clear message on both Helms that says what to write."""
 
+import json
 import re
 import subprocess
 
 import pytest
 import yaml
+
+from trainers import config
 
 from . import helm
 from .mistakes import BASE, MISTAKES, TRAINING
@@ -52,6 +55,14 @@ def test_an_address_alone_is_what_is_fetched():
     assert "kaggle" not in found[0]
 
 
+def test_a_fraction_on_the_command_line_is_a_number():
+    option = ("--set", "global.training.config.optimizer.lr=0.125")
+    text = helm.run("helm3", "template", "demo", helm.CHART, "-f", "-", *option, stdin=yaml.safe_dump(BASE))
+    found = [one.get("data") or {} for one in helm.documents(text)]
+    (settings,) = [json.loads(data["config.json"]) for data in found if "config.json" in data]
+    assert config.build(settings).optimizer.lr == 0.125
+
+
 @pytest.mark.parametrize(("job", "kind"), [("mpijob", "MPIJob"), ("trainjob", "TrainJob")])
 def test_another_job_that_is_enabled_trains_alone(job: str, kind: str):
     kinds = {one["kind"] for one in rendered(helm.at(f"{job}.enabled", True))}
@@ -85,7 +96,7 @@ def test_environment_that_asks_for_no_device_is_accepted(values: helm.Values):
     assert rendered(values)
 
 
-DESCRIBED = {"digest", "password"}  # an example of 64 digits, or of a password, would be none
+DESCRIBED = {"digest", "sha256", "password"}  # an example of 64 digits, or of a password, would be none
 
 
 def test_every_format_of_a_text_has_examples_that_fit_it():

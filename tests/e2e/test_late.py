@@ -30,7 +30,7 @@ def jobs(namespace: str, release: str) -> dict[str, str]:
 @pytest.fixture
 def release(request, namespace) -> Iterator[str]:
     """A name for a release, which is uninstalled afterwards."""
-    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:20].strip("-")
+    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:32].strip("-")
     yield name
     cluster.helm("uninstall", name, "-n", namespace, "--wait", "--ignore-not-found")
     kubectl("delete", "pvc", "-n", namespace, "-l", f"app.kubernetes.io/instance={name}", "--wait=false")

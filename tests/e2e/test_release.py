@@ -73,6 +73,16 @@ def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
     assert "Succeeded" in done.stdout
 
 
+def test_the_commands_of_the_notes_run(results, namespace):
+    notes = cluster.helm("get", "notes", RELEASE, "-n", namespace).stdout.partition("Next:")[2].partition("\n\n")[0]
+    commands = [line.partition("   #")[0].strip() for line in notes.strip().splitlines()]
+    assert len([command for command in commands if command.startswith("kubectl ")]) >= 3
+    assert commands.pop() == f"helm uninstall {RELEASE} -n {namespace}"  # a later test's
+    for command in commands:
+        said = cluster.run("sh", "-c", command)
+        assert said.stdout or "events" in command, f"{command} prints nothing"
+
+
 def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
     install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
     print(cluster.follow(RELEASE, namespace))

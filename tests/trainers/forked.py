@@ -99,16 +99,22 @@ class Fleet:
     trainer: Any
 
     def start(
-        self, run: Path, world: int, module: str = "trainers.ddp", env: Environment | None = None, **over: Any
+        self,
+        run: Path,
+        world: int,
+        module: str = "trainers.ddp",
+        env: Environment | None = None,
+        logs: Path | None = None,
+        **over: Any,
     ) -> "tuple[list[subprocess.Popen[str]], Path]":
-        """Start a run, with more in its environment; `wait` takes what this returns."""
+        """Start a run, with more in its environment, its output below `logs`; `wait` takes what this returns."""
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.trainer.settings(run, **over).items()]
         base = run.parent / "base.yaml"
         base.parent.mkdir(parents=True, exist_ok=True)
         base.write_text("{}\n")
         places = under_horovodrun(world) if module == "trainers.hvd" else under_torchrun(world)
         places = [{**place, **(env or {})} for place in places]
-        return self.ranks(module, ["--config", str(base), *options], places, run.parent / f"{run.name}-logs")
+        return self.ranks(module, ["--config", str(base), *options], places, logs or run.parent / f"{run.name}-logs")
 
     def ranks(
         self, module: str, options: list[str], places: list[Environment], logs: Path

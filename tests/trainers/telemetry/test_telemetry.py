@@ -21,6 +21,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience
 from tests.fakes import wandb_server
+from trainers import config
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
 from trainers.telemetry import wandb
@@ -295,6 +296,25 @@ def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path
     assert process.returncode == 0, output
     steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]
     assert steps == [event["step"] for event in events(run, "train")]
+
+
+def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    settings = config.build({"recipe": "demo", "run": {"dir": str(tmp_path / "run")}}, {"wandb": {"mode": "offline"}})
+
+    def gone(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(32, "its service has ended")
+
+    run = types.SimpleNamespace(log=gone, finish=gone, dir="/results/runs/one/wandb/run-1/files")
+    wandb.report(run, {"event": "train", "step": 1, "loss": 1.0})
+    wandb.finish(run, said.append)
+    assert "Weights & Biases did not finish ([Errno 32] its service has ended): wandb sync" in said.pop()
+    monkeypatch.setattr("wandb.init", gone)
+    assert wandb.start(settings, "run", said.append) is None
+    assert said.pop() == "Weights & Biases: [Errno 32] its service has ended; the run is not recorded there"
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
+    assert wandb.start(settings, "run", said.append) is None
+    assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 
 def test_a_run_that_is_over_does_not_wait_for_a_server_that_is_not_there() -> None:
