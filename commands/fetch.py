@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from commands import inventory, kube, why
 from commands.errors import KubeError
+from commands.findings import printable
 
 
 class Source(NamedTuple):
@@ -163,7 +164,7 @@ def main() -> int:
         what = source(args.release, args.claim, pods, args.image)
         fetch(args.namespace, what, args.path.strip("/"), args.destination)
     except KubeError as error:
-        print(f"fetch: {error}", file=sys.stderr)
+        print(printable(f"fetch: {error}"), file=sys.stderr)
         return 2
     return 0
 

@@ -64,6 +64,15 @@ class ExitError(Exception):
         return self.message
 
 
+# Controls but line breaks and tabs, and what reverses the direction of text
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with characters that could steer a terminal as escapes: names in an archive are what strangers wrote."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 # How storage says that it does not answer now. What is missing or forbidden (ENOENT, EACCES) is the user's to mend.
 STORAGE = {
     errno.ESTALE: "NFS: the server restarted or failed over, and the handle is from before",
@@ -166,12 +175,12 @@ def write_termination_message(message: str) -> None:
     path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG))
     with contextlib.suppress(OSError):
         if path.exists() and path.stat().st_size == 0:
-            path.write_text(message.strip()[-4000:] + "\n")
+            path.write_text(printable(message).strip()[-4000:] + "\n")
 
 
 def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
     """Print the message to stderr, leave it as the termination message, and end with the code."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     sys.exit(int(code))
 
@@ -231,6 +240,6 @@ def guarded(main: Callable[[], int]) -> NoReturn:
 
 def _report(message: str, code: int) -> int:
     """Show why the program ends and keep it for the kubelet."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     return int(code)

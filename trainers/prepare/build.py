@@ -27,6 +27,7 @@ from trainers.files import (
 )
 from trainers.prepare import pictures
 from trainers.prepare.archives import open_container, open_object
+from trainers.prepare.archives.digest import check_sha256
 from trainers.prepare.archives.tar import remove_leftovers
 from trainers.prepare.catalogue import Catalogue, read_catalogue
 from trainers.prepare.class_names import Naming
@@ -145,7 +146,13 @@ def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     manifest = manifests.load(config.out)
     wanted = meaning(config)
     found = dict(manifest.settings)
-    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - {"bytes", "directory_sha256"}):
+    if (digest := config.source.sha256) and digest != (known := manifest.source.get("sha256")):
+        raise UserError(
+            f"source.sha256 = '{digest}', and {config.out} was prepared "
+            f"{f'from an archive with {known}' if known else 'without comparing it'}: {_OTHER_FOLDER}"
+        )
+    beside = {"bytes", "directory_sha256", "sha256"}
+    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
     # A complete folder stays valid with another image's encoder; only a repair would mix the two
     keys = [key for key in {**wanted, **found} if key != "encoder"]
@@ -176,6 +183,9 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
     with _of_the_input():
         source = open_object(config.source, meters.traffic, options.patience)
     try:
+        with _of_the_input():
+            if config.source.sha256:
+                check_sha256(source, config.source.sha256, config.out / WORK)
         say(f"reading the directory of {source.label} ({source.size / 1e6:,.1f} MB)")
         with _of_the_input():
             archive = open_container(source, config.out / WORK, meters.traffic)
@@ -339,7 +349,12 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         name=root.name,
         classes=len(classes),
         settings={key: value for key, value in wanted.items() if key != "source"},
-        source={**wanted["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
+        source={
+            **wanted["source"],
+            "bytes": source.size,
+            "directory_sha256": catalogue.fingerprint,
+            **({"sha256": config.source.sha256} if config.source.sha256 else {}),
+        },
         plan=plan.key,
         splits=splits,
         classes_sha256=sha256(root / manifests.CLASSES_FILE),

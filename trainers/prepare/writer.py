@@ -202,6 +202,8 @@ class OpenShard:
             return picture, zlib.crc32(picture)
         if pictures.wants_check(self.job.decode, crc32):
             pictures.check(content)
+        elif self.job.decode != "none":
+            pictures.check_format(content)
         return content, crc32
 
     def _write(self, at: int, content: memoryview | bytes, crc32: int) -> None:

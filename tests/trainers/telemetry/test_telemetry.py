@@ -75,7 +75,8 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
     run, port = tmp_path / "run", free_port()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
+    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
+    process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
     first = scrape(port, "little: a/b")
     assert first["trainyard_step"] >= 10
@@ -195,6 +196,7 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
 
 
 def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_path: Path) -> None:
+    """As programs, not forked: launchers and ranks import what they need by themselves."""
     run, port = tmp_path / "run", str(free_port())
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # fmt: skip

@@ -145,7 +145,7 @@ GPUs: with GPUs, a job that needs fewer would still get as many.
     - --gpus
     - {{ int $training.gpusPerNode | quote }}
     {{- end }}
-    {{- if has "wandb" .root.Facts.awaited }}
+    {{- if and (has "wandb" .root.Facts.awaited) (not .run.keyless) }}
     - --secret
     - /etc/trainyard/secrets/wandb/WANDB_API_KEY
     - --secret-timeout
@@ -265,7 +265,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
   volumes:
-    {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" true) | nindent 4 }}
+    {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" (not $run.keyless)) | nindent 4 }}
     {{- include "common.claimVolume" (list .root "data") | nindent 4 }}
     {{- include "common.claimVolume" (list .root "results") | nindent 4 }}
     - name: shm
