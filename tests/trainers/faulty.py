@@ -1,5 +1,6 @@
 """The trainer, in which one named point of its life fails: `python -m faulty`, started as `-m trainers.ddp` is.
 
+FAULT_UNDER="horovod" starts it as `-m trainers.hvd` is.
 FAULT="POINT ACTION RANK HIT" names the point, what happens there, on which rank, and at the how manieth time it is
 reached. The code that runs is the trainers' own: a point is the begin or the end of one of its functions, which is
 wrapped before the program starts, so that nothing in the trainers knows of it.
@@ -63,6 +64,7 @@ FIRST = {
 }  # fmt: skip
 LATER = {"loading", "loaded"}
 STEPWISE = {"reading", "step", "forward", "updating", "stepped", "flushed"}
+RANK = ("RANK", "OMPI_COMM_WORLD_RANK")  # what torchrun and mpirun set
 
 
 def cuda() -> None:
@@ -100,7 +102,7 @@ CODES = {"kill": -9, "cuda": 201, "memory": 2, "nccl": 138, "stale": 200}
 
 def install(point: str, action: str, rank: str = "0", hit: str = "1") -> None:
     """Make a point fail, if this is the rank."""
-    if rank != os.environ.get("RANK", "0"):
+    if rank != next((os.environ[name] for name in RANK if name in os.environ), "0"):
         return
     module, path, when = POINTS[point]
     owner: Any = importlib.import_module(module)
@@ -130,4 +132,6 @@ if __name__ == "__main__":
 
     if os.environ.get("FAULT"):
         install(*os.environ["FAULT"].split())
-    guarded(lambda: command.main("trainers.ddp", "ddp", "the trainer, with a fault"))
+    under = os.environ.get("FAULT_UNDER", "ddp")
+    module = {"ddp": "trainers.ddp", "horovod": "trainers.hvd"}[under]
+    guarded(lambda: command.main(module, under, "the trainer, with a fault"))

@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class Forker:
     """The process that is forked, as the test's process sees it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        self._one_at_a_time = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -73,12 +75,13 @@ class Forker:
         return Popen(self._spawn, args, **options)
 
     def _spawn(self, job: Job, streams: Sequence[int]) -> int:
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is forked twice becomes our child
-        try:
-            socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
-            reply = self._control.recv(100)
-        finally:
-            prctl(PR_SET_CHILD_SUBREAPER, 0)
+        with self._one_at_a_time:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is forked twice becomes our child
+            try:
+                socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
+                reply = self._control.recv(100)
+            finally:
+                prctl(PR_SET_CHILD_SUBREAPER, 0)
         assert reply, "the process to fork has ended"
         return int(reply)
 

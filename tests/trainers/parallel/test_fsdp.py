@@ -1,9 +1,12 @@
-"""FSDP: what a rank keeps, which parts a model has, what it computes with."""
+"""FSDP: what a rank keeps, which parts a model has, what it computes with, how a run that fails resumes."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import events
+from faulted import ENDLESS, SETTINGS, assert_same, start
+from faulty import CODES
 from forked import Fleet
 from inside_ranks import WIDTH, settings
 from little_models import Blocks, Net
@@ -26,6 +29,23 @@ def test_bf16_is_computed_with_and_fp32_kept(fleet: Fleet, tmp_path: Path) -> No
     assert first == second
     assert (first["kept"], first["computed"]) == (["torch.float32"], ["torch.bfloat16"])
     assert first["losses"][-1] < first["losses"][0]
+
+
+def test_a_run_that_fails_resumes_to_the_same_bits(fleet: Fleet, tmp_path: Path) -> None:
+    """Every rank holds a part of the weights, so a checkpoint and validation are collective, too."""
+    over = {"strategy": "fsdp"}
+    undisturbed = fleet.train(tmp_path / "calm", 2, **SETTINGS, **over)
+    run = tmp_path / "run"
+    for fault in (
+        "reading stale 1 2", "copied cuda 0 1", "forward cuda 1 4", "copied stale 0 1", "validating cuda 1 1"
+    ):  # fmt: skip
+        _, action, rank, _ = fault.split()
+        codes, output = start(fleet, run, fault, 2, **ENDLESS, **over)
+        assert (codes[int(rank)], codes[1 - int(rank)]) == (CODES[action], 138), f"{fault}: {output}"
+    codes, output = start(fleet, run, "", 2, **ENDLESS, **over)
+    assert codes == [0, 0], output
+    assert [event["step"] for event in events(run, "resume")][:2] == [2, 2]
+    assert_same(run, undisturbed)
 
 
 def test_parts_are_the_repeated_blocks_and_large_layers() -> None:

@@ -1,4 +1,4 @@
-"""Horovod over MPI, under a real mpirun: the same losses as on one process; Adasum, which only MPI has on CPUs."""
+"""Horovod over MPI, under a real mpirun: the same losses as on one process; Adasum, which only MPI has on CPUs; faults."""
 
 import importlib.util
 import json
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT, Trainer, environment, events
+from faulted import ENDLESS, SETTINGS, assert_same
+from faulty import CODES
 from forked import Fleet
 
 from tests import patience
@@ -32,12 +34,16 @@ MPI = {
 }  # fmt: skip
 
 
-def mpirun(trainer: Trainer, run: Path, world: int, **over: Any) -> tuple[int, str]:
+def mpirun(trainer: Trainer, run: Path, world: int, fault: str | None = None, **over: Any) -> tuple[int, str]:
+    """Run to the end, failing as told (faulty.py): exit code and output."""
     options = [f"--set={key}={json.dumps(value)}" for key, value in trainer.settings(run, **over).items()]
     (run.parent / "base.yaml").write_text("{}\n")
-    command = ["mpirun", "-np", str(world), sys.executable, "-m", "trainers.hvd", "--config"]
+    module, env = (
+        ("trainers.hvd", MPI) if fault is None else ("faulty", {**MPI, "FAULT": fault, "FAULT_UNDER": "horovod"})
+    )
+    command = ["mpirun", "-np", str(world), sys.executable, "-m", module, "--config"]
     done = patience.run(
-        [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(MPI),
+        [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(env),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     return done.returncode, done.stdout
@@ -87,3 +93,16 @@ def test_adasum_needs_mpi_on_cpus(fleet: Fleet, tmp_path: Path) -> None:
     codes, output = fleet.wait(fleet.start(run, 3, "trainers.hvd", **SAME, **{"horovod.op": "adasum"}))
     assert codes == [2, 2, 2]
     assert "horovod.op = 'adasum' on 3 processes: needs a power of two" in output
+
+
+def test_a_run_that_fails_resumes_to_the_same_bits(trainer: Trainer, fleet: Fleet, tmp_path: Path) -> None:
+    """mpirun ends with the code of the rank that fails first."""
+    undisturbed = fleet.train(tmp_path / "calm", 2, "trainers.hvd", **SETTINGS)
+    run = tmp_path / "run"
+    for fault in ("copied stale 0 1", "forward cuda 1 4", "validating cuda 0 1"):
+        code, output = mpirun(trainer, run, 2, fault, **SETTINGS, **ENDLESS)
+        assert code == CODES[fault.split()[1]], f"{fault}: {output}"
+    code, output = mpirun(trainer, run, 2, **SETTINGS, **ENDLESS)
+    assert code == 0, output
+    assert [event["step"] for event in events(run, "resume")][:1] == [2]
+    assert_same(run, undisturbed)

@@ -1,20 +1,25 @@
 """A run fails at every named point of its life (faulty.POINTS): right exit code, bounded, and resumed to the same bits.
 
-FAULTS_SEED=N repeats the faults of a soak that failed; the seed is in its output.
+FAULTS_SEED=N repeats the faults of a soak that failed; the seed is in its output, with each fault as it strikes (-s).
 """
 
+import itertools
 import json
 import os
 import random
 import signal
 import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
-from typing import Any
 
 import faulty
 import pytest
-import torch
 from conftest import ROOT, environment
+from faulted import ENDLESS, SETTINGS, assert_same, start
 from faulty import CODES, FIRST, LATER, POINTS, STEPWISE
 from forked import Fleet
 
@@ -22,31 +27,7 @@ from tests import patience
 
 pytestmark = [pytest.mark.takes(90), pytest.mark.ranks(2)]
 
-STEPS = 6
-SETTINGS: dict[str, Any] = {
-    "precision": "fp32", "model.batch_norm": "local", "model.name": "little_models:dropout", "epochs": None,
-    "max_steps": STEPS, "checkpoint.every_steps": 2, "validate.batch": 300, "augment.mixup": 0.2, "ema.decay": 0.9,
-}  # fmt: skip
-ENDLESS = {"run.max_restarts": 1000}
-
-
-def start(fleet: Fleet, run: Path, fault: str, world: int = 1, **over: Any) -> tuple[list[int], str]:
-    """One start of a run that fails as told, or not: exit codes by rank, and output."""
-    env = {"FAULT": fault, **over.pop("env", {})}
-    return fleet.wait(fleet.start(run, world, "faulty", env, **{**SETTINGS, **over}))
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return state
-
-
-def assert_same(run: Path, undisturbed: Path) -> None:
-    one, other = weights(run), weights(undisturbed)
-    assert list(one) == list(other)
-    assert all(torch.equal(one[name], other[name]) for name in one)
-    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
-    assert (run / "report.html").exists()
+FAULTS, AT_ONCE = 200, 3  # of the soak; runs at a time: ranks often only wait for one that is gone
 
 
 @pytest.fixture(scope="module")
@@ -194,23 +175,54 @@ def test_one_of_two_fails_and_the_other_ends_with_it(fleet: Fleet, tmp_path: Pat
     assert_same(run, undisturbed2)
 
 
+Fault = tuple[str, str, tuple[int, ...]]  # where, what, and the exit codes by rank
+
+
+def survive(fleet: Fleet, run: Path, strategy: str, draw: random.Random, struck: list[Fault]) -> None:
+    """One run, started until it is finished: its starts meet random faults while fewer than FAULTS have struck."""
+    over = {"strategy": strategy, "comm.timeout_seconds": 20, **ENDLESS}
+    codes: list[int] = []
+    while codes != [0, 0]:
+        resumes = any((run / "checkpoints").glob("step-*"))
+        point = draw.choice([point for point in POINTS if resumes or point not in LATER])
+        action = draw.choice(["kill", "kill", "cuda", "nccl", "stale"])
+        rank = 0 if point in FIRST else draw.randrange(2)
+        hit = draw.randrange(1, 4) if point in STEPWISE else 1
+        fault = f"{point} {action} {rank} {hit}" if len(struck) < FAULTS else ""
+        codes, output = start(fleet, run, fault, 2, **over)
+        assert set(codes) <= {0, 138, CODES[action]}, f"{fault}: {output}"
+        if fault and CODES[action] in codes:
+            struck.append((point, action, tuple(codes)))
+        print(time.strftime("%H:%M:%S"), len(struck), run.name, fault or "no fault", codes, flush=True)
+
+
 @pytest.mark.soak
-def test_two_hundred_kills_and_faults(fleet: Fleet, tmp_path: Path, undisturbed2: Path) -> None:
+def test_two_hundred_kills_and_faults(
+    fleet: Fleet, tmp_path: Path, undisturbed2: Path, record_property: Callable[[str, object], None]
+) -> None:
     seed = int(os.environ.get("FAULTS_SEED") or random.SystemRandom().randrange(1_000_000))
     print(f"FAULTS_SEED={seed}")
-    draw, done, runs = random.Random(seed), 0, 0
-    anywhere = [point for point in POINTS if point not in LATER and point != "connecting"]  # that takes comm.timeout
-    while done < 200:
-        run, runs = tmp_path / f"run-{runs}", runs + 1
-        codes: list[int] = []
-        while codes != [0, 0]:
-            point = draw.choice(anywhere if done < 200 else [""])
-            action = draw.choice(["kill", "kill", "cuda", "nccl", "stale"])
-            rank = 0 if point in FIRST else draw.randrange(2)
-            hit = draw.randrange(1, 4) if point in STEPWISE else 1
-            fault = f"{point} {action} {rank} {hit}" if point else ""
-            codes, output = start(fleet, run, fault, 2, **ENDLESS)
-            print(done, fault, codes, flush=True)
-            assert set(codes) <= {0, 138, CODES[action]}, f"{fault}: {output}"
-            done += CODES[action] in codes
-        assert_same(run, undisturbed2)
+    fsdp = fleet.train(tmp_path / "fsdp", 2, **SETTINGS, strategy="fsdp")
+    kinds = itertools.cycle([("ddp", undisturbed2), ("fsdp", fsdp)])
+    struck: list[Fault] = []
+    numbers, failed = itertools.count(), threading.Event()
+
+    def one_after_the_other() -> None:
+        while len(struck) < FAULTS and not failed.is_set():
+            number, (strategy, undisturbed) = next(numbers), next(kinds)
+            run = tmp_path / f"run-{number}-{strategy}"
+            try:
+                survive(fleet, run, strategy, random.Random(f"{seed} {run.name}"), struck)
+                assert_same(run, undisturbed)
+            except BaseException:
+                failed.set()
+                raise
+
+    with futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in [pool.submit(one_after_the_other) for _ in range(AT_ONCE)]:
+            done.result()
+    heading = f"{len(struck)} faults struck {len(list(tmp_path.glob('run-*/summary.json')))} runs"
+    for title, column in (("fault", 1), ("exit codes by rank", 2), ("place", 0)):
+        counts = Counter(str(fault[column]) for fault in struck)
+        row = f"{title}: " + ", ".join(f"{count} {what}" for what, count in counts.most_common())
+        record_property("table", (heading, row))

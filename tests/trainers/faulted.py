@@ -1,0 +1,35 @@
+"""Runs that fail at a named point (faulty.py) and are started again, and the comparison with one that did not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from forked import Fleet
+
+STEPS = 6
+SETTINGS: dict[str, Any] = {
+    "precision": "fp32", "model.batch_norm": "local", "model.name": "little_models:dropout", "epochs": None,
+    "max_steps": STEPS, "checkpoint.every_steps": 2, "validate.batch": 300, "augment.mixup": 0.2, "ema.decay": 0.9,
+}  # fmt: skip
+ENDLESS = {"run.max_restarts": 1000}
+
+
+def start(fleet: Fleet, run: Path, fault: str, world: int = 1, **over: Any) -> tuple[list[int], str]:
+    """One start of a run that fails as told, or not: exit codes by rank, and output."""
+    env = {"FAULT": fault, **over.pop("env", {})}
+    return fleet.wait(fleet.start(run, world, "faulty", env, **{**SETTINGS, **over}))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
+    return state
+
+
+def assert_same(run: Path, undisturbed: Path) -> None:
+    """Both have finished with the same weights, bit for bit."""
+    one, other = weights(run), weights(undisturbed)
+    assert list(one) == list(other)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert json.loads((run / "summary.json").read_text())["status"] == "finished"
+    assert (run / "report.html").exists()
