@@ -1,4 +1,4 @@
-"""Horovod over MPI, under a real mpirun: the same losses as on one process; Adasum, which only MPI has on CPUs; faults."""
+"""Horovod over MPI, under a real mpirun: the losses of one process; Adasum, which only MPI has on CPUs; faults."""
 
 import importlib.util
 import json
