@@ -80,12 +80,9 @@ class NetworkFolder:
         with ExitStack() as stack:
             stack.callback(self.kill_server)
             self.start_server()
-            # No cache of content, which would answer for a server that is stopped
-            options = ["--attribute-timeout=1", "--entry-timeout=1", "--direct-io-mode=enable"]
-            client = self._gluster("client", *options, str(self.mount))
             # Undone in reverse: first the client, so that every hung call returns an error; then what used it
             stack.callback(lambda: unmount(self.mount))
-            self._wait_for_mount(self.mount, client)
+            client = self._client(self.mount)
             self._faulty = subprocess.Popen(
                 [*WITH_PARENT, sys.executable, HERE / "faulty_fs.py", self.mount, self.path], text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -97,9 +94,21 @@ class NetworkFolder:
             self._wait_for_mount(self.path, self._faulty)
             yield self
 
+    @contextmanager
+    def mounted_again(self) -> Iterator[Path]:
+        """The same export as another node sees it: through a client of its own, with its own caches, without faults."""
+        other = self.home / "other"
+        other.mkdir()
+        client = self._client(other)
+        try:
+            yield other
+        finally:
+            end(client)
+            unmount(other)
+
     def start_server(self) -> None:
         """Start the server, and wait until it listens."""
-        server = self._server = self._gluster("server")
+        server = self._server = self._gluster("server", "server")
 
         def listens() -> bool:
             assert server.poll() is None, (self.home / "server.log").read_text()
@@ -156,18 +165,27 @@ class NetworkFolder:
             answer = json.loads(line)
             self._held.put(answer["held"]) if "held" in answer else self._said.put(answer)
 
-    def _gluster(self, name: str, *options: str) -> "subprocess.Popen[bytes]":
-        program = "glusterfsd" if name == "server" else "glusterfs"
+    def _client(self, place: Path) -> "subprocess.Popen[bytes]":
+        """Mount the export."""
+        # No cache of content, which would answer for a server that is stopped
+        options = ["--attribute-timeout=1", "--entry-timeout=1", "--direct-io-mode=enable"]
+        client = self._gluster("client", place.name, *options, str(place))
+        self._wait_for_mount(place, client)
+        return client
+
+    def _gluster(self, part: str, name: str, *options: str) -> "subprocess.Popen[bytes]":
+        program = "glusterfsd" if part == "server" else "glusterfs"
         home = self.home
         return subprocess.Popen(
-            [*WITH_PARENT, program, "-N", "-f", home / f"{name}.vol", "-l", home / f"{name}.log",
+            [*WITH_PARENT, program, "-N", "-f", home / f"{part}.vol", "-l", home / f"{name}.log",
              "-p", home / f"{name}.pid", *options],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def _wait_for_mount(self, place: Path, process: "subprocess.Popen[Any]") -> None:
         def is_mounted() -> bool:
-            assert process.poll() is None, f"{place} was not mounted: {(self.home / 'client.log').read_text()}"
+            logs = "".join(path.read_text() for path in self.home.glob("*.log"))
+            assert process.poll() is None, f"{place} was not mounted: {logs}"
             return str(place) in Path("/proc/self/mountinfo").read_text().split()
 
         patience.wait(f"{place} is not mounted", is_mounted, lambda: patience.processor_seconds(process.pid))
