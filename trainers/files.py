@@ -168,18 +168,28 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Appender:
-    """A file to which lines are appended; each is there as soon as it is written, also where storage failed between."""
+    """A file to which lines are appended; each is there as soon as it is written, also where storage failed between.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Nothing is written to a file that was opened when it was not `ours` any more: by then it may be another job's. That
+    one replaces the file, so what was opened before has no name.
+    """
+
+    def __init__(self, path: Path, ours: Callable[[], bool] = lambda: True) -> None:
+        self._path, self._ours = path, ours
         self._file = retried(self._open, path)
+        self._lost = not ours()
 
     def write(self, line: str) -> None:
-        """Append a line, which ends with a newline; raises OSError and StorageError."""
+        """Append a line, which ends with a newline, or do nothing; raises OSError and StorageError."""
         data = line.encode()
+        if self._lost:
+            return
         try:
             self._file.write(data)
         except OSError as error:
+            self._lost = not self._ours()
+            if self._lost:
+                return
             if error.errno not in STORAGE:
                 raise
             retried(lambda: self._write_again(data), self._path)
@@ -196,6 +206,9 @@ class Appender:
         with contextlib.suppress(OSError):
             self._file.close()
         self._file = self._open()
+        self._lost = not self._ours()
+        if self._lost:
+            return
         with self._path.open("rb") as written:
             size = written.seek(0, os.SEEK_END)
             written.seek(max(0, size - len(data)))

@@ -85,12 +85,12 @@ def test_whole_files_are_written_again(tmp_path: Path, monkeypatch: pytest.Monke
 class Torn:
     """An open file whose next writes put so many bytes down and then fail."""
 
-    def __init__(self, file, *counts: int) -> None:  # type: ignore[no-untyped-def]
-        self.file, self.counts = file, list(counts)
+    def __init__(self, file, *counts: int, number: int = errno.ESTALE) -> None:  # type: ignore[no-untyped-def]
+        self.file, self.counts, self.number = file, list(counts), number
 
     def write(self, data: bytes) -> int:
         self.file.write(data[: self.counts.pop(0)])
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise OSError(self.number, os.strerror(self.number))
 
     def close(self) -> None:
         self.file.close()
@@ -108,6 +108,33 @@ def test_a_line_that_was_torn_is_written_once(tmp_path: Path, count: int) -> Non
     lines.close()
     whole = [line for line in path.read_text().splitlines() if line.endswith("}")]
     assert [json.loads(line)["step"] for line in whole] == [1, 2, 3]
+
+
+def test_nothing_is_appended_to_a_file_that_was_opened_too_late(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    Appender(path, lambda: False).write('{"step": 9}\n')
+    assert path.read_text() == '{"step": 1}\n'
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOENT])
+def test_nothing_is_appended_to_a_file_that_is_anothers(tmp_path: Path, number: int) -> None:
+    """A newer job has replaced it: on network storage an open file that was removed fails, and its name is not ours."""
+    path = tmp_path / "metrics.jsonl"
+    ours = [True]
+    lines = Appender(path, lambda: ours[0])
+    lines._file = Torn(lines._file, 0, number=number)  # type: ignore[assignment]
+    ours[0] = False
+    path.write_text('{"step": 1}\n')
+    lines.write('{"step": 9}\n')
+    assert path.read_text() == '{"step": 1}\n'
+
+    ours[:] = [True, True, False]  # it is found out while storage fails
+    lines = Appender(path, lambda: ours.pop(0))
+    lines._file = Torn(lines._file, 0)  # type: ignore[assignment]
+    lines.write('{"step": 9}\n')
+    lines.write('{"step": 10}\n')
+    assert path.read_text() == '{"step": 1}\n'
 
 
 def test_reading_shows_entries_and_none_without_a_folder(tmp_path: Path) -> None:

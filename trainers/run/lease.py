@@ -90,7 +90,10 @@ class Lease:
 
     def in_force(self) -> bool:
         """Whether this run still has the lease, as far as this machine's cache says; asked in any of its processes."""
-        return not self._lost.is_set() and self.folder.is_dir()
+        try:
+            return not self._lost.is_set() and self.folder.is_dir()
+        except OSError:
+            return True  # a brief failure of the storage does not mean that another job took over
 
     def taken_message(self) -> str:
         """The message that names the job which took the run directory."""

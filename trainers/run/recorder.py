@@ -78,11 +78,14 @@ class Recorder:
         host = socket.gethostname()
         endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
         if self._strategy.first:
-            self._telemetry = Telemetry(config, path, self._length.steps, self._length.steps_per_epoch, endpoint)
+            self._telemetry = Telemetry(
+                config, path, self._directory.held, total=self._length.steps,
+                steps_per_epoch=self._length.steps_per_epoch, endpoint=endpoint,
+            )  # fmt: skip
         if config.debug.record_samples:
             file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
             file.parent.mkdir(exist_ok=True)
-            self._samples = Appender(file)
+            self._samples = Appender(file, self._directory.lease.in_force)
 
     def _introduce(self, step: int, lost: int) -> None:
         """Report what is trained, on which devices, and from which step."""

@@ -1,6 +1,7 @@
 """metrics.jsonl: one JSON object a line, in order of time; each step appears once, also after a resume."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ Event = dict[str, Any]
 class MetricsFile:
     """Appends events to a file; each line is there as soon as it is written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ours: Callable[[], bool]) -> None:
+        """`ours`: whether this run still has its directory (files.Appender)."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = Appender(path)
+        self._file = Appender(path, ours)
 
     def write(self, event: Event) -> None:
         """Append an event; raises OSError and StorageError."""
@@ -45,9 +47,9 @@ def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -
 
     The file is replaced, by way of `staging`: what an older process still appends goes to a file without a name.
     """
-    events = read_events(path)
-    if not events:
+    if not retried(path.exists, path):
         return 0
+    events = read_events(path)
     kept = [event for event in events if _before(event, step, validated)]
     write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
     return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0

@@ -24,15 +24,23 @@ class Telemetry:
     """Sends each event to metrics.jsonl, the console, W&B, Prometheus and the TrainJob, as far as they are on."""
 
     def __init__(
-        self, config: Config, path: Path, total: int, steps_per_epoch: int, endpoint: Endpoint | None = None
+        self,
+        config: Config,
+        path: Path,
+        ours: Callable[[], bool],
+        *,
+        total: int,
+        steps_per_epoch: int,
+        endpoint: Endpoint | None,
     ) -> None:
+        """`path` is the run directory; `ours` says whether this run still has it."""
         self._endpoint = endpoint
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
         self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name, self.say)
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)
-        self._file = MetricsFile(path / "metrics.jsonl")
+        self._file = MetricsFile(path / "metrics.jsonl", ours)
         self._trainjob = trainjob.start(total, self.say)
         self._processes = 1
 

@@ -1,5 +1,6 @@
 """The run directory's lease, restarts and failures, without any training."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_storage import failing
 
 from tests import patience
 from trainers import config
@@ -42,6 +44,18 @@ def test_the_newest_holder_has_the_lease(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "leases").iterdir()] == ["00000002"]
     second.release()
     assert json.loads((tmp_path / "lease.json").read_text())["released"]
+
+
+def test_a_lease_is_in_force_while_its_storage_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked before each line of a log: an error would end the thread that writes one, such as the heartbeats'."""
+    first = enter(tmp_path)
+    first.lease._ended.set()  # its own heartbeat says the same
+    faults = failing(monkeypatch, "leases/00000001")
+    faults.append(errno.ENOTCONN)
+    assert first.lease.in_force()
+    assert not faults
+    enter(tmp_path)
+    assert not first.lease.in_force()
 
 
 def test_a_holder_shows_that_it_is_alive_whatever_its_main_thread_does(tmp_path: Path) -> None:

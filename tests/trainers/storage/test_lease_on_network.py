@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,45 +30,67 @@ SETTINGS: dict[str, Any] = {
 Job = tuple[list["subprocess.Popen[str]"], Path]
 
 
-def begin(fleet: Fleet, run: Path, job: str, logs: Path, seconds: float = 0.0) -> Job:
-    """Start a job with steps of so many seconds; touches nothing of the file system itself, whose server may not answer."""
-    logs.mkdir(exist_ok=True)
-    (logs / "base.yaml").write_text("{}\n")
-    settings = fleet.trainer.settings(run, **SETTINGS)
-    options = ["--config", str(logs / "base.yaml"), *(f"--set={key}={json.dumps(settings[key])}" for key in settings)]
-    env = {**under_torchrun(1)[0], "TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds)}
-    return fleet.ranks("trainers.ddp", options, [env], logs / job)
+@dataclass
+class Contest:
+    """A run directory, as the server has it (`run`) and as the older and the newer job see it."""
+
+    fleet: Fleet
+    net: NetworkFolder
+    run: Path
+    older: Path
+    newer: Path
+    logs: Path
+
+    def begin(self, run: Path, job: str, seconds: float) -> Job:
+        """Start a job with steps of so many seconds; looks at no mount, since the server may not answer."""
+        settings = self.fleet.trainer.settings(run, **SETTINGS)
+        (self.logs / "base.yaml").write_text("{}\n")
+        options = ["--config", str(self.logs / "base.yaml")]
+        options += [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+        env = {**under_torchrun(1)[0], "TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds)}
+        return self.fleet.ranks("trainers.ddp", options, [env], self.logs / job)
+
+    def take_over(self, seconds: float = 0.0) -> Job:
+        """Start the newer job: the server stops before it has looked, and dies once it has taken the lease."""
+        with self.net.stopped():
+            job = self.begin(self.newer, "job-b", seconds)
+            time.sleep(2)
+        taken, pid = fence.folder_of(self.run, 2), job[0][0].pid
+        patience.wait("the lease is not taken", taken.exists, lambda: patience.processor_seconds(pid))
+        self.net.kill_server()
+        time.sleep(1)
+        self.net.start_server()
+        return job
+
+    def finish(self, job: Job, code: int) -> str:
+        codes, output = self.fleet.wait(job)
+        assert codes == [code], output
+        return output
+
+    def snapshot(self) -> dict[str, tuple[int, int, int]]:
+        stats = {str(path.relative_to(self.run)): path.stat() for path in self.run.rglob("*") if path.is_file()}
+        return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+@pytest.fixture(scope="module")
+def mounts(net: NetworkFolder) -> Iterator[tuple[Path, Path]]:
+    with net.mounted_again() as other:
+        yield net.path, other
+
+
+@pytest.fixture
+def contest(
+    request: pytest.FixtureRequest, fleet: Fleet, net: NetworkFolder, mounts: tuple[Path, Path], tmp_path: Path
+) -> Contest:
+    place = request.node.name
+    (net.brick / place).mkdir()
+    older, newer = (mount / place / "run" for mount in mounts)
+    return Contest(fleet, net, net.brick / place / "run", older, newer, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fleet.train(tmp_path_factory.mktemp("calm") / "run", 1, **SETTINGS)
-
-
-@pytest.fixture(scope="module")
-def other(net: NetworkFolder) -> Iterator[Path]:
-    """Where the newer job has mounted what the older one has at `net.path`."""
-    with net.mounted_again() as path:
-        yield path
-
-
-def take_over(fleet: Fleet, net: NetworkFolder, other: Path, name: str, logs: Path, seconds: float = 0.0) -> Job:
-    """Start a newer job, for which the server stops before it has looked, and dies once it has taken the lease."""
-    with net.stopped():
-        newer = begin(fleet, other / name, "job-b", logs, seconds)
-        time.sleep(2)
-    taken = fence.folder_of(net.brick / name, 2)
-    patience.wait("the newer job does not take the lease", taken.exists, lambda: patience.processor_seconds(os.getpid()))
-    net.kill_server()
-    time.sleep(1)
-    net.start_server()
-    return newer
-
-
-def finished(fleet: Fleet, job: Job, code: int) -> str:
-    codes, output = fleet.wait(job)
-    assert codes == [code], output
-    return output
 
 
 def assert_same(run: Path, undisturbed: Path) -> None:
@@ -77,45 +100,40 @@ def assert_same(run: Path, undisturbed: Path) -> None:
     assert [event["step"] for event in events(run, "train")] == list(range(1, SETTINGS["max_steps"] + 1))
 
 
-def snapshot(run: Path) -> dict[str, tuple[int, int, int]]:
-    stats = {str(path.relative_to(run)): path.stat() for path in run.rglob("*") if path.is_file()}
-    return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+@pytest.mark.parametrize(
+    ("op", "path"),
+    [
+        ("rename", r"/leases/0+1/\.step-00000004"),
+        ("rename", r"/leases/0+1/\.model\.pth"),
+        ("write", r"/metrics\.jsonl"),
+    ],
+    ids=["checkpoint", "weights", "metrics"],
+)
+def test_a_call_that_is_late_changes_nothing(contest: Contest, undisturbed: Path, op: str, path: str) -> None:
+    """The older job has asked whether the directory is still its own, and is suspended; its call is on its way."""
+    contest.net.tell(hold={"ops": [op], "path": path})
+    older = contest.begin(contest.older, "job-a", 0.0)
+    process = older[0][0]
+    assert contest.net.held_call(lambda: process.poll() is not None), older[1]
+    os.killpg(process.pid, signal.SIGSTOP)
+    contest.finish(contest.take_over(), 0)
+    before = contest.snapshot()
+    contest.net.tell(release=True)
+    os.killpg(process.pid, signal.SIGCONT)
+    assert "taken over by job-b" in contest.finish(older, 2)
+    assert contest.snapshot() == before
+    assert_same(contest.run, undisturbed)
 
 
-@pytest.mark.parametrize("staged", [r"\.step-00000004", r"\.model\.pth"])
-def test_a_rename_that_is_late_is_refused_and_its_job_writes_nothing(
-    fleet: Fleet, net: NetworkFolder, other: Path, undisturbed: Path, tmp_path: Path, staged: str
-) -> None:
-    """The older job has asked whether the directory is still its own, and is suspended; its rename is on its way."""
-    name = f"late-{len(staged)}/run"
-    (net.brick / name).mkdir(parents=True)
-    net.tell(hold={"ops": ["rename"], "path": f"/leases/0+1/{staged}"})
-    older = begin(fleet, net.path / name, "job-a", tmp_path)
-    assert net.held_call(lambda: older[0][0].poll() is not None), older[1]
-    os.killpg(older[0][0].pid, signal.SIGSTOP)
-    finished(fleet, take_over(fleet, net, other, name, tmp_path), 0)
-    before = snapshot(net.brick / name)
-    net.tell(release=True)
-    os.killpg(older[0][0].pid, signal.SIGCONT)
-    assert "taken over by job-b" in finished(fleet, older, 2)
-    assert snapshot(net.brick / name) == before
-    assert_same(net.brick / name, undisturbed)
-
-
-def test_the_older_of_two_jobs_at_work_stops(
-    fleet: Fleet, net: NetworkFolder, other: Path, undisturbed: Path, tmp_path: Path
-) -> None:
-    name, step = "both/run", 0.5
-    (net.brick / name).mkdir(parents=True)
-    older = begin(fleet, net.path / name, "job-a", tmp_path, step)
-    saved = net.brick / name / "checkpoints" / "step-00000004"
-    patience.wait("no checkpoint", saved.exists, lambda: patience.processor_seconds(older[0][0].pid))
-    newer = take_over(fleet, net, other, name, tmp_path, step)
-    assert "taken over by job-b" in finished(fleet, older, 2)
-    finished(fleet, newer, 0)
-    run = net.brick / name
-    assert_same(run, undisturbed)
-    lease = json.loads((run / "lease.json").read_text())
-    manifests = {path.parent.name: json.loads(path.read_text()) for path in run.glob("checkpoints/step-*/manifest.json")}
-    assert {manifests[name]["holder"] for name in manifests if name not in lease["trusted"]} == {lease["holder"]}
-    assert not list(run.glob("checkpoints/[!s]*"))  # nothing came late and was set aside
+def test_the_older_of_two_jobs_at_work_stops(contest: Contest, undisturbed: Path) -> None:
+    older = contest.begin(contest.older, "job-a", 0.5)
+    saved, pid = contest.run / "checkpoints" / "step-00000004", older[0][0].pid
+    patience.wait("no checkpoint", saved.exists, lambda: patience.processor_seconds(pid))
+    newer = contest.take_over(0.5)
+    assert "taken over by job-b" in contest.finish(older, 2)
+    contest.finish(newer, 0)
+    assert_same(contest.run, undisturbed)
+    lease = json.loads((contest.run / "lease.json").read_text())
+    manifests = [json.loads(path.read_text()) for path in contest.run.glob("checkpoints/*/manifest.json")]
+    later = {one["holder"] for one in manifests if f"step-{one['step']:08d}" not in lease["trusted"]}
+    assert later == {lease["holder"]}

@@ -235,6 +235,19 @@ def test_rewind_drops_what_is_done_again(tmp_path: Path) -> None:
     assert path.read_text() == '{"event": "start", "step": 9}\n'
 
 
+def test_rewind_replaces_the_file_whatever_is_in_it(tmp_path: Path) -> None:
+    """An older job that has it open writes on into a file without a name, also one that had written nothing yet."""
+    path = tmp_path / "metrics.jsonl"
+    assert rewind(path, step=0, validated=0) == 0
+    assert not path.exists()
+    for text in ("", '{"event": "train", "step": 4}\n'):
+        path.write_text(text)
+        with path.open("ab", buffering=0) as older:
+            assert rewind(path, step=4, validated=0) == 0
+            older.write(b"late\n")
+        assert path.read_text() == text
+
+
 def test_every_second_has_a_cause() -> None:
     assert 0 < time.monotonic() - process_start() < 10_000
     began = time.monotonic()
