@@ -60,8 +60,10 @@ def served(folder: Path, writable: str = "false") -> Iterator[str]:
         "FILEBROWSER_WRITABLE": writable,
     }
     (folder / "tmp").mkdir()
+    dumping = ["sh", "-c", 'ulimit -Sc "$(ulimit -Hc)"; exec "$@"', "sh"]  # as where a node allows core dumps
     with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, SERVE], env=env, stdout=log, stderr=subprocess.STDOUT)
+        server = subprocess.Popen([*dumping, sys.executable, SERVE], env=env, stdout=log, stderr=subprocess.STDOUT)
+    (folder / "pid").write_text(str(server.pid))
     try:
         until(lambda: answers(f"http://127.0.0.1:{port}/"))
         yield f"http://127.0.0.1:{port}"
@@ -168,6 +170,12 @@ def test_nothing_is_written_and_nothing_of_the_password_is_said(page: str, folde
         assert word not in said
     kept = [path.read_bytes() for path in (folder / "tmp").rglob("*") if path.is_file()]
     assert not any(b"horse" in content for content in kept)
+
+
+def test_a_crash_leaves_no_core(page: str, folder: Path) -> None:
+    """A core would hold the password. The limit is what the kernel reads."""
+    limits = Path(f"/proc/{(folder / 'pid').read_text()}/limits").read_text().splitlines()
+    assert [line.split()[-3:-1] for line in limits if line.startswith("Max core file size")] == [["0", "0"]]
 
 
 def test_writable_results_take_uploads_and_the_data_does_not(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from trainers.telemetry import beats, hang, mounts
 
 pytestmark = pytest.mark.takes(20)
 
-HANG = 2.0
+HANG = 2.0  # seconds, on a machine that is not busy: a heartbeat that is late by half of it is a hang
 STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
 
 
@@ -30,12 +30,18 @@ def faults(*faults: dict[str, Any]) -> dict[str, str]:
     return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2"}
 
 
-def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> None:
-    run, over = tmp_path / "run", {"model.name": "slow_models:net", "comm.hang_seconds": HANG}
+@pytest.fixture
+def slowness() -> float:
+    """How many times slower than that machine this one is just now."""
+    return patience.slowness()
+
+
+def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path, slowness: float) -> None:
+    run, over = tmp_path / "run", {"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness}
     codes, output = fleet.wait(fleet.start(run, 2, env=faults(STUCK), **over))
     assert codes == [138, 138], output
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert json.loads((run / "hang.json").read_text())["time"] - last["time"] < HANG + 3
+    assert json.loads((run / "hang.json").read_text())["time"] - last["time"] < (HANG + 3) * slowness
     assert "did not arrive: rank 1 on" in output
     note = json.loads((run / "hang.json").read_text())
     assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
@@ -46,17 +52,17 @@ def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> 
     assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
 
 
-def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path: Path) -> None:
+def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
     run = tmp_path / "run"
     env = {"STEP_SECONDS": "0.1", **faults()}
-    process = trainer.start(run, 3, env, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG})
+    process = trainer.start(run, 3, env, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness})
     wait_for_step(run, 4, process)
     victim = ranks_of(process)[2]
     os.kill(victim, signal.SIGSTOP)
     begin = time.monotonic()
     output, _ = patience.communicate(process)
     assert process.returncode == 138, output
-    assert time.monotonic() - begin < 2 * HANG + 5
+    assert time.monotonic() - begin < (2 * HANG + 5) * slowness
     note = json.loads((run / "hang.json").read_text())
     assert [missing["rank"] for missing in note["missing"]] == [2]
     assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
@@ -66,11 +72,11 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     assert recorded["entries"][-1]["process_group"]  # what torchfrtrace compares
 
 
-def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
+def test_under_mpirun(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
     pytest.importorskip("horovod.torch")
     run = tmp_path / "run"
     (tmp_path / "base.yaml").write_text("{}\n")
-    settings = trainer.settings(run, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG})
+    settings = trainer.settings(run, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness})
     options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
     command = [
         "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
@@ -94,10 +100,11 @@ from types import SimpleNamespace
 from trainers.telemetry.watchdog import Watchdog
 
 alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
-watch = Watchdog(Path(sys.argv[1]), alone, 0.3)
+slowness = float(sys.argv[3])
+watch = Watchdog(Path(sys.argv[1]), alone, 0.3 * slowness)
 for what, seconds in eval(sys.argv[2]):
     watch.beat(what, 1)
-    time.sleep(seconds)
+    time.sleep(seconds * slowness)
 watch.close()
 """
 
@@ -111,9 +118,9 @@ watch.close()
         ([("checkpoint", 0.1), ("checkpoint", 8.0)], 138),
     ],
 )  # fmt: skip
-def test_what_may_take_longer(tmp_path: Path, phases: list[tuple[str, float]], code: int) -> None:
+def test_what_may_take_longer(tmp_path: Path, slowness: float, phases: list[tuple[str, float]], code: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases), str(slowness)],
         env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
