@@ -191,12 +191,19 @@ class NetworkFolder:
         patience.wait(f"{place} is not mounted", is_mounted, lambda: patience.processor_seconds(process.pid))
 
 
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
-    """The file system, mounted for the tests of a file."""
+@contextmanager
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
+    """The file system, while the block runs."""
     if os.getuid() != 0:
         pytest.skip("mounting a network file system needs root")
     with NetworkFolder(tmp_path_factory.mktemp("netfs")).mounted() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkFolder]:
+    """The file system, mounted for the tests of a file."""
+    with served(tmp_path_factory) as folder:
         yield folder
 
 

@@ -2,29 +2,32 @@
 
 Each case holds one named call of the run, applies the fault, and lets the run continue. A process that ends with 128 or
 more is started again, as operators do. The result must be that of an undisturbed run, bit for bit; a table says what
-each fault cost.
+each fault cost. Several cases run at a time, each on a file system of its own: much of their time they wait for it.
 """
 
+import queue
 import re
 import shutil
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from forked import Fleet
-from netfs import NetworkFolder, net
+from netfs import NetworkFolder, served
 
 from tests.prepare import make_archives
 from trainers.exits import Exit
 from trainers.prepare.build import build
 
-__all__ = ["net"]
-pytestmark = [pytest.mark.takes(100), pytest.mark.ranks(2)]
+AT_ONCE = 3
+pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2 * AT_ONCE)]
 
 SETTINGS: dict[str, Any] = {
     "precision": "fp32", "model.batch_norm": "local", "batch.global": 20, "epochs": 1, "validate.batch": 90,
@@ -41,16 +44,6 @@ STAGES = {
 }
 
 
-@dataclass
-class Case:
-    """What a fault has cost."""
-
-    seconds: float = 0.0
-    starts: int = 0
-    failed: int = 0
-    retries: int = 0
-
-
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_archives.write_zip(tmp_path_factory.mktemp("archive") / "archive.zip", make_archives.imagenet())
@@ -62,6 +55,12 @@ def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("calm") / "little"
     build(make_archives.config(archive, out))
     return out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(fleet: Fleet, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a fault, whose files are on this machine's disk."""
+    return fleet.train(tmp_path_factory.mktemp("calm") / "run", 2, **SETTINGS, **{"data.dir": str(prepared)})
 
 
 Ends = tuple[list[int], str]  # exit codes of all processes, and their output
@@ -113,16 +112,27 @@ FAULTS: dict[str, Strike] = {
 CASES = [pytest.param(name, marks=pytest.mark.soak if "30 s" in name else ()) for name in FAULTS]
 
 
-def survive(net: NetworkFolder, stage: str, fault: str, run: Callable[[], Ends]) -> Case:
-    """Start something until it ends with 0, with a fault at its first start; what that took."""
+@dataclass
+class Case:
+    """What a fault has cost, and the folder of the server in which the result lies."""
+
+    out: Path
+    seconds: float = 0.0
+    starts: int = 0
+    failed: int = 0
+    retries: int = 0
+
+
+def survive(net: NetworkFolder, name: str, run: Callable[[], Ends], stage: str, fault: str) -> Case:
+    """Start something until it ends with 0, with a fault, if one is named, at its first start; what that took."""
     net.settle()
-    case, codes, output = Case(), [-1], ""
-    begun, before = time.monotonic(), net.tell(hold=STAGES[stage])["failed"]
+    case, codes, output = Case(net.brick / name), [-1], ""
+    begun, before = time.monotonic(), net.tell(**({"hold": STAGES[stage]} if fault else {}))["failed"]
     while any(codes):
         assert case.starts < STARTS, f"no end after {STARTS} starts: {output}"
         with futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(run)
-            if case.starts == 0:
+            if fault and case.starts == 0:
                 held = net.held_call(running.done)
                 assert held, f"no call of this stage was seen: {running.result()}"
                 FAULTS[fault](net, running)
@@ -135,71 +145,11 @@ def survive(net: NetworkFolder, stage: str, fault: str, run: Callable[[], Ends])
     return case
 
 
-def note(record: Callable[[str, object], None], stage: str, fault: str, case: Case, calm: float) -> None:
-    row = f"{stage:12} {fault:26} {case.seconds - calm:+7.1f} s {case.failed:5} {case.retries:8} {case.starts - 1:9}"
-    record("table", ("during       fault                         cost  failed  retries  restarts", row))
-
-
-@pytest.fixture(scope="module")
-def calm_preparation(fleet: Fleet, net: NetworkFolder, archive: Path) -> float:
-    """Seconds that an undisturbed preparation takes there, by a process that has imported what it needs."""
-    preparing(fleet, net, archive, "first")
-    begun = time.monotonic()
-    codes, output = preparing(fleet, net, archive, "calm")
-    assert codes == [0], output
-    return time.monotonic() - begun
-
-
 def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str, seconds: float = 120) -> Ends:
     options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
     options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
     logs, env = net.home / f"{name}-prepare-logs", {"TRAINYARD_STORAGE_SECONDS": str(seconds)}
     return fleet.wait(fleet.ranks("trainers.prepare", options, [env], logs))
-
-
-@pytest.mark.parametrize("fault", CASES)
-def test_preparation(
-    fleet: Fleet, net: NetworkFolder, archive: Path, *, prepared: Path, calm_preparation: float, fault: str,
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
-    name = f"prepare-{list(FAULTS).index(fault)}"
-    case = survive(net, "preparation", fault, lambda: preparing(fleet, net, archive, name))
-    note(record_property, "preparation", fault, case, calm_preparation)
-    assert make_archives.contents(net.brick / name / "little") == make_archives.contents(prepared)
-
-
-def test_storage_that_stays_away_ends_a_preparation_to_be_retried(
-    fleet: Fleet, net: NetworkFolder, archive: Path, prepared: Path
-) -> None:
-    net.settle()
-    net.tell(fail={"ops": ["write"], "path": r"/\.prepare/.*tar", "rate": 1, "errors": ["EIO"]})
-    codes, output = preparing(fleet, net, archive, "away", seconds=1)
-    assert codes == [Exit.STORAGE], output
-    net.settle()
-    codes, output = preparing(fleet, net, archive, "away")
-    assert codes == [0], output
-    assert make_archives.contents(net.brick / "away" / "little") == make_archives.contents(prepared)
-
-
-@dataclass(frozen=True)
-class Calm:
-    """An undisturbed run, and the seconds that it took on the network file system."""
-
-    weights: dict[str, torch.Tensor]
-    seconds: float
-
-
-@pytest.fixture(scope="module")
-def calm(fleet: Fleet, net: NetworkFolder, prepared: Path) -> Calm:
-    """A run whose files are on this machine's disk, and the time of one whose files are not."""
-    shutil.copytree(prepared, net.brick / "data")
-    (net.home / "local").mkdir()
-    local = fleet.train(net.home / "local" / "run", 2, **SETTINGS, **{"data.dir": str(prepared)})
-    begun = time.monotonic()
-    codes, output = training(fleet, net, "calm")
-    assert codes == [0, 0], output
-    assert same(net.brick / "calm" / "run", weights(local))
-    return Calm(weights(local), time.monotonic() - begun)
 
 
 def training(fleet: Fleet, net: NetworkFolder, name: str) -> Ends:
@@ -210,23 +160,113 @@ def training(fleet: Fleet, net: NetworkFolder, name: str) -> Ends:
     return fleet.wait(fleet.start(net.path / name / "run", 2, env={"TRAINYARD_JOB": "job"}, logs=logs, **over))
 
 
-def same(run: Path, wanted: dict[str, torch.Tensor]) -> bool:
-    found = weights(run)
-    return list(found) == list(wanted) and all(torch.equal(found[key], wanted[key]) for key in found)
+Found = TypeVar("Found")
+Anywhere = Callable[[Callable[[NetworkFolder], Found]], "futures.Future[Found]"]
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return found
+@pytest.fixture(scope="module")
+def anywhere(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Anywhere[Any]]:
+    """Runs something beside the tests on one of the file systems, when one is idle."""
+    idle: queue.SimpleQueue[NetworkFolder] = queue.SimpleQueue()
+
+    def on_idle(use: Callable[[NetworkFolder], Found]) -> Found:
+        net = idle.get()
+        try:
+            return use(net)
+        finally:
+            idle.put(net)
+
+    with ExitStack() as stack:
+        for _ in range(AT_ONCE):
+            net = stack.enter_context(served(tmp_path_factory))
+            shutil.copytree(prepared, net.brick / "data")
+            idle.put(net)
+        pool = stack.enter_context(futures.ThreadPoolExecutor(AT_ONCE))
+        stack.callback(pool.shutdown, cancel_futures=True)
+        yield lambda use: pool.submit(on_idle, use)
+
+
+def kind_of(stage: str) -> str:
+    return stage if stage == "preparation" else "training"
+
+
+class Cases:
+    """All chosen cases, as they run, and beside them some without a fault, which tell what the faults cost."""
+
+    def __init__(self, chosen: list[tuple[str, str]], run: Callable[[str, str, str], "futures.Future[Case]"]) -> None:
+        kinds = sorted({kind_of(stage) for stage, _ in chosen})
+        self._calm = {kind: [run(kind, "", f"calm-{kind}-{number}") for number in range(AT_ONCE)] for kind in kinds}
+        self._cases = {case: run(*case, f"{case[0]}-{number}") for number, case in enumerate(chosen)}
+
+    def calm(self, stage: str) -> list[Case]:
+        """Undisturbed runs or preparations."""
+        return [calm.result() for calm in self._calm[kind_of(stage)]]
+
+    def result(self, stage: str, fault: str, record: Callable[[str, object], None]) -> Case:
+        """Wait for a case, and note what its fault has cost."""
+        case = self._cases[stage, fault].result()
+        cost = case.seconds - statistics.mean(calm.seconds for calm in self.calm(stage))
+        row = f"{stage:12} {fault:26} {cost:+7.1f} s {case.failed:5} {case.retries:8} {case.starts - 1:9}"
+        record("table", ("during       fault                         cost  failed  retries  restarts", row))
+        return case
+
+
+@pytest.fixture(scope="module")
+def cases(
+    request: pytest.FixtureRequest, fleet: Fleet, anywhere: Anywhere[Case], archive: Path, undisturbed: Path
+) -> Cases:
+    """Begins once a run has ended: the first one waits until processes can be forked."""
+    found = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
+
+    def run(stage: str, fault: str, name: str) -> "futures.Future[Case]":
+        def once(net: NetworkFolder) -> Ends:
+            return preparing(fleet, net, archive, name) if stage == "preparation" else training(fleet, net, name)
+
+        return anywhere(lambda net: survive(net, name, lambda: once(net), stage, fault))
+
+    return Cases([(params.get("stage", "preparation"), params["fault"]) for params in found], run)
+
+
+@pytest.mark.parametrize("fault", CASES)
+def test_preparation(cases: Cases, prepared: Path, record_property: Callable[[str, object], None], fault: str) -> None:
+    case = cases.result("preparation", fault, record_property)
+    for one in (case, *cases.calm("preparation")):
+        assert make_archives.contents(one.out / "little") == make_archives.contents(prepared)
+
+
+def test_storage_that_stays_away_ends_a_preparation_to_be_retried(
+    fleet: Fleet, anywhere: Anywhere[None], archive: Path, prepared: Path
+) -> None:
+    def stays_away(net: NetworkFolder) -> None:
+        net.settle()
+        net.tell(fail={"ops": ["write"], "path": r"/\.prepare/.*tar", "rate": 1, "errors": ["EIO"]})
+        codes, output = preparing(fleet, net, archive, "away", seconds=1)
+        assert codes == [Exit.STORAGE], output
+        net.settle()
+        codes, output = preparing(fleet, net, archive, "away")
+        assert codes == [0], output
+        assert make_archives.contents(net.brick / "away" / "little") == make_archives.contents(prepared)
+
+    anywhere(stays_away).result()
 
 
 @pytest.mark.parametrize("stage", ["training", "checkpoint", "publication"])
 @pytest.mark.parametrize("fault", CASES)
 def test_training(
-    fleet: Fleet, net: NetworkFolder, calm: Calm, *, stage: str, fault: str,
-    record_property: Callable[[str, object], None],
-) -> None:  # fmt: skip
-    name = f"{stage}-{list(FAULTS).index(fault)}"
-    case = survive(net, stage, fault, lambda: training(fleet, net, name))
-    note(record_property, stage, fault, case, calm.seconds)
-    assert same(net.brick / name / "run", calm.weights)
+    cases: Cases, undisturbed: Path, record_property: Callable[[str, object], None], stage: str, fault: str
+) -> None:
+    case = cases.result(stage, fault, record_property)
+    wanted = weights(undisturbed)
+    for one in (case, *cases.calm(stage)):
+        found = weights(one.out / "run")
+        assert list(found) == list(wanted)
+        assert all(torch.equal(found[name], wanted[name]) for name in found)
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
+    return found
