@@ -33,6 +33,7 @@ from trainers.pod import log, mpi_hosts, mpi_ranks, process, transport
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
 SSH_FOLDER = "/etc/trainyard-ssh"
 HOSTFILE = "/etc/mpi/hostfile"
+LONGEST_LINE = 1 << 16  # bytes that are printed at a time: some programs print for hours without a line break
 
 # OMPI_MCA_<name>, where the pod or the user sets it, takes precedence.
 MCA = {
@@ -192,7 +193,7 @@ def on_all(hosts: Sequence[str], places: Places, command: str, seconds: float) -
 
 def pass_on_output(stream: IO[bytes], first_error: list[str]) -> None:
     """Print what the ranks print, and remember their first error."""
-    for line in stream:
+    while line := stream.readline(LONGEST_LINE):
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
         start = line.find(b"error: ")

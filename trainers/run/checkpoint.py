@@ -192,14 +192,17 @@ def damaged(folder: Path) -> list[Path]:
     return sorted(path for path in entries(folder) if path.name.startswith("damaged-"))
 
 
-def newest(folder: Path) -> tuple[Found | None, list[str]]:
-    """The newest sound checkpoint; damaged ones are set aside, and reported. Raises UserError and StorageError."""
+def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, list[str]]:
+    """The newest sound checkpoint; damaged ones are set aside, and reported.
+
+    Raises UserError, StorageError, and FileNotFoundError where `staging`, the lease's folder, is gone.
+    """
     reports: list[str] = []
     for path in reversed(steps(folder)):
         try:
             return read_checked(path), reports
         except DamagedError as damage:
-            aside = set_aside(path, "damaged")
+            aside = set_aside(path, "damaged", staging)
             reports.append(f"checkpoint {path.name} is damaged ({damage}); set aside as {aside.name}")
     return None, reports
 
@@ -254,10 +257,15 @@ def _discard(path: Path, staging: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def set_aside(path: Path, why: str) -> Path:
-    """Give a checkpoint that must not be used another name, which begins with why."""
+def set_aside(path: Path, why: str, staging: Path | None = None) -> Path:
+    """Give a checkpoint that must not be used another name, which begins with why.
+
+    By way of `staging`, the lease's folder, so that nobody who has lost it meanwhile does this: then FileNotFoundError.
+    """
     aside = path.with_name(f"{why}-{path.name}")
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
-    path.rename(aside)
+    staged = (staging or path.parent) / f".{path.name}.aside"
+    path.rename(staged)
+    staged.rename(aside)
     return aside

@@ -151,14 +151,16 @@ class RunDirectory:
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
         """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
-            found, reports = checkpoint.newest(self.checkpoints)
+            with self.fenced():
+                found, reports = checkpoint.newest(self.checkpoints, self.staging)
             if found is None:
                 self._refuse_to_begin_again(reports)
             return found, self._reports + reports
         found = checkpoint.at(Path(self.config.resume))
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
-                path.rename(path.with_name(f"left-{path.name}"))
+                with self.fenced():
+                    checkpoint.set_aside(path, "left", self.staging)
         return found, self._reports
 
     @property
@@ -220,7 +222,12 @@ class RunDirectory:
         found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
         if not moving.exists() and not (always and found):
             return
-        moving.mkdir(parents=True, exist_ok=True)
+        if not moving.exists():
+            # By way of the lease's folder: who has lost the lease moves nothing. A newer job ends a move that has begun
+            # before it does anything else, and then the folder is gone that its files would be moved to.
+            (self.staging / MOVING).mkdir(exist_ok=True)
+            previous.mkdir(exist_ok=True)
+            (self.staging / MOVING).rename(moving)
         # Checkpoints go first: without them no start continues what is half moved
         for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
             entry.rename(moving / entry.name)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +155,22 @@ def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd
     script = "echo step 1; echo 'half a lineerror: recipe is unknown' >&2; echo 'error: another'; exit 2"
     assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "recipe is unknown")
     assert "step 1" in capfd.readouterr().out
+
+
+def test_output_without_line_breaks_is_printed_in_pieces(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "LONGEST_LINE", 4)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", buffering=0) as rank:
+        thread = threading.Thread(target=mpi.pass_on_output, args=(stream, []))
+        thread.start()
+        rank.write(b"12345678")
+        seen: list[str] = []
+        patience.wait("nothing is printed", lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "12345678",
+                      patience.still)  # fmt: skip
+        rank.close()
+        thread.join()
 
 
 # ---------------------------------------------------------------------------------------------- for real

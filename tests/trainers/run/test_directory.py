@@ -190,11 +190,14 @@ def test_named_checkpoint_is_used_and_later_ones_left(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step in (5, 10, 15):
         checkpoint.save(folder, step, {"model": {}}, {})
-    directory = enter(tmp_path, resume=str(folder / "step-00000010"))
-    found, _ = directory.find_checkpoint()
-    assert found is not None
-    assert found.step == 10
-    assert [path.name for path in checkpoint.steps(folder)] == ["step-00000005", "step-00000010"]
+    for left in ("left-step-00000015", "left-step-00000015x"):  # a second time, too
+        directory = enter(tmp_path, resume=str(folder / "step-00000010"))
+        found, _ = directory.find_checkpoint()
+        assert found is not None
+        assert found.step == 10
+        assert [path.name for path in checkpoint.steps(folder)] == ["step-00000005", "step-00000010"]
+        assert (folder / left / "manifest.json").exists()
+        checkpoint.save(folder, 15, {"model": {}}, {})
     with pytest.raises(UserError, match="no such folder"):
         enter(tmp_path, resume=str(tmp_path / "nowhere")).find_checkpoint()
 
@@ -359,9 +362,10 @@ def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
     rename, moved = Path.rename, []
 
     def dying(path: Path, target: Path) -> Path:
-        if ".moving" in str(target) and moved:
-            raise KeyboardInterrupt
-        moved.extend([path.name] * (".moving" in str(target)))
+        if Path(target).parent.name == ".moving":
+            if moved:
+                raise KeyboardInterrupt
+            moved.append(path.name)
         return rename(path, target)
 
     with monkeypatch.context() as patch:
@@ -373,6 +377,29 @@ def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
     assert entered.find_checkpoint()[0] is None
     assert [path.name for path in (tmp_path / "previous").iterdir()] == ["001"]
     assert {"checkpoints", "config.yaml"} <= {path.name for path in (tmp_path / "previous" / "001").iterdir()}
+
+
+def test_who_has_lost_the_directory_moves_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended right after it has taken the lease, or has seen a damaged checkpoint, while a newer one works here."""
+    folder, move = tmp_path / "checkpoints", RunDirectory._move_aside
+
+    def newer_first(this: RunDirectory, always: bool) -> None:
+        if always:
+            checkpoint.save(folder, 2, {"model": {}}, {"holder": enter(tmp_path).holder})
+        move(this, always)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "_move_aside", newer_first)
+        with pytest.raises(UserError, match="taken over by"):
+            enter(tmp_path, resume="never")
+    assert [path.name for path in folder.iterdir()] == ["step-00000002"]
+
+    older = enter(tmp_path)
+    enter(tmp_path)
+    (folder / "step-00000002" / "manifest.json").unlink()
+    with pytest.raises(UserError, match="taken over by"):
+        older.find_checkpoint()
+    assert [path.name for path in folder.iterdir()] == ["step-00000002"]
 
 
 def test_what_was_set_aside_is_bounded(tmp_path: Path) -> None:
