@@ -15,30 +15,31 @@
 
 #define PADDING 4096 /* bytes behind the bits: more than an MCU can take, so that damage is seen after it */
 #define MOST_PIXELS (1ull << 28)
+#define END 128      /* a step that is beyond a block's end wherever it begins */
 
-static const uint8_t zigzag[80] = { /* the last 16: where a damaged run may lead */
+/* Where the coefficients lie in a block; the rest, for what comes behind the last: damage, and the block's end */
+static const uint8_t zigzag[63 + END + 1] = {
    0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14,
   21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-  47, 55, 62, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63, 63};
+  47, 55, 62, 63, [64 ... 63 + END] = 63};
 
 static int extend(unsigned bits, int size) { /* T.81, figure F.12 */
   return (int)bits - (bits < 1u << (size - 1) ? (1 << size) - 1 : 0);
 }
 
-/* An entry of `fast`, for what the next LOOK bits may be:
-   bits 0-7   bits to consume: of code and number if both are within LOOK, else of the code; 0 if it is longer itself
-   bits 8-11  run of zeros before the number (AC)
-   bits 12-15 size of the number
-   bits 16-31 the number, never 0; 0 if it is not known yet */
+/* By how much a symbol moves on in the block: over a run of zeros and the number, or beyond its end. */
+static unsigned step_of(int symbol) { return symbol & 15 || symbol == 0xf0 ? (unsigned)(symbol >> 4) + 1 : END; }
+
+/* An entry of `fast`, for what the next LOOK bits may be, with the number if that is within them:
+   bits 0-7 bits to consume, 8-15 the step, 16-31 the number; 0 where that takes more bits, or no table has the code */
 static void take_code(Table *table, unsigned code, int length, int symbol) {
-  int spare = LOOK - length, size = symbol & 15;
-  for (unsigned rest = 0; rest < 1u << spare; rest++) {
-    uint32_t entry = (uint32_t)length | (uint32_t)(symbol >> 4) << 8 | (uint32_t)size << 12;
-    if (size && size <= spare) {
-      int number = extend(rest >> (spare - size), size);
-      entry = (entry + (uint32_t)size) | (uint32_t)(uint16_t)number << 16;
-    }
-    table->fast[code << spare | rest] = entry;
+  int size = symbol & 15, spare = LOOK - length - size;
+  if (spare < 0) return;
+  for (unsigned bits = 0; bits < 1u << size; bits++) {
+    uint32_t number = size ? (uint32_t)extend(bits, size) << 16 : 0;
+    uint32_t entry = number | step_of(symbol) << 8 | (uint32_t)(length + size);
+    uint32_t *first = table->fast + ((code << size | bits) << spare);
+    for (unsigned rest = 0; rest < 1u << spare; rest++) first[rest] = entry;
   }
 }
 
@@ -57,7 +58,7 @@ static size_t take_table(Scan *scan, const uint8_t *from, size_t bytes) {
     table->first[length] = k - (int)code;
     for (int n = from[length]; n > 0; n--, k++, code++) {
       if (code >= 1u << length) return 0;
-      if (!class && table->symbols[k] > 11) return 0; /* T.81, table F.1 */
+      if (class ? (table->symbols[k] & 15) > 10 : table->symbols[k] > 11) return 0; /* T.81, tables F.1 and F.2 */
       if (length <= LOOK) take_code(table, code, length, table->symbols[k]);
     }
     table->most[length] = from[length] ? (int)code - 1 : -1;
@@ -233,74 +234,44 @@ static inline void consume(Bits *now, int bits) {
   now->held -= bits;
 }
 
-/* The symbol whose code, longer than LOOK, comes next, and the code's length above it; -1 where no table has it. */
-static int long_symbol(uint64_t ahead, const Table *table) {
-  for (int length = LOOK + 1; length <= 16; length++) {
+/* The entry of what comes next, bit by bit: bits to consume, the step, the number. 0 where no table has the code. */
+static uint32_t slow_entry(uint64_t ahead, const Table *table) {
+  for (int length = 1; length <= 16; length++) {
     int code = (int)(ahead >> (64 - length));
-    if (code <= table->most[length]) return table->symbols[(code + table->first[length]) & 255] | length << 8;
-  }
-  return -1;
-}
-
-static int read_dc(Bits *now, const Table *table, int *value) {
-  fill(now);
-  uint32_t entry = table->fast[now->ahead >> (64 - LOOK)];
-  int size = (int)(entry >> 12) & 15, length = (int)(entry & 255);
-  if (entry >> 16) {
-    consume(now, length);
-    *value += (int16_t)(entry >> 16);
-    return 0;
-  }
-  if (!length) {
-    int symbol = long_symbol(now->ahead, table);
-    if (symbol < 0) return 1;
-    size = symbol & 15, length = symbol >> 8;
-  }
-  consume(now, length);
-  if (size) {
-    *value += extend((unsigned)(now->ahead >> (64 - size)), size);
-    consume(now, size);
+    if (code > table->most[length]) continue;
+    int symbol = table->symbols[(code + table->first[length]) & 255], size = symbol & 15;
+    uint32_t number = size ? (uint32_t)extend((unsigned)(ahead << length >> (64 - size)), size) << 16 : 0;
+    return number | step_of(symbol) << 8 | (uint32_t)(length + size);
   }
   return 0;
 }
 
+static inline uint32_t next_entry(Bits *now, const Table *table) {
+  if (now->held < 32) fill(now); /* a code has 16 bits at most, its number 11 */
+  uint32_t entry = table->fast[now->ahead >> (64 - LOOK)];
+  if (__builtin_expect(!entry, 0)) entry = slow_entry(now->ahead, table);
+  consume(now, (int)(entry & 63));
+  return entry;
+}
+
 static inline __attribute__((always_inline)) int read_ac(Bits *bits, const Table *table, int16_t *block) {
   Bits now = *bits; /* in registers */
-  int k = 1, wrong = 0;
+  unsigned k = 1;
   while (k < 64) {
-    if (now.held < 32) fill(&now); /* a code has 16 bits at most, its number 15 */
-    uint32_t entry = table->fast[now.ahead >> (64 - LOOK)];
-    int length = (int)(entry & 255), run = (int)(entry >> 8) & 15, size = (int)(entry >> 12) & 15;
-    if (entry >> 16) {
-      k += run;
-      if (block) block[zigzag[k]] = (int16_t)(entry >> 16);
-      k++;
-      consume(&now, length);
-      continue;
-    }
-    if (!length) {
-      int symbol = long_symbol(now.ahead, table);
-      if ((wrong = symbol < 0)) break;
-      length = symbol >> 8, run = symbol >> 4 & 15, size = symbol & 15;
-    }
-    consume(&now, length);
-    k += run;
-    if (size) {
-      if (block) block[zigzag[k]] = (int16_t)extend((unsigned)(now.ahead >> (64 - size)), size);
-      consume(&now, size);
-    } else if (run != 15) {
-      k = 64; /* the end of the block */
-      break;
-    }
-    k++;
+    uint32_t entry = next_entry(&now, table);
+    if (__builtin_expect(!entry, 0)) return 1;
+    k += entry >> 8 & 255;
+    if (block) block[zigzag[k - 1]] = (int16_t)(entry >> 16); /* of an end and of a run alone: 0, where 0 is */
   }
   *bits = now;
-  return wrong || k > 64;
+  return k > 64 && k < END;
 }
 
 static int read_block(Scan *scan, int c, int16_t *block) {
   int *value = scan->last + c;
-  if (read_dc(&scan->now, scan->dc + scan->dc_of[c], value) || *value > 32767 || *value < -32768) return 1;
+  uint32_t entry = next_entry(&scan->now, scan->dc + scan->dc_of[c]);
+  *value += (int16_t)(entry >> 16);
+  if (!entry || *value > 32767 || *value < -32768) return 1;
   if (!block) return read_ac(&scan->now, scan->ac + scan->ac_of[c], NULL);
   block[0] = (int16_t)*value;
   return read_ac(&scan->now, scan->ac + scan->ac_of[c], block);
