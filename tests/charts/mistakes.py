@@ -64,10 +64,11 @@ MISTAKES = {
         helm.at("global.scheduling.tolerations", {"key": "gpu"}), "write a list, such as [{key: nvidia.com/gpu"
     ),
     "a tag of digits": Mistake({}, "use --set-string", ("--set", "global.image.tag=20260101")),
-    "a rate by --set": Mistake(
-        {},
-        "--set-json global.training.config.optimizer.lr=0.1",
-        ("--set", "global.training.config.optimizer.lr=0.1"),
+    "a rate in words": Mistake(
+        {}, 'optimizer.lr is a text ("high"): write a number', ("--set", "global.training.config.optimizer.lr=high")
+    ),
+    "half a step": Mistake(
+        {}, "max_steps is 1.5: write a whole number", ("--set", "global.training.config.max_steps=1.5")
     ),
     "nodes in quotes": Mistake(helm.at(f"{TRAINING}.nodes", "2"), "write it without quotes"),
     "half a node": Mistake(helm.at(f"{TRAINING}.nodes", 1.5), "write a whole number"),

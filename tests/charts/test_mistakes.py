@@ -1,10 +1,13 @@
 """Typical mistakes get one clear message on both Helms that says what to write."""
 
+import json
 import re
 import subprocess
 
 import pytest
 import yaml
+
+from trainers import config
 
 from . import helm
 from .mistakes import BASE, MISTAKES, TRAINING
@@ -50,6 +53,14 @@ def test_an_address_alone_is_what_is_fetched():
     assert len(found) == 1
     assert "https://data.example.com/pets.zip" in found[0]
     assert "kaggle" not in found[0]
+
+
+def test_a_fraction_on_the_command_line_is_a_number():
+    option = ("--set", "global.training.config.optimizer.lr=0.125")
+    text = helm.run("helm3", "template", "demo", helm.CHART, "-f", "-", *option, stdin=yaml.safe_dump(BASE))
+    found = [one.get("data") or {} for one in helm.documents(text)]
+    (settings,) = [json.loads(data["config.json"]) for data in found if "config.json" in data]
+    assert config.build(settings).optimizer.lr == 0.125
 
 
 @pytest.mark.parametrize(("job", "kind"), [("mpijob", "MPIJob"), ("trainjob", "TrainJob")])

@@ -47,14 +47,15 @@ only the schema checks.
 {{- end -}}
 {{- end -}}
 
-{{/* What is wrong with a number, if anything. Call with a dict: value, path, whole. */}}
+{{/* What is wrong with a number, if anything; config's may be text, as Helm's --set writes 0.1. Call with a dict: value, path, whole. */}}
 {{- define "trainyard.number" -}}
-{{- if kindIs "string" .value -}}
-{{- $typed := regexMatch "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$" .value }}
+{{- $typed := and (kindIs "string" .value) (regexMatch "^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$" .value) -}}
+{{- $number := ternary (float64 (toString .value)) .value (and $typed (contains ".config." .path)) -}}
+{{- if kindIs "string" $number }}
 {{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" "a number" $typed }}{{ if $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
-{{- else if not (or (kindIs "float64" .value) (kindIs "int64" .value) (kindIs "int" .value)) }}
+{{- else if not (or (kindIs "float64" $number) (kindIs "int64" $number) (kindIs "int" $number)) }}
 {{ .path }} is {{ include "trainyard.kind" .value }}: write a number.
-{{- else if and .whole (ne (float64 (int64 .value)) (float64 .value)) }}
+{{- else if and .whole (ne (float64 (int64 $number)) (float64 $number)) }}
 {{ .path }} is {{ .value }}: write a whole number.
 {{- end -}}
 {{- end -}}

@@ -48,7 +48,8 @@ def test_of_alternatives_the_later_one_counts() -> None:
         ("optimizer.lr=0", "optimizer.lr = 0: input should be greater than 0"),
         ("optimizer.lr=.nan", "optimizer.lr = nan: input should be a finite number"),
         ("batch.global=1.5", "batch.global = 1.5: input should be a valid integer"),
-        ('batch.global="128"', "batch.global = '128': input should be a valid integer"),
+        ('batch.global="12x"', "batch.global = '12x': input should be a valid integer"),
+        ('batch.global="1.5"', "batch.global = 1.5: input should be a valid integer"),
         ("seed=true", "seed = True: input should be a valid integer"),
         ("precision=fp8", "precision = 'fp8': input should be 'fp64', 'fp32', 'bf16' or 'fp16'"),
         ("run=x", "run = 'x': input should be a valid dictionary"),
@@ -66,6 +67,14 @@ def test_mistakes_name_key_value_and_remedy(override: str, said: str) -> None:
 @pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("5E+2", 500.0), ("1.0", 1.0), (".5", 0.5)])
 def test_numbers_are_read_as_people_write_them(text: str, value: float) -> None:
     assert config.build(DEMO, config.parse_override(f"optimizer.lr={text}")).optimizer.lr == value
+
+
+def test_numbers_may_be_text() -> None:
+    """Helm's --set writes every fraction as text."""
+    text = {"optimizer": {"lr": "1e-3"}, "batch": {"global": "64"}, "data": {"mean": ["0.5", ".25", "1"]}}
+    built = config.build(DEMO, text, {"model": {"name": "123"}})
+    assert (built.optimizer.lr, built.batch.global_, built.data.mean) == (1e-3, 64, [0.5, 0.25, 1.0])
+    assert built.model.name == "123"
 
 
 def test_whole_floats_are_integers() -> None:
