@@ -40,7 +40,7 @@ int main(int count, char **words) {
   for (int c = 0; c < 4; c++) scans[c] = (jpeg_scan_info){.comps_in_scan = 1, .component_index = {c}, .Se = 63};
   if (strchr(kind, 's')) jpeg.scan_info = scans, jpeg.num_scans = jpeg.num_components;
   jpeg_start_compress(&jpeg, TRUE);
-  const JOCTET turned[] = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0";
+  const JOCTET turned[] = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
   if (strchr(kind, 'e')) jpeg_write_marker(&jpeg, JPEG_APP0 + 1, turned, sizeof turned - 1);
   size_t bytes = (size_t)jpeg.image_width * jpeg.input_components;
   JSAMPROW row = malloc(bytes);
