@@ -10,13 +10,15 @@ import pytest
 from tests.trainers.data import test_decode
 
 HERE = Path(__file__).parent
+NATIVE = HERE.parents[2] / "trainers" / "native"
 CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz") / "fuzz"
-    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c"), "-o", str(out), "-ljpeg"]
+    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c")]
+    command += [str(NATIVE / "scan.c"), str(NATIVE / "rewrite.c"), "-o", str(out), "-ljpeg"]
     subprocess.check_call(command)
     return out
 
@@ -34,8 +36,9 @@ def fuzz(program: Path, folder: Path, seconds: int, seed: int) -> list[int]:
 
 
 def test_broken_jpegs_do_no_harm(program: Path, tmp_path: Path) -> None:
-    inputs, sized, decoded = fuzz(program, tmp_path, 6, seed=1)
+    inputs, sized, decoded, rewritten = fuzz(program, tmp_path, 6, seed=1)
     assert inputs > 300
+    assert rewritten > 10
     assert inputs > sized > decoded > inputs // 20  # some of each: broken headers, broken pictures, harmless damage
 
 
