@@ -43,6 +43,7 @@ def library() -> ctypes.CDLL | None:
     loaded.trainyard_version.restype = ctypes.c_char_p
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
-    loaded.trainyard_rewrite.argtypes = [data, ctypes.c_size_t, number, ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+    size = ctypes.c_size_t
+    loaded.trainyard_rewrite.argtypes = [ctypes.c_void_p, size, number, ctypes.c_void_p, ctypes.POINTER(size)]
     loaded.trainyard_resize.argtypes = [ctypes.c_void_p, number, number, box, bounds, *[number] * 3, ctypes.c_void_p]
     return loaded

@@ -14,7 +14,7 @@
 
 #include "scan.h"
 
-#define MAX_PIXELS (1ull << 28)
+#define MAX_PIXELS (1ull << 24) /* all coefficients are in memory: up to 6 bytes a pixel */
 #define MAX_MEMORY (1l << 30)
 #define MAX_SCANS 500
 
@@ -65,8 +65,7 @@ static void open_source(Rewriter *all, j_decompress_ptr jpeg, const uint8_t *dat
 }
 
 static int right_kind(j_decompress_ptr jpeg) {
-  return (jpeg->num_components == 1 || jpeg->num_components == 3) && jpeg->data_precision == 8 && !jpeg->arith_code &&
-         (unsigned long long)jpeg->image_width * jpeg->image_height <= MAX_PIXELS;
+  return (jpeg->num_components == 1 || jpeg->num_components == 3) && jpeg->data_precision == 8 && !jpeg->arith_code;
 }
 
 /* Whether each coefficient of a progressive file was sent to its last bit; what was not, decoders smooth over. */
@@ -163,6 +162,7 @@ static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interva
   jpeg_save_markers(from, JPEG_COM, 0xffff);
   jpeg_read_header(from, TRUE);
   if (!right_kind(from)) return OTHER_KIND;
+  if ((unsigned long long)from->image_width * from->image_height > MAX_PIXELS) return TOO_LARGE;
   *stage = DAMAGED;
   jvirt_barray_ptr *coefficients = jpeg_read_coefficients(from);
   if (all->errors.manager.num_warnings || !complete(from)) return DAMAGED;
@@ -173,7 +173,7 @@ static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interva
 
 /* Rewrite a JPEG into `out`, which has room for *room bytes; *room becomes the bytes taken. `interval`: MCUs between
    restart markers, 0 chooses. Returns 0, or why the file has to stay as it is: 1 no JPEG, 2 a kind that is not taken
-   (CMYK, 12 bits, arithmetic coding), 3 damaged or incomplete, 4 no exact copy was possible, 5 no room. */
+   (CMYK, 12 bits, arithmetic coding), 3 damaged or incomplete, 4 no exact copy was possible, 5 too large. */
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room) {
   Rewriter *all = calloc(1, sizeof *all);
   if (!all) return TOO_LARGE;
