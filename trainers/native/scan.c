@@ -15,6 +15,7 @@
 
 #define PADDING 4096 /* bytes behind the bits: more than an MCU can take, so that damage is seen after it */
 #define MOST_PIXELS (1ull << 28)
+#define FOLLOWS 128  /* see take_code */
 #define END 128      /* a step that is beyond a block's end wherever it begins */
 
 /* Where the coefficients lie in a block; the rest, for what comes behind the last: damage, and the block's end */
@@ -30,11 +31,15 @@ static int extend(unsigned bits, int size) { /* T.81, figure F.12 */
 /* By how much a symbol moves on in the block: over a run of zeros and the number, or beyond its end. */
 static unsigned step_of(int symbol) { return symbol & 15 || symbol == 0xf0 ? (unsigned)(symbol >> 4) + 1 : END; }
 
-/* An entry of `fast`, for what the next LOOK bits may be, with the number if that is within them:
-   bits 0-7 bits to consume, 8-15 the step, 16-31 the number; 0 where that takes more bits, or no table has the code */
+/* An entry of `fast`, for what the next LOOK bits may be: bits 0-6 bits to consume, 8-15 the step, 16-31 the number, or
+   its size with FOLLOWS where LOOK bits do not hold all of it. 0: a longer code, or no table has it. */
 static void take_code(Table *table, unsigned code, int length, int symbol) {
   int size = symbol & 15, spare = LOOK - length - size;
-  if (spare < 0) return;
+  if (spare < 0) {
+    uint32_t entry = (uint32_t)size << 16 | step_of(symbol) << 8 | FOLLOWS | (uint32_t)(length + size);
+    for (unsigned rest = 0; rest < 1u << (LOOK - length); rest++) table->fast[code << (LOOK - length) | rest] = entry;
+    return;
+  }
   for (unsigned bits = 0; bits < 1u << size; bits++) {
     uint32_t number = size ? (uint32_t)extend(bits, size) << 16 : 0;
     uint32_t entry = number | step_of(symbol) << 8 | (uint32_t)(length + size);
@@ -155,8 +160,9 @@ int scan_open(Scan *scan, const uint8_t *data, size_t bytes) {
   memset(scan, 0, sizeof *scan);
   /* a header is small as a rule; where it is not, `header` is as long as the file, which it cannot exceed */
   scan->header = malloc(bytes + 2);
-  scan->dc = calloc(8, sizeof(Table));
+  scan->dc = malloc(8 * sizeof(Table));
   scan->ac = scan->dc ? scan->dc + 4 : NULL;
+  for (int k = 0; scan->dc && k < 8; k++) scan->dc[k].known = 0;
   if (!scan->header || !scan->dc || read_header(scan, data, bytes)) return 1;
   int all = scan->across * scan->down;
   if (!scan->interval || scan->interval > all) scan->interval = all;
@@ -234,9 +240,9 @@ static inline void consume(Bits *now, int bits) {
   now->held -= bits;
 }
 
-/* The entry of what comes next, bit by bit: bits to consume, the step, the number. 0 where no table has the code. */
+/* The entry of a code that is longer than LOOK: bits to consume, the step, the number. 0 where no table has the code. */
 static uint32_t slow_entry(uint64_t ahead, const Table *table) {
-  for (int length = 1; length <= 16; length++) {
+  for (int length = LOOK + 1; length <= 16; length++) {
     int code = (int)(ahead >> (64 - length));
     if (code > table->most[length]) continue;
     int symbol = table->symbols[(code + table->first[length]) & 255], size = symbol & 15;
@@ -250,6 +256,11 @@ static inline uint32_t next_entry(Bits *now, const Table *table) {
   if (now->held < 32) fill(now); /* a code has 16 bits at most, its number 11 */
   uint32_t entry = table->fast[now->ahead >> (64 - LOOK)];
   if (__builtin_expect(!entry, 0)) entry = slow_entry(now->ahead, table);
+  if (entry & FOLLOWS) {
+    int size = (int)(entry >> 16), length = (int)(entry & 63) - size;
+    uint32_t number = (uint32_t)extend((unsigned)(now->ahead << length >> (64 - size)), size);
+    entry = number << 16 | (entry & 0xff7f);
+  }
   consume(now, (int)(entry & 63));
   return entry;
 }
