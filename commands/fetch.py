@@ -4,14 +4,17 @@ scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 """
 
 import argparse
+import secrets
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from commands import inventory, kube, why
 from commands.errors import KubeError
+from commands.findings import printable
 
 
 class Source(NamedTuple):
@@ -103,7 +106,6 @@ def ready(pod: dict | None) -> bool:
 def start(namespace: str, pod: dict) -> None:
     """Create a pod and wait until it is ready; raises KubeError with what it waits for when that takes too long."""
     name = pod["metadata"]["name"]
-    remove(namespace, name, 60)
     kube.create("pods", namespace, pod)
     fits, state = kube.until("pods", namespace, name, ready, 120)
     phase = (state or {}).get("status", {}).get("phase", "gone")
@@ -114,29 +116,37 @@ def start(namespace: str, pod: dict) -> None:
         raise KubeError(f"pod/{name} is {phase}, not ready: {'; '.join(causes) or 'see kubectl describe pod'}")
 
 
-def remove(namespace: str, name: str, seconds: float) -> None:
-    """Delete a pod, if it is there, and wait until it is gone; raises KubeError when that takes too long."""
-    kube.delete("pods", namespace, name)
-    gone, _ = kube.until("pods", namespace, name, lambda pod: pod is None, seconds) if seconds else (True, None)
-    if not gone:
-        raise KubeError(f"pod/{name} of another fetch is still there after {seconds:.0f} s: kubectl delete pod {name}")
+def pod_name(claim: str) -> str:
+    """A name that no other fetch has, also not one of the same claim by someone else."""
+    return f"fetch-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
+
+
+def unpack(command: list[str], environment: dict[str, str], destination: Path) -> str:
+    """Unpack the tar that a command sends; returns what went wrong, if anything.
+
+    As root, too, files get this user as their owner and the usual modes: those on the claim are the pods'.
+    """
+    here = ["tar", "-C", str(destination), "--no-same-owner", "--no-same-permissions", "-xf", "-"]
+    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads would fill, and stop the sender
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as sender:
+            unpacked = subprocess.run(here, stdin=sender.stdout, check=False)
+        errors.seek(0)
+        said = errors.read()[-4000:].decode(errors="replace").strip()
+    return (said or "could not be unpacked here") if sender.returncode or unpacked.returncode else ""
 
 
 def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
-    pod = f"fetch-{what.claim}"[:63].rstrip("-")
+    pod = pod_name(what.claim)
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
     command, environment = kube.exec_command(pod, namespace, "tar", "-C", place, "-cf", "-", ".")
     try:
         start(namespace, reader_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as sender:
-            unpacked = subprocess.run(["tar", "-C", str(destination), "-xf", "-"], stdin=sender.stdout, check=False)
-            _, error = sender.communicate()
-        if sender.returncode or unpacked.returncode:
-            raise KubeError(f"{path} on claim {what.claim}: {error.decode().strip() or 'could not be unpacked here'}")
+        if error := unpack(command, environment, destination):
+            raise KubeError(f"{path} on claim {what.claim}: {error}")
     finally:
-        remove(namespace, pod, 0)
+        kube.delete("pods", namespace, pod)
 
 
 def main() -> int:
@@ -154,7 +164,7 @@ def main() -> int:
         what = source(args.release, args.claim, pods, args.image)
         fetch(args.namespace, what, args.path.strip("/"), args.destination)
     except KubeError as error:
-        print(f"fetch: {error}", file=sys.stderr)
+        print(printable(f"fetch: {error}"), file=sys.stderr)
         return 2
     return 0
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from commands import inventory, kube, trainjobs, why
 from commands.errors import KubeError, UnreachableError
+from commands.findings import printable
 from commands.watching import Watched
 
 EVERY = 2.0  # seconds between two looks into a log
@@ -107,7 +108,7 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
                 text = stage(job, objects["pods"], last_line)
                 if shown.get(why.name(job)) != text:
                     shown[why.name(job)] = text
-                    print(f"{now - start:5.0f} s  {why.name(job)}  {text}", flush=True)
+                    print(f"{now - start:5.0f} s  {why.name(job)}  {printable(text)}", flush=True)
             failed = any("Failed" in why.conditions(job) for job in jobs)
             if jobs and not failed and all(ENDED & set(why.conditions(job)) for job in jobs):
                 return 0
@@ -141,7 +142,7 @@ def main() -> int:
     try:
         return follow(args.release, args.namespace, {kind.lower() for kind in args.only}, args.timeout)
     except KubeError as error:
-        print(f"follow: {error}", file=sys.stderr)
+        print(printable(f"follow: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nfollow: stopped; the release continues", file=sys.stderr)

@@ -160,6 +160,10 @@ STORAGE: tuple[tuple[str, str], ...] = (
     ),
     (r"[Nn]o space left on device", "the volume is full: make room on it, or raise size under global.storage"),
     (
+        r"EmptyDir volume \"(tmp|home)\" exceeds the limit",
+        "the pod wrote more to /tmp or its home than it may: raise global.storage.scratchSize, or write to a claim",
+    ),
+    (
         r"exceeds? the (available|limit).*ephemeral|low on resource: ephemeral-storage|[Ee]phemeral.*exceeds",
         "the node's disk is full: add ephemeral-storage to resources, or write less beside the claims",
     ),

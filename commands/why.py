@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from commands import claims, crds, deployments, inventory, kube, queues, trainjobs
 from commands.errors import KubeError
-from commands.findings import Finding, age, conditions, events_of, name, since
+from commands.findings import Finding, age, conditions, events_of, name, printable, since
 from commands.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
@@ -217,7 +217,7 @@ def show(findings: list[Finding]) -> str:
         lines.append(f"{f.object:<{width}}  {f.state}")
         lines += [f"    because: {f.cause}"] if f.cause else []
         lines += [f"    remedy:  {f.remedy}"] if f.remedy else []
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def main() -> int:
@@ -231,7 +231,7 @@ def main() -> int:
         objects |= inventory.read_causes(args.release, args.namespace)
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
     except KubeError as error:
-        print(f"why: {error}", file=sys.stderr)
+        print(printable(f"why: {error}"), file=sys.stderr)
         return 2
     print(show(findings))
     return 1 if any(f.remedy for f in findings) else 0

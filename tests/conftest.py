@@ -1,4 +1,4 @@
-"""The order of the tests: files that take long come first, so that the workers of a parallel run end together."""
+"""For all tests: files that take long come first, so that a parallel run's workers end together; slots for ranks."""
 
 import os
 from collections.abc import Iterator
@@ -6,12 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests import ranks
+from tests import processor, ranks
 
 UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
 os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (scripts/bootstrap)
 HERE = Path(__file__).parent
 CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what needs the cluster or the images
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processor", action="store_true", help="tell how much processor time each file took")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("processor"):
+        config.pluginmanager.register(processor.Account(), "processor")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,3 +43,16 @@ def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with ranks.slots(mark.args[0]):
         yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the tables to which tests gave rows: `record_property("table", (heading, row))`."""
+    tables: dict[str, list[str]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, value in getattr(report, "user_properties", ()):
+                if name == "table" and getattr(report, "when", "") == "call":
+                    tables.setdefault(value[0], []).append(value[1])
+    for heading, rows in tables.items():
+        terminalreporter.write_sep("-", "measured")
+        terminalreporter.write_line("\n".join([heading, *rows]))

@@ -1,17 +1,22 @@
-"""How a process of this project ends: the exit codes, errors meant for people, and the pod's termination message.
+"""How a process of this project ends: exit codes, what an error means, and the pod's termination message.
 
 The codes are part of the interface. training-operator's `ExitCode` policy retries codes of 128 and above and gives up
-on lower ones, so permanent failures end below 128.
+on lower ones, so permanent failures end below 128. CAUSES is the one table that turns an error into a code; docs/
+interruptions.md has the same table for people.
 """
 
 import contextlib
 import ctypes
+import errno
+import json
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,14 +29,18 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 class Exit(IntEnum):
-    """Exit codes; below 128 a retry does not help, from 128 on it may."""
+    """Exit codes; below 128 a retry does not help, from 128 on it may. No signal's code (128 + N) is above 192."""
 
     DONE = 0
     FAILED = 1
     CONFIG = 2
     NAN = 77
+    INTERRUPTED = 130
     HANG = 138
     STOPPED = 143
+    STORAGE = 200
+    DEVICE = 201
+    CRASHED = 202  # an unknown error, which is tried once more (run/failures.py)
 
 
 class UserError(Exception):
@@ -55,6 +64,108 @@ class ExitError(Exception):
         return self.message
 
 
+# Controls but line breaks and tabs, and what reverses the direction of text
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """The text with characters that could steer a terminal as escapes: names in an archive are what strangers wrote."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+# How storage says that it does not answer now. What is missing or forbidden (ENOENT, EACCES) is the user's to mend.
+STORAGE = {
+    errno.ESTALE: "NFS: the server restarted or failed over, and the handle is from before",
+    errno.EIO: "the disk, its network or the server behind it failed this time",
+    errno.ENOTCONN: "FUSE, GlusterFS, Lustre: the client has lost its server",
+    errno.ETIMEDOUT: "NFS mounted soft, CephFS: no answer in time",
+    errno.EHOSTDOWN: "CIFS: the server is down",
+    errno.EHOSTUNREACH: "the server cannot be reached",
+    errno.ENETDOWN: "the node's network is down",
+    errno.ENETUNREACH: "the node has no route",
+    errno.ECONNREFUSED: "FUSE clients: the server is starting",
+    errno.ECONNRESET: "FUSE clients, CIFS: the connection broke",
+    errno.ECONNABORTED: "FUSE clients, CIFS: the connection was given up",
+    errno.ESHUTDOWN: "CephFS and Lustre: the server evicted this client, which connects again",
+    errno.EREMOTEIO: "NFS: the server itself failed to read or write",
+    errno.EAGAIN: "busy now",
+    errno.EBUSY: "busy now",
+    errno.ENOBUFS: "no buffers left in the kernel now",
+    errno.ENFILE: "too many open files on the whole node now",
+    errno.ENOLINK: "NFS re-exports: the link to the server is cut",
+    errno.EPROTO: "CephFS, FUSE: a broken answer",
+}
+FULL = {errno.ENOSPC: "the volume is full", errno.EDQUOT: "the quota is used up"}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A row of the table: what an error means that has one of the types and, where given, such a text or errno."""
+
+    name: str
+    means: str
+    code: Exit
+    types: tuple[str, ...]  # with their modules, of the error or its bases: nothing is imported to compare them
+    says: str = ""  # a regular expression
+    errnos: frozenset[int] = frozenset()
+
+    def explains(self, error: BaseException) -> bool:
+        """Whether an error is in this row."""
+        kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+        return (
+            not kinds.isdisjoint(self.types)
+            and (not self.says or re.search(self.says, str(error)) is not None)
+            and (not self.errnos or getattr(error, "errno", None) in self.errnos)
+        )
+
+
+# Before torch had AcceleratorError (2.8), and in libraries under it, errors of a GPU are RuntimeErrors
+GPU = ("torch.AcceleratorError", "builtins.RuntimeError")
+NETWORK = ("torch.distributed.DistError", "builtins.RuntimeError")  # gloo's errors are often RuntimeErrors
+
+# The first row that fits counts. Texts are those of torch 2.6 to 2.15, NCCL and gloo.
+CAUSES = (
+    Cause("input", "wrong settings or input", Exit.CONFIG, ("trainers.exits.UserError",)),
+    Cause("memory", "the GPU's memory is too small", Exit.CONFIG, ("torch.OutOfMemoryError",)),
+    Cause(
+        "memory", "the GPU's memory is too small", Exit.CONFIG, (*GPU, *NETWORK),
+        r"(?i)(CUDA|HIP|NCCL|Triton).*out of memory|CU(BLAS|DNN)_STATUS_ALLOC_FAILED",
+    ),
+    Cause(
+        "unfit", "the image does not fit the node's GPU or driver", Exit.CONFIG, GPU,
+        r"no kernel image is available|driver version is insufficient|NVIDIA driver on your system is too old",
+    ),
+    Cause("assertion", "a mistake in code that runs on the GPU", Exit.FAILED, GPU, "device-side assert"),
+    Cause("device", "a GPU failed", Exit.DEVICE, ("torch.AcceleratorError",)),
+    Cause(
+        "device", "a GPU failed", Exit.DEVICE, GPU,
+        r"(CUDA|HIP|cuDNN|cuBLAS|NVML|nvrtc|Triton) [Ee]rror|CU(BLAS|DNN|FFT|SOLVER)_STATUS_|"
+        r"Unexpected error from cudaGetDeviceCount|^CUDA (driver|unknown)",
+    ),
+    Cause(
+        "usage", "NCCL was used wrongly", Exit.FAILED, NETWORK, "ncclInvalidUsage|ncclInvalidArgument"
+    ),
+    Cause("peer", "lost contact with another process", Exit.HANG, (
+        "torch.distributed.DistError", "torch.distributed.elastic.rendezvous.api.RendezvousError",
+        "horovod.common.exceptions.HorovodInternalError", "builtins.ConnectionError",
+    )),
+    Cause(
+        "peer", "lost contact with another process", Exit.HANG, ("builtins.RuntimeError",),
+        r"\bgloo/|^Gloo |NCCL (error|communicator|operation)|nccl(Unhandled|System|Internal|Remote)|"
+        r"Connection (closed|reset) by peer|^Timed out|Socket Timeout|Broken pipe",
+    ),
+    Cause("storage", "the storage does not answer", Exit.STORAGE, ("builtins.OSError",), "", frozenset(STORAGE)),
+    Cause("peer", "lost contact with another process", Exit.HANG, ("builtins.TimeoutError",)),
+    Cause("full", "no space is left", Exit.FAILED, ("builtins.OSError",), "", frozenset(FULL)),
+    Cause("unknown", "a bug, as far as the table knows", Exit.FAILED, ("builtins.BaseException",)),
+)  # fmt: skip
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The row of CAUSES that explains an error; the last one explains any."""
+    return next(cause for cause in CAUSES if cause.explains(error))
+
+
 def write_termination_message(message: str) -> None:
     """Leave the message where the kubelet looks for it; the first process of a container to do so wins.
 
@@ -64,24 +175,25 @@ def write_termination_message(message: str) -> None:
     path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG))
     with contextlib.suppress(OSError):
         if path.exists() and path.stat().st_size == 0:
-            path.write_text(message.strip()[-4000:] + "\n")
+            path.write_text(printable(message).strip()[-4000:] + "\n")
 
 
 def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
     """Print the message to stderr, leave it as the termination message, and end with the code."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     sys.exit(int(code))
 
 
 def end_on_failed_preflight() -> None:
-    """End 2 with the preflight's message, where the init container of this pod left one.
+    """End with the preflight's message and code, where the init container of this pod left them.
 
     Operators look at a pod's main container alone, and would recreate a pod whose init container failed forever.
     """
     handover = os.environ.get("TRAINYARD_PREFLIGHT")
     if handover and Path(handover).exists():
-        fail(Path(handover).read_text().strip(), Exit.CONFIG)
+        note = json.loads(Path(handover).read_text())
+        fail(note["message"], note["code"])
 
 
 def die_with_launcher() -> None:
@@ -111,12 +223,12 @@ def guarded(main: Callable[[], int]) -> NoReturn:
     except ExitError as error:
         code = _report(str(error), error.code)
     except KeyboardInterrupt:
-        code = _report("interrupted from the keyboard", 130)
+        code = _report("interrupted from the keyboard", Exit.INTERRUPTED)
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
         traceback.print_exc()
-        code = _report(f"{type(error).__name__}: {error}", Exit.FAILED)
+        code = _report(f"{type(error).__name__}: {error}", cause_of(error).code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -128,6 +240,6 @@ def guarded(main: Callable[[], int]) -> NoReturn:
 
 def _report(message: str, code: int) -> int:
     """Show why the program ends and keep it for the kubelet."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     return int(code)

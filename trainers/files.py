@@ -1,27 +1,127 @@
-"""Atomic writes: a file is there whole or not at all."""
+"""Files on storage that may fail for a while: atomic writes, and reads that are retried.
+
+A file is there whole or not at all. An error by which storage says that it does not answer now (`exits.STORAGE`) is
+retried with the file reopened, for TRAINYARD_STORAGE_SECONDS (120) after the first one; then the run ends with a code
+that is retried. A call that never returns is not bounded here but by the watchdog.
+"""
 
 import contextlib
 import errno
 import hashlib
 import json
 import os
+import secrets
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+from trainers.exits import FULL, STORAGE, Exit, ExitError, UserError
 
 # Errors of file systems that cannot sync a folder; any other is raised
 UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+# A lost NFS or Gluster server is replaced in about a minute; and less than half of comm.hang_seconds
+DEFAULT_SECONDS = 120.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+MISSING = (FileNotFoundError, NotADirectoryError)
+LOOKS = 3
+
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_retrying: set[int] = set()  # threads
+
+
+class StorageError(ExitError):
+    """Storage that has failed for as long as it is waited for."""
+
+    def __init__(self, message: str, code: int = Exit.STORAGE, details: dict[str, Any] | None = None) -> None:
+        super().__init__(message, code, details)
+
+
+def patience() -> float:
+    """Seconds for which storage that fails is retried."""
+    return float(os.environ.get("TRAINYARD_STORAGE_SECONDS", DEFAULT_SECONDS))
+
+
+def retried(action: Callable[[], Result], what: object, *, listed: bool = False, existed: bool = False) -> Result:
+    """The result of `action`, which opens what it uses; it is repeated while storage fails, once at least.
+
+    Other errors are believed once they were seen LOOKS times, and a missing file at once; with `listed`, since a
+    manifest says that the file is there, that too after LOOKS. With `existed`, since it worked before, all errors but a
+    full volume are storage's. Raises StorageError at the end, and OSError where the error is not one of storage's.
+    """
+    try:
+        return action()
+    except OSError as error:
+        if error.errno in FULL or (isinstance(error, MISSING) and not (listed or existed)):
+            raise
+        return _retry(action, what, existed, error)
+
+
+def _retry(action: Callable[[], Result], what: object, existed: bool, error: OSError) -> Result:
+    seconds, begun, pause = patience(), time.monotonic(), FIRST_PAUSE
+    waits = existed or error.errno in STORAGE
+    looks = 0 if waits else 1  # at errors that are not storage's, in a row
+    bound = f"retried for up to {seconds:.0f} s" if waits else "looking again"
+    _enter(f"{what}: {error.strerror or error}; {bound}")
+    try:
+        while True:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            try:
+                return action()
+            except OSError as again:
+                passed, error = time.monotonic() - begun, again
+                waits = error.errno in STORAGE or (existed and error.errno not in FULL)
+                looks = 0 if waits else looks + 1
+                if passed >= seconds if waits else looks >= LOOKS:
+                    break
+    finally:
+        _leave(time.monotonic() - begun)
+    if error.errno not in STORAGE:
+        raise error
+    raise StorageError(
+        f"{what}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0)}) for {passed:.0f} s: the storage "
+        "does not answer; see the claim's server and the node's mount. The run is retried and resumes",
+        details={"errno": error.errno},
+    ) from error
+
+
+def _enter(text: str) -> None:
+    """Say that storage fails, once while it does, however many threads wait for it."""
+    with _lock:
+        first = not _retrying
+        _retrying.add(threading.get_ident())
+    if first:
+        _say(text)
+
+
+def _leave(seconds: float) -> None:
+    with _lock:
+        _retrying.discard(threading.get_ident())
+        last = not _retrying
+    if last:
+        _say(f"no file is waited for any more, after {seconds:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(f"storage: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def atomic(path: Path, *, durable: bool = True, via: Path | None = None) -> Iterator[BinaryIO]:
     """Open a file for writing that takes its name when the block ends without an error; else nothing of it is left.
 
     A reader, or a crash at any moment, sees the old content or the new, never a part. Without `durable` the new content
-    may be lost in a crash of the machine. Raises OSError.
+    may be lost in a crash of the machine. It is written in the folder `via`, if one is given, and else beside the file.
+    Raises OSError.
     """
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}-{os.getpid()}-{threading.get_native_id()}.tmp")
+    # Pods may share a host's name and a process id
+    name = f".{path.name}.{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    temporary = (via or path.parent) / name
     try:
         with temporary.open("wb") as file:
             yield file
@@ -35,24 +135,97 @@ def atomic(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         sync_folder(path.parent)
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a file whole (`atomic`); raises OSError."""
-    with atomic(path, durable=durable) as file:
-        file.write(data)
+def write_atomically(path: Path, data: bytes, *, durable: bool = True, via: Path | None = None) -> None:
+    """Write a file whole (`atomic`); raises OSError, and StorageError.
+
+    What need not be durable is not retried either.
+    """
+
+    def write() -> None:
+        with atomic(path, durable=durable, via=via) as file:
+            file.write(data)
+
+    if durable:
+        retried(write, path)
+    else:
+        write()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON, atomically; raises OSError."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+def write_json(path: Path, value: Any, *, via: Path | None = None) -> None:
+    """Write a value as JSON, atomically; raises OSError, and StorageError."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode(), via=via)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is none or it is not whole."""
+    """Read a JSON object; empty if there is none or it is not whole. Raises StorageError, and UserError."""
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(retried(path.read_bytes, path))
+    except (*MISSING, ValueError):
+        return {}
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return value if isinstance(value, dict) else {}
+
+
+class Appender:
+    """A file to which lines are appended; each is there as soon as it is written, also where storage failed between."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = retried(self._open, path)
+
+    def write(self, line: str) -> None:
+        """Append a line, which ends with a newline; raises OSError and StorageError."""
+        data = line.encode()
+        try:
+            self._file.write(data)
+        except OSError as error:
+            if error.errno not in STORAGE:
+                raise
+            retried(lambda: self._write_again(data), self._path)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _open(self) -> BinaryIO:
+        return self._path.open("ab", buffering=0)
+
+    def _write_again(self, data: bytes) -> None:
+        """Write what may be there already, or in part: a part becomes a line of its own, which readers pass over."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._file = self._open()
+        with self._path.open("rb") as written:
+            size = written.seek(0, os.SEEK_END)
+            written.seek(max(0, size - len(data)))
+            tail = written.read()
+        if tail != data:
+            self._file.write(data if not tail or tail.endswith(b"\n") else b"\n" + data)
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """The words for a file that cannot be read, though its storage answers."""
+    return UserError(f"{path} cannot be read ({error.strerror}); check the claim and its permissions")
+
+
+def peek_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that may as well be missing, such as another process's heartbeat: once, without a word."""
+    try:
+        value = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def entries(folder: Path) -> list[Path]:
+    """The entries of a folder; none if there is no folder. Raises StorageError, and UserError."""
+    try:
+        return retried(lambda: list(folder.iterdir()), folder)
+    except MISSING:
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
 
 
 def sync_folder(path: Path) -> None:
@@ -68,6 +241,21 @@ def sync_folder(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal; raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content, in hexadecimal; raises OSError, and StorageError."""
+
+    def digest() -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return retried(digest, path)
+
+
+def forget_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
+    """Drop what the kernel keeps of an open file, so that the next read asks the storage; `size` 0: to its end."""
+    os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def forget(path: Path) -> None:
+    """Drop what the kernel keeps of a file before a second look at it, if it can be opened."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        forget_cached(file.fileno())

@@ -7,16 +7,19 @@ Settings are environment variables: FILEBROWSER_ROOT (/srv: where the two folder
 lets the page upload to, move and delete in `results`).
 
 The password is read from its file, and copyparty gets its hash inside this process: no process list, file or log holds
-either. When the file changes, the server restarts with the new password, and sessions of the old one end.
+either. Guesses are limited, see Guesses. When the file changes, the server restarts with the new password, and sessions
+of the old one end.
 """
 
 import os
+import resource
 import secrets
 import shutil
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,8 +28,9 @@ from copyparty.pwhash import PWHash  # type: ignore[import-untyped]
 
 FOLDERS = ("data", "results")
 LEAST, MOST = 8, 255  # characters of a password; copyparty's limit
+GUESSES, REFILL = 20, 3.0  # wrong passwords in a row; seconds until there is one more
 WATCH = 5.0  # seconds between reads of the password's file
-HASH = "scrypt,13,1,8,1"  # 16 MiB and some 30 ms a guess
+HASH = "scrypt,13,1,8,1"  # 16 MiB and some 30 ms a guess; copyparty hashes one at a time
 SETTINGS = (
     # Files are listed and sent, not opened: no thumbnails, archives, READMEs or types that a link chooses
     *("--no-thumb", "--no-mtag-ff", "--no-zls", "--no-readme", "--no-logues", "--no-mime", "--no-robots"),
@@ -56,10 +60,59 @@ def read_password(file: Path) -> str:
     return password
 
 
+class Guesses:
+    """Wrong passwords that may still be tried: GUESSES at once, then one in REFILL seconds, from all addresses.
+
+    Behind an Ingress all readers share an address, so none is locked out alone. When none is left, no password is
+    compared, the right one neither: else each guess would still be answered. Sessions do not need the password.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now, self._left, self._at, self._said = now, float(GUESSES), now(), -60.0
+        self._lock = threading.Lock()
+
+    def may(self) -> bool:
+        """Whether a password may be compared now; says so about once a minute where not."""
+        with self._lock:
+            now = self._now()
+            self._left, self._at = min(GUESSES, self._left + (now - self._at) / REFILL), now
+            if self._left >= 1:
+                return True
+            if now - self._said >= 60:
+                self._said = now
+                text = f"many wrong passwords: no more than one in {REFILL:.0f} s is compared, others are refused"
+                print(f"serve: {text}", file=sys.stderr, flush=True)
+            return False
+
+    def wrong(self) -> None:
+        """Count a wrong password."""
+        with self._lock:
+            self._left -= 1
+
+
+def limit(guesses: Guesses, right: str) -> None:
+    """Let copyparty compare passwords only while guesses are left; `right` is the right one's hash."""
+    compare = PWHash._cache_hash
+
+    def limited(self: PWHash, plain: str) -> str:
+        # One that was wrong before, such as a browser's ended session, is wrong again and tells nothing
+        if self.cache.get(plain, right) != right:
+            return str(self.cache[plain])
+        if not plain or not guesses.may():
+            return ""
+        found = str(compare(self, plain))
+        if found != right:
+            guesses.wrong()
+        return found
+
+    PWHash._cache_hash = limited
+
+
 def arguments(env: dict[str, str], password: str, state: Path) -> list[str]:
     """Return copyparty's command line, which stays inside this process; `state` is a folder for what it writes."""
     salt = secrets.token_urlsafe(18)
     hashed = PWHash(SimpleNamespace(ah_alg=HASH, ah_salt=salt)).hash(password)
+    limit(Guesses(), hashed)
     writable = env.get("FILEBROWSER_WRITABLE") == "true"
     root = env.get("FILEBROWSER_ROOT", "/srv")
     volumes = [f"-v{root}/{name}:/{name}:{'rwmd' if writable and name == 'results' else 'r'},user" for name in FOLDERS]
@@ -94,6 +147,7 @@ def main() -> int:
     except PasswordError as error:
         print(f"serve: {error}", file=sys.stderr)
         return 2
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core would hold the password
     state = Path(tempfile.mkdtemp(prefix="filebrowser-"))
     os.environ["XDG_CONFIG_HOME"] = str(state)
     threading.Thread(target=restart_on_change, args=(file, password, state), daemon=True).start()

@@ -24,9 +24,9 @@ daemon() {
 
 daemon_alive() { in_our_cgroup "$(cat "$RUN/pids/$1")"; }
 
-# wait_for SECONDS DAEMON COMMAND...: until COMMAND succeeds; ends early, with the log's tail, when DAEMON has ended
+# wait_for SECONDS DAEMON COMMAND...: until COMMAND succeeds, PATIENCE times SECONDS at most; ends early, with the log's tail, when DAEMON has ended
 wait_for() {
-  local end=$((SECONDS + $1)) name=$2 why=
+  local end=$((SECONDS + $1 * PATIENCE)) name=$2 why=
   shift 2
   until "$@" > /dev/null 2>&1; do
     if [ -e "$RUN/pids/$name" ] && [ ! -e "/proc/$(cat "$RUN/pids/$name")" ]; then why="$name has ended"; fi
@@ -41,13 +41,13 @@ wait_for() {
 }
 
 node_ready() {
-  kubectl get --request-timeout=10s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null | grep -qx True
+  kubectl get --request-timeout=$((10 * PATIENCE))s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null | grep -qx True
 }
 
 # healthy: is there a complete cluster of this very version, and does it answer? A busy machine may make it slow:
 # one whose programs all live is given time, since what replaces it would start empty.
 healthy() {
-  local pid item end=$((SECONDS + 180))
+  local pid item end=$((SECONDS + 180 * PATIENCE))
   [ "$(cat "$RUN/ready" 2> /dev/null)" = "$VERSION" ] || return 1
   for pid in "$RUN"/pids/*; do daemon_alive "${pid##*/}" || return 1; done
   until node_ready; do
@@ -55,7 +55,7 @@ healthy() {
     sleep 1
   done
   for item in "${DEPLOYMENTS[@]}"; do
-    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=180s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
+    kubectl -n "${item%/*}" wait --for=condition=Available --timeout=$((180 * PATIENCE))s "deploy/${item#*/}" > /dev/null 2>&1 || return 1
   done
 }
 

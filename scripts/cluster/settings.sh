@@ -17,6 +17,8 @@ API_SERVICE_IP=${SERVICE_CIDR%.*/*}.1
 DNS_IP=${SERVICE_CIDR%.*/*}.10
 IMAGE=localhost/trainyard-node # the node's own images are $IMAGE/NAME:1
 DEPLOYMENTS=(kube-system/coredns local-path-storage/local-path-provisioner kubeflow/training-operator mpi-operator/mpi-operator)
+IMAGES_THERE=${TRAINYARD_UNPACKED_IMAGES:-}  # a containerd's root folder that has all images already (scripts/vm)
+PATIENCE=${TRAINYARD_PATIENCE:-1}            # how many times longer than usual a slow machine may take
 KUBECTL=$ROOT/build/bin/kubectl
 OWN_KUBECONFIG=${TRAINYARD_KUBECONFIG:-$ROOT/build/kubeconfig}
 

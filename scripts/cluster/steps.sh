@@ -26,7 +26,7 @@ node_daemon() {
 
 start_api_server() {
   local pki=$RUN/pki
-  node_daemon kube-apiserver "$BUILT/bin/kube-apiserver" --advertise-address="$NODE_IP" --bind-address="$NODE_IP" --secure-port=6443 \
+  node_daemon kube-apiserver "$HERE/node/again" "$BUILT/bin/kube-apiserver" --advertise-address="$NODE_IP" --bind-address="$NODE_IP" --secure-port=6443 \
     --etcd-servers=http://127.0.0.1:2379 --feature-gates=SizeBasedListCostEstimate=false --service-cluster-ip-range="$SERVICE_CIDR" \
     --allow-privileged=true --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --client-ca-file="$pki/ca.crt" \
     --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
@@ -43,34 +43,38 @@ start_control_plane() {
   local peer=http://127.0.0.1:2380 client=http://127.0.0.1:2379
   # on the node's own tmpfs: nothing of it outlives the node
   node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
+  if [ -n "$IMAGES_THERE" ]; then
+    mkdir -p "$RUN/containerd/root"
+    "$HERE/in-node" mount --bind "$IMAGES_THERE" "$RUN/containerd/root"
+  fi
   node_daemon containerd containerd -c "$RUN/containerd.toml"
   start_api_server
   wait_for 180 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
-  for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
+  [ -n "$IMAGES_THERE" ] || for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
   wait_for 900 kube-apiserver kubectl get --raw /readyz
 }
 
 start_node_agents() {
   local file pki=$RUN/pki
-  node_daemon kube-controller-manager "$BUILT/bin/kube-controller-manager" --kubeconfig="$RUN/controller-manager.conf" \
+  node_daemon kube-controller-manager "$HERE/node/again" "$BUILT/bin/kube-controller-manager" --kubeconfig="$RUN/controller-manager.conf" \
     --authentication-kubeconfig="$RUN/controller-manager.conf" --authorization-kubeconfig="$RUN/controller-manager.conf" \
     --service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" --cluster-signing-cert-file="$pki/ca.crt" \
     --cluster-signing-key-file="$pki/ca.key" --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1
-  node_daemon kube-scheduler "$BUILT/bin/kube-scheduler" --kubeconfig="$RUN/scheduler.conf" --authentication-kubeconfig="$RUN/scheduler.conf" \
+  node_daemon kube-scheduler "$HERE/node/again" "$BUILT/bin/kube-scheduler" --kubeconfig="$RUN/scheduler.conf" --authentication-kubeconfig="$RUN/scheduler.conf" \
     --authorization-kubeconfig="$RUN/scheduler.conf" --leader-elect=false --bind-address=127.0.0.1
   node_daemon kubelet "$BUILT/bin/kubelet" --config="$RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet.conf" --root-dir="$RUN/kubelet" \
     --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
-  node_daemon kube-proxy "$BUILT/bin/kube-proxy" --config="$RUN/kube-proxy.yaml"
+  node_daemon kube-proxy "$HERE/node/again" "$BUILT/bin/kube-proxy" --config="$RUN/kube-proxy.yaml"
   for file in "$HERE"/addons/*.yaml.in; do fill "$file" | kubectl apply -f -; done
   # the PyTorchJob CRD is too large for a client-side apply
   for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
   wait_for 600 kubelet kubectl get node "$NODE_NAME"
-  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=900s
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
 }
 
 # rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come
 rolled_out() {
-  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=900s && return 0
+  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=$((900 * PATIENCE))s && return 0
   kubectl -n "${1%/*}" get pods,events
   kubectl -n "${1%/*}" logs "deploy/${1#*/}" --tail=10
   return 1

@@ -50,6 +50,13 @@ MISTAKES = {
         helm.at("dataset.source.url", "https://ada:secret@data.example.com/pets.zip"),
         "name a Secret with the key netrc in global.secrets.http.existingSecret",
     ),
+    "a signature in the URL": Mistake(
+        helm.at("dataset.source.url", "https://data.example.com/pets.zip?X-Amz-Expires=600&X-Amz-Signature=0123"),
+        "the whole of it as the key url of the Secret in global.secrets.http.existingSecret",
+    ),
+    "a SHA-256 that is none": Mistake(
+        helm.at("dataset.source.sha256", "sha256:0123"), "write 64 hexadecimal digits, as sha256sum prints them"
+    ),
     "both batches": Mistake(helm.at(BATCH, {"global": 256, "per_process": 32}), "keep global"),
     "a claim and its size": Mistake(
         helm.at("global.storage.data", {"existingClaim": "imagenet", "size": "300Gi"}), "leave size out"

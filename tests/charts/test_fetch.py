@@ -1,5 +1,7 @@
 """scripts/fetch reads a claim as the release's own pods do."""
 
+import os
+
 import pytest
 
 from commands import fetch
@@ -57,3 +59,38 @@ def test_the_reading_pod_passes_the_restricted_standard():
     pod = fetch.reader_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())))
     said = helm.run("podsecurity", stdin=helm.yaml.safe_dump(pod))
     assert "0 findings" in said
+
+
+def sending(*shell: str) -> list[str]:
+    return ["sh", "-c", "; ".join(shell)]
+
+
+def test_a_sender_that_says_much_does_not_stop_the_copy(tmp_path):
+    (tmp_path / "claim").mkdir()
+    (tmp_path / "claim/file").write_text("content")
+    talk = "i=0; while [ $i -lt 20000 ]; do echo tar: file changed as we read it >&2; i=$((i+1)); done"
+    command = sending(talk, f"tar -C {tmp_path}/claim -cf - .")
+    (tmp_path / "here").mkdir()
+    assert fetch.unpack(command, {}, tmp_path / "here") == ""
+    assert (tmp_path / "here/file").read_text() == "content"
+    said = fetch.unpack(sending(talk, "echo the last word >&2", "exit 2"), {}, tmp_path / "here")
+    assert said.endswith("the last word")
+
+
+def test_owners_and_modes_of_the_claim_stay_there(tmp_path):
+    claim, here = tmp_path / "claim", tmp_path / "here"
+    claim.mkdir()
+    here.mkdir()
+    (claim / "program").write_text("content")
+    (claim / "program").chmod(0o4777)
+    if os.getuid() == 0:
+        os.chown(claim / "program", 1000, 1000)
+    assert fetch.unpack(sending(f"tar -C {claim} -cf - ."), {}, here) == ""
+    found = (here / "program").stat()
+    assert (found.st_uid, found.st_mode & 0o7022) == (os.getuid(), 0)
+
+
+def test_two_fetches_of_a_claim_have_a_pod_each():
+    names = {fetch.pod_name("a" * 70), fetch.pod_name("a" * 70)}
+    assert len(names) == 2
+    assert all(len(name) <= 63 for name in names)

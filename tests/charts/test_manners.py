@@ -1,5 +1,6 @@
 """What a shared namespace asks of its tenants: counted resources, no tokens, no open ports, small objects."""
 
+import ipaddress
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from . import helm
 
 each = pytest.mark.parametrize("values", [*helm.CI, *helm.EXAMPLES], ids=lambda path: path.stem)
 MOST_STORED = 400 << 10
+OUTSIDE = "93.184.216.34"  # what stands for an address outside the cluster
 CLOSED = helm.merged(helm.everything(), helm.at("networkPolicy.enabled", True))
 DNS = {"kubernetes.io/metadata.name": "kube-system"}
 
@@ -91,6 +93,11 @@ def selects(selector: dict, labels: dict[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
 
 
+def block(peer: dict) -> str:
+    """The addresses of a peer; none of a peer that is pods."""
+    return peer.get("ipBlock", {}).get("cidr", "255.255.255.255/32")
+
+
 def allowed(rules: list[dict], side: str, pod: dict[str, str] | None, namespace: dict[str, str], port: int) -> bool:
     """Whether rules of one direction let a peer in or out; `pod` is None for an address outside the cluster."""
     for rule in rules:
@@ -101,6 +108,8 @@ def allowed(rules: list[dict], side: str, pod: dict[str, str] | None, namespace:
             return True
         for peer in peers:
             if pod is None or "ipBlock" in peer:
+                if pod is None and ipaddress.ip_address(OUTSIDE) in ipaddress.ip_network(block(peer)):
+                    return True
                 continue
             here = namespace == {} if "namespaceSelector" not in peer else selects(peer["namespaceSelector"], namespace)
             if here and selects(peer.get("podSelector", {}), pod):
@@ -110,8 +119,12 @@ def allowed(rules: list[dict], side: str, pod: dict[str, str] | None, namespace:
 
 def may_connect(policies: list[dict], source: dict | None, target: dict | None, port: int, namespace: dict) -> bool:
     """Whether pods with these labels may connect; `namespace` holds the labels of the other one, {} is the same."""
-    out = [p["spec"] for p in policies if source is not None and selects(p["spec"]["podSelector"], source)]
-    into = [p["spec"] for p in policies if target is not None and selects(p["spec"]["podSelector"], target)]
+
+    def about(pod: dict | None, direction: str) -> list[dict]:
+        specs = [policy["spec"] for policy in policies if pod is not None]
+        return [one for one in specs if direction in one["policyTypes"] and selects(one["podSelector"], pod or {})]
+
+    out, into = about(source, "Egress"), about(target, "Ingress")
     leaves = not out or any(allowed(spec.get("egress", []), "to", target, namespace, port) for spec in out)
     enters = not into or any(allowed(spec.get("ingress", []), "from", source, namespace, port) for spec in into)
     return leaves and enters
@@ -172,6 +185,55 @@ def test_the_file_browser_reaches_nothing_and_only_named_peers_reach_it(closed):
     opened = [d for d in helm.documents(helm.template(helm.merged(CLOSED, rules))) if d["kind"] == "NetworkPolicy"]
     assert may_connect(opened, controller, browser, 8080, home)
     assert not may_connect(opened, controller, browser, 8080, {"kubernetes.io/metadata.name": "other"})
+
+
+@pytest.fixture(scope="module")
+def default() -> list[dict]:
+    """The policies of the same release where values say nothing about them, with metrics on."""
+    metrics = helm.at("global.metrics", {"enabled": True, "port": 9400})
+    documents = helm.documents(helm.template(helm.merged(helm.everything(), metrics)))
+    return [d for d in documents if d["kind"] == "NetworkPolicy"]
+
+
+def test_by_default_only_ones_own_pods_reach_the_ports_on_which_a_job_meets(closed, default):
+    _, labels = closed
+    # torch's rendezvous and process group, MPI's ssh, the check of the peers, and what NCCL and Gloo choose
+    for port in (29400, 29500, 23456, 2222, 23400, 41234):
+        for job in ("PyTorchJob", "MPIJob"):
+            assert may_connect(default, labels[f"{job}-0"], labels[f"{job}-1"], port, {})
+            assert may_connect(default, labels[f"{job}-1"], labels[f"{job}-0"], port, {})
+            for stranger in ({"app": "web"}, labels["Job-0"], labels["Deployment-0"]):
+                assert not may_connect(default, stranger, labels[f"{job}-0"], port, {})
+        assert not may_connect(default, labels["PyTorchJob-0"], labels["MPIJob-0"], port, {})
+    assert not may_connect(default, {"app": "web"}, labels["Job-0"], 80, {})
+
+
+def test_by_default_prometheus_and_readers_of_the_page_still_connect(closed, default):
+    _, labels = closed
+    prometheus, monitoring = {"app": "prometheus"}, {"kubernetes.io/metadata.name": "monitoring"}
+    assert may_connect(default, prometheus, labels["PyTorchJob-0"], 9400, monitoring)
+    assert not may_connect(default, prometheus, labels["PyTorchJob-0"], 29400, monitoring)
+    controller, home = {"app": "ingress"}, {"kubernetes.io/metadata.name": "ingress"}
+    assert may_connect(default, controller, labels["Deployment-0"], 8080, home)
+    assert not may_connect(default, controller, labels["Deployment-0"], 8081, home)
+
+
+def test_by_default_pods_reach_what_they_like(closed, default):
+    _, labels = closed
+    for pod in labels.values():
+        assert may_connect(default, pod, None, 443, {})
+        assert may_connect(default, pod, {"app": "web"}, 80, {"kubernetes.io/metadata.name": "other"})
+
+
+def test_the_dataset_does_not_ask_the_metadata_service_of_a_cloud(closed):
+    (rule,) = [p["spec"]["egress"][1] for p in closed[0] if p["metadata"]["name"].endswith("-dataset")]
+    blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
+    for address in ("169.254.169.254", "fd00:ec2::254"):
+        asked = ipaddress.ip_address(address)
+        holding = [b for b in blocks if asked in ipaddress.ip_network(b["cidr"])]
+        assert holding
+        assert all(any(asked in ipaddress.ip_network(one) for one in b["except"]) for b in holding)
+    assert any(ipaddress.ip_address(OUTSIDE) in ipaddress.ip_network(b["cidr"]) for b in blocks)
 
 
 def test_without_policies_everything_is_open(closed):

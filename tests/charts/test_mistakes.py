@@ -96,7 +96,7 @@ def test_environment_that_asks_for_no_device_is_accepted(values: helm.Values):
     assert rendered(values)
 
 
-DESCRIBED = {"digest", "password"}  # an example of 64 digits, or of a password, would be none
+DESCRIBED = {"digest", "sha256", "password"}  # an example of 64 digits, or of a password, would be none
 
 
 def test_every_format_of_a_text_has_examples_that_fit_it():

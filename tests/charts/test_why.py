@@ -431,3 +431,11 @@ def test_every_remedy_answers_some_message_of_this_file():
     said += [pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] for pod, _, _ in ENDED.values()]
     answers = {remedies.remedy(message) for message in (*said, *FURTHER)}
     assert [pattern for pattern, answer in remedies.REMEDIES if answer not in answers] == []
+
+
+def test_what_pods_say_steers_no_terminal():
+    """Messages and logs hold names out of archives, which strangers wrote."""
+    finding = Finding("pod/p", "exit 2", "\x1b]0;owned\x07\x9b2J\u202egpj.JPEG cannot be decoded\nsecond line")
+    assert why.show([finding]).splitlines()[1:] == [
+        r"    because: \x1b]0;owned\x07\x9b2J\u202egpj.JPEG cannot be decoded", "second line",
+    ]  # fmt: skip

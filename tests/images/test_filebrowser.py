@@ -200,3 +200,21 @@ def test_a_password_that_cannot_be_used_is_an_error_in_words(tmp_path: Path, con
     assert done.returncode == 2
     assert said in done.stderr
     assert "short" not in done.stderr
+
+
+def test_guesses_are_limited_and_sessions_are_not(tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        session = log_in(url, PASSWORD)
+        secret = f"{url}/results/runs/a/model.pth"
+        assert all(ask(secret, f"wrong {number}").status in REFUSED for number in range(60))
+        assert ask(secret, PASSWORD).status in REFUSED, "a guesser would learn which password is right"
+        assert ask(secret, Cookie=session).status == 200
+        assert "many wrong passwords: no more than one in 3 s is compared" in (tmp_path / "log").read_text()
+        until(lambda: ask(secret, PASSWORD).status == 200)
+
+
+def test_the_same_wrong_password_counts_once(tmp_path: Path) -> None:
+    """As an ended session's cookie, which a browser sends with each of a page's parts."""
+    with served(tmp_path) as url:
+        assert all(ask(f"{url}/results/", Cookie="cppwd=of-yesterday").status in REFUSED for _ in range(60))
+        assert listing(f"{url}/", PASSWORD) == {"data/", "results/"}

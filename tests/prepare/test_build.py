@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import fcntl
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from tests import patience
 from tests.prepare.make_archives import DATA, HASTE, SYNSETS, config, contents, imagenet, picture, write_zip
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
-from trainers.prepare import writer
+from trainers.prepare import lock, writer
 from trainers.prepare.build import Options, build
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
@@ -201,6 +202,27 @@ def test_a_lost_or_cut_shard_is_made_again(archive, prepared, tmp_path, capsys):
     assert "kept" in capsys.readouterr().err
 
 
+def test_what_storage_took_and_did_not_keep_is_found_and_written_again(archive, prepared, tmp_path, monkeypatch, capfd):
+    """A write fails, its second try is said to succeed, and nothing of it is there; no file system does so at will."""
+    write, calls = writer._write_all, []
+
+    def lying(descriptor, parts, offset):
+        calls.append(offset)
+        if len(calls) == 1:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        if len(calls) > 2:
+            write(descriptor, parts, offset)
+
+    monkeypatch.setattr(writer, "_write_all", lying)
+    out = tmp_path / "little"
+    build(config(archive, out, workers=1))
+    assert contents(out) == contents(prepared)
+    said = capfd.readouterr().err
+    assert "Input/output error; written again" in said
+    assert "what was written is not there after a failure" in said
+    assert "finished shards are kept" in said
+
+
 def test_sigterm_ends_143_and_says_how_to_resume(server, tmp_path):
     server.delay = 0.2
     process = subprocess.Popen(command(tmp_path / "x", f"{server.url}/archive.zip"), stderr=subprocess.PIPE, text=True)
@@ -243,6 +265,34 @@ def test_waiting_for_another_preparation_is_bounded(archive, tmp_path):
         build(config(archive, tmp_path / "little"), Options(wait_seconds=0.3))
     release.set()
     thread.join()
+
+
+def test_the_lock_of_a_dead_machine_is_taken_over(archive, prepared, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    work = tmp_path / "little" / writer.WORK
+    work.mkdir(parents=True)
+    with (work / "lock").open("w+b") as held:  # as a file server keeps it
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(b"process 7 on gone")
+        held.flush()
+        with pytest.raises(ExitError, match="being prepared by process 7 on gone; waited"):
+            build(config(archive, tmp_path / "little"), Options(wait_seconds=2))  # an older version shows no life
+        held.write(b", beat 0000000004\n")
+        held.flush()
+        build(config(archive, tmp_path / "little"))
+    assert "process 7 on gone prepared" in capsys.readouterr().err
+    assert contents(tmp_path / "little") == contents(prepared)
+
+
+def test_a_holder_changes_the_lock_all_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.01)
+    with lock.exclusive(tmp_path / "lock", 0, print):
+        seen = set()
+        deadline = time.monotonic() + patience.IDLE
+        while len(seen) < 3:
+            assert time.monotonic() < deadline
+            seen.add((tmp_path / "lock").read_text())
+    assert all(f"process {os.getpid()} on" in text for text in seen if text)
 
 
 def test_parts_share_the_work_without_talking(archive, prepared, tmp_path):

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -90,6 +91,26 @@ def test_verify_names_every_bad_shard_and_repair_makes_just_those(archive, prepa
     repair(config(archive, out))
     assert contents(out) == contents(prepared)
     assert (out / "train/shard-00001.tar").stat().st_mtime_ns == kept
+
+
+def test_repair_removes_nothing_that_others_read(archive, prepared, tmp_path, monkeypatch):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    data = bytearray((out / "train/shard-00000.tar").read_bytes())
+    data[5000] ^= 1
+    (out / "train/shard-00000.tar").write_bytes(data)
+    unlink, removed = Path.unlink, []
+
+    def recorded(path, missing_ok=False):
+        removed.extend([path] * path.exists())
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", recorded)
+    with (out / "train/shard-00000.tar").open("rb") as reader:
+        repair(config(archive, out))
+        assert reader.read() == data, "who has it open reads on"
+    assert [path for path in removed if path.parent != out / ".prepare"] == []
+    assert contents(out) == contents(prepared)
 
 
 def test_a_changed_file_of_classes_is_found_and_repaired(archive, prepared, tmp_path):

@@ -1,12 +1,18 @@
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.prepare.make_archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
+from trainers.data import limits
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
 from trainers.prepare import pictures as handling
@@ -204,3 +210,61 @@ def test_a_picture_that_claims_too_many_pixels_is_not_unpacked(tmp_path):
     path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/bomb.JPEG": buffer.getvalue()})
     with pytest.raises(UserError, match=r"bomb.JPEG.*12,000 x 12,000 pixels"):
         build(config(path, tmp_path / "out", decode="all"))
+
+
+@pytest.mark.parametrize("decode", ["sampled", "all"])
+def test_a_picture_of_another_format_is_named_wherever_it_stands(tmp_path, decode):
+    webp = encoded(64, 64, "WEBP")
+    path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/new.JPEG": webp})
+    with pytest.raises(UserError, match=r"new.JPEG .*it is neither a JPEG nor a PNG; convert it"):
+        build(config(path, tmp_path / "out", decode=decode))
+
+
+def test_large_pictures_are_not_unpacked_all_at_once(tmp_path, monkeypatch):
+    budget, load, held, most = 100 * 100, handling._load, [], []
+
+    def counted(picture):
+        held.append(picture.width * picture.height)
+        most.append(sum(held))
+        time.sleep(0.01)
+        try:
+            load(picture)
+        finally:
+            held.remove(picture.width * picture.height)
+
+    monkeypatch.setattr(handling, "_load", counted)
+    monkeypatch.setattr(limits, "pixels", limits.Budget(budget))
+    content = memoryview(encoded(50, 100))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: handling.check(content), range(24)))
+    assert max(most) == budget
+
+
+def test_a_name_in_an_archive_steers_no_terminal(tmp_path):
+    """Neither on the program's output nor in the termination message, which scripts/why and kubectl print."""
+    name = "\x1b]0;owned\x07\x9b2J\u202egpj"
+    path = write_zip(tmp_path / "a.zip", {**imagenet(9, 6), f"{FOLDER}/{name}.JPEG": b"no picture"})
+    said = tmp_path / "said"
+    said.touch()
+    settings = [f"source.path={path}", "source.kind=path", f"out={tmp_path / 'out'}", "decode=all"]
+    chosen = [part for one in settings for part in ("--set", one)]
+    command = [sys.executable, "-m", "trainers.prepare", "build", *chosen]
+    env = os.environ | {"TRAINYARD_TERMINATION_LOG": str(said)}
+    done = subprocess.run(command, env=env, capture_output=True, check=False, encoding="utf-8")
+    assert done.returncode == 2
+    for text in (done.stdout + done.stderr, said.read_text()):
+        assert r"\x1b]0;owned\x07\x9b2J\u202egpj.JPEG" in text or text == done.stdout
+        assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(text)
+
+
+def test_a_crash_leaves_no_core(tmp_path):
+    """A core would hold credentials. The limit is what the kernel reads."""
+    code = """
+import contextlib, resource
+from trainers.prepare import __main__ as program
+with contextlib.suppress(Exception):
+    program.main(["build"])
+print(resource.getrlimit(resource.RLIMIT_CORE))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(0, 0)"

@@ -61,6 +61,7 @@ class Trainer:
     """Starts trainers with settings that all tests of a folder share."""
 
     data: Path
+    forker: Forker
     running: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def settings(self, run: Path, **over: Any) -> dict[str, Any]:
@@ -86,10 +87,15 @@ class Trainer:
         launcher = ["-m", "trainers.launch", "--nproc-per-node", str(processes)] if launched else []
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.settings(run, **over).items()]
         (run.parent / "base.yaml").write_text("{}\n")
-        command = [sys.executable, *launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment(env), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,
+        return self.python(*launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options, env=env)
+
+    def python(
+        self, *words: str, env: dict[str, str] | None = None, stdout: Any = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
+        """Start `python WORDS`, which run a module, in a session of its own."""
+        process = self.forker.popen(
+            [sys.executable, *words], cwd=ROOT, env=environment(env), text=True, stdout=stdout,
+            stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.running.append(process)
         return process
@@ -115,9 +121,17 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def session_trainer(data: Path) -> Iterator[Trainer]:
+def forker() -> Iterator[Forker]:
+    """Starts processes that need not import torch."""
+    forker = Forker(environment())
+    yield forker
+    forker.close()
+
+
+@pytest.fixture(scope="session")
+def session_trainer(data: Path, forker: Forker) -> Iterator[Trainer]:
     """Starts trainers; whatever is still running at the end is ended."""
-    trainer = Trainer(data)
+    trainer = Trainer(data, forker)
     yield trainer
     for process in trainer.running:
         if process.poll() is None:
@@ -131,11 +145,9 @@ def trainer(session_trainer: Trainer) -> Trainer:
 
 
 @pytest.fixture(scope="session")
-def fleet(data: Path) -> Iterator[Fleet]:
-    """Runs whose processes need not import anything."""
-    forker = Forker(environment())
-    yield Fleet(Trainer(data), forker)
-    forker.close()
+def fleet(session_trainer: Trainer) -> Fleet:
+    """Runs whose ranks no launcher starts."""
+    return Fleet(session_trainer)
 
 
 def events(run: Path, kind: str) -> list[dict[str, Any]]:
@@ -160,4 +172,4 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of a launcher's ranks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"trainers.ddp" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "trainers.ddp\n"]

@@ -1,86 +1,135 @@
 """Trainers whose processes are forked from one that has imported torch: no run has to wait for imports.
 
-Started as a program, this file is that one: it reads a job a line (JSON), forks a process for each rank, and writes a
-line when all of them have ended. The ranks run the real entry points, in the environment that a launcher would set.
+They would be nearly all that a short run costs: 6 s of processor time for a rank, 3 s for its launcher. A process that
+is forked runs the real entry point and is the test's own child, or its launcher's, with the session, environment,
+directory, streams and signal handlers that `python -m MODULE` would have been started with. Only its command line is
+another; its name (/proc/PID/comm) is the module's.
+
+Started as a program, this file is the process that is forked.
 """
 
+import ctypes
+import inspect
+import io
 import json
 import os
 import runpy
-import select
+import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 Environment = dict[str, str]
+Job = dict[str, Any]
+Spawn = Callable[[Job, Sequence[int]], int]
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
+
+
+class Popen(subprocess.Popen[str]):
+    """`subprocess.Popen` of [python, "-m", module, argument...], whose process `spawn` forks."""
+
+    def __init__(self, spawn: Spawn, args: Sequence[str], **options: Any) -> None:
+        self._spawn = spawn
+        super().__init__(args, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        """Fork where the original forks and executes; the arguments are the original's."""
+        how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        words = list(how["args"])
+        place = words.index("-m")
+        job = {
+            "module": words[place + 1], "arguments": words[place + 2 :], "unbuffered": "-u" in words[:place],
+            "env": dict(os.environ if how["env"] is None else how["env"]), "cwd": str(how["cwd"] or Path.cwd()),
+            "session": how["start_new_session"],
+        }  # fmt: skip
+        streams = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
+        try:
+            self.pid = self._spawn(job, [own if stream == -1 else stream for own, stream in enumerate(streams)])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*(how[name] for name in (  # type: ignore[attr-defined]
+                "p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite"
+            )))  # fmt: skip
 
 
 class Forker:
-    """The program's other side, in the test's process."""
+    """The process that is forked, as the test's process sees it."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, __file__], env=dict(environment), text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        self._ends: dict[int, list[int]] = {}
-        self._count = 0
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], env=dict(environment), pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
 
-    def start(self, module: str, options: list[str], places: list[Environment], logs: Path) -> int:
-        """Start a process for each place, running `python -m module options`; the job's number."""
-        self._count += 1
-        logs.mkdir(parents=True, exist_ok=True)
-        job = {"number": self._count, "module": module, "options": options, "places": places, "logs": str(logs)}
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(job) + "\n")
-        self._process.stdin.flush()
-        return self._count
+    def popen(self, args: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
+        """Start a process; arguments and result are those of `subprocess.Popen`."""
+        return Popen(self._spawn, args, **options)
 
-    def wait(self, job: int) -> list[int]:
-        """Exit codes of a job's processes, by rank."""
-        assert self._process.stdout is not None
-        while job not in self._ends:
-            line = self._process.stdout.readline()
-            assert line, "the forking process has ended"
-            end = json.loads(line)
-            self._ends[end["number"]] = end["codes"]
-        return self._ends.pop(job)
+    def _spawn(self, job: Job, streams: Sequence[int]) -> int:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what is forked twice becomes our child
+        try:
+            socket.send_fds(self._control, [json.dumps(job).encode()], list(streams))
+            reply = self._control.recv(100)
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
+        assert reply, "the process to fork has ended"
+        return int(reply)
 
     def close(self) -> None:
-        """End it, and whatever it has forked."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, 9)
+        """End it; what it has forked lives on."""
+        self._control.close()
         self._process.wait()
+
+
+def prctl(option: int, value: Any) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 @dataclass
 class Fleet:
-    """Real runs on any number of processes, with the settings that the tests of this folder share."""
+    """Real runs on any number of processes without a launcher, with the settings that this folder's tests share."""
 
     trainer: Any
-    forker: Forker
 
     def start(
-        self, run: Path, world: int, module: str = "trainers.ddp", env: Environment | None = None, **over: Any
-    ) -> tuple[int, Path]:
-        """Start a run, with more in its environment; `wait` takes what this returns."""
+        self,
+        run: Path,
+        world: int,
+        module: str = "trainers.ddp",
+        env: Environment | None = None,
+        logs: Path | None = None,
+        **over: Any,
+    ) -> "tuple[list[subprocess.Popen[str]], Path]":
+        """Start a run, with more in its environment, its output below `logs`; `wait` takes what this returns."""
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.trainer.settings(run, **over).items()]
         base = run.parent / "base.yaml"
         base.parent.mkdir(parents=True, exist_ok=True)
         base.write_text("{}\n")
         places = under_horovodrun(world) if module == "trainers.hvd" else under_torchrun(world)
-        logs = run.parent / f"{run.name}-logs"
         places = [{**place, **(env or {})} for place in places]
-        return self.forker.start(module, ["--config", str(base), *options], places, logs), logs
+        return self.ranks(module, ["--config", str(base), *options], places, logs or run.parent / f"{run.name}-logs")
 
-    def wait(self, job: tuple[int, Path]) -> tuple[list[int], str]:
+    def ranks(
+        self, module: str, options: list[str], places: list[Environment], logs: Path
+    ) -> "tuple[list[subprocess.Popen[str]], Path]":
+        """Start a process for each place, running `python -m module options`."""
+        logs.mkdir(parents=True, exist_ok=True)
+        processes = []
+        for rank, place in enumerate(places):
+            with (logs / f"{rank}.log").open("w") as log:
+                processes.append(self.trainer.python("-m", module, *options, env=place, stdout=log))
+        return processes, logs
+
+    def wait(self, job: "tuple[list[subprocess.Popen[str]], Path]") -> tuple[list[int], str]:
         """Exit codes and all that was written, by rank."""
-        codes = self.forker.wait(job[0])
+        codes = [process.wait() for process in job[0]]
         return codes, "\n".join(path.read_text() for path in sorted(job[1].glob("*.log")))
 
     def inside(self, folder: Path, world: int, case: str, *arguments: str, **over: Any) -> list[Any]:
@@ -89,8 +138,7 @@ class Fleet:
         results.mkdir()
         options = [case, str(results), *arguments, *(f"{key}={json.dumps(value)}" for key, value in over.items())]
         places = under_horovodrun(world) if "horovod" in arguments else under_torchrun(world)
-        job = self.forker.start("inside_ranks", options, places, results)
-        codes, output = self.wait((job, results))
+        codes, output = self.wait(self.ranks("inside_ranks", options, places, results))
         assert codes == [0] * world, output
         return [json.loads((results / f"{rank}.json").read_text()) for rank in range(world)]
 
@@ -134,49 +182,32 @@ def free_port() -> int:
 # ------------------------------------------------------------------------------------------- the program
 
 
-def serve() -> None:
-    """Fork ranks as told, and report their ends, until the input ends."""
-    running: dict[int, tuple[int, int]] = {}  # process id -> (job, rank)
-    codes: dict[int, list[int | None]] = {}
+def serve(control: socket.socket) -> None:
+    """Fork a process for each job, and reply with its number, until the other side closes."""
     while True:
-        if select.select([0], [], [], 0.02)[0]:
-            line = read_line()
-            if not line:
-                return
-            job = json.loads(line)
-            codes[job["number"]] = [None] * len(job["places"])
-            for rank, place in enumerate(job["places"]):
-                running[fork(job, rank, place)] = (job["number"], rank)
-        while running and (end := os.waitpid(-1, os.WNOHANG))[0]:
-            number, rank = running.pop(end[0])
-            codes[number][rank] = os.waitstatus_to_exitcode(end[1])
-            if None not in codes[number]:
-                print(json.dumps({"number": number, "codes": codes.pop(number)}), flush=True)
+        message, streams, _, _ = socket.recv_fds(control, 1 << 20, 3)
+        if not message:
+            return
+        reading, writing = os.pipe()
+        if (between := os.fork()) == 0:  # it ends at once, so that its child becomes the test's
+            os.write(writing, str(fork(json.loads(message), streams)).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        control.send(os.read(reading, 100))
+        for descriptor in (reading, writing, *streams):
+            os.close(descriptor)
 
 
-def read_line() -> str:
-    """A line of the input, unbuffered, so that `select` sees what is left."""
-    text = b""
-    while not text.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            return ""
-        text += byte
-    return text.decode()
-
-
-def fork(job: dict[str, Any], rank: int, place: Environment) -> int:
-    """Fork one rank; its process id."""
+def fork(job: Job, streams: Sequence[int]) -> int:
+    """Fork a process for a job; its process id."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
     pid = os.fork()
     if pid:
         return pid
     try:
-        log = os.open(Path(job["logs"]) / f"{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        for source, target in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(source, target)
-        os.environ.update(place)
-        sys.argv = [job["module"], *job["options"]]
+        as_started(job, streams)
+        sys.argv = [job["module"], *job["arguments"]]
         runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
     except BaseException:
         traceback.print_exc()
@@ -185,14 +216,57 @@ def fork(job: dict[str, Any], rank: int, place: Environment) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def as_started(job: Job, streams: Sequence[int]) -> None:
+    """Leave what a new program would not have of the one that starts it, and take what it is given."""
+    if job["session"]:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(job["env"])
+    os.chdir(job["cwd"])
+    sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path and path not in sys.path]
+    prctl(PR_SET_NAME, job["module"][:15].encode())
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        binary = io.FileIO(number, "w", closefd=False)
+        buffered = binary if job["unbuffered"] else io.BufferedWriter(binary)
+        text = io.TextIOWrapper(buffered, "utf-8", "backslashreplace", write_through=job["unbuffered"],
+                                line_buffering=name == "stderr")  # fmt: skip
+        setattr(sys, name, text)
+        setattr(sys, f"__{name}__", text)
+
+
+def popen_of_ranks(args: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """What a launcher starts its ranks by: modules are forked from it."""
+    return Popen(fork, args, **options) if "-m" in args[1:3] else subprocess.Popen(args, **options)
+
+
+def main() -> None:
+    """Import what ranks and launchers import, and serve."""
+    import gc
+
     import torchvision  # noqa: F401
+    from torch.distributed import run  # noqa: F401
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     from trainers import parallel  # noqa: F401
     from trainers.parallel import (
         ddp,  # noqa: F401
         fsdp,  # noqa: F401
     )
+    from trainers.pod import launcher, log  # noqa: F401
     from trainers.training import loop  # noqa: F401
 
-    serve()
+    subprocess_handler.Popen = popen_of_ranks  # type: ignore[attr-defined,assignment]
+    gc.collect()
+    gc.freeze()  # its pages stay shared
+    serve(socket.socket(fileno=int(sys.argv[1])))
+    os._exit(0)  # what was imported says a lot about frozen objects
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from trainers.exits import UserError
+from trainers.files import retried
 
 Tree = dict[str, Any]
 
@@ -45,7 +46,7 @@ def read_options(options: argparse.Namespace) -> list[Tree]:
 def read_file(path: Path) -> Tree:
     """Read a YAML or JSON file of settings; raises UserError."""
     try:
-        tree = yaml.load(path.read_text(), Loader)
+        tree = yaml.load(retried(path.read_text, path), Loader)
     except OSError as error:
         raise UserError(f"--config {path}: cannot be read ({error.strerror}); check the path") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:

@@ -3,17 +3,18 @@
 `data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainers/native): it decodes only the
 area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
 that `native` cannot decode (CMYK, PNG, broken files) are decoded by torchvision or else Pillow, and resized by the same
-C code. Decoders differ a little in their pixels, so all processes must use the same one.
+C code. All of them keep to `trainers.data.limits`. Decoders differ a little in their pixels, so all processes must use
+the same one.
 """
 
 import contextlib
 import ctypes
 import hashlib
 import importlib.metadata
-import io
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 from trainers import native
+from trainers.data import limits
 from trainers.exits import UserError
 
 log = logging.getLogger("trainers")
@@ -40,6 +42,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at
 
 
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises
+KEPT_PIXELS = 4_000_000  # a picture that was decoded whole is kept for the next area if it is no larger
 
 
 class Encoded:
@@ -48,10 +51,10 @@ class Encoded:
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
         self._pixels = pixels
-        size = (ctypes.c_int * 2)()
-        if pixels is None and _library().trainyard_size(data, len(data), size):
-            self._pixels = _whole(data)
-        height, width = size if self._pixels is None else self._pixels.shape[1:]
+        size = (ctypes.c_int * 3)()
+        self._native = pixels is None and not _library().trainyard_size(data, len(data), size)
+        height, width = size[:2] if self._native else _size(data) if pixels is None else pixels.shape[1:]
+        self._held = int(height) * int(width) if size[2] or not self._native else 0
         self.shape = (3, int(height), int(width))
 
     def cut(self, area: Area, height: int, width: int, how: Filter = "bilinear", within: bool = True) -> Tensor:
@@ -66,14 +69,24 @@ class Encoded:
         if within:
             bounds[:] = [int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1)]
         rest = (box, bounds, how == "bicubic", height, width, out.data_ptr())
-        data = self._data
-        if self._pixels is None and _library().trainyard_cut(data, len(data), *rest):
-            self._pixels = _whole(data)
-        if self._pixels is not None:
-            flat = self._pixels.permute(1, 2, 0).contiguous()
-            if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest):
-                raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {height} x {width}")
+        if self._native and not self._decoded_by_library(rest):
+            # The whole picture is decoded instead
+            self._native, self._held = False, self.shape[1] * self.shape[2]
+        if not self._native:
+            with nullcontext() if self._pixels is not None else limits.pixels.taking(self._held):
+                pixels = _whole(self._data) if self._pixels is None else self._pixels
+                self._resize(pixels, area, rest)
+                self._pixels = pixels if pixels[0].numel() <= KEPT_PIXELS else self._pixels
         return out.permute(2, 0, 1)
+
+    def _decoded_by_library(self, rest: tuple[Any, ...]) -> bool:
+        with limits.pixels.taking(self._held):
+            return not _library().trainyard_cut(self._data, len(self._data), *rest)
+
+    def _resize(self, pixels: Tensor, area: Area, rest: tuple[Any, ...]) -> None:
+        flat = pixels.permute(1, 2, 0).contiguous()
+        if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest):
+            raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {rest[3]} x {rest[4]}")
 
 
 Picture = Encoded | Tensor
@@ -100,11 +113,11 @@ def choose(name: str) -> Decoder:
         name = "native" if native.library() else "torchvision" if decode_image else "pillow"
     pillow = f"Pillow {PIL.__version__}"
     if name == "pillow":
-        return Decoder(name, pillow, _with_pillow)
+        return Decoder(name, pillow, _open_with_pillow)
     if name == "torchvision":
         if decode_image is None:
             raise UserError("data.decoder = 'torchvision': torchvision.io is not here; use auto or pillow")
-        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}", _whole)
+        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}", _open_whole)
     if native.library() is None:
         raise UserError(
             "data.decoder = 'native': it was not built into this installation (that takes gcc and libjpeg-turbo's "
@@ -137,11 +150,29 @@ def _torchvision() -> str:
     return "(none)" if decode_image is None else importlib.metadata.version("torchvision")
 
 
+def _size(data: bytes) -> tuple[int, int]:
+    """Height and width as the header says."""
+    with _read_header(data) as header:
+        return header.height, header.width
+
+
+def _open_whole(data: bytes) -> Tensor:
+    height, width = _size(data)
+    with limits.pixels.taking(height * width):
+        return _whole(data)
+
+
+def _open_with_pillow(data: bytes) -> Tensor:
+    height, width = _size(data)
+    with limits.pixels.taking(height * width):
+        return _with_pillow(data)
+
+
 def _whole(data: bytes) -> Tensor:
     """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
     if decode_image is None:
         return _with_pillow(data)
-    _read_header(data).close()  # torchvision would allocate as much as a broken header asks for
+    _read_header(data).close()  # torchvision has no limits of its own
     try:
         picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
     except RuntimeError:
@@ -150,11 +181,11 @@ def _whole(data: bytes) -> Tensor:
 
 
 def _read_header(data: bytes) -> Image.Image:
-    """Open a picture with Pillow, which refuses more than twice Image.MAX_IMAGE_PIXELS; raises UserError."""
+    """Open a picture within the limits; raises UserError."""
     try:
-        return Image.open(io.BytesIO(data))
+        return limits.read_header(data)
     except UNDECODABLE as error:
-        raise UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample") from error
+        raise _undecodable(error) from error
 
 
 def _with_pillow(data: bytes) -> Tensor:
@@ -162,4 +193,8 @@ def _with_pillow(data: bytes) -> Tensor:
         with _read_header(data) as picture:
             return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
     except UNDECODABLE as error:
-        raise UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample") from error
+        raise _undecodable(error) from error
+
+
+def _undecodable(error: BaseException) -> UserError:
+    return UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample")

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from trainers.data.sampler import Ids
-from trainers.exits import UserError
+from trainers.exits import ExitError, UserError
+from trainers.files import retried
 
 
 class UserDataset:
@@ -42,7 +43,9 @@ class UserDataset:
 
     def _read(self, sample: int) -> Any:
         try:
-            item = self._dataset[sample]
+            item = retried(lambda: self._dataset[sample], self.name(sample))
+        except ExitError:
+            raise
         except Exception as error:
             raise UserError(f"{self.name(sample)} cannot be read ({type(error).__name__}: {error})") from error
         if not isinstance(item, tuple | list) or len(item) != 2:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from trainers.config import Config
 from trainers.exits import UserError
+from trainers.files import retried
 from trainers.models.batch_norm import Sum, replace_batch_norm
 
 # torchvision's models for one size of picture, and their parameter for it; all others take any size.
@@ -187,11 +188,11 @@ def read_state(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
 
         try:
-            state: dict[str, Tensor] = load_file(path)
+            state: dict[str, Tensor] = retried(lambda: load_file(path), path)
         except SafetensorError as error:
             raise ValueError(str(error)) from error
     else:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = retried(lambda: torch.load(path, map_location="cpu", weights_only=True), path)
     if state and all(name.startswith("module.") for name in state):
         return {name.removeprefix("module."): value for name, value in state.items()}
     return state

@@ -24,13 +24,15 @@
 
 #define BITS 14                     /* weights of the filter are integers whose sum is 1 << BITS */
 #define KEPT 6                      /* bits below the point between the two passes */
-#define MAX_PIXELS (1ull << 28)     /* larger pictures are left to others: a broken header must not cost all memory */
-#define MAX_MEMORY (1l << 30)
-#define MAX_SCANS 500
+#define MAX_PIXELS 128000000ull     /* trainers/data/limits.py has the same: no other decoder takes more */
+#define MAX_MEMORY (1l << 30)       /* of the coefficients of a picture in several scans; 6 bytes a pixel as a rule */
+#define MAX_SCANS 500               /* these two as in limits.py */
+#define MAX_WORK 2000000000ull      /* pixels times scans */
 #define MARGIN 4                    /* columns beside the area that smooth chroma upsampling looks at, and some */
 
 typedef struct { /* the filter along one axis: output i is made of count[i] inputs from start[i] on */
   int *start, *count, most;
+  int end;          /* behind the last input of all outputs: not always the last output's, whose trailing zeros are cut */
   int16_t *weights; /* `most` for each output, a multiple of 4; zeros after the last */
   int16_t *spread;  /* the same, each pair of weights four times, as blend_columns_avx2 takes them */
 } Axis;
@@ -62,8 +64,9 @@ static int make_axis(Axis *axis, double origin, double extent, int low, int high
   axis->spread = zeroed((size_t)size * axis->most, 4 * sizeof(int16_t));
   double *exact = zeroed(axis->most, sizeof(double));
   int ok = axis->start && axis->count && axis->weights && axis->spread && exact;
+  axis->end = 0;
   for (int i = 0; ok && i < size; i++) {
-    double centre = origin + (i + 0.5) * scale, total = 0;
+    double centre = origin + (i + 0.5) * scale, total = 0, largest = 0;
     int first = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5), best = 0, rest = 1 << BITS;
     int16_t *weights = axis->weights + (size_t)i * axis->most;
     if (first < low) first = low;
@@ -73,8 +76,13 @@ static int make_axis(Axis *axis, double origin, double extent, int low, int high
     for (int k = 0; k < count; k++) {
       exact[k] = height_at((first + k + 0.5 - centre) / unit, cubic);
       total += exact[k];
+      if (exact[k] > largest) largest = exact[k];
     }
-    if (total <= 0) exact[0] = total = 1;
+    if (total <= 0 || largest > 1.5 * total) { /* only ends of the filter lie inside, whose sum may be near 0 */
+      double at = centre - first;
+      memset(exact, 0, count * sizeof *exact);
+      exact[at <= 0 ? 0 : at >= count ? count - 1 : (int)at] = total = 1;
+    }
     for (int k = 0; k < count; k++) {
       double weight = exact[k] / total * (1 << BITS);
       weights[k] = (int16_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
@@ -85,6 +93,7 @@ static int make_axis(Axis *axis, double origin, double extent, int low, int high
     while (count > 1 && !weights[count - 1]) count--;
     axis->start[i] = first;
     axis->count[i] = count;
+    if (first + count > axis->end) axis->end = first + count;
     for (int k = 0; k < axis->most; k += 2)
       for (int copy = 0; copy < 4; copy++)
         memcpy(axis->spread + ((size_t)i * axis->most + k) * 4 + copy * 2, weights + k, 2 * sizeof *weights);
@@ -204,10 +213,10 @@ static uint8_t *ring_row(const Work *work, int row) { return work->ring + work->
 /* One row of the result; the rows it is made of are in the ring, whose first pixel is column `first`. */
 static void finish_row(Work *work, int y, int first, int size_x, uint8_t *out) {
   const Axis *down = &work->down, *across = &work->across;
-  int left = across->start[0], last = size_x - 1;
+  int left = across->start[0];
   for (int k = 0; k < down->most; k++)
     work->rows[k] = ring_row(work, down->start[y] + (k < down->count[y] ? k : 0)) + (left - first) * 3;
-  size_t bytes = (size_t)(across->start[last] + across->count[last] - left) * 3;
+  size_t bytes = (size_t)(across->end - left) * 3;
   blend(work, y, left, size_x, bytes, out + (size_t)y * size_x * 3);
 }
 
@@ -233,8 +242,10 @@ static void note(j_common_ptr jpeg, int level) {
   if (level < 0) jpeg->err->num_warnings++;
   if (level < 0 && jpeg->err->msg_code == JWRN_JPEG_EOF) give_up(jpeg); /* cut short: grey would be trained on */
 }
-static void count_scans(j_common_ptr jpeg) {
-  if (((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) give_up(jpeg);
+static void count_scans(j_common_ptr common) {
+  j_decompress_ptr jpeg = (j_decompress_ptr)common;
+  unsigned long long scans = jpeg->input_scan_number, pixels = (unsigned long long)jpeg->image_width * jpeg->image_height;
+  if (scans > MAX_SCANS || scans * pixels > MAX_WORK) give_up(common);
 }
 
 /* Read the header; gives up on what is not one or three components of a bearable size. */
@@ -268,7 +279,7 @@ static int leave(Decoder *decoder, int code) {
 /* The library's name and version, for the log. */
 const char *trainyard_version(void) { return "libjpeg-turbo " TEXT_OF(LIBJPEG_TURBO_VERSION); }
 
-/* size = {height, width} of a JPEG; 1 where it is none that `trainyard_cut` takes. */
+/* size = {height, width, whether decoding holds all of it} of a JPEG; 1 where it is none that `trainyard_cut` takes. */
 int trainyard_size(const uint8_t *data, size_t bytes, int *size) {
   Decoder *decoder = calloc(1, sizeof *decoder);
   if (!decoder) return 1;
@@ -276,6 +287,7 @@ int trainyard_size(const uint8_t *data, size_t bytes, int *size) {
   begin(decoder, data, bytes);
   size[0] = (int)decoder->jpeg.image_height;
   size[1] = (int)decoder->jpeg.image_width;
+  size[2] = jpeg_has_multiple_scans(&decoder->jpeg);
   return leave(decoder, 0);
 }
 
@@ -298,8 +310,8 @@ static void start(j_decompress_ptr jpeg, int denominator) {
 static int scaled(int pixels, int denominator) { return (pixels + denominator - 1) / denominator; }
 
 /* The columns of the decoded picture that the filter looks at, and some beside them. */
-static void columns_of(const Work *work, int size_x, int columns, int *left, int *right) {
-  int last = size_x - 1, first = work->across.start[0], end = work->across.start[last] + work->across.count[last];
+static void columns_of(const Work *work, int columns, int *left, int *right) {
+  int first = work->across.start[0], end = work->across.end;
   *left = first > MARGIN ? first - MARGIN : 0;
   *right = end + MARGIN < columns ? end + MARGIN : columns;
 }
@@ -329,7 +341,7 @@ static void decode(Decoder *decoder, const double *box, const int *bounds, int c
   if (!make_axes(&decoder->work, box, bounds, cubic, denominator, jpeg->output_width, jpeg->output_height, size_y,
                  size_x))
     give_up((j_common_ptr)jpeg);
-  columns_of(&decoder->work, size_x, jpeg->output_width, &first, &end);
+  columns_of(&decoder->work, jpeg->output_width, &first, &end);
   JDIMENSION left = first, width = end - first;
   if (width < jpeg->output_width) jpeg_crop_scanline(jpeg, &left, &width);
   resize(decoder, left, 0, size_y, size_x, out);
@@ -347,13 +359,13 @@ static boolean next_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
 }
 
 /* Choose the MCUs around the area, and change the header's size to theirs: {left, top} is where they begin. */
-static void choose_mcus(Decoder *decoder, int size_y, int size_x, int denominator, int *corner) {
+static void choose_mcus(Decoder *decoder, int denominator, int *corner) {
   Scan *scan = &decoder->scan;
   const Axis *down = &decoder->work.down;
   int left, right, columns = scaled(scan->width, denominator), rows = scaled(scan->height, denominator);
-  columns_of(&decoder->work, size_x, columns, &left, &right);
+  columns_of(&decoder->work, columns, &left, &right);
   int top = down->start[0] > MARGIN ? down->start[0] - MARGIN : 0;
-  int bottom = down->start[size_y - 1] + down->count[size_y - 1] + MARGIN;
+  int bottom = down->end + MARGIN;
   int unit_x = scan->unit_x, unit_y = scan->unit_y;
   left = left * denominator / unit_x * unit_x, top = top * denominator / unit_y * unit_y;
   right = right < columns ? scaled(right * denominator, unit_x) * unit_x : scan->width;
@@ -378,7 +390,7 @@ static void decode_window(Decoder *decoder, const uint8_t *data, size_t bytes, c
       !make_axes(&decoder->work, box, bounds, cubic, denominator, scaled(scan->width, denominator),
                  scaled(scan->height, denominator), size_y, size_x))
     longjmp(decoder->back, 1);
-  choose_mcus(decoder, size_y, size_x, denominator, corner);
+  choose_mcus(decoder, denominator, corner);
   begin(decoder, scan->header, scan->header_bytes);
   start(&decoder->jpeg, denominator);
   decoder->jpeg.entropy->decode_mcu = next_mcu;

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define PADDING 4096 /* bytes behind the bits: more than an MCU can take, so that damage is seen after it */
-#define MOST_PIXELS (1ull << 28)
+#define MOST_PIXELS 128000000ull /* as in trainers/data/limits.py */
 #define FOLLOWS 128  /* see take_code */
 #define END 128      /* a step that is beyond a block's end wherever it begins */
 
@@ -167,7 +167,7 @@ int scan_open(Scan *scan, const uint8_t *data, size_t bytes) {
   int all = scan->across * scan->down;
   if (!scan->interval || scan->interval > all) scan->interval = all;
   scan->count = round_up(all, scan->interval);
-  return 0;
+  return scan->count > (scan->stop - scan->data) / 2; /* a header that claims more than there is */
 }
 
 void scan_close(Scan *scan) {

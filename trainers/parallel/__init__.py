@@ -1,11 +1,15 @@
 """Strategies: ways of training on several processes, behind one small interface (base.py)."""
 
-import torch
+from typing import TYPE_CHECKING
 
 from trainers.config import Config, Plan
 from trainers.exits import UserError
-from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
+
+if TYPE_CHECKING:  # torch is imported late: a start is located and counted before anything of it can crash
+    import torch
+
+    from trainers.parallel.base import Strategy
 
 
 def locate(launcher: str) -> Place:
@@ -16,7 +20,7 @@ def locate(launcher: str) -> Place:
     return under_mpi() if launcher == "horovod" else under_torchrun()
 
 
-def connect(config: Config, plan: Plan, place: Place) -> Strategy:
+def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
     """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
     device = choose_device(config.device, place)
     if plan.strategy == "horovod":
@@ -36,8 +40,10 @@ def connect(config: Config, plan: Plan, place: Place) -> Strategy:
     return Ddp(place, device, config.comm, config.ddp)
 
 
-def choose_device(wanted: str, place: Place) -> torch.device:
+def choose_device(wanted: str, place: Place) -> "torch.device":
     """The device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
+    import torch
+
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count()

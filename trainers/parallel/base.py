@@ -137,10 +137,6 @@ class Strategy(ABC):
         """Wait until every process has called this."""
         self.vote(CONTINUE)()
 
-    def is_lost_peer(self, error: BaseException) -> bool:
-        """Whether an error means that another process has ended or does not answer."""
-        return False
-
     @abstractmethod
     def close(self) -> None:
         """Leave the group of processes."""

@@ -128,9 +128,6 @@ class Horovod(Strategy):
     def gather_objects(self, value: Any) -> list[Any]:  # noqa: D102
         return list(self._hvd.allgather_object(value, name="objects"))
 
-    def is_lost_peer(self, error: BaseException) -> bool:  # noqa: D102
-        return type(error).__name__ == "HorovodInternalError"
-
     def close(self) -> None:  # noqa: D102
         self._hvd.shutdown()
 

@@ -16,8 +16,6 @@ from trainers.parallel.base import State, Strategy, named_state
 from trainers.parallel.environment import Place
 from trainers.parallel.waiting import Waiting
 
-LOST_PEER_SIGNS = ("gloo", "Connection closed by peer", "Connection reset", "NCCL", "Broken pipe", "store", "Timed out")
-
 
 class Group(Strategy):
     """A strategy whose processes meet in a process group."""
@@ -81,11 +79,6 @@ class Group(Strategy):
 
     def exposed_seconds(self) -> float:  # noqa: D102
         return self._waiting.read()
-
-    def is_lost_peer(self, error: BaseException) -> bool:  # noqa: D102
-        return isinstance(error, dist.DistError) or (
-            isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST_PEER_SIGNS)
-        )
 
     def close(self) -> None:  # noqa: D102
         dist.destroy_process_group()

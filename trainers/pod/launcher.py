@@ -2,13 +2,15 @@
 
     python -m trainers.launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
 
-It takes torchrun's options and its PET_* variables, and differs from torchrun in five things:
+It takes torchrun's options and its PET_* variables, and differs from torchrun in these things:
 
 - it returns the exit code of the process that failed first (torchrun always returns 1);
 - it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
 - without an address it chooses a free port, so that runs on one machine do not collide;
 - `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
-- when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang.
+- when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
+- it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
+- processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight
-from trainers.pod import peers, transport
+from trainers.pod import peers, process, transport
+from trainers.telemetry import flight
 
 DEFAULT_GRACE = 30
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
@@ -27,9 +30,12 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
+    process.end_on_sigterm()  # torch's agent handles it once it runs
+    process.no_core_dumps()
     end_on_failed_preflight()
     listening = preflight()
     # Imported late: torch takes seconds, and peers that have started already ask this pod
+    import torch
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -49,7 +55,10 @@ def main(argv: list[str] | None = None) -> int:
     os.environ[LAUNCHER] = str(os.getpid())
     told_to_end: set[int] = set()
     give_up_on_permanent_failures()
-    give_children(float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE)), told_to_end)
+    grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
+    give_children(grace, told_to_end)
+    process.end_with_hung_children(grace)
+    flight.switch_on(torch.__version__)
     config, command, arguments = torchrun.config_from_args(options)
     try:
         elastic_launch(config, command)(*arguments)
@@ -72,12 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 def preflight() -> peers.Listener | None:
     """Check this pod's transport, and that it reaches its peers; raises UserError and ExitError."""
     transport.check()
-    # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
-    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
-    try:
-        listening = peers.check()
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    listening = peers.check()
     transport.watch()
     return listening
 

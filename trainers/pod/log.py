@@ -35,7 +35,7 @@ LAST_SECONDS = 20.0  # most that the end of a pod waits for a slow file system
 def kept(main: Callable[[], int]) -> int:
     """Run a program's main function, keeping what this process and its children print; returns what it returns."""
     folder = os.environ.get("TRAINYARD_LOGS")
-    if not folder:
+    if not folder or _is_of_others(folder):
         return main()
     path = Path(folder) / f"{part(socket.gethostname(), os.environ.get('TRAINYARD_JOB', ''))}.log"
     streams = os.dup(1), os.dup(2)
@@ -60,6 +60,20 @@ def kept(main: Callable[[], int]) -> int:
         if last_word:
             with contextlib.suppress(OSError), path.open("a") as file:
                 file.write(last_word)
+
+
+def _is_of_others(folder: str) -> bool:
+    """Whether the run directory is another release's, where nothing is kept; the ranks will say so and end."""
+    from trainers.run import owner  # imported late: the process that keeps the output needs none of it
+
+    try:
+        owner.refuse_strangers_of(Path(folder).parent)
+    except owner.StrangerError:
+        os.environ.pop("TRAINYARD_LOGS")  # the check of the peers keeps a note there, too
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _start_tee(path: Path, out: int, err: int) -> "subprocess.Popen[bytes]":

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from trainers.exits import Exit, ExitError, UserError
-from trainers.pod import log, mpi_hosts, mpi_ranks, transport
+from trainers.pod import log, mpi_hosts, mpi_ranks, process, transport
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
 SSH_FOLDER = "/etc/trainyard-ssh"
@@ -190,14 +190,14 @@ def on_all(hosts: Sequence[str], places: Places, command: str, seconds: float) -
         list(pool.map(tell, hosts))
 
 
-def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
-    """Print what the ranks print, and remember their errors."""
+def pass_on_output(stream: IO[bytes], first_error: list[str]) -> None:
+    """Print what the ranks print, and remember their first error."""
     for line in stream:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
         start = line.find(b"error: ")
-        if start >= 0:
-            errors.append(line[start + 7 :].decode(errors="replace").strip())
+        if start >= 0 and not first_error:
+            first_error.append(line[start + 7 :].decode(errors="replace").strip())
 
 
 def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
@@ -206,8 +206,8 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
     # In its own session, so that a terminal's ^C stops the ranks through us
     mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert mpirun.stdout is not None
-    errors: list[str] = []
-    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, errors), daemon=True)
+    first_error: list[str] = []
+    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, first_error), daemon=True)
     reader.start()
     deadline = float("inf")
     while mpirun.poll() is None:
@@ -222,7 +222,7 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
             deadline += 10
     reader.join(5)
     code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
+    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(first_error), "")
 
 
 def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
@@ -256,6 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         internal.add_argument("environment", type=Path)
         internal.add_argument("rest", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
+    process.no_core_dumps()
     if options.command == "orted":
         return start_daemon(options.environment, options.rest)
     if options.command == "stop":
@@ -268,4 +269,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
     if not command:
         raise UserError("nothing to run: give the ranks' command after --")
+    process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
     return log.kept(lambda: launch(options.np, options.run_dir, command, Places.here()))

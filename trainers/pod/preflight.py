@@ -3,11 +3,12 @@
     python -m trainers.preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
 
 It waits up to `--timeout` for the dataset's manifest, with `--idle` only while a preparation makes progress. Then it
-checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, the GPUs. The main
-container checks the peers, because a pod in its init phase has no DNS name yet.
+checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, that each GPU
+computes. The main container checks the peers, because a pod in its init phase has no DNS name yet.
 """
 
 import argparse
+import contextlib
 import errno
 import os
 import shutil
@@ -16,22 +17,29 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trainers.exits import Exit, UserError, write_termination_message
-from trainers.files import write_atomically
+from trainers.exits import Exit, ExitError, UserError, cause_of, write_termination_message
+from trainers.files import peek_json, retried, write_json
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
 
+if TYPE_CHECKING:
+    import torch
+
 EVERY = 5.0
+CURED_BY_RETRY = 128  # exit codes from here up are retried
+MOST_TRIES = 4  # of one pod in a row, as many starts as run.max_restarts allows by default
+KERNEL = 256  # rows of the product by which a GPU is tried
 _WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check; returns the exit code, 2 on failure, or hands the failure to the main container.
+    """Check; returns 0, raises what fails, or hands the failure to the main container.
 
     Operators look at the main container alone: a pod whose init container fails is recreated without end. So with
-    TRAINYARD_PREFLIGHT set, the message goes to that file and this container ends 0; the trainer then ends 2 with the
-    message before anything else.
+    TRAINYARD_PREFLIGHT set, message and exit code go to that file and this container ends 0; the trainer then ends with
+    them before anything else.
     """
     options = _parser().parse_args(arguments)
     # A container's first process ignores SIGTERM by default, and an uninstall would take the whole grace period
@@ -44,11 +52,43 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check(options)
     except Exception as error:
-        message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        meant = isinstance(error, UserError | ExitError)
+        message = str(error) if meant else f"{type(error).__name__}: {error}"
+        code = error.code if isinstance(error, ExitError) else int(cause_of(error).code)
         print(f"error: {message}", file=sys.stderr, flush=True)
         write_termination_message(message)
-        write_atomically(Path(handover), f"{message}\n".encode())
+        write_json(Path(handover), {"message": message, "code": bounded(code, options.results)})
+    else:
+        passed(options.results)
     return Exit.DONE
+
+
+def bounded(code: int, results: Path | None) -> int:
+    """The code to end with: 1 in place of one that is retried once this pod has failed here MOST_TRIES times in a row.
+
+    The trainer cannot count what fails before it. Storage that does not answer cannot be counted in.
+    """
+    if code < CURED_BY_RETRY or results is None:
+        return code
+    with contextlib.suppress(OSError, UserError, ExitError):
+        note = _note(results)
+        tries = int(peek_json(note).get("tries", 0)) + 1
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, {"tries": tries, "code": code})
+        return code if tries < MOST_TRIES else Exit.FAILED
+    return code
+
+
+def passed(results: Path | None) -> None:
+    """Forget earlier failures of this pod's checks."""
+    if results is not None:
+        with contextlib.suppress(OSError):
+            _note(results).unlink(missing_ok=True)
+
+
+def _note(results: Path) -> Path:
+    """Where a pod counts its failures; a recreated pod has the same name."""
+    return results / "restarts" / f"preflight-{os.uname().nodename}.note"
 
 
 def check(options: argparse.Namespace) -> None:
@@ -80,7 +120,10 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
 
 
 def check_gpus(wanted: int) -> None:
-    """Check that this pod can use as many GPUs as it has processes; raises UserError."""
+    """Check that this pod can use as many GPUs as it has processes, and that each computes.
+
+    Raises UserError and ExitError.
+    """
     import torch
 
     found = torch.cuda.device_count()
@@ -89,7 +132,30 @@ def check_gpus(wanted: int) -> None:
             f"{found} GPUs can be used here instead of {wanted}: check the pod's GPU limit, the device plugin and the "
             "driver (`nvidia-smi` on the node)"
         )
-    _say(f"GPUs: {found}")
+    for index in range(wanted):
+        try_device(torch.device("cuda", index))
+    _say(f"GPUs: {found}, each has computed")
+
+
+def try_device(device: "torch.device") -> None:
+    """Run a small kernel on a device and compare what comes back; raises ExitError, and UserError for a wrong image.
+
+    A product of whole numbers below 2^11 is exact in fp32 and in TF32, so any other result is a fault.
+    """
+    import torch
+
+    remedy = "see `nvidia-smi -q` and Xid lines of `dmesg` on the node; cordon it if the GPU keeps failing"
+    try:
+        left = torch.arange(KERNEL**2, dtype=torch.float32, device=device).reshape(KERNEL, KERNEL) % 4
+        sums = (left @ torch.ones_like(left)).sum(dim=1).cpu()
+        right = (torch.arange(KERNEL**2, dtype=torch.float32).reshape(KERNEL, KERNEL) % 4).sum(dim=1) * KERNEL
+    except Exception as error:
+        cause, text = cause_of(error), f"{device} on {os.uname().nodename} cannot compute ({error}); {remedy}"
+        if cause.code == Exit.CONFIG:
+            raise UserError(f"{cause.means}: {text}") from error
+        raise ExitError(text, Exit.DEVICE) from error
+    if not torch.equal(sums, right):
+        raise ExitError(f"{device} on {os.uname().nodename} computes wrong numbers; {remedy}", Exit.DEVICE)
 
 
 def check_results(folder: Path, free_wanted: int) -> None:
@@ -97,17 +163,10 @@ def check_results(folder: Path, free_wanted: int) -> None:
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
-    probe = place / f".preflight-{os.uname().nodename}-{uuid.uuid4().hex[:8]}"
     try:
-        with probe.open("xb") as file:
-            file.write(b"x" * 4096)
-            file.flush()
-            os.fsync(file.fileno())
+        retried(lambda: _probe(place), place)
     except OSError as error:
         raise UserError(_refused(place, error)) from None
-    finally:
-        if probe.exists():
-            probe.unlink()
     free = shutil.disk_usage(place).free
     if free < free_wanted:
         raise UserError(
@@ -115,6 +174,18 @@ def check_results(folder: Path, free_wanted: int) -> None:
             "(global.storage.results)"
         )
     _say(f"results: {place} can be written, {_size(free)} free")
+
+
+def _probe(place: Path) -> None:
+    """Write a file and remove it."""
+    probe = place / f".preflight-{os.uname().nodename}-{uuid.uuid4().hex[:8]}"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def wait_for_secret(path: Path, timeout: float, every: float = EVERY) -> None:

@@ -11,6 +11,7 @@ import argparse
 import functools
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from types import FrameType
 from typing import NoReturn
 
 from trainers.config import layers
-from trainers.exits import Exit, ExitError, InputError, UserError, guarded
+from trainers.exits import Exit, ExitError, InputError, UserError, guarded, printable
 from trainers.prepare.settings import Config, parse, schema
 
 
@@ -30,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.schema:
         print(json.dumps(schema(), indent=2))
         return Exit.DONE
+    # A core would hold credentials and pictures, and fill the node's disk
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A container's first process ignores SIGTERM by default
     signal.signal(signal.SIGTERM, _stop)
     # Imported late: the schema and wrong arguments need none of it
@@ -69,7 +72,7 @@ def retry(work: Callable[[], object], seconds: float, first_pause: float = 10.0)
                 raise
             wait = min(pause, left)
             text = f"prepare: waiting: {error} (retried in {wait:.0f} s, for at most {left / 60:.0f} min)"
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
             time.sleep(wait)
             pause = min(2 * pause, 300.0)
 

@@ -16,10 +16,19 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainers.exits import Exit, ExitError, InputError, UserError
-from trainers.files import sha256, sync_folder, write_atomically
+from trainers.exits import FULL, Exit, ExitError, InputError, UserError
+from trainers.files import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    StorageError,
+    patience,
+    sha256,
+    sync_folder,
+    write_atomically,
+)
 from trainers.prepare import pictures, rewriting
 from trainers.prepare.archives import open_container, open_object
+from trainers.prepare.archives.digest import check_sha256
 from trainers.prepare.archives.tar import remove_leftovers
 from trainers.prepare.catalogue import Catalogue, read_catalogue
 from trainers.prepare.class_names import Naming
@@ -48,6 +57,8 @@ class Options:
     wait_seconds: float = 3600.0
     progress_seconds: float = 5.0
     patience: Patience | None = None
+    # Shards whose files have their sizes and not their content, by the tar's name: they are replaced
+    rebuild: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,19 +70,50 @@ class Meters:
 
 
 def build(config: Config, options: Options | None = None) -> Manifest | None:
-    """Prepare the folder; return its manifest, or None when other parts still have shards to make."""
+    """Prepare the folder; return its manifest, or None when other parts still have shards to make.
+
+    While storage fails, what is not finished is done again, for as long as `files.patience` after the last shard that
+    was finished. Raises UserError, InputError and ExitError.
+    """
     options = options or Options()
+    done, pause, deadline = -1, FIRST_PAUSE, 0.0
+    while True:
+        try:
+            return _build(config, options)
+        except OSError as error:
+            before, done = done, _count_finished(config.out, done)
+            if done > before:
+                pause, deadline = FIRST_PAUSE, time.monotonic() + patience()
+            if _is_users(error) or time.monotonic() > deadline:
+                raise _storage_error(config.out, error) from None
+            say(f"{error}; retried in {pause:.1f} s, finished shards are kept")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _build(config: Config, options: Options) -> Manifest | None:
+    """Prepare the folder, once; raises OSError where storage fails."""
+    config = _as_before(config)
     work = config.out / WORK
+    if not options.rebuild and (manifest := _complete(config, look_only=True)):
+        return manifest
+    for folder in (work, *(config.out / split for split in SPLITS)):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _locked(work, options), beating(config.out):
+        return (None if options.rebuild else _complete(config)) or _prepare(config, options)
+
+
+def _count_finished(root: Path, default: int) -> int:
+    """The number of records of finished shards, or `default` while they cannot be listed."""
     try:
-        config = _as_before(config)
-        if manifest := _complete(config, look_only=True):
-            return manifest
-        for folder in (work, *(config.out / split for split in SPLITS)):
-            folder.mkdir(parents=True, exist_ok=True)
-        with _locked(work, options), beating(config.out):
-            return _complete(config) or _prepare(config, options)
-    except OSError as error:
-        raise _storage_error(config.out, error) from None
+        return sum(1 for _ in (root / WORK).glob("*-*.json"))
+    except OSError:
+        return default
+
+
+def _is_users(error: OSError) -> bool:
+    """Whether an error of a write is the user's to mend."""
+    return error.errno in FULL or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def _as_before(config: Config) -> Config:
@@ -88,7 +130,7 @@ def _as_before(config: Config) -> Config:
 
 def _storage_error(root: Path, error: OSError) -> Exception:
     """Explain a failed write: a full disk is the user's to mend (InputError), anything else may pass."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return InputError(
             f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
             "command again; finished shards are kept"
@@ -97,9 +139,7 @@ def _storage_error(root: Path, error: OSError) -> Exception:
         return InputError(
             f"{root} cannot be written: {error.strerror} as uid {os.getuid()}; check the claim's permissions"
         )
-    return ExitError(
-        f"writing to {root} failed: {error}; run the same command again, finished shards are kept", Exit.FAILED
-    )
+    return StorageError(f"writing to {root} failed: {error}; run the same command again, finished shards are kept")
 
 
 @contextmanager
@@ -120,7 +160,13 @@ def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     manifest = manifests.load(config.out)
     wanted = meaning(config)
     found = dict(manifest.settings)
-    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - {"bytes", "directory_sha256"}):
+    if (digest := config.source.sha256) and digest != (known := manifest.source.get("sha256")):
+        raise UserError(
+            f"source.sha256 = '{digest}', and {config.out} was prepared "
+            f"{f'from an archive with {known}' if known else 'without comparing it'}: {_OTHER_FOLDER}"
+        )
+    beside = {"bytes", "directory_sha256", "sha256"}
+    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
     # A complete folder stays valid with another image's encoder or rewriter; only a repair would mix the two
     keys = [key for key in {**wanted, **found} if key not in ("encoder", "seekable")]
@@ -151,6 +197,9 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
     with _of_the_input():
         source = open_object(config.source, meters.traffic, options.patience)
     try:
+        with _of_the_input():
+            if config.source.sha256:
+                check_sha256(source, config.source.sha256, config.out / WORK)
         say(f"reading the directory of {source.label} ({source.size / 1e6:,.1f} MB)")
         with _of_the_input():
             archive = open_container(source, config.out / WORK, meters.traffic)
@@ -233,14 +282,15 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
     """Make the shards of this part that are not finished yet, several requests at a time."""
     mine = plan.shards[options.part :: options.parts]
     _remove_rubbish(job, mine, alone=options.parts == 1)
-    todo = [shard for shard in mine if finished(job, shard) is None]
+    todo = [shard for shard in mine if f"{shard.stem}.tar" in options.rebuild or finished(job, shard) is None]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo)} of {len(mine)} shards are finished from before and kept")
     if not todo:
         return
     _check_space(job.root, todo)
-    # A damaged folder must not look complete while its shards are rebuilt
-    if manifests.exists(job.root):
+    # A folder that lacks files must not look complete while they are made: trainers wait then. Where only content is
+    # damaged they go on: files are replaced whole, by what their manifest promises.
+    if manifests.exists(job.root) and manifests.wrong_files(job.root, manifests.load(job.root)):
         (job.root / manifests.FILE).unlink(missing_ok=True)
         sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)
@@ -325,7 +375,12 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         name=root.name,
         classes=len(classes),
         settings={key: value for key, value in wanted.items() if key != "source"},
-        source={**wanted["source"], "bytes": source.size, "directory_sha256": catalogue.fingerprint},
+        source={
+            **wanted["source"],
+            "bytes": source.size,
+            "directory_sha256": catalogue.fingerprint,
+            **({"sha256": config.source.sha256} if config.source.sha256 else {}),
+        },
         plan=plan.key,
         splits=splits,
         classes_sha256=sha256(root / manifests.CLASSES_FILE),

@@ -8,14 +8,13 @@ the same version of Pillow and of its JPEG library gives the same bytes, so both
 import io
 from typing import TYPE_CHECKING
 
+from trainers.data import limits
 from trainers.prepare.settings import Reencode
 
 if TYPE_CHECKING:
     from PIL import Image
 
 CHECK_ONE_OF = 100
-# 24-bit pixels of about 400 MB; a small file may claim far more (a decompression bomb)
-LARGEST_PIXELS = 128_000_000
 # Undecodable pictures that are named before a preparation gives up
 NAMED = 20
 
@@ -29,15 +28,23 @@ def wants_check(decode: str, crc32: int) -> bool:
     return decode == "all" or (decode == "sampled" and crc32 % CHECK_ONE_OF == 0)
 
 
+def check_format(content: memoryview) -> None:
+    """Look at a picture's first bytes alone; raises UndecodableError if it is of a format that training refuses."""
+    try:
+        limits.check_format(content)
+    except ValueError as error:
+        raise UndecodableError(_words(error)) from None
+
+
 def check(content: memoryview) -> None:
     """Decode a picture completely, as training will; raises UndecodableError."""
-    with _open(content) as picture:
+    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         _load(picture)
 
 
 def reencode(content: memoryview, settings: Reencode) -> bytes:
     """Return the picture as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
-    with _open(content) as picture:
+    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
         width, height = picture.size
         scale = settings.resize / min(width, height)
@@ -78,16 +85,10 @@ def _encode(picture: "Image.Image", size: tuple[int, int], quality: int) -> byte
 
 def _open(content: memoryview) -> "Image.Image":
     """Read a picture's header, and refuse what would take too much memory before it does."""
-    from PIL import Image
-
     try:
-        picture = Image.open(io.BytesIO(content))
+        return limits.read_header(content)
     except Exception as error:
         raise UndecodableError(_words(error)) from None
-    if picture.width * picture.height > LARGEST_PIXELS:
-        picture.close()
-        raise UndecodableError(f"it claims {picture.width:,} x {picture.height:,} pixels")
-    return picture
 
 
 def _load(picture: "Image.Image") -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
+from trainers.exits import printable
 from trainers.prepare.sources.base import Traffic
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ EVERY = 5.0  # seconds between lines of a Pulse
 
 def say(text: str) -> None:
     """Print a line about the work, at once."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 class Pulse:
@@ -32,7 +33,7 @@ class Pulse:
         now = time.monotonic()
         if now - self._said >= EVERY:
             self._said = now
-            print(text(now - self._started), file=sys.stderr, flush=True)
+            say(text(now - self._started))
 
 
 class Progress:

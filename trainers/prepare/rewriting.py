@@ -40,7 +40,7 @@ def rewrite(content: memoryview | bytes, interval: int = 0) -> tuple[memoryview 
     assert library is not None, "rewriter() has looked"
     data = np.frombuffer(content, np.uint8)  # without a copy
     out = np.empty(2 * data.size + 4096, np.uint8)
-    room, size = ctypes.c_size_t(out.size), (ctypes.c_int * 2)()
+    room, size = ctypes.c_size_t(out.size), (ctypes.c_int * 3)()
     library.trainyard_size(data.ctypes.data_as(ctypes.c_char_p), data.size, size)
     with _one_large if size[0] * size[1] > LARGE_PIXELS else nullcontext():
         code = library.trainyard_rewrite(data.ctypes.data, data.size, interval, out.ctypes.data, ctypes.byref(room))

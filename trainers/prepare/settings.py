@@ -6,7 +6,7 @@ they may hold a signature.
 
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +23,8 @@ ADDRESS_KEYS = {
     "path": "path",
 }
 OBJECT_STORES = ("s3", "gs")
+# Parts of an address that give whoever reads it access: signatures of Amazon, Google, CloudFront and Azure, and tokens
+SIGNED = {"x-amz-signature", "x-goog-signature", "signature", "sig", "token", "access_token", "api_key", "apikey"}
 
 
 class Source(BaseModel):
@@ -59,6 +61,12 @@ class Source(BaseModel):
         pattern="^$|^https?://",
     )
     anonymous: bool = Field(default=False, description="For objectstore: read a public bucket, without credentials.")
+    sha256: str = Field(
+        default="",
+        description="SHA-256 of the whole archive, in hexadecimal digits: it is read once more at first, and refused "
+        "if it has another one. Not for folders.",
+        pattern="^$|^[0-9a-f]{64}$",
+    )
 
     @model_validator(mode="after")
     def _one_address(self) -> "Source":
@@ -211,4 +219,10 @@ def _check_url(url: str, key: str = "url") -> None:
         refuse(
             f"source.{key}: must not hold a user name or password: it is kept in a ConfigMap, which is no place for "
             "secrets"
+        )
+    if SIGNED & {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}:
+        refuse(
+            f"source.{key}: must not hold a signature or token: it is kept in a ConfigMap. Give the address without "
+            "what follows the ?, and the whole of it as the key `url` of the Secret that global.secrets.http names "
+            "(here the file http/url in the folder TRAINYARD_SECRETS)"
         )

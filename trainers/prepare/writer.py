@@ -2,10 +2,16 @@
 
 Files are made under temporary names in the work folder, synced, and renamed; then a record of the finished shard is
 written the same way. A shard without a record is written from scratch.
+
+Where storage fails, a write is repeated through a reopened file (files.py), and the shard is read back and compared
+with its checksums before it counts. Any other failure (a sync, a rename) costs the shard, which build.py then writes
+from scratch.
 """
 
+import errno
 import json
 import os
+import secrets
 import threading
 import zlib
 from collections import Counter
@@ -18,11 +24,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.exits import UserError
-from trainers.files import sha256, sync_folder, write_atomically
+from trainers.exits import FULL, UserError
+from trainers.files import MISSING, forget_cached, retried, sha256, sync_folder, write_atomically
 from trainers.prepare import pictures, rewriting
 from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
 from trainers.prepare.plan import ShardPlan
+from trainers.prepare.progress import say
 from trainers.prepare.settings import Reencode
 from trainers.prepare.timing import Spent
 from trainers.shards.index import INDEX_DTYPE
@@ -85,14 +92,18 @@ class Finished(NamedTuple):
 
 
 def finished(job: Job, plan: ShardPlan) -> Finished | None:
-    """Return a shard's record if it was finished under the same plan and its files still have their sizes."""
+    """Return a shard's record if it was finished under the same plan and its files still have their sizes.
+
+    Raises OSError and StorageError.
+    """
+    path = job.record_path(plan)
     try:
-        record = json.loads(job.record_path(plan).read_text())
+        record = json.loads(retried(path.read_text, path))
         entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
         seekable = dict(record.get("seekable", {}))
-        sizes = [(job.root / name).stat().st_size for name in (entry.file, entry.index)]
+        sizes = [retried((job.root / name).stat, job.root / name).st_size for name in (entry.file, entry.index)]
         good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (*MISSING, ValueError, KeyError, TypeError):
         return None
     as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
     whole = entry.samples + len(left_out) == len(plan.members)
@@ -108,7 +119,9 @@ class OpenShard:
 
     def __init__(self, job: Job, plan: ShardPlan, spent: Spent) -> None:
         self.job, self.plan, self._spent = job, plan, spent
-        stem = job.work / f"{plan.split}-{plan.number:05d}.{os.uname().nodename}-{os.getpid()}"
+        # Pods may share a host's name and a process id
+        unique = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
+        stem = job.work / f"{plan.split}-{plan.number:05d}.{unique}"
         self._tar, self._index, self._second = (Path(f"{stem}.{end}.tmp") for end in ("tar", "npy", "two"))
         self._lock = threading.Lock()
         # Name and cause of each picture that cannot be decoded
@@ -120,6 +133,7 @@ class OpenShard:
         self._end = 0
         self.requests = list(requests(plan.members))
         self._left = len(self.requests)
+        self._failed = False  # a write has failed
         self._descriptor = os.open(self._tar, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         if not job.resized:
             os.ftruncate(self._descriptor, plan.bytes)
@@ -167,6 +181,8 @@ class OpenShard:
             self._lay_out()
             clock.lap("write")
         os.fsync(self._descriptor)
+        if self._failed:
+            self._verify()
         with self._index.open("xb") as file:
             np.save(file, self._rows)
             file.flush()
@@ -182,12 +198,14 @@ class OpenShard:
     def discard(self) -> None:
         """Remove what is left of temporary files and close them; no thread may be at work on them any more."""
         self.remove()
-        os.close(self._descriptor)
+        with suppress(OSError):  # it was synced, or counts for nothing
+            os.close(self._descriptor)
 
     def remove(self) -> None:
-        """Remove what is left of temporary files."""
+        """Remove what is left of temporary files, if storage lets them be removed now; the next start does it too."""
         for path in (self._tar, self._index, self._second):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
         """Decode a picture if that is wanted, re-encode it if that is; return it with its CRC-32."""
@@ -198,6 +216,8 @@ class OpenShard:
             return picture, zlib.crc32(picture)
         if pictures.wants_check(self.job.decode, crc32):
             pictures.check(content)
+        elif self.job.decode != "none":
+            pictures.check_format(content)
         return content, crc32
 
     def _rewritten(self, picture: memoryview | bytes) -> tuple[memoryview | bytes, int]:
@@ -213,11 +233,44 @@ class OpenShard:
         row["size"], row["crc32"] = len(content), crc32
         if not self.job.resized:
             parts = frame(self.plan.first_id + at, int(row["label"]), content)
-            _write_all(self._descriptor, parts, int(self.plan.positions[at]))
+            self._put(parts, int(self.plan.positions[at]))
             return
         with self._lock:
             row["offset"], self._end = self._end, self._end + len(content)
-        _write_all(self._descriptor, (content,), int(row["offset"]))
+        self._put((content,), int(row["offset"]))
+
+    def _put(self, parts: Sequence[memoryview | bytes], offset: int) -> None:
+        """Write the parts one after the other at an offset, again while storage fails."""
+        try:
+            _write_all(self._descriptor, parts, offset)
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            if not self._failed:
+                say(f"{self._tar}: {error.strerror}; written again, and read back in the end")
+            self._failed = True
+            retried(lambda: self._put_again(parts, offset), self._tar, existed=True)
+
+    def _put_again(self, parts: Sequence[memoryview | bytes], offset: int) -> None:
+        """Write through a file that is opened anew, and use that one from now on."""
+        fresh = os.open(self._tar, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _write_all(fresh, parts, offset)
+            # In place of the old file under its number, which other threads may be writing to
+            os.dup2(fresh, self._descriptor, inheritable=False)
+        finally:
+            os.close(fresh)
+
+    def _verify(self) -> None:
+        """Read back all pictures past the kernel's cache; raises OSError where one does not have its checksum."""
+        fresh = os.open(self._tar, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            forget_cached(fresh)
+            for row in self._rows:
+                if zlib.crc32(_read_all(fresh, int(row["size"]), int(row["offset"]))) != row["crc32"]:
+                    raise OSError(errno.EIO, "what was written is not there after a failure", str(self._tar))
+        finally:
+            os.close(fresh)
 
     def _lay_out(self) -> None:
         """Write the tar again, with each picture at its final position."""

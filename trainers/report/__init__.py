@@ -8,6 +8,6 @@ from trainers.report.run import render
 __all__ = ["render", "write"]
 
 
-def write(path: Path) -> None:
+def write(path: Path, staging: Path | None = None) -> None:
     """Write report.html of the run in a run directory."""
-    write_atomically(path / "report.html", render(path).encode())
+    write_atomically(path / "report.html", render(path).encode(), via=staging)

@@ -16,19 +16,35 @@ import contextlib
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trainers import __version__
 from trainers.exits import UserError
-from trainers.files import read_json, sha256, sync_folder, write_json
-from trainers.run.tensor_file import Buffer, copy, read
+from trainers.files import (
+    MISSING,
+    StorageError,
+    entries,
+    forget,
+    read_json,
+    retried,
+    sha256,
+    sync_folder,
+    unreadable,
+    write_json,
+)
+from trainers.run import fence, storage
+
+if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
+    from trainers.run.tensor_file import Buffer
 
 NAME = re.compile(r"step-(\d{8,})")
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
 READABLE = (2, 3)
 SUFFIX = ".safetensors"
+ASIDE = ("damaged", "late", "left")  # why a checkpoint was set aside, as its name begins
 
 State = dict[str, Any]  # file stem -> tree of tensors
 
@@ -54,7 +70,9 @@ class Found:
         return f"{name}{SUFFIX}" in self.meta["files"]
 
     def load(self) -> State:
-        """Read its tensors."""
+        """Read its tensors; raises StorageError."""
+        from trainers.run.tensor_file import read
+
         return {name.removesuffix(SUFFIX): read(self.path / name) for name in self.meta["files"]}
 
 
@@ -65,103 +83,171 @@ def always() -> bool:
 
 def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = always) -> Path:
     """Write a checkpoint; when this returns it is complete and survives a crash."""
+    from trainers.run.tensor_file import Buffer, copy
+
     buffers = {name: Buffer() for name in state}
     for name, tree in state.items():
         copy(buffers[name].fit(tree))
-    return write(folder, step, buffers, meta, ours)
+    return write(folder, step, buffers, meta, ours=ours)
 
 
-def write(folder: Path, step: int, buffers: dict[str, Buffer], meta: dict[str, Any], ours: Callable[[], bool]) -> Path:
-    """Write the copied tensors; `ours` is asked last. After an error nothing half-written is left."""
+def write(
+    folder: Path,
+    step: int,
+    buffers: "dict[str, Buffer]",
+    meta: dict[str, Any],
+    *,
+    ours: Callable[[], bool] = always,
+    staging: Path | None = None,
+) -> Path:
+    """Write the copied tensors, again while the storage fails; `ours` is asked last.
+
+    They are written in the folder `staging` (that of the lease, which goes with it), and without one beside the others.
+    After an error nothing half-written is left. Raises NotOursError, OSError and StorageError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
-    temporary = folder / f".{final.name}.{secrets.token_hex(4)}.tmp"
-    try:
-        temporary.mkdir(parents=True)
-        files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
-        write_json(temporary / "manifest.json", {"format": FORMAT, "step": step, **meta, "files": files})
-        if not ours():
-            raise NotOursError
-        if final.exists():
-            _discard(final)
-        temporary.rename(final)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(folder)
+    retried(lambda: _write(final, buffers, {"step": step, **meta}, ours, staging or folder), final)
+    retried(lambda: sync_folder(folder), folder)
     return final
 
 
-def problem(path: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+def _write(
+    final: Path, buffers: "dict[str, Buffer]", meta: dict[str, Any], ours: Callable[[], bool], staging: Path
+) -> None:
+    temporary = staging / f".{final.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
+        files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
+        write_json(temporary / "manifest.json", {"format": FORMAT, **meta, "files": files})
+        if not ours():
+            raise NotOursError
+        fence.publish_folder(storage, temporary, final, "manifest.json")
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError | StorageError) and not ours():
+            raise NotOursError from None
+        raise
+
+
+class DamagedError(Exception):
+    """A checkpoint that lacks a part, or has one that is not whole."""
+
+
+def read_checked(path: Path) -> Found:
+    """A checkpoint whose parts are all there and whole; raises DamagedError once a second look confirms it.
+
+    Only what is missing, unparsable, of another size or of another hash is damage. Raises StorageError where the
+    storage does not answer, and UserError for a format that this version does not read.
+    """
+    try:
+        return _check(path)
+    except DamagedError:
+        for file in entries(path):
+            forget(file)
+        return _check(path)
+
+
+def _check(path: Path) -> Found:
     manifest = read_json(path / "manifest.json")
-    if not manifest:
-        return "manifest.json is missing or not whole"
-    if manifest.get("format") not in READABLE:
-        return f"format {manifest.get('format')}, this version reads {' and '.join(map(str, READABLE))}"
-    for name, entry in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"]:
-            return f"{name} has {file.stat().st_size} bytes, not {entry['bytes']}"
-        if sha256(file) != entry["sha256"]:
-            return f"{name} has changed: its checksum is wrong"
-    return None
+    files: Any = manifest.get("files")
+    written = manifest.get("format")
+    if written is None or not isinstance(manifest.get("step"), int):
+        raise DamagedError("manifest.json is missing or not whole")
+    if written not in READABLE:
+        raise UserError(
+            f"{path} has format {written}, written by version {manifest.get('version', 'unknown')}; this version, "
+            f"{__version__}, reads formats {' and '.join(map(str, READABLE))}. Nothing was changed: use the image "
+            "that wrote it or a newer one, give this run another name (run.dir, on a cluster training.name), or set "
+            "resume to never"
+        )
+    try:
+        for name, entry in files.items():
+            _check_file(path / name, entry["bytes"], entry["sha256"])
+    except (AttributeError, KeyError, TypeError):
+        raise DamagedError("manifest.json is missing or not whole") from None
+    return Found(path, manifest)
+
+
+def _check_file(file: Path, size: int, digest: str) -> None:
+    try:
+        found = retried(file.stat, file, listed=True).st_size
+        if found != size:
+            raise DamagedError(f"{file.name} has {found} bytes, not {size}")
+        if sha256(file) != digest:
+            raise DamagedError(f"{file.name} has changed: its checksum is wrong")
+    except MISSING:
+        raise DamagedError(f"{file.name} is missing") from None
+    except OSError as error:
+        raise unreadable(file, error) from error
 
 
 def steps(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if NAME.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+    """The checkpoints of a run, oldest first; raises StorageError."""
+    return sorted((path for path in entries(folder) if NAME.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+
+
+def damaged(folder: Path) -> list[Path]:
+    """The checkpoints that were set aside as damaged."""
+    return sorted(path for path in entries(folder) if path.name.startswith("damaged-"))
 
 
 def newest(folder: Path) -> tuple[Found | None, list[str]]:
-    """The newest sound checkpoint; damaged ones are set aside, and reported."""
+    """The newest sound checkpoint; damaged ones are set aside, and reported. Raises UserError and StorageError."""
     reports: list[str] = []
     for path in reversed(steps(folder)):
-        reason = problem(path)
-        if reason is None:
-            return Found(path, read_json(path / "manifest.json")), reports
-        aside = set_aside(path, "damaged")
-        reports.append(f"checkpoint {path.name} is damaged ({reason}); set aside as {aside.name}")
+        try:
+            return read_checked(path), reports
+        except DamagedError as damage:
+            aside = set_aside(path, "damaged")
+            reports.append(f"checkpoint {path.name} is damaged ({damage}); set aside as {aside.name}")
     return None, reports
 
 
 def at(path: Path) -> Found:
-    """The checkpoint that the user named."""
-    if not path.is_dir():
+    """The checkpoint that the user named; raises UserError and StorageError."""
+    if not entries(path):
         raise UserError(f"resume = {str(path)!r}: no such folder; give a checkpoints/step-NNNNNNNN folder, or auto")
-    if reason := problem(path):
-        raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({reason}); use another, or auto")
-    return Found(path, read_json(path / "manifest.json"))
+    try:
+        return read_checked(path)
+    except DamagedError as damage:
+        raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({damage}); use another, or auto") from None
 
 
-def holder(path: Path) -> str:
-    """Who held the run directory's lease when a checkpoint was written; empty if that is not known."""
-    return str(read_json(path / "manifest.json").get("holder", ""))
-
-
-def score(folder: Path, step: int, top1: float) -> None:
+def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> None:
     """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1})
+    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1}, via=staging)
 
 
-def prune(folder: Path, keep_last: int, keep_best: int = 0) -> None:
-    """Remove all but the newest checkpoints and those with the highest scores, and what interrupted writes left."""
+def prune(folder: Path, keep_last: int, keep_best: int = 0, staging: Path | None = None) -> None:
+    """Remove all but the newest checkpoints and those with the highest scores."""
     saved = steps(folder)
     scores = read_json(folder / "scores.json")
     ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
     for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):
-        _discard(path)
-    for path in folder.glob(".step-*"):
+        _discard(path, staging or folder)
+
+
+def tidy(folder: Path, keep: int) -> None:
+    """Remove what interrupted writes left, and of the checkpoints that were set aside all but the `keep` newest a kind.
+
+    Only for who has just taken the run directory: no other process writes there.
+    """
+    for path in folder.glob(".step-*"):  # by a version that wrote beside the checkpoints
         shutil.rmtree(path, ignore_errors=True)
+    for kind in ASIDE:
+        for path in _by_age(folder.glob(f"{kind}-step-*"))[: -keep or None]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _discard(path: Path) -> None:
+def _by_age(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: (path.stat().st_mtime_ns, path.name))
+
+
+def _discard(path: Path, staging: Path) -> None:
     """Remove a folder; it loses its name first, so that half of it is never taken for a checkpoint."""
-    trash = path.with_name(f".{path.name}.trash")
+    trash = staging / f".{path.name}.trash"
     shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)

@@ -1,7 +1,6 @@
 """Writes checkpoints on a separate thread while training continues, from buffers that are reused."""
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainers.exits import FINISHED_FIRST, Exit, ExitError
+from trainers.exits import FINISHED_FIRST, FULL, STORAGE, ExitError, cause_of
+from trainers.files import StorageError
 from trainers.run.checkpoint import NotOursError, State, always, prune, steps, write
 from trainers.run.tensor_file import Buffer, Source, copy
 
@@ -27,13 +27,24 @@ class Writer:
     """Writes checkpoints on a separate thread; training waits only while tensors are copied."""
 
     def __init__(
-        self, folder: Path, keep_last: int, keep_best: int = 0, ours: Callable[[], bool] = always, holder: str = ""
+        self,
+        folder: Path,
+        keep_last: int,
+        keep_best: int = 0,
+        *,
+        ours: Callable[[], bool] = always,
+        holder: str = "",
+        staging: Path | None = None,
     ) -> None:
-        """`ours` says whether the folder may still be written to; `holder` names who writes, in the manifests."""
+        """`ours` says whether the folder may still be written to; `holder` names who writes, in the manifests.
+
+        Checkpoints are written in `staging` (the lease's folder) until they are whole.
+        """
         self._folder = folder
         self._keep = keep_last, keep_best
         self._ours = ours
         self._holder = holder
+        self._staging = staging
         self._buffers: dict[str, Buffer] = {}
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
@@ -88,7 +99,10 @@ class Writer:
             self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
-            raise ExitError(self._words(error), Exit.FAILED) from error
+            if not isinstance(error, OSError | StorageError):
+                raise error
+            code = error.code if isinstance(error, StorageError) else cause_of(error).code
+            raise ExitError(self._words(error), code) from error
 
     def _copy_from_gpu(self, now: list[Source], later: list[Source]) -> None:
         """Start copying what lies on a GPU, on a stream beside the one that trains."""
@@ -123,9 +137,10 @@ class Writer:
             later.clear()
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-            write(self._folder, step, self._buffers, {**meta, "holder": self._holder}, self._ours)
+            meta = {**meta, "holder": self._holder}
+            write(self._folder, step, self._buffers, meta, ours=self._ours, staging=self._staging)
             if self._ours():
-                prune(self._folder, *self._keep)
+                prune(self._folder, *self._keep, self._staging)
         except NotOursError:
             pass  # the next vote ends this run, on all processes at the same step
         except BaseException as error:
@@ -134,15 +149,15 @@ class Writer:
             self._copied.set()
             self.last_seconds = time.monotonic() - start
 
-    def _words(self, error: BaseException) -> str:
+    def _words(self, error: OSError | StorageError) -> str:
         """What went wrong, what is left, and what to do about it."""
-        reason = str(error)
-        if isinstance(error, OSError):
-            reason = error.strerror or reason
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                need = sum(buffer.size for buffer in self._buffers.values())
-                free = shutil.disk_usage(self._folder).free
-                reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
+        if isinstance(error, StorageError) or error.errno in STORAGE:
+            return f"a checkpoint cannot be written: {error}"
+        reason = error.strerror or str(error)
+        if error.errno in FULL:
+            need = sum(buffer.size for buffer in self._buffers.values())
+            free = shutil.disk_usage(self._folder).free
+            reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
         saved = steps(self._folder) if self._folder.is_dir() else []
         left = f"the last one, {saved[-1].name}, is whole" if saved else "there is none before it"
         return (

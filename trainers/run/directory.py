@@ -1,15 +1,15 @@
-"""The run directory: whether its run is over, how often it was restarted, and what it resumes from.
+"""The run directory: whether its run is over, and what it resumes from.
 
-lease.json      the process that may write here (lease.py)
-restarts.json   restarts since the last new checkpoint, so that a run without progress is not retried forever
+leases/         the process that may write here, and what it is about to publish (lease.py); lease.json is for people
+restarts/       restarts since the last new checkpoint (starts.py)
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
 previous/       what `resume: never` found here
 """
 
 import contextlib
-import os
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,14 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import read_json, sync_folder, write_atomically, write_json
+from trainers.files import entries, read_json, retried, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
-from trainers.run import checkpoint
-from trainers.run.lease import Lease, job_name
+from trainers.run import checkpoint, fence, starts, storage
+from trainers.run.lease import Lease
+from trainers.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
 
-KEPT = ("lease.json", "previous")
+KEPT = ("lease.json", "leases", "previous", "restarts")
+MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
 def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
@@ -67,12 +69,20 @@ def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Pat
 def is_retry(config: Config) -> bool:
     """Whether this process continues what the same job began, rather than beginning something."""
     job = job_name()
-    return restart_count() > 0 or (bool(job) and read_json(Path(config.run.dir) / "lease.json").get("job") == job)
+    if restart_count() > 0 or not job:
+        return restart_count() > 0
+    path = Path(config.run.dir)
+    newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
+    return newest is not None and newest.job == job and newest.entered
 
 
 def over_already(config: Config, batch: int) -> str | None:
-    """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first."""
+    """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
+
+    Raises StrangerError where the directory is another release's.
+    """
     path = Path(config.run.dir)
+    retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
     if config.resume == "never" and not is_retry(config):
         return None
     failed = read_json(path / "failed.json")
@@ -84,7 +94,8 @@ def over_already(config: Config, batch: int) -> str | None:
             f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
     summary = read_json(path / "summary.json")
-    if summary.get("status") != "finished":
+    # Killed between the summary and the report, it still lacks that
+    if summary.get("status") != "finished" or not (path / "report.html").exists():
         return None
     refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
     if summary.get("length") != length_asked(config):
@@ -104,7 +115,7 @@ class RunDirectory:
         self.config = config
         self.path = Path(config.run.dir)
         self.checkpoints = self.path / "checkpoints"
-        self.lease = Lease(self.path)
+        self.lease = Lease(self.path, config.run.adopt)
         self._reports: list[str] = []
 
     def start(self, wanted: dict[str, Any]) -> checkpoint.Found | None:
@@ -121,28 +132,28 @@ class RunDirectory:
         return found
 
     def enter(self) -> None:
-        """Take the directory's lease, move aside what `resume: never` found, and count the restart."""
+        """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            retried(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
             retry = is_retry(self.config)
-            self._reports = self.lease.take(self.checkpoints)
-            if self.config.resume == "never" and not retry:
-                self._move_aside()
-            self._count_restart()
-            for name in ("failed.json", "summary.json"):
-                (self.path / name).unlink(missing_ok=True)
-            text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
-            write_atomically(self.path / "config.yaml", text.encode())
+            self._reports = retried(lambda: self.lease.take(self.checkpoints), self.lease.root)
+            with self.fenced():
+                self._move_aside(always=self.config.resume == "never" and not retry)
+                self.lease.enter()
+                checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
+                for name in ("failed.json", "summary.json"):
+                    retried(lambda name=name: self._drop(name), self.path / name)  # type: ignore[misc]
+                text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
+                write_atomically(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
-            raise UserError(
-                f"run.dir = {str(self.path)!r}: cannot be written ({error.strerror}); check that it lies on a "
-                f"writable volume with free space, for uid {os.getuid()}"
-            ) from error
+            raise starts.unwritable(self.path, error) from error
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """The checkpoint to resume from, and messages about damaged ones."""
+        """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
         if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
             found, reports = checkpoint.newest(self.checkpoints)
+            if found is None:
+                self._refuse_to_begin_again(reports)
             return found, self._reports + reports
         found = checkpoint.at(Path(self.config.resume))
         for path in checkpoint.steps(self.checkpoints):
@@ -155,49 +166,71 @@ class RunDirectory:
         """The name under which this process holds the lease."""
         return self.lease.holder
 
-    def lost(self, every: float = 0.0) -> bool:
-        """Whether another process has taken the lease; reads the file at most every few seconds."""
-        return self.lease.lost(every)
+    @property
+    def staging(self) -> Path:
+        """Where files of the run directory are written before they take their names; it goes with the lease."""
+        return self.lease.folder
+
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the lease; asks nobody."""
+        return self.lease.lost()
 
     def held(self) -> bool:
-        """Whether this process still has the lease; asked on any thread, right before something is written."""
+        """Whether this process still has the lease, as the storage says; asked on any thread."""
         return self.lease.held()
+
+    @contextlib.contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Around what is written by way of `staging`: raises TakenOverError where the lease was lost meanwhile."""
+        try:
+            yield
+        except FileNotFoundError:
+            if self.lease.held():
+                raise
+            raise TakenOverError(self.lease.taken_message()) from None
 
     def release(self, stopped: bool = False) -> None:
         """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
-            write_json(self.path / "restarts.json", {**read_json(self.path / "restarts.json"), "stopped": True})
+            starts.stopped(self.config)
 
-    def _move_aside(self) -> None:
-        entries = [entry for entry in self.path.iterdir() if entry.name not in KEPT]
-        if not entries:
+    def _drop(self, name: str) -> None:
+        """Remove a file, by way of `staging`."""
+        if (self.path / name).exists():
+            (self.path / name).rename(self.staging / name)
+
+    def _refuse_to_begin_again(self, reports: list[str]) -> None:
+        """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
+        aside, seen = checkpoint.damaged(self.checkpoints), starts.saw_checkpoint(self.config)
+        if not aside and not seen:
             return
-        number = len(list((self.path / "previous").glob("*"))) + 1
-        target = self.path / "previous" / f"{number:03d}"
-        target.mkdir(parents=True)
-        for entry in entries:
-            entry.rename(target / entry.name)
-        sync_folder(self.path)
+        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
+        raise UserError(
+            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
+            f"again at step 0 by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
+            "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
+            "to never, which moves this one to previous/ and begins again"
+        )
 
-    def _count_restart(self) -> None:
-        path = self.path / "restarts.json"
-        saved = checkpoint.steps(self.checkpoints)
-        now = {
-            "job": job_name(),
-            "fingerprint": fingerprint(self.config),
-            "checkpoint": saved[-1].name if saved else "none",
-        }
-        old = read_json(path)
-        same = all(old.get(key) == value for key, value in now.items())
-        count = (old["count"] + (not old.get("stopped"))) if same else 0
-        if count > self.config.run.max_restarts:
-            raise ExitError(
-                f"{count - 1} restarts of {self.path} without a new checkpoint (the last one is {now['checkpoint']}): "
-                f"retries make no progress. See logs/ for why it ended, then remove {path} to try again",
-                Exit.FAILED,
-            )
-        write_json(path, {**now, "count": count})
+    def _move_aside(self, always: bool) -> None:
+        """Move what is here to previous/, `always` or because a crash has left it half done; the oldest there go."""
+        previous = self.path / "previous"
+        moving = previous / MOVING
+        found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
+        if not moving.exists() and not (always and found):
+            return
+        moving.mkdir(parents=True, exist_ok=True)
+        # Checkpoints go first: without them no start continues what is half moved
+        for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
+            entry.rename(moving / entry.name)
+        older = sorted((path for path in entries(previous) if path.name.isdigit()), key=lambda path: int(path.name))
+        number = int(older[-1].name) + 1 if older else 1
+        moving.rename(previous / f"{number:03d}")
+        sync_folder(self.path)
+        starts.forget(self.config)
+        for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def is_retry_of_path(config: Config, path: Path) -> bool:
@@ -206,8 +239,11 @@ def is_retry_of_path(config: Config, path: Path) -> bool:
 
 
 def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
-    """Record a permanent failure, so that retries of the same job end at once."""
+    """Record a permanent failure, so that retries of the same job end at once; not where another job is at work."""
     path = Path(config.run.dir)
-    with contextlib.suppress(OSError):  # a full disk, or no directory at all: the message itself is what counts
+    if of_another_job(path):
+        return
+    # A full disk, or no directory at all: the message itself is what counts
+    with contextlib.suppress(OSError, ExitError):
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
         write_json(path / "failed.json", {**entry, "time": time.time(), **details})

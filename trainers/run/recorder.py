@@ -13,7 +13,7 @@ import platform
 import socket
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from trainers.config import Config, as_tree
 from trainers.data.dataset import Data
 from trainers.data.sampler import Ids
 from trainers.exits import Exit, ExitError
-from trainers.files import write_json
+from trainers.files import Appender, write_json
 from trainers.parallel.base import Strategy
 from trainers.run.directory import RunDirectory, length_asked
 from trainers.run.result import Result, write_confusion
@@ -45,7 +45,7 @@ class Recorder:
         self._config, self._strategy, self._directory, self._clock = config, strategy, directory, clock
         self._order, self._length, self._class_names = data.order, data.length, data.splits.class_names
         self._telemetry: Telemetry | None = None
-        self._samples: TextIO | None = None
+        self._samples: Appender | None = None
         self._past = Past()
         self._identity: dict[str, Any] = {}
         self._ranks: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ class Recorder:
         lost = 0
         if strategy.first:
             self._past = settle(self._clock, path, step)
-            lost = rewind_all(path, step, validated)
+            lost = rewind_all(path, step, validated, self._directory.staging)
         strategy.barrier()
         self._open(step)
         self._seconds = self._clock.read()
@@ -82,32 +82,37 @@ class Recorder:
         if config.debug.record_samples:
             file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
             file.parent.mkdir(exist_ok=True)
-            self._samples = file.open("a", buffering=1)
+            self._samples = Appender(file)
 
     def _introduce(self, step: int, lost: int) -> None:
         """Report what is trained, on which devices, and from which step."""
-        if self._telemetry is None:
+        if (telemetry := self._reporting) is None:
             return
         config, strategy, order, past = self._config, self._strategy, self._order, self._past
         earlier = self._clock.before
-        self._telemetry.event(
+        telemetry.event(
             "start", step, self._epoch(step), started=round(self._clock.started, 3),
             restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
             steps=self._length.steps, model=config.model.name, run=self._name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
             seconds_total=self._seconds,
         )  # fmt: skip
-        self._telemetry.say(
+        telemetry.say(
             f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "
             f"{self._length.steps} steps of {order.batch}, {strategy.name} on {strategy.world} processes "
             f"({strategy.device.type}, {config.precision}), run directory {self._directory.path}"
         )
         if step:
-            self._telemetry.event(
+            telemetry.event(
                 "resume", step, self._epoch(step), lost_steps=lost, lost_seconds=round(past.lost, 3),
                 restart_wait_seconds=round(past.waited, 3),
             )  # fmt: skip
-            self._telemetry.say(f"resumed at step {step}; {lost} steps are done again")
+            telemetry.say(f"resumed at step {step}; {lost} steps are done again")
+
+    @property
+    def _reporting(self) -> Telemetry | None:
+        """Where this process reports for all: the first one does, as long as the run directory is its run's."""
+        return None if self._directory.lost() else self._telemetry
 
     @property
     def _name(self) -> str:
@@ -141,25 +146,27 @@ class Recorder:
         samples = self._order.samples_before(step)
         rate = (samples - self._order.samples_before(self._flushed)) / max(wall, 1e-9)
         self._flushed = step
-        if self._telemetry is not None and not self._directory.lost():
-            self._telemetry.event(
+        if (telemetry := self._reporting) is not None:
+            telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
                 lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
             )  # fmt: skip
-            self._telemetry.ranks(self._ranks, self._times, memory)
+            telemetry.ranks(self._ranks, self._times, memory)
 
     def validated(self, step: int, epoch: int, result: Result) -> None:
         """Report a validation."""
         fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
-        if self._telemetry is not None:
-            self._telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
-            if result.confusion is not None and not self._directory.lost():
-                write_confusion(self._directory.path, result.confusion, self._class_names)
+        if (telemetry := self._reporting) is not None:
+            telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
+            if result.confusion is not None:
+                with self._directory.fenced():
+                    staging = self._directory.staging
+                    write_confusion(self._directory.path, result.confusion, self._class_names, staging)
 
     def saved(self, step: int) -> None:
         """Report a checkpoint."""
-        if self._telemetry is not None:
-            self._telemetry.event("checkpoint", step, self._epoch(step))
+        if (telemetry := self._reporting) is not None:
+            telemetry.event("checkpoint", step, self._epoch(step))
 
     def provenance(self, result: Result) -> str:
         """One line that says what trained the published weights."""
@@ -170,7 +177,7 @@ class Recorder:
         )
 
     def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
-        """Write summary.json."""
+        """Write summary.json; raises TakenOverError where another job has the run directory."""
         seconds = self._clock.read()
         training = sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
         samples = self._order.samples_before(step)
@@ -202,13 +209,14 @@ class Recorder:
             "versions": {"trainyard": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "config": as_tree(self._config),
         }
-        write_json(self._directory.path / "summary.json", summary)
-        if self._telemetry is None:
+        with self._directory.fenced():
+            write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
+        if (telemetry := self._reporting) is None:
             return
         spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
-        self._telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
+        telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
         if result is not None:
-            self._telemetry.say(
+            telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
                 f"{summary['images_per_second']:,.0f} img/s over {training:,.0f} s of training; "
                 f"published to {self._directory.path / 'published'}"
@@ -248,16 +256,16 @@ class Recorder:
             Exit.NAN,
             {"step": bad, "ranks": ranks, "sample_ids": batch.tolist()},
         )
-        if self._strategy.first and not self._directory.lost():
+        if self._strategy.first and self._directory.held():
             self.summarize("failed", step, self._order.epoch(step))
         raise error
 
 
-def rewind_all(directory: Path, step: int, validated: int) -> int:
+def rewind_all(directory: Path, step: int, validated: int, staging: Path | None = None) -> int:
     """Drop the steps after `step`, which will be repeated, from all records of a run directory; how many it were."""
     for path in (directory / "samples").glob("rank-*.jsonl"):
-        rewind(path, step, validated)
-    return rewind(directory / "metrics.jsonl", step, validated)
+        rewind(path, step, validated, staging)
+    return rewind(directory / "metrics.jsonl", step, validated, staging)
 
 
 def _describe_process(strategy: Strategy) -> dict[str, Any]:

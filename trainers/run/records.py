@@ -36,8 +36,15 @@ def open_records(
     return Records(
         directory=directory,
         found=found,
-        writer=Writer(directory.checkpoints, keep.keep_last, keep.keep_best, directory.held, directory.holder),
+        writer=Writer(
+            directory.checkpoints,
+            keep.keep_last,
+            keep.keep_best,
+            ours=directory.held,
+            holder=directory.holder,
+            staging=directory.staging,
+        ),
         recorder=Recorder(config, strategy, directory, data, clock),
         clock=clock,
-        watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds),
+        watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds, directory.staging),
     )

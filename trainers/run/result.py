@@ -32,7 +32,9 @@ class Result:
         return 100 * self.correct5 / self.samples
 
 
-def write_confusion(directory: Path, confusion: Tensor, class_names: Sequence[str]) -> None:
+def write_confusion(
+    directory: Path, confusion: Tensor, class_names: Sequence[str], staging: Path | None = None
+) -> None:
     """Write validation/confusion.npz: `confusion` (classes, classes) counts [truth, guess], `classes` their names."""
     folder = directory / "validation"
     folder.mkdir(exist_ok=True)
@@ -41,4 +43,4 @@ def write_confusion(directory: Path, confusion: Tensor, class_names: Sequence[st
     np.savez_compressed(
         buffer, confusion=counts.astype(np.min_scalar_type(counts.max())), classes=np.array(class_names, dtype=str)
     )
-    write_atomically(folder / "confusion.npz", buffer.getvalue())
+    write_atomically(folder / "confusion.npz", buffer.getvalue(), via=staging)

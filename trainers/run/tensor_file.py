@@ -9,6 +9,7 @@ tensor whose memory is in another order (channels_last) is kept in that order, a
 """
 
 import ctypes
+import errno
 import hashlib
 import json
 import math
@@ -18,13 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
+
+from trainers.files import retried
 
 DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
     torch.float16: "F16", torch.int16: "I16", torch.uint8: "U8", torch.int8: "I8", torch.bool: "BOOL",
 }  # fmt: skip
+NAMES = {name: dtype for dtype, name in DTYPES.items()}
 PLAIN = (type(None), bool, int, float, str)
 CHUNK = 8 << 20  # bytes hashed and written at a time; both release the interpreter's lock
 
@@ -113,9 +116,39 @@ class Buffer:
 
 
 def read(path: Path) -> Any:
-    """Read a tree back; lists stand where tuples were."""
-    with safe_open(path, "pt") as file:
-        return _rebuilt(json.loads(file.metadata()["tree"]), file)
+    """Read a tree back; lists stand where tuples were. Raises OSError and StorageError.
+
+    Not mapped into memory, as the safetensors library does it: storage that fails under a mapping kills the process
+    (SIGBUS), and a read can be retried.
+    """
+    content = retried(lambda: _whole(path), path)
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    tree = json.loads(header.pop("__metadata__")["tree"])
+    return _rebuilt(tree, {name: _view(content, end, entry) for name, entry in header.items()})
+
+
+def _whole(path: Path) -> bytearray:
+    content = bytearray(path.stat().st_size)
+    with path.open("rb", buffering=0) as file:
+        done = 0
+        while done < len(content):
+            count = file.readinto(memoryview(content)[done:])
+            if not count:
+                raise OSError(errno.EIO, f"ends after {done} of {len(content)} bytes")
+            done += count
+    return content
+
+
+def _view(content: bytearray, end: int, entry: dict[str, Any]) -> Tensor:
+    """A tensor in place, by its entry in the header, which ends at byte `end`."""
+    first, last = entry["data_offsets"]
+    dtype = NAMES[entry["dtype"]]
+    if first == last:
+        return torch.empty(entry["shape"], dtype=dtype)
+    return torch.frombuffer(content, dtype=dtype, count=(last - first) // dtype.itemsize, offset=end + first).view(
+        entry["shape"]
+    )
 
 
 def copy(sources: list[Source]) -> None:
@@ -152,14 +185,14 @@ def _structure(tree: Any, name: str, found: dict[str, Tensor]) -> Any:
     raise TypeError(f"{name}: a checkpoint holds tensors and plain values, not {type(tree).__name__}")
 
 
-def _rebuilt(node: dict[str, Any], file: Any) -> Any:
+def _rebuilt(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
     if "dict" in node:
-        return {key: _rebuilt(value, file) for key, value in node["dict"]}
+        return {key: _rebuilt(value, tensors) for key, value in node["dict"]}
     if "list" in node:
-        return [_rebuilt(value, file) for value in node["list"]]
+        return [_rebuilt(value, tensors) for value in node["list"]]
     if "tensor" not in node:
         return node["value"]
-    tensor: Tensor = file.get_tensor(node["tensor"])
+    tensor = tensors[node["tensor"]]
     order = node.get("order")
     return tensor if order is None else tensor.permute([order.index(i) for i in range(len(order))])
 

@@ -6,13 +6,14 @@ the same source and settings give the same bytes.
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from trainers.exits import UserError
-from trainers.files import sha256
+from trainers.files import MISSING, retried, sha256
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -94,15 +95,21 @@ def _checksum(data: Mapping[str, Any]) -> str:
 
 
 def exists(root: Path) -> bool:
-    """Tell whether the folder says of itself that it is complete."""
-    return (root / FILE).is_file()
+    """Tell whether the folder says of itself that it is complete; raises OSError and StorageError."""
+    try:
+        return stat.S_ISREG(retried((root / FILE).stat, root / FILE).st_mode)
+    except MISSING:
+        return False
 
 
 def load(root: Path) -> Manifest:
-    """Read the manifest of a prepared folder."""
+    """Read the manifest of a prepared folder; raises UserError and StorageError."""
     path = root / FILE
     try:
-        return Manifest.from_json(path.read_text())
+        try:
+            return Manifest.from_json(retried(path.read_text, path))
+        except (ValueError, KeyError, TypeError):  # what a second look shows too is so
+            return Manifest.from_json(retried(path.read_text, path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: the dataset is not prepared, or not to its end; {REMEDY}") from None
     except OSError as error:
@@ -112,7 +119,10 @@ def load(root: Path) -> Manifest:
 
 
 def wrong_files(root: Path, manifest: Manifest) -> list[str]:
-    """Compare the files and their sizes with the manifest, and the classes' content; each problem names its file."""
+    """Compare the files and their sizes with the manifest, and the classes' content; each problem names its file.
+
+    Raises StorageError.
+    """
     expected: list[tuple[str, int]] = []
     for split in manifest.splits.values():
         for shard in split.shards:
@@ -120,15 +130,16 @@ def wrong_files(root: Path, manifest: Manifest) -> list[str]:
     problems = []
     for file, size in expected:
         try:
-            found = (root / file).stat().st_size
+            found = retried((root / file).stat, root / file, listed=True).st_size
         except OSError as error:
             problems.append(f"{root / file}: {error.strerror}")
         else:
             if found != size:
                 problems.append(f"{root / file} has {found:,} bytes instead of {size:,}")
     classes = root / CLASSES_FILE
-    if not classes.is_file():
-        problems.append(f"{classes} is missing")
-    elif sha256(classes) != manifest.classes_sha256:
-        problems.append(f"{classes} does not have its SHA-256")
+    try:
+        if sha256(classes) != manifest.classes_sha256 != sha256(classes):  # what a second look shows too is so
+            problems.append(f"{classes} does not have its SHA-256")
+    except OSError as error:
+        problems.append(f"{classes} is missing ({error.strerror})")
     return problems

@@ -6,6 +6,9 @@ numbers.
 
 Samples are read with `pread`, not through `mmap`: on network storage one sample is then one request instead of one per
 page, and a file that vanishes is an error with a name instead of a SIGBUS.
+
+A read that fails, or whose bytes do not have their checksum, is done again from a reopened file. The way of a read that
+succeeds has no call for this.
 """
 
 import bisect
@@ -21,12 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
+from trainers.files import forget_cached, retried
 from trainers.shards import manifest as manifests
 from trainers.shards.index import INDEX_DTYPE, load_index
 
 MAX_GAP: Final = 64 << 10  # bytes: reading them and throwing them away is cheaper than asking again
 MAX_READ: Final = 4 << 20  # bytes in one read
 Ids = NDArray[np.int64]
+
+
+class DamagedError(Exception):
+    """A sample whose bytes do not have their checksum: its number, and where it begins."""
+
+    def __init__(self, sample: int, offset: int) -> None:
+        super().__init__(sample, offset)
+        self.sample = sample
+        self.offset = offset
 
 
 def open_split(root: Path, split: str) -> "Shards":
@@ -100,26 +113,59 @@ class Shards:
         return bisect.bisect_right(self._starts, i) - 1
 
     def read_together(self, ids: Ids) -> list[bytes]:
-        """Read samples that `neighbours` put together, in that order, at once; check each one's CRC-32."""
+        """Read samples that `neighbours` put together, in that order, at once; check each one's CRC-32.
+
+        Raises UserError where a second read confirms damage or a missing file, and StorageError.
+        """
         shard = self._shard(int(ids[0]))
         start = int(self._offsets[ids[0]])
         size = int(self._offsets[ids[-1]]) + int(self._sizes[ids[-1]]) - start
-        path = self._files[shard]
         try:
-            data = _read_exactly(self._descriptor(shard), size, start)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be read (sample {ids[0]}): {error.strerror}; check the claim's storage"
-            ) from None
+            return self._checked(_read_exactly(self._descriptor(shard), size, start), ids, start)
+        except (OSError, DamagedError):
+            return self._read_again(shard, ids, start, size)
+
+    def _read_again(self, shard: int, ids: Ids, start: int, size: int) -> list[bytes]:
+        """Read from a reopened file, for as long as its storage fails; damage counts once it is read twice in a row."""
+        path, damage = self._files[shard], None
+        for _ in range(2):
+            try:
+                return retried(
+                    lambda: self._checked(self._read_reopened(shard, size, start), ids, start), path, existed=True
+                )
+            except DamagedError as error:
+                damage = error
+            except OSError as error:
+                raise UserError(
+                    f"{path} cannot be read (sample {ids[0]}): {error.strerror}; check the claim's storage"
+                ) from None
+        assert damage is not None
+        raise UserError(
+            f"{path} is damaged at sample {damage.sample} of {self.split} (byte {damage.offset:,}): its checksum is "
+            f"wrong; run `python -m trainers.prepare repair` on {self.root}"
+        )
+
+    def _read_reopened(self, shard: int, size: int, start: int) -> bytes:
+        """Read past the kernel's cache from a file that is opened anew, and use that one from now on."""
+        fresh = os.open(self._files[shard], os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            forget_cached(fresh, start, size)
+            data = _read_exactly(fresh, size, start)
+            os.posix_fadvise(fresh, 0, 0, os.POSIX_FADV_RANDOM)
+            # In place of the old file under its number, which other threads may be reading from
+            os.dup2(fresh, self._descriptor(shard), inheritable=False)
+        finally:
+            os.close(fresh)
+        return data
+
+    def _checked(self, data: bytes, ids: Ids, start: int) -> list[bytes]:
+        """Split what was read from byte `start` into samples; raises DamagedError."""
         found = []
         for i in ids:
             offset = int(self._offsets[i]) - start
             content = data if len(ids) == 1 else data[offset : offset + int(self._sizes[i])]
             if zlib.crc32(content) != self._checksums[i]:
-                raise UserError(
-                    f"{path} is damaged at sample {i} of {self.split} (byte {start + offset:,}): its checksum is "
-                    f"wrong; run `python -m trainers.prepare repair` on {self.root}"
-                )
+                raise DamagedError(int(i), start + offset)
             found.append(content)
         return found
 
@@ -170,7 +216,7 @@ def _class_names(root: Path) -> list[str]:
     """Read the human names of the classes, by class index."""
     path = root / manifests.CLASSES_FILE
     try:
-        return [str(entry["name"]) for entry in json.loads(path.read_text())]
+        return [str(entry["name"]) for entry in json.loads(retried(path.read_text, path))]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a list of classes ({error}); {manifests.REMEDY}") from None
 

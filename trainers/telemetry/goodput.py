@@ -8,9 +8,9 @@ checkpoint (or the `end` line), or was lost, or passed while no process was aliv
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainers.telemetry.beats import last_alive
 from trainers.telemetry.clock import Clock
 from trainers.telemetry.metrics import Event, read_events
-from trainers.telemetry.watchdog import last_alive
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainers.files import write_atomically
+from trainers.files import MISSING, Appender, retried, write_atomically
 
 Event = dict[str, Any]
 
@@ -14,10 +14,10 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", buffering=1)
+        self._file = Appender(path)
 
     def write(self, event: Event) -> None:
-        """Append an event."""
+        """Append an event; raises OSError and StorageError."""
         self._file.write(json.dumps(event) + "\n")
 
     def close(self) -> None:
@@ -26,11 +26,13 @@ class MetricsFile:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a file, without a last line that a crash has cut."""
-    if not path.is_file():
+    """The events of a file, without a line that a crash has cut; raises OSError and StorageError."""
+    try:
+        text = retried(path.read_text, path)
+    except MISSING:
         return []
     events = []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         try:
             events.append(json.loads(line))
         except ValueError:
@@ -38,13 +40,16 @@ def read_events(path: Path) -> list[Event]:
     return events
 
 
-def rewind(path: Path, step: int, validated: int) -> int:
-    """Drop the events after `step`, which a run that resumes there will repeat; returns the number of steps dropped."""
+def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -> int:
+    """Drop the events after `step`, which a run that resumes there will repeat; returns the number of steps dropped.
+
+    The file is replaced, by way of `staging`: what an older process still appends goes to a file without a name.
+    """
     events = read_events(path)
-    if not path.is_file():
+    if not events:
         return 0
     kept = [event for event in events if _before(event, step, validated)]
-    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode())
+    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
     return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0
 
 

@@ -1,13 +1,15 @@
 """Sends rank 0's events to every sink: metrics.jsonl, console, W&B, Prometheus, TrainJob."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 from trainers.config import Config
+from trainers.files import retried
 from trainers.telemetry import trainjob, wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events
@@ -72,12 +74,26 @@ class Telemetry:
         self._console.close()
 
 
-def log_to(path: Path, rank: int) -> None:
-    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds."""
+class _Log(RotatingFileHandler):
+    """A log file that loses lines while storage fails, and is opened again for the next line."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        stream, self.stream = self.stream, None
+        with contextlib.suppress(OSError):
+            if stream is not None:
+                stream.close()
+
+
+def log_to(path: Path, rank: int, ours: Callable[[], bool]) -> None:
+    """Write this process's log lines to logs/rank-R.log, and keep that and one before it within bounds.
+
+    Once the run directory is not `ours` any more, nothing is written.
+    """
     folder = path / "logs"
-    folder.mkdir(parents=True, exist_ok=True)
-    handler = RotatingFileHandler(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1)
+    retried(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
+    handler = retried(lambda: _Log(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1), folder)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(lambda _: ours())
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False

@@ -1,10 +1,11 @@
 """Weights & Biases, from the first process only; a restart continues the same curve.
 
-A server that cannot be reached costs a run its curve there for a while, never itself: what could not be sent lies in
-the run directory's wandb/, and `wandb sync` sends it.
+A server that cannot be reached, or any other fault of W&B, costs a run its curve there for a while, never itself: what
+could not be sent lies in the run directory's wandb/, and `wandb sync` sends it.
 """
 
 import contextlib
+import logging
 import os
 import re
 import threading
@@ -18,6 +19,7 @@ from trainers.telemetry.metrics import Event
 # W&B refuses run ids with these characters, and longer ones.
 REFUSED, LONGEST = re.compile(r"[:;,#?/%'\\\s]"), 64
 FINISH_SECONDS = 60.0  # that a run which has ended waits for its last numbers to be taken
+log = logging.getLogger("trainers")
 KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
@@ -37,14 +39,21 @@ def run_id(name: str) -> str:
 
 
 def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any | None:
-    """Start reporting, if it is asked for; offline where the server does not answer in half a minute."""
+    """Start reporting, if it is asked for; offline where the server does not answer in half a minute.
+
+    None where that fails too: no fault of W&B's ends a run.
+    """
     key = find_key()
     mode: Any = {"auto": "online" if key else "off"}.get(config.wandb.mode, config.wandb.mode)
     if mode == "off":
         return None
     if key:
         os.environ["WANDB_API_KEY"] = key
-    import wandb
+    try:
+        import wandb
+    except Exception as error:
+        say(f"Weights & Biases cannot be used ({type(error).__name__}: {error}); the run is not recorded there")
+        return None
 
     def begin(mode: Any) -> Any:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))
@@ -53,15 +62,16 @@ def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any 
             config=as_tree(config), settings=wandb.Settings(silent=True, init_timeout=seconds),
         )  # fmt: skip
 
-    try:
-        return begin(mode)
-    except wandb.Error as error:
-        if mode != "online":
-            raise
-        reason = str(error).splitlines()[0]
-        say(f"Weights & Biases: {reason}; the run is recorded offline: wandb sync {config.run.dir}/wandb/offline-run-*")
-        wandb.teardown()  # it keeps the id of the run that was not begun
-        return begin("offline")
+    then = f"the run is recorded offline: wandb sync {config.run.dir}/wandb/offline-run-*"
+    for attempt in dict.fromkeys((mode, "offline")):
+        try:
+            return begin(attempt)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            say(f"Weights & Biases: {reason}; {then if attempt == 'online' else 'the run is not recorded there'}")
+            with contextlib.suppress(Exception):
+                wandb.teardown()  # it keeps the id of the run that was not begun
+    return None
 
 
 def report(run: Any, event: Event, processes: int = 1) -> None:
@@ -71,12 +81,22 @@ def report(run: Any, event: Event, processes: int = 1) -> None:
         numbers = {f"{kind}/{key}": event[key] for key in KEYS if key in event}
         if "images_per_second" in event:
             numbers[f"{kind}/images_per_second_per_process"] = event["images_per_second"] / processes
-        run.log(numbers, step=event["step"])
+        try:
+            run.log(numbers, step=event["step"])
+        except Exception as error:  # its service has ended, say
+            log.warning("Weights & Biases took no numbers at step %s: %s", event["step"], error)
 
 
 def finish(run: Any, say: Callable[[str], None], seconds: float = FINISH_SECONDS) -> None:
     """Send what is left, for at most some seconds: a server that is down must not hold the GPUs of an ended run."""
-    thread = threading.Thread(target=run.finish, daemon=True, name="wandb")
+
+    def end() -> None:
+        try:
+            run.finish()
+        except Exception as error:
+            say(f"Weights & Biases did not finish ({error}): wandb sync {run.dir}/..")
+
+    thread = threading.Thread(target=end, daemon=True, name="wandb")
     thread.start()
     thread.join(seconds)
     if thread.is_alive():

@@ -1,10 +1,13 @@
-"""What both entry points do: read the settings, then train."""
+"""What both entry points do: read the settings, count the start, then train."""
 
 import argparse
 import warnings
 
-from trainers import config
-from trainers.exits import end_on_failed_preflight
+from trainers import config, parallel
+from trainers.exits import Exit, end_on_failed_preflight
+from trainers.run import starts
+from trainers.run.directory import over_already
+from trainers.run.failures import explained
 
 
 def main(module: str, launcher: str, description: str) -> int:
@@ -13,8 +16,19 @@ def main(module: str, launcher: str, description: str) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     config.add_options(parser)
     settings = config.load(parser.parse_args())
-    # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded.
-    from trainers.training import loop
+    place = parallel.locate(launcher)
+    plan = config.make_plan(settings, launcher, place.world)
+    if message := over_already(settings, plan.batch):
+        if place.rank == 0:
+            print(message, flush=True)
+        return Exit.DONE
+    with explained(settings, place):
+        if place.rank == 0:
+            starts.count(settings)
+        # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a
+        # start is counted before torch, the process group or the dataset can crash it.
+        from trainers.training import loop
 
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
-    return loop.run(settings, launcher)
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+        loop.run(settings, plan, place)
+    return Exit.DONE

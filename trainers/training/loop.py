@@ -6,7 +6,6 @@ run (trainer.py): of its parts only `t.progress` changes.
 """
 
 import contextlib
-import logging
 import math
 import signal
 import time
@@ -17,15 +16,16 @@ import torch
 from torch import Tensor
 
 from trainers import __version__, parallel, report
-from trainers.config import Config, as_tree, make_plan
+from trainers.config import Config, Plan, as_tree
 from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
 from trainers.data.sampler import Ids
-from trainers.exits import Exit, ExitError, UserError
-from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP, Strategy
+from trainers.exits import Exit, ExitError
+from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
+from trainers.parallel.environment import Place
 from trainers.run import checkpoint, publish
-from trainers.run.directory import over_already, record_failure
-from trainers.run.lease import TakenOverError
+from trainers.run.directory import record_failure
+from trainers.run.owner import TakenOverError
 from trainers.run.result import Result
 from trainers.training import schedule
 from trainers.training.loss import loss_sum
@@ -34,27 +34,17 @@ from trainers.training.optimizer import by_name
 from trainers.training.trainer import Trainer, build
 from trainers.training.validate import evaluate
 
-log = logging.getLogger("trainers")
 
+def run(config: Config, plan: Plan, place: Place) -> None:
+    """Train as configured and planned.
 
-def run(config: Config, launcher: str) -> int:
-    """Train as configured; returns the exit code. `launcher` started this process: `ddp` (torchrun) or `horovod`.
-
-    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code.
+    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other
+    errors mean is said by the caller (run/failures.py).
     """
-    place = parallel.locate(launcher)
-    plan = make_plan(config, launcher, place.world)
-    if message := over_already(config, plan.batch):
-        if place.rank == 0:
-            print(message, flush=True)
-        return Exit.DONE
-    strategy = parallel.connect(config, plan, place)
-    with failures_explained(config, strategy):
-        t = build(config, plan, strategy)
-        resume(t)
-        train(t)
-        finish(t)
-    return Exit.DONE
+    t = build(config, plan, parallel.connect(config, plan, place))
+    resume(t)
+    train(t)
+    finish(t)
 
 
 # ------------------------------------------------------------------------------------------------ resume
@@ -169,7 +159,7 @@ def learning_rate(t: Trainer, step: int) -> float:
 
 def wish(t: Trainer) -> int:
     """What this process asks for next; all processes carry out the strongest wish among them."""
-    if t.strategy.first and t.records.directory.lost(every=1.0):
+    if t.strategy.first and t.records.directory.lost():
         return LEASE_LOST
     if t.progress.stop:
         return STOP
@@ -218,7 +208,8 @@ def validate(t: Trainer) -> Result:
         end_early(t, result)
     t.progress.validated = epoch
     if t.strategy.first and t.config.checkpoint.keep_best:
-        checkpoint.score(records.directory.checkpoints, step, result.top1)
+        with records.directory.fenced():
+            checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
     records.recorder.validated(step, epoch, result)
     return result
 
@@ -269,7 +260,7 @@ def facts(t: Trainer) -> dict[str, object]:
 
 def check_lease(t: Trainer) -> None:
     """Raise TakenOverError, before writing, if another job has taken the run directory."""
-    lost = t.strategy.first and t.records.directory.lost()
+    lost = t.strategy.first and not t.records.directory.held()
     if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
         end_early(t, LEASE_LOST)
 
@@ -292,10 +283,13 @@ def finish(t: Trainer) -> None:
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
             if t.strategy.first:
-                publish.publish(weights, path / "published", records.recorder.provenance(result))
+                staging = records.directory.staging
+                with records.directory.fenced():
+                    publish.publish(weights, path / "published", records.recorder.provenance(result), staging)
         if t.strategy.first:
             records.recorder.summarize("finished", step, t.progress.validated, result)
-            report.write(path)
+            with records.directory.fenced():
+                report.write(path, records.directory.staging)
             records.directory.release()
             records.recorder.close()
     leave(t)
@@ -327,24 +321,3 @@ def leave(t: Trainer) -> None:
     t.strategy.barrier()
     t.records.watchdog.close()
     t.strategy.close()
-
-
-@contextlib.contextmanager
-def failures_explained(config: Config, strategy: Strategy) -> Iterator[None]:
-    """Record a permanent failure for retries, and give the loss of a peer the exit code that is retried."""
-    try:
-        yield
-    except UserError as error:
-        if not isinstance(error, TakenOverError):
-            record_failure(config, str(error), Exit.CONFIG, {})
-        raise
-    except ExitError as error:
-        if error.code == Exit.CONFIG:
-            record_failure(config, str(error), error.code, error.details)
-        raise
-    except BaseException as error:
-        if strategy.is_lost_peer(error):
-            log.exception("lost contact")
-            raise ExitError(f"rank {strategy.rank} lost contact with another process: {error}", Exit.HANG) from error
-        log.exception("failed")
-        raise

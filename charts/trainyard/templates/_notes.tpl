@@ -33,6 +33,10 @@ WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes a
 {{- range $given | uniq }}
 WARNING: training.{{ . }}, which the `restricted` standard refuses.
 {{ end }}
+{{- if and $trainings (not (or .Values.networkPolicy.ingress .Values.networkPolicy.enabled)) }}
+WARNING: networkPolicy.ingress is false: any pod of the cluster can reach the ports of the training pods, which trust who connects; torch's
+rendezvous even runs code that it is sent. Set it to true, unless policies of your own keep other pods out (docs/security.md).
+{{ end }}
 {{- range $which := list "data" "results" }}
 {{- $claim := index $.Values.global.storage $which }}
 {{- if and (gt (int $nodes) 1) (eq (join "," $claim.accessModes) "ReadWriteOnce") }}

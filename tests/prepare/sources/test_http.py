@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fakes import files
+from tests.fakes import files, guarded
 from tests.patience import slowness
 from tests.prepare.make_archives import HASTE, config, contents, imagenet, write_zip
 from trainers.exits import ExitError, UserError
@@ -157,6 +157,60 @@ def test_signatures_in_the_address_are_never_shown(server, tmp_path, capsys):
         )
     assert "secret" not in capsys.readouterr().err
     assert b"secret" not in b"".join(contents(tmp_path).values())
+
+
+def test_a_signed_address_comes_from_the_secret_and_is_read_again_when_it_expires(
+    server, prepared, tmp_path, monkeypatch, capsys
+):
+    """As on a cluster, where a Secret is renewed while its pod runs; the settings have the address without it."""
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path))
+    url, signed = f"{server.url}/archive.zip", tmp_path / "http/url"
+    signed.parent.mkdir()
+    signed.write_text(f"{url}?X-Amz-Signature=secret0\n")
+    tickets, uses = [], {}
+
+    def answer(number, handler):
+        ticket = urlsplit(handler.path).query
+        uses[ticket] = uses.get(ticket, 0) + 1
+        if not ticket or uses[ticket] > 3:
+            tickets.append(ticket)
+            signed.write_text(f"{url}?X-Amz-Signature=secret{len(tickets)}\n")
+            return handler.refuse(403)
+        return False
+
+    server.fault = answer
+    build(config(url, tmp_path / "little", workers=1), Options(patience=HASTE))
+    assert tickets == [f"X-Amz-Signature=secret{n}" for n in range(len(tickets))]
+    assert len(tickets) > 1
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    assert "secret" not in capsys.readouterr().err.replace(str(tmp_path), "")
+    assert b"secret" not in b"".join(contents(tmp_path / "little").values())
+    signed.write_text(f"{server.url}/other.zip?X-Amz-Signature=secret\n")
+    with pytest.raises(UserError, match=r"holds the address of something else than source.url"):
+        build(config(url, tmp_path / "other"), Options(patience=HASTE))
+
+
+@pytest.mark.parametrize("query", ["X-Amz-Signature=1", "X-Goog-Signature=1", "sv=1&sig=1", "Signature=1", "token=1"])
+def test_a_signature_in_the_settings_is_refused_with_the_remedy(query):
+    with pytest.raises(UserError, match=r"source.url: must not hold a signature .*key `url` of the Secret") as caught:
+        config(f"https://data.example.com/a.zip?{query}", "/x")
+    assert query not in str(caught.value)
+    assert config("https://data.example.com/a.zip?download=1&design=2", "/x").source.url
+
+
+def test_a_redirect_out_of_https_is_refused(server, archive, tmp_path, monkeypatch):
+    root, certificate = guarded.authority(tmp_path / "tls")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(root))
+    with guarded.https(archive.parent, certificate) as secure:
+        url = secure.url.replace("http:", "https:")
+        plain = f"{server.url}/archive.zip?{SECRET}"
+        secure.fault = lambda number, handler: handler.refuse(302, Location=plain)
+        with pytest.raises(UserError, match=r"redirects to http://127.* without encryption") as caught:
+            HttpSource(f"{url}/moved.zip", Traffic(), patience=HASTE)
+        assert "secret" not in str(caught.value)
+        assert server.requests == []
+        secure.fault = lambda number, handler: "moved" in handler.path and handler.refuse(302, Location="/archive.zip")
+        assert HttpSource(f"{url}/moved.zip", Traffic(), patience=HASTE).size == archive.stat().st_size
 
 
 def test_bytes_damaged_on_the_way_are_fetched_again(server, prepared, tmp_path):

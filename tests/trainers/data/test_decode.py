@@ -3,9 +3,15 @@
 import base64
 import io
 import logging
+import re
+import struct
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trainers import native
-from trainers.data import decode, transforms
+from trainers.data import decode, limits, transforms
 from trainers.exits import UserError
 
 ROOT = Path(__file__).parents[3]
@@ -151,8 +157,6 @@ def odd_files() -> dict[str, bytes]:
         "PNG": encoded(rgb, "PNG"),
         "PNG with a palette": encoded(rgb.convert("P"), "PNG"),
         "PNG with alpha": encoded(rgb.convert("RGBA"), "PNG"),
-        "WebP": encoded(rgb, "WEBP"),
-        "GIF": encoded(rgb.convert("P"), "GIF"),
         "one pixel": encoded(photo(1, 1)),
         "a line": encoded(photo(1, 300)),
     }
@@ -178,12 +182,137 @@ def test_what_nobody_can_decode_is_an_error_in_words(data: bytes, name: str) -> 
         transforms.resize(decode.choose(name).open(data), 32, 32)
 
 
-def test_a_header_that_claims_a_huge_picture_costs_no_memory() -> None:
-    data = bytearray(KINDS["progressive"])
+def claiming(height: int, width: int, data: bytes = KINDS["progressive"]) -> bytes:
+    """The picture with another size in its header."""
     at = data.index(b"\xff\xc2") + 5
-    data[at : at + 4] = b"\xff\xdc\xff\xdc"
-    with pytest.raises(UserError, match="cannot be decoded"):
-        decode.choose("native").open(bytes(data))
+    return data[:at] + struct.pack(">HH", height, width) + data[at + 4 :]
+
+
+DECODERS = ("native", "torchvision", "pillow")
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize(("height", "width"), [(0xFFDC, 0xFFDC), (12_801, 10_000)])
+def test_a_header_that_claims_a_huge_picture_costs_no_memory(name: str, height: int, width: int) -> None:
+    claimed = f"it claims {width:,} x {height:,} pixels; 128,000,000"
+    words = "Image size .* exceeds limit" if height == 0xFFDC else claimed  # Pillow's own limit comes first there
+    with pytest.raises(UserError, match=f"cannot be decoded .{words}"):
+        transforms.resize(decode.choose(name).open(claiming(height, width)), 32, 32)
+
+
+def many_scans(count: int) -> bytes:
+    """A progressive JPEG whose second scan comes `count` times more."""
+    data = KINDS["progressive"]
+    first = data.index(b"\xff\xda")
+    begin = data.index(b"\xff\xda", first + 2)
+    match = re.compile(rb"\xff[^\x00]").search(data, begin + 2)
+    assert match
+    end = match.start()
+    return data[:end] + data[begin:end] * count + data[end:]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_no_decoder_works_through_scans_without_end(name: str) -> None:
+    fine, endless = many_scans(100), many_scans(500)
+    assert transforms.resize(decode.choose(name).open(fine), 32, 32).shape == (3, 32, 32)
+    for size in ((HEIGHT, WIDTH), (11_000, 11_000)):
+        scans, most = (510, 500) if size[0] == HEIGHT else (110, 16)
+        data = claiming(*size, data=endless if size[0] == HEIGHT else fine)
+        words = rf"cannot be decoded \(it has {scans} scans; a picture of its size may have {most}\)"
+        with pytest.raises(UserError, match=words):
+            transforms.resize(decode.choose(name).open(data), 32, 32)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("kind", ["WEBP", "GIF", "TIFF", "BMP", "PPM", "ICO"])
+def test_no_other_format_reaches_a_decoder(name: str, kind: str) -> None:
+    with pytest.raises(UserError, match="it is neither a JPEG nor a PNG"):
+        decode.choose(name).open(encoded(kind=kind))
+
+
+def test_large_pictures_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more pixels are held decoded than the budget has, however many threads decode."""
+    held, most, lock = 0, 0, threading.Lock()
+    whole = decode._whole
+
+    def counted(data: bytes) -> Tensor:
+        nonlocal held, most
+        with lock:
+            held += HEIGHT * WIDTH
+            most = max(most, held)
+        time.sleep(0.02)  # so that the threads meet
+        try:
+            return whole(data)
+        finally:
+            with lock:
+                held -= HEIGHT * WIDTH
+
+    monkeypatch.setattr(decode, "_whole", counted)
+    monkeypatch.setattr(limits, "pixels", limits.Budget(2 * HEIGHT * WIDTH))
+    for name, data in (("native", odd_files()["CMYK"]), ("torchvision", KINDS["grey"])):
+        most = 0
+        with ThreadPoolExecutor(8) as pool:
+            opened = pool.map(decode.choose(name).open, [data] * 24)
+            done = list(pool.map(lambda picture: transforms.resize(picture, 32, 32), opened))
+        assert len(done) == 24
+        assert most == 2 * HEIGHT * WIDTH, name
+
+
+def test_a_progressive_picture_counts_since_all_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+
+    class Counted(limits.Budget):
+        def taking(self, amount: int) -> AbstractContextManager[None]:
+            taken.append(amount)
+            return super().taking(amount)
+
+    monkeypatch.setattr(limits, "pixels", Counted(limits.LARGEST_PIXELS))
+    for kind, held in (("4:2:0", 0), ("progressive", HEIGHT * WIDTH)):
+        taken.clear()
+        transforms.resize(decode.choose("native").open(KINDS[kind]), 32, 32)
+        assert sum(taken) == held
+
+
+def test_native_code_and_python_have_the_same_limits() -> None:
+    source = (native.HERE / "jpeg.c").read_text()
+    assert f"#define MAX_PIXELS {limits.LARGEST_PIXELS}ull" in source
+    assert f"#define MAX_SCANS {limits.MOST_SCANS} " in source
+    assert f"#define MAX_WORK {limits.MOST_WORK}ull" in source
+
+
+def test_enlarging_reads_all_columns_that_any_output_needs() -> None:
+    """The last output of a cubic filter, right on a pixel, does not read the next one; outputs before it do."""
+    library, high, size = native.library(), 10, 64
+    assert library is not None
+    wide = (high - 1.5) / (1 - 1 / (2 * size))  # the last output's centre is that of the last pixel but one
+    pixels = torch.full((3, high, high), 100, dtype=torch.uint8)
+    pixels[:, :, -1] = 255  # darkens the outputs around it, since a cubic filter's outer weights are negative
+    for plain in (0, 1):
+        library.trainyard_plain(plain)
+        picture = decode.Encoded(pixels=pixels)
+        all_of_them = picture.cut((0, 0, high, wide), size, size, "bicubic", within=False)
+        without_last = picture.cut((0, 0, high, wide * (size - 1) / size), size, size - 1, "bicubic", within=False)
+        library.trainyard_plain(0)
+        assert without_last.min() < 100
+        assert torch.equal(all_of_them[:, :, :-1], without_last)
+
+
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+def test_no_area_however_far_outside_changes_a_plain_picture(how: decode.Filter) -> None:
+    """Where only the filter's negative ends lie inside, weights that sum to 1 would be of any size."""
+    library = native.library()
+    assert library is not None
+    generator = np.random.Generator(np.random.Philox(key=[6, 6]))
+    for _ in range(500):
+        height, width, size = (int(n) for n in generator.integers(1, 40, 3))
+        picture = decode.Encoded(pixels=torch.full((3, height, width), 100, dtype=torch.uint8))
+        top, left = (float(generator.uniform(-2, 2) * extent) for extent in (height, width))
+        tall, wide = (float(generator.uniform(0.01, 3) * extent) for extent in (height, width))
+        for plain in (0, 1):
+            library.trainyard_plain(plain)
+            found = picture.cut((top, left, tall, wide), size, size, how, within=False)
+            library.trainyard_plain(0)
+            assert bool((found == 100).all()), (height, width, size, top, left, tall, wide)
 
 
 def test_auto_is_native_and_pillow_is_left_where_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:

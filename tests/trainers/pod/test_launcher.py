@@ -1,5 +1,13 @@
 """The launcher, part by part."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT, environment
+
+from tests import patience
 from trainers.pod.launcher import exit_code
 
 
@@ -10,3 +18,32 @@ def test_launchers_exit_code_is_the_one_that_says_most() -> None:
     assert exit_code({0: (143, 1), 1: (143, 1)}) == 143
     assert exit_code({0: (-15, 1)}) == 143
     assert exit_code({}) == 1
+
+
+def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainers.launch", "-m", "trainers.ddp"], cwd=ROOT, env=env, text=True,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGTERM)
+        patience.communicate(process)
+        # the code of a handler: a container's first process would not even see a signal without one
+        assert process.returncode == 143
+    finally:
+        process.kill()
+
+
+def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0], os.environ['TORCH_FR_BUFFER_SIZE'])\n"
+    )
+    command = ["prlimit", "--core=1000000", sys.executable, "-m", "trainers.launch", "--nproc-per-node", "1"]
+    done = patience.run([*command, str(program)], cwd=ROOT, env=environment())
+    assert done.stdout.splitlines()[-1:] == ["0 2000"], done.stderr

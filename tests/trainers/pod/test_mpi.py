@@ -1,6 +1,8 @@
 """The launcher and worker of MPIJobs: their logic, and one real run over ssh on this machine."""
 
 import os
+import pwd
+import re
 import shutil
 import signal
 import socket
@@ -176,6 +178,7 @@ for _ in range(int(sys.argv[1]) * 10):
     time.sleep(0.1)
 sys.exit(int(sys.argv[2]))
 """
+SSH = Path(mpi.__file__).parents[2] / "images/horovod/ssh"
 SECRET = "two\nlines, 'quotes' and $HOME"
 
 
@@ -189,16 +192,17 @@ def pod(tmp_path: Path) -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.2", 0))
         port = probe.getsockname()[1]
-    key = tmp_path / "key"
-    subprocess.check_call(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
-    (tmp_path / "sshd_config").write_text(
-        f"Port {port}\nListenAddress 127.0.0.2\nHostKey {key}\nAuthorizedKeysFile {key}.pub\nStrictModes no\n"
-        "PidFile none\nUsePAM no\nPermitRootLogin yes\nLogLevel FATAL\n"
-    )
-    (tmp_path / "ssh_config").write_text(
-        f"Host *\n  Port {port}\n  IdentityFile {key}\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
-        "  BatchMode yes\n  LogLevel ERROR\n"
-    )
+    keys, me = tmp_path / "ssh", pwd.getpwuid(os.getuid()).pw_name
+    keys.mkdir()
+    # The files that mpi-operator mounts
+    like_the_operators = ["-t", "ecdsa", "-b", "521", "-C", ""]
+    subprocess.check_call(["ssh-keygen", "-q", *like_the_operators, "-N", "", "-f", str(keys / "id_rsa")])
+    shutil.copy(keys / "id_rsa.pub", keys / "authorized_keys")
+    for name in ("sshd_config", "ssh_config"):
+        text = (SSH / name).read_text().replace("/home/trainer/.ssh", str(keys)).replace("Port 2222", f"Port {port}")
+        text = text.replace("User trainer", f"User {me}").replace("AllowUsers trainer", f"AllowUsers {me}")
+        own = "ListenAddress 127.0.0.2\nPermitRootLogin yes\n" if name == "sshd_config" else ""
+        (tmp_path / name).write_text(own + text)
     write_hostfile(tmp_path, "127.0.0.2 slots=2\n")
     (tmp_path / "rank.py").write_text(RANK)
     return {
@@ -275,6 +279,39 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0
     assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
+
+
+def test_a_worker_without_the_jobs_key_is_refused(tmp_path: Path, pod: dict[str, str]) -> None:
+    """Another process at a worker's address, with a host key of its own, gets no command and no rank."""
+    other = tmp_path / "other"
+    subprocess.check_call(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)])
+    config = tmp_path / "sshd_config"
+    config.write_text(re.sub(r"HostKey .*", f"HostKey {other}", config.read_text()))
+    worker = start(pod, "worker", SECRET=SECRET)
+    try:
+        launcher = launch_ranks(pod, tmp_path, 0, 0)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode not in (0, Exit.CONFIG), out
+        assert "Host key verification failed" in out
+        assert "RANK" not in out
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        said = patience.communicate(worker)[0]
+    assert "Accepted" not in said
+
+
+def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker")
+    try:
+        port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
+        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, 30)  # connects and leaves, as the readiness probe does
+        launcher = launch_ranks(pod, tmp_path, 0, 0)
+        assert "RANK" in patience.communicate(launcher)[0]
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        said = patience.communicate(worker)[0]
+    assert re.search(r"Accepted publickey for \S+ from 127.0.0.1 port \d+ ssh2: ECDSA SHA256:", said), said
+    assert "onnection" not in said
 
 
 def test_worker_says_why_sshd_ended(tmp_path: Path, pod: dict[str, str]) -> None:

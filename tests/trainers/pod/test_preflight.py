@@ -1,3 +1,5 @@
+import errno
+import json
 import os
 import shutil
 import subprocess
@@ -7,8 +9,10 @@ import time
 import types
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
-from trainers.exits import UserError
+from trainers.exits import ExitError, UserError, end_on_failed_preflight
 from trainers.pod import preflight
 from trainers.shards import heartbeat
 
@@ -96,7 +100,8 @@ def test_a_failure_is_handed_to_the_main_container_where_that_is_asked_for(tmp_p
     handover.write_text("from an earlier start")
     monkeypatch.setenv("TRAINYARD_PREFLIGHT", str(handover))
     assert preflight.main(["--data", str(tmp_path / "x"), "--timeout", "0.1"]) == 0
-    assert handover.read_text().startswith(f"{tmp_path}/x/manifest.json did not appear")
+    note = json.loads(handover.read_text())
+    assert (note["code"], note["message"].partition(" did not appear")[0]) == (2, f"{tmp_path}/x/manifest.json")
     assert preflight.main([]) == 0
     assert not handover.exists()
 
@@ -128,9 +133,64 @@ def test_results_that_cannot_be_written_name_the_user(tmp_path, monkeypatch):
 def test_missing_gpus_are_counted(monkeypatch):
     cuda = types.SimpleNamespace(device_count=lambda: 2)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
-    preflight.check_gpus(2)
     with pytest.raises(UserError, match="2 GPUs can be used here instead of 99"):
         preflight.check_gpus(99)
+
+
+class Broken(TorchFunctionMode):
+    """Torch on a device that fails, or computes wrong."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.error = error
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        if function is not torch.Tensor.__matmul__ and function is not torch.Tensor.matmul:
+            return result
+        if self.error:
+            raise self.error
+        result[3, 5] += 1
+        return result
+
+
+def test_a_gpu_must_compute_and_compute_right():
+    preflight.try_device(torch.device("cpu"))
+    with Broken(), pytest.raises(ExitError, match=r"cpu on .* computes wrong numbers.*cordon") as caught:
+        preflight.try_device(torch.device("cpu"))
+    assert caught.value.code == 201
+    failed = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
+    with Broken(failed), pytest.raises(ExitError, match=r"cannot compute .*ECC.*nvidia-smi -q") as caught:
+        preflight.try_device(torch.device("cpu"))
+    assert caught.value.code == 201
+    unfit = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+    with Broken(unfit), pytest.raises(UserError, match="the image does not fit the node's GPU or driver"):
+        preflight.try_device(torch.device("cpu"))
+
+
+def test_what_may_heal_keeps_its_code_and_is_bounded(tmp_path, monkeypatch):
+    """The main container ends as the checks did: the pod is recreated, but not forever."""
+    handover = tmp_path / "preflight-failed"
+    monkeypatch.setenv("TRAINYARD_PREFLIGHT", str(handover))
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.1")
+
+    def refuse(path):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    line = ["--data", str(tmp_path / "data"), "--results", str(tmp_path / "run"), "--timeout", "5"]
+    tries = []
+    for _ in range(4):
+        with monkeypatch.context() as broken:
+            broken.setattr(preflight.manifests, "exists", refuse)
+            assert preflight.main(line) == 0
+        tries.append(json.loads(handover.read_text())["code"])
+    assert tries == [200, 200, 200, 1]
+    with pytest.raises(SystemExit) as ended:
+        end_on_failed_preflight()
+    assert ended.value.code == 1
+    assert preflight.main(line[2:4]) == 0  # it passes, and earlier failures are forgotten
+    assert not handover.exists()
+    assert list((tmp_path / "run" / "restarts").iterdir()) == []
 
 
 def test_sigterm_ends_the_wait_at_once(tmp_path):

@@ -1,5 +1,6 @@
 """Checkpoints: complete or absent, checked, pruned."""
 
+import errno
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
+from faulty_storage import failing
 from safetensors.torch import load_file
 
 from tests import patience
@@ -66,6 +68,43 @@ def test_damaged_one_is_set_aside_and_the_one_before_used(tmp_path: Path, damage
         checkpoint.at(tmp_path / "damaged-step-00000020")
 
 
+def test_a_format_that_is_not_known_is_no_damage(tmp_path: Path) -> None:
+    manifest = filled(tmp_path, 10, 20) / "step-00000020" / "manifest.json"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('"format": 3', '"format": 4, "version": "9.9.9"'))
+    with pytest.raises(
+        UserError, match=r"step-00000020 has format 4, written by version 9.9.9; .* reads formats 2 and 3"
+    ):
+        checkpoint.newest(tmp_path)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000010", "step-00000020"]
+    manifest.write_text(text)
+    assert checkpoint.newest(tmp_path)[0].step == 20  # type: ignore[union-attr]
+
+
+def test_storage_that_fails_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, 10, 20)
+    faults = failing(monkeypatch, "step-00000020")
+    faults += [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES]
+    found, reports = checkpoint.newest(tmp_path)
+    assert (found is not None and found.step, reports, faults) == (20, [], [])
+    assert torch.equal(found.load()["model"]["w"], state(20)["model"]["w"])  # type: ignore[union-attr]
+
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
+    faults += [errno.EIO] * 1000
+    with pytest.raises(ExitError, match=r"Input/output error \(EIO\) for .* s: the storage does not answer") as caught:
+        checkpoint.newest(tmp_path)
+    assert caught.value.code == 200
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-00000010", "step-00000020"]
+
+
+def test_a_hash_that_is_wrong_once_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path, 10)
+    answers = iter(["0" * 64])
+    real = checkpoint.sha256
+    monkeypatch.setattr(checkpoint, "sha256", lambda path: next(answers, None) or real(path))
+    assert checkpoint.newest(tmp_path)[1] == []
+
+
 def test_interrupted_write_is_no_checkpoint(tmp_path: Path) -> None:
     filled(tmp_path, 10)
     leftover = tmp_path / ".step-00000020.999999.tmp"
@@ -75,6 +114,8 @@ def test_interrupted_write_is_no_checkpoint(tmp_path: Path) -> None:
     assert found is not None
     assert found.step == 10
     checkpoint.prune(tmp_path, 1)
+    assert leftover.exists(), "another process may be writing it"
+    checkpoint.tidy(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
 
 

@@ -1,21 +1,27 @@
 """The run directory's lease, restarts and failures, without any training."""
 
 import json
+import os
+import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import patience
 from trainers import config
 from trainers.config import Config
 from trainers.exits import ExitError, UserError
-from trainers.run import checkpoint, directory, lease
+from trainers.files import write_json
+from trainers.run import checkpoint, directory, fence, starts, storage
 from trainers.run.directory import RunDirectory
 
 
 def settings(path: Path, **layer: Any) -> Config:
-    return config.build({"recipe": "demo", "run": {"dir": str(path)}}, layer)
+    run = {"dir": str(path), **layer.pop("run", {})}
+    return config.build({"recipe": "demo", "run": run}, layer)
 
 
 def enter(path: Path, **layer: Any) -> RunDirectory:
@@ -26,41 +32,122 @@ def enter(path: Path, **layer: Any) -> RunDirectory:
 
 def test_the_newest_holder_has_the_lease(tmp_path: Path) -> None:
     first = enter(tmp_path)
-    assert not first.lost()
+    assert first.held()
     second = enter(tmp_path)
+    assert not first.held()
     assert first.lost()
-    assert not second.lost()
+    assert second.held()
     first.release()
     assert not json.loads((tmp_path / "lease.json").read_text()).get("released")
+    assert [path.name for path in (tmp_path / "leases").iterdir()] == ["00000002"]
+    second.release()
+    assert json.loads((tmp_path / "lease.json").read_text())["released"]
+
+
+def test_a_holder_shows_that_it_is_alive_whatever_its_main_thread_does(tmp_path: Path) -> None:
+    enter(tmp_path)
+    heartbeat = tmp_path / "leases" / "00000001" / "heartbeat"
+    before, deadline = heartbeat.read_text(), time.monotonic() + patience.IDLE
+    while heartbeat.read_text() == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_an_older_holder_learns_by_itself(tmp_path: Path) -> None:
+    first = enter(tmp_path)
+    enter(tmp_path)
+    deadline = time.monotonic() + patience.IDLE
+    while not first.lost():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "STALE_SECONDS", 1.0)
+    monkeypatch.setattr(fence, "BEAT_SECONDS", 1e6)  # the test itself shows that they are alive
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    newer = enter(tmp_path)
+    newer, seconds = enter(tmp_path), [0.0]
     monkeypatch.setenv("TRAINYARD_JOB", "a")
-    monkeypatch.setattr(time, "sleep", lambda _: newer.lost())  # the newer one keeps its lease up meanwhile
+    pause = time.sleep
+
+    def sleep(wanted: float, *, alive: bool) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            pause(1)
+            return
+        seconds[0] += wanted
+        assert not alive or newer.held()
+
+    monkeypatch.setattr(storage, "now", lambda: seconds[0])
+    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=True))
     with pytest.raises(UserError, match="taken over by b"):
         enter(tmp_path)
-    newer.release()
+    assert 60 <= seconds[0] < 70
+    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=False))
     enter(tmp_path)
-    assert newer.lost()
+    assert 120 <= seconds[0] < 135
+    assert not newer.held()
+    monkeypatch.setenv("TRAINYARD_JOB", "c")
+    enter(tmp_path).release()
+    monkeypatch.setattr(fence, "STALE_SECONDS", 1e9)
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    enter(tmp_path)  # what was released needs no waiting
 
 
 def test_restarts_without_progress_are_bounded(tmp_path: Path) -> None:
     for _ in range(4):
-        enter(tmp_path)
-    with pytest.raises(ExitError, match=r"3 restarts of .* without a new checkpoint") as caught:
-        enter(tmp_path)
-    assert caught.value.code == 1
+        starts.count(settings(tmp_path))
+    for _ in range(2):
+        with pytest.raises(ExitError, match=r"3 restarts of .* without a new checkpoint") as caught:
+            starts.count(settings(tmp_path))
+        assert caught.value.code == 1
     checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {})
-    enter(tmp_path)
-    for _ in range(3):
+    starts.count(settings(tmp_path))
+    for _ in range(5):
+        starts.count(settings(tmp_path))
         enter(tmp_path).release(stopped=True)  # stopped from outside: no fault of the run
-    enter(tmp_path, seed=9)
-    assert json.loads((tmp_path / "restarts.json").read_text())["count"] == 0
+    starts.count(settings(tmp_path, seed=9))
+    assert json.loads((tmp_path / "restarts" / "none.json").read_text())["count"] == 0
+
+
+def test_an_older_job_does_not_touch_the_newer_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for job in ("new", "old", "new", "old", "new", "new"):
+        monkeypatch.setenv("TRAINYARD_JOB", job)
+        starts.count(settings(tmp_path))
+    monkeypatch.setenv("TRAINYARD_JOB", "new")
+    with pytest.raises(ExitError, match="3 restarts"):
+        starts.count(settings(tmp_path))
+
+
+def test_where_a_checkpoint_was_step_0_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    folder = tmp_path / "checkpoints"
+    starts.count(settings(tmp_path))
+    assert enter(tmp_path).find_checkpoint() == (None, [])
+    checkpoint.save(folder, 5, {"model": {}}, {})
+    (folder / "step-00000005" / "manifest.json").unlink()
+    for _ in range(2):  # also once it is set aside
+        with pytest.raises(
+            UserError, match=r"this run had one \(damaged-step-00000005 cannot be used\).*resume to never"
+        ):
+            enter(tmp_path).find_checkpoint()
+    (folder / "damaged-step-00000005").rename(folder / "step-00000005")
+    starts.count(settings(tmp_path))
+    shutil.rmtree(folder)  # a snapshot of the claim was restored in part, or someone made room
+    with pytest.raises(UserError, match=r"this run had one \(step-00000005 is gone\)"):
+        enter(tmp_path).find_checkpoint()
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    starts.count(settings(tmp_path, resume="never"))
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])  # its retry
+
+
+def test_a_finished_run_without_its_report_is_not_over(tmp_path: Path) -> None:
+    summary = {"status": "finished", "steps": 5, "top1": 50.0, "length": directory.length_asked(settings(tmp_path))}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert directory.over_already(settings(tmp_path), 128) is None
+    (tmp_path / "report.html").write_text("")
+    assert "is finished: 5 steps" in str(directory.over_already(settings(tmp_path), 128))
 
 
 def test_failure_blocks_the_same_try_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +192,7 @@ def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: 
     new = enter(tmp_path)
     assert new.find_checkpoint()[0].step == 4  # type: ignore[union-attr]
     checkpoint.save(folder, 6, {"model": {}}, {"holder": new.holder})
-    checkpoint.save(folder, 8, {"model": {}}, {"holder": old.holder})  # it slept between asking and writing
+    checkpoint.save(folder, 8, {"model": {}}, {"holder": old.holder})  # where storage does not fence it off
     found, reports = enter(tmp_path).find_checkpoint()
     assert found is not None
     assert found.step == 6
@@ -117,12 +204,181 @@ def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: 
 
 
 def test_storage_that_does_not_answer_is_no_sign_of_another_job(tmp_path: Path) -> None:
-    holder, lease = enter(tmp_path), tmp_path / "lease.json"
-    text = lease.read_text()
-    lease.write_text("")  # as a network file system may show it for a moment
+    holder = enter(tmp_path)
+    folder, away = tmp_path / "leases", tmp_path / "away"
+    folder.rename(away)
+    folder.symlink_to(folder)  # every access fails with ELOOP
     assert holder.held()
     assert not holder.lost()
-    lease.write_text(text)
-    assert not holder.lost()
-    lease.unlink()
+    folder.unlink()
+    away.rename(folder)
+    assert holder.held()
+    shutil.rmtree(folder / "00000001")
+    assert not holder.held()
     assert holder.lost()
+
+
+class Older:
+    """The lease of version 0.1.0: one file, without numbers."""
+
+    def __init__(self, run: Path, holder: str, job: str, **further: Any) -> None:
+        self.path, self.holder = run / "lease.json", holder
+        self.path.write_text(json.dumps({"holder": holder, "job": job, "superseded": [], **further}))
+
+    def lost(self) -> bool:
+        return bool(json.loads(self.path.read_text()).get("holder") != self.holder)
+
+
+def test_a_run_directory_of_0_1_0_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoint.save(folder, 4, {"model": {}}, {"holder": "before"})
+    checkpoint.save(folder, 6, {"model": {}}, {"holder": "old"})
+    checkpoint.save(folder, 8, {"model": {}}, {"holder": "late"})
+    old = Older(tmp_path, "old", "job-a", trusted=["step-00000004"])
+    (folder / ".step-00000010.12345678.tmp").mkdir()  # what it was writing
+    monkeypatch.setenv("TRAINYARD_JOB", "job-b")
+    new = enter(tmp_path)
+    assert [path.name for path in checkpoint.steps(folder)] == ["step-00000004", "step-00000006"]
+    assert not (folder / ".step-00000010.12345678.tmp").exists()
+    assert old.lost(), "a process of 0.1.0 still runs, and must notice"
+    assert json.loads(old.path.read_text())["superseded"] == ["job-a"]
+    assert new.held()
+    Older(tmp_path, "back", "job-a")  # an image of 0.1.0 is rolled back to
+    assert not new.held()
+    monkeypatch.setenv("TRAINYARD_JOB", "job-c")
+    again = enter(tmp_path)
+    assert again.lease.number == 2
+    assert json.loads(old.path.read_text())["superseded"] == ["job-a"]
+
+
+def as_release(monkeypatch: pytest.MonkeyPatch, namespace: str, release: str) -> None:
+    monkeypatch.setenv("TRAINYARD_NAMESPACE", namespace)
+    monkeypatch.setenv("TRAINYARD_RELEASE", release)
+
+
+def test_a_run_directory_belongs_to_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter(tmp_path).release()  # by a version without owners, or at a shell
+    as_release(monkeypatch, "team-a", "run")
+    first = enter(tmp_path)
+    for namespace, release in (("team-b", "run"), ("team-a", "other")):
+        as_release(monkeypatch, namespace, release)
+        for attempt in (lambda: enter(tmp_path), lambda: directory.over_already(settings(tmp_path), 128)):
+            with pytest.raises(
+                UserError, match=rf"belongs to release team-a/run .*this is {namespace}/{release}.*adopt"
+            ):
+                attempt()
+    assert first.held()
+    monkeypatch.delenv("TRAINYARD_RELEASE")
+    second = enter(tmp_path)  # somebody looks after it at a shell, and it stays whose it was
+    as_release(monkeypatch, "team-a", "run")
+    directory.over_already(settings(tmp_path), 128)
+    as_release(monkeypatch, "team-b", "run")
+    assert directory.over_already(settings(tmp_path, run={"adopt": True}), 128) is None
+    enter(tmp_path, run={"adopt": True})
+    assert not second.held()
+    enter(tmp_path)
+    as_release(monkeypatch, "team-a", "run")
+    with pytest.raises(UserError, match="belongs to release team-b/run"):
+        enter(tmp_path)
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_stranger_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_release(monkeypatch, "team-a", "run")
+    enter(tmp_path).release()
+    before = files(tmp_path), sorted(tmp_path.rglob("*"))
+    as_release(monkeypatch, "team-b", "run")
+    with pytest.raises(UserError):
+        directory.over_already(settings(tmp_path), 128)
+    with pytest.raises(UserError):
+        enter(tmp_path)
+    assert (files(tmp_path), sorted(tmp_path.rglob("*"))) == before
+
+
+def test_what_a_holder_had_begun_to_write_goes_with_its_lease(tmp_path: Path) -> None:
+    old = enter(tmp_path)
+    staged = old.staging / ".step-00000004.0.tmp"
+    staged.mkdir()
+    (staged / "manifest.json").write_text("{}")
+    enter(tmp_path)
+    for publish in (
+        lambda: staged.rename(tmp_path / "checkpoints" / "step-00000004"),
+        lambda: write_json(tmp_path / "summary.json", {}, via=old.staging),
+    ):
+        with pytest.raises(FileNotFoundError):
+            publish()
+        with pytest.raises(UserError, match="taken over by"), old.fenced():
+            publish()
+    with pytest.raises(checkpoint.NotOursError):
+        checkpoint.write(tmp_path / "checkpoints", 4, {}, {}, ours=old.held, staging=old.staging)
+
+
+def test_never_moves_the_old_run_aside_and_keeps_a_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    previous = tmp_path / "previous"
+
+    def again(job: str, **layer: Any) -> list[str]:
+        monkeypatch.setenv("TRAINYARD_JOB", job)
+        enter(tmp_path, resume="never", run={"keep_aside": 3}, **layer)
+        (tmp_path / "mark").write_text(job)
+        return sorted(path.name for path in previous.glob("*"))
+
+    assert again("a") == []
+    assert again("b") == ["001"]
+    assert again("b") == ["001"], "a retry of the same job continues"
+    again("c")
+    shutil.rmtree(previous / "001")
+    assert again("d") == ["002", "003"], "a number is never used again"
+    assert again("e") == ["002", "003", "004"]
+    assert again("f") == ["003", "004", "005"]
+    assert (previous / "005" / "mark").read_text() == "e"
+
+
+def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    enter(tmp_path)
+    for step in (2, 4):
+        checkpoint.save(tmp_path / "checkpoints", step, {"model": {}}, {})
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    rename, moved = Path.rename, []
+
+    def dying(path: Path, target: Path) -> Path:
+        if ".moving" in str(target) and moved:
+            raise KeyboardInterrupt
+        moved.extend([path.name] * (".moving" in str(target)))
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dying)
+        with pytest.raises(KeyboardInterrupt):
+            enter(tmp_path, resume="never")
+    assert moved == ["checkpoints"], "without checkpoints nobody continues what is half moved"
+    entered = enter(tmp_path, resume="never")
+    assert entered.find_checkpoint()[0] is None
+    assert [path.name for path in (tmp_path / "previous").iterdir()] == ["001"]
+    assert {"checkpoints", "config.yaml"} < {path.name for path in (tmp_path / "previous" / "001").iterdir()}
+
+
+def test_what_was_set_aside_is_bounded(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for number in range(4):
+        for kind in ("damaged", "late", "left"):
+            (folder / f"{kind}-step-{number:08d}").mkdir(parents=True)
+            os.utime(folder / f"{kind}-step-{number:08d}", (number, number))
+    checkpoint.save(folder, 5, {"model": {}}, {})
+    enter(tmp_path, run={"keep_aside": 2})
+    kept = [f"{kind}-step-0000000{number}" for kind in ("damaged", "late", "left") for number in (2, 3)]
+    assert sorted(path.name for path in folder.iterdir()) == [*kept, "step-00000005"]
+
+
+def test_a_job_that_lost_records_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    newer = enter(tmp_path)
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    directory.record_failure(settings(tmp_path), "it went wrong", 77, {})
+    assert not (tmp_path / "failed.json").exists()
+    newer.release()
+    directory.record_failure(settings(tmp_path), "it went wrong", 77, {})
+    assert (tmp_path / "failed.json").exists()

@@ -1,11 +1,15 @@
+import errno
+import os
 import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
+from faulty_storage import failing
 
-from trainers.exits import UserError
+from trainers.exits import ExitError, UserError
 from trainers.shards import manifest as manifests
 from trainers.shards.reader import open_split
 
@@ -53,7 +57,83 @@ def test_a_flipped_byte_in_a_picture_is_found_when_it_is_read(prepared, tmp_path
         shards.read(0)
 
 
-def test_a_shard_that_vanishes_meanwhile_is_named(prepared, tmp_path):
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.EACCES, errno.ENOENT, errno.EINVAL])
+def test_a_read_that_fails_is_done_again_from_a_reopened_file(prepared, monkeypatch, capsys, number):
+    shards, calm = open_split(prepared, "train"), open_split(prepared, "train")
+    faults = failing(monkeypatch, "shard-00000.tar")
+    faults += [number, number]
+    assert shards.read(0) == calm.read(0)  # opening fails
+    faults += [number, number, number]
+    assert shards.read(1) == calm.read(1)  # reading fails, then opening
+    assert faults == []
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4
+    assert "shard-00000.tar: " in said[0]
+    assert "no file is waited for any more" in said[1]
+
+
+def test_a_read_works_without_a_call_more_than_it_needs(prepared, monkeypatch):
+    shards = open_split(prepared, "train")
+    shards.read(0)
+    calls = failing(monkeypatch, "shard-00000.tar", count := [])
+    assert shards.read(1)
+    assert (count, calls) == (["pread"], [])
+
+
+def test_a_handle_that_went_bad_is_replaced_once(prepared, tmp_path, monkeypatch):
+    """As after a server that failed over: the handle from before gives nothing, the file itself is sound."""
+    out = tmp_path / "little"
+    shutil.copytree(prepared, out)
+    shards, calm = open_split(out, "train"), open_split(prepared, "train")
+    shards.read(0)
+    path, before = out / "train/shard-00000.tar", tmp_path / "before"
+    path.rename(before)
+    shutil.copy(before, path)
+    os.truncate(before, 0)
+    assert shards.read(1) == calm.read(1)
+    failing(monkeypatch, "shard-00000.tar", calls := [])
+    assert shards.read(2)
+    assert calls == ["pread"]
+
+
+def test_all_threads_survive_one_reopening(prepared, monkeypatch):
+    shards, calm = open_split(prepared, "train"), open_split(prepared, "train")
+    wanted = [calm.read(i) for i in range(100)]
+    faults = failing(monkeypatch, "shard-00000.tar")
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            faults += [errno.ESTALE] * 20
+            assert list(pool.map(shards.read, range(100))) == wanted
+    assert len(list(Path("/proc/self/fd").iterdir())) < 100  # nothing is left open
+
+
+def test_storage_that_stays_away_ends_the_run_with_a_code_that_is_retried(prepared, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
+    shards = open_split(prepared, "train")
+    faults = failing(monkeypatch, "shard-00000.tar")
+    faults += [errno.ESTALE] * 1000
+    with pytest.raises(
+        ExitError, match=r"shard-00000.tar: Stale file handle \(ESTALE\) for .* s: the storage"
+    ) as caught:
+        shards.read(0)
+    assert caught.value.code == 200
+
+
+def test_damage_that_a_second_read_does_not_show_is_none(prepared, tmp_path, monkeypatch):
+    shards, calm = open_split(prepared, "train"), open_split(prepared, "train")
+    real, wrong = os.pread, [1]
+
+    def once(descriptor, size, offset):
+        data = real(descriptor, size, offset)
+        return bytes([data[0] ^ 1]) + data[1:] if wrong and wrong.pop() else data
+
+    monkeypatch.setattr(os, "pread", once)
+    assert shards.read(3) == calm.read(3)
+    assert wrong == []
+
+
+def test_a_shard_that_vanishes_meanwhile_is_named(prepared, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
     out = tmp_path / "little"
     shutil.copytree(prepared, out)
     shards = open_split(out, "val")

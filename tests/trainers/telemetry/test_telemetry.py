@@ -21,6 +21,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience
 from tests.fakes import wandb_server
+from trainers import config
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
 from trainers.telemetry import wandb
@@ -74,7 +75,8 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
     run, port = tmp_path / "run", free_port()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
+    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
+    process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
     first = scrape(port, "little: a/b")
     assert first["trainyard_step"] >= 10
@@ -194,6 +196,7 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
 
 
 def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_path: Path) -> None:
+    """As programs, not forked: launchers and ranks import what they need by themselves."""
     run, port = tmp_path / "run", str(free_port())
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # fmt: skip
@@ -293,6 +296,25 @@ def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path
     assert process.returncode == 0, output
     steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]
     assert steps == [event["step"] for event in events(run, "train")]
+
+
+def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    settings = config.build({"recipe": "demo", "run": {"dir": str(tmp_path / "run")}}, {"wandb": {"mode": "offline"}})
+
+    def gone(*_: Any, **__: Any) -> None:
+        raise BrokenPipeError(32, "its service has ended")
+
+    run = types.SimpleNamespace(log=gone, finish=gone, dir="/results/runs/one/wandb/run-1/files")
+    wandb.report(run, {"event": "train", "step": 1, "loss": 1.0})
+    wandb.finish(run, said.append)
+    assert "Weights & Biases did not finish ([Errno 32] its service has ended): wandb sync" in said.pop()
+    monkeypatch.setattr("wandb.init", gone)
+    assert wandb.start(settings, "run", said.append) is None
+    assert said.pop() == "Weights & Biases: [Errno 32] its service has ended; the run is not recorded there"
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
+    assert wandb.start(settings, "run", said.append) is None
+    assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 
 def test_a_run_that_is_over_does_not_wait_for_a_server_that_is_not_there() -> None:

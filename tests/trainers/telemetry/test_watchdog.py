@@ -2,10 +2,14 @@
 
 import json
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 from forked import Fleet
 
 from tests import patience
-from trainers.telemetry import watchdog
+from trainers.telemetry import beats, hang
 
 pytestmark = pytest.mark.takes(20)
 
@@ -37,7 +41,7 @@ def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path) -> 
     assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
     assert "slow_models.py" in note["stacks"]["1"][-1]
     assert "suffer" in note["stacks"]["1"][-1]
-    assert watchdog.in_collective(note["stacks"]["0"])
+    assert hang.in_collective(note["stacks"]["0"])
     logs = [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
     assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
 
@@ -56,7 +60,9 @@ def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path:
     note = json.loads((run / "hang.json").read_text())
     assert [missing["rank"] for missing in note["missing"]] == [2]
     assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
-    assert all(watchdog.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+    assert all(hang.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+    recorded = [pickle.loads((run / "flight" / "gloo" / f"rank_{rank}").read_bytes()) for rank in (0, 1)]
+    assert all(entry["entries"][-1]["process_group"] for entry in recorded)  # what torchfrtrace compares
 
 
 def test_under_mpirun(trainer: Trainer, tmp_path: Path) -> None:
@@ -86,7 +92,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from trainers.telemetry.watchdog import Watchdog
 
-watch = Watchdog(Path(sys.argv[1]), SimpleNamespace(rank=0, world=1), 0.3)
+alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
+watch = Watchdog(Path(sys.argv[1]), alone, 0.3)
 for what, seconds in eval(sys.argv[2]):
     watch.beat(what, 1)
     time.sleep(seconds)
@@ -119,8 +126,8 @@ def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
 
 
 def test_ranks_that_did_not_arrive() -> None:
-    def ranks(beats: list[dict[str, Any]], silent: list[int]) -> list[int]:
-        return [missing.rank for missing in watchdog.not_arrived(dict(enumerate(beats)), silent)]
+    def ranks(found: list[dict[str, Any]], silent: list[int]) -> list[int]:
+        return [missing.rank for missing in hang.not_arrived(dict(enumerate(found)), silent)]
 
     waits, works = "/x/torch/distributed/c10d.py:1 all_reduce", "/home/me/model.py:7 forward"
     assert ranks([beat(9, waits), beat(9, works), beat(8, waits)], [2]) == [2]
@@ -128,13 +135,77 @@ def test_ranks_that_did_not_arrive() -> None:
     assert ranks([beat(9, works), beat(8, works), {}], []) == [1]
     assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
     assert ranks([beat(9, waits), beat(9, waits)], []) == []
-    assert "the network or the storage hangs" in watchdog.hang_message(0, "step", 9, 5.0, [])
+    assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
+
+
+def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
+    waits = "/x/torch/distributed/c10d.py:1 all_reduce"
+    found = {0: beat(9, waits), 1: beat(9, waits, storage="/claim/file on the mount /claim hangs")}
+    missing = hang.not_arrived(found, [])
+    assert [one.rank for one in missing] == [1]
+    message = hang.hang_message(0, "step", 9, 5.0, missing)
+    assert "alive, but its storage hangs: /claim/file on the mount /claim" in message
+    assert "See the claim's server" in message
+
+
+def test_a_rank_that_waits_for_its_gpu_is_among_the_waiting() -> None:
+    """A GPU's tensor is not at hand here: the methods only have its methods' names, and wait as they do."""
+
+    class OnTheGpu:
+        cpu = staticmethod(time.sleep)
+
+        def tolist(self) -> float:
+            return 1.0
+
+    def waits() -> None:
+        OnTheGpu().cpu(1.0)
+
+    def works() -> None:
+        time.sleep(OnTheGpu().tolist())
+
+    seen = []
+    for action in (waits, works):
+        thread = threading.Thread(target=action)
+        thread.start()
+        time.sleep(0.3)
+        seen.append(hang.stack_of(thread.ident)[-1])
+        thread.join()
+    assert seen[0].endswith(" waits .cpu")
+    assert seen[1].endswith(" works .sleep")
+    assert [hang.in_collective([line]) for line in seen] == [True, False]
+
+
+def test_ranks_ask_each_other_without_storage() -> None:
+    place: list[Any] = [None, None]
+    begun = threading.Barrier(2)
+
+    def started(number: int) -> beats.Answers:
+        def exchange(mine: Any) -> list[Any]:
+            place[number] = mine
+            begun.wait()
+            return place
+
+        return beats.Answers(number, exchange, lambda: beat(number + 7))
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(started, (0, 1))
+    assert one.ask(5.0) == {1: beat(8)}
+    assert other.ask(5.0) == {0: beat(7)}
+    stranger = socket.socket(one._socket.family, socket.SOCK_DGRAM)
+    stranger.settimeout(0.3)
+    stranger.sendto(json.dumps({"token": "guessed", "asks": 1}).encode(), place[0][:2])
+    with pytest.raises(TimeoutError):
+        stranger.recv(100)
+    other.close()
+    assert one.ask(0.5) == {}  # it is silent now
+    one.close()
+    stranger.close()
 
 
 def test_last_sign_of_life_of_an_earlier_start(tmp_path: Path) -> None:
-    assert watchdog.last_alive(tmp_path, before=100.0) == 0.0
+    assert beats.last_alive(tmp_path, before=100.0) == 0.0
     (tmp_path / "heartbeats").mkdir()
     for rank, times in enumerate([(50.0, 0.0), (120.0, 60.0)]):
         text = json.dumps({"time": times[0], "previous": times[1]})
         (tmp_path / "heartbeats" / f"rank-{rank}.json").write_text(text)
-    assert watchdog.last_alive(tmp_path, before=100.0) == 60.0
+    assert beats.last_alive(tmp_path, before=100.0) == 60.0

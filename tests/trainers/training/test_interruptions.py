@@ -13,7 +13,7 @@ from conftest import Trainer, events, ranks_of, wait_for_step
 
 from tests import patience
 
-pytestmark = pytest.mark.takes(55)
+pytestmark = pytest.mark.takes(75)
 
 SLOW = {"STEP_SECONDS": "0.1"}
 
@@ -166,6 +166,9 @@ def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) ->
     assert new.returncode == 0, output
     assert [step for step, _ in losses(run)] == list(range(1, 321))
     assert json.loads((run / "lease.json").read_text())["superseded"] == ["job-a"]
+    begun = events(run, "start")[-1]["time"]
+    assert json.loads((run / "heartbeats" / "rank-1.json").read_text())["time"] < begun, "the older job wrote on"
+    assert json.loads((run / "heartbeats" / "rank-0.json").read_text())["time"] > begun
 
 
 def test_another_run_is_refused_with_both_values(trainer: Trainer, undisturbed: Path) -> None:
@@ -189,3 +192,44 @@ def test_never_starts_afresh_once_per_job(trainer: Trainer, tmp_path: Path) -> N
     code, output = trainer.run(run, 1, {"TRAINYARD_JOB": "job-b"}, **short)
     assert (code, "is finished" in output) == (0, True)
     assert not (run / "previous" / "002").exists()
+
+
+def snapshot(run: Path) -> dict[str, tuple[int, int]]:
+    """What a run directory holds; heartbeats and the lease's own files change by themselves."""
+    return {
+        str(path.relative_to(run)): (path.stat().st_ino, path.stat().st_size)
+        for path in run.rglob("*")
+        if path.is_file() and not {"leases", "heartbeats"} & set(path.relative_to(run).parts)
+    }
+
+
+def test_another_namespace_with_the_same_release_is_refused_and_leaves_no_trace(
+    trainer: Trainer, undisturbed: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "run"
+    run.parent.mkdir()
+
+    def of(namespace: str) -> dict[str, str]:
+        logs = {"TRAINYARD_LOGS": str(run / "logs")}
+        return {**logs, "TRAINYARD_JOB": "run-0a1b2c3d", "TRAINYARD_NAMESPACE": namespace, "TRAINYARD_RELEASE": "run"}
+
+    first = trainer.start(run, 2, {**SLOW, **of("team-a")}, **kind())
+    wait_for_step(run, 6, first)
+    first.send_signal(signal.SIGTERM)
+    output, _ = patience.communicate(first)
+    assert first.returncode == 143, output
+    before = snapshot(run)
+    code, output = trainer.run(run, 2, of("team-b"), **kind())
+    assert code == 2, output
+    assert f"{run} belongs to release team-a/run" in output
+    assert "this is team-b/run" in output
+    assert "global.training.name" in output
+    assert "run.adopt" in output
+    assert snapshot(run) == before
+    code, output = trainer.run(run, 2, of("team-a"), **kind())
+    assert code == 0, output
+    assert same(run, undisturbed), "its owner continues as if nobody had come"
+    code, output = trainer.run(run, 1, of("team-b"), **kind())
+    assert code == 2, "a stranger does not hear that its run is finished, either"
+    code, output = trainer.run(run, 1, of("team-b"), **kind(), **{"run.adopt": True})
+    assert (code, "is finished" in output) == (0, True), output

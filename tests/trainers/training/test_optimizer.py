@@ -146,6 +146,5 @@ def test_shared_parameters_and_foreign_norms_are_grouped_once() -> None:
 
 def test_shards_on_two_processes_do_as_whole_tensors(fleet: Fleet, tmp_path: Path) -> None:
     """Every optimizer, clipping and the moving average under FSDP's fully_shard."""
-    job = fleet.forker.start("sharded", [], under_torchrun(2), tmp_path)
-    codes, output = fleet.wait((job, tmp_path))
+    codes, output = fleet.wait(fleet.ranks("sharded", [], under_torchrun(2), tmp_path))
     assert codes == [0, 0], output

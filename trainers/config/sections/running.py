@@ -17,6 +17,16 @@ class Run(Settings):
     max_restarts: Natural = Field(
         default=3, description="Restarts allowed without a new checkpoint; one more ends with exit code 1."
     )
+    adopt: bool = Field(
+        default=False,
+        description="Continue a run of another release (namespace and name) on the same volume, which is refused "
+        "otherwise, and own it from then on.",
+    )
+    keep_aside: Positive = Field(
+        default=5,
+        description="How many runs in previous/ are kept, and how many checkpoints of each kind that was set aside "
+        "(damaged, late, left).",
+    )
 
 
 class Checkpoint(Settings):

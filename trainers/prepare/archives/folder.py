@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainers.exits import Exit, ExitError, UserError
+from trainers.files import retried
 from trainers.prepare.archives.members import BARE, Container, Member, name_hash, read_whole
 from trainers.prepare.progress import Pulse
 from trainers.prepare.sources.base import Source, Traffic
@@ -82,13 +83,17 @@ class FolderSource(Source):
 
     def _read_file(self, name: str, offset: int, buffer: memoryview, size: int) -> None:
         path = self._root / name
-        try:
+
+        def read() -> tuple[bool, int]:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fits = os.fstat(descriptor).st_size == size
-                count = os.preadv(descriptor, [buffer], offset) if fits else 0
+                return fits, os.preadv(descriptor, [buffer], offset) if fits else 0
             finally:
                 os.close(descriptor)
+
+        try:
+            fits, count = retried(read, path)
         except FileNotFoundError:
             fits, count = False, 0
         except OSError as error:
@@ -147,9 +152,10 @@ def _walk(root: Path) -> Iterator[tuple[str, list[_File]]]:
 
 def _list(root: Path, folder: str) -> tuple[tuple[int, int], list[_File], list[str]]:
     """List one folder, links followed: its identity, its files, and the paths of the folders in it."""
-    files, folders = [], []
     path = root / folder
-    try:
+
+    def look() -> tuple[tuple[int, int], list[_File], list[str]]:
+        files, folders = [], []
         facts = path.stat()
         with os.scandir(path) as entries:
             for entry in entries:
@@ -158,8 +164,11 @@ def _list(root: Path, folder: str) -> tuple[tuple[int, int], list[_File], list[s
                     folders.append(f"{folder}/{entry.name}" if folder else entry.name)
                 elif stat.S_ISREG(found.st_mode):
                     files.append(_File(entry.name, found.st_size, found.st_mtime_ns))
+        return (facts.st_dev, facts.st_ino), sorted(files), sorted(folders)
+
+    try:
+        return retried(look, path)
     except OSError as error:
         raise UserError(
             f"{error.filename or path} cannot be listed: {error.strerror}; check the folder, its links and permissions"
         ) from None
-    return (facts.st_dev, facts.st_ino), sorted(files), sorted(folders)

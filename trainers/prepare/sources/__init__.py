@@ -12,9 +12,10 @@ def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | Non
     """Open the object that the settings name; raises UserError."""
     if config.kind == "http":
         # Each imported where it is needed: an archive on a volume needs no client of the network
+        from trainers.prepare.sources import secrets
         from trainers.prepare.sources.http import HttpSource
 
-        return HttpSource(config.url, traffic, patience=patience)
+        return HttpSource(config.url, traffic, locate=lambda: secrets.signed_address(config.url), patience=patience)
     if config.kind == "kaggle":
         from trainers.prepare.sources.kaggle import open_competition
 

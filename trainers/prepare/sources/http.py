@@ -3,14 +3,15 @@
 The object must not change while it is read: every answer's size, ETag and date are compared with the first one's.
 Throttling, resets, short answers and server errors are retried with growing pauses, resuming where the last answer
 ended. The target of a redirect is used until the server refuses it, then the redirect is followed again, because signed
-addresses expire. Addresses are never shown with their query, which may hold a signature.
+addresses expire; one from https to http is refused. Addresses are never shown with their query, which may hold a
+signature.
 """
 
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import requests
 import urllib3
@@ -43,6 +44,21 @@ def _hide_queries(record: logging.LogRecord) -> bool:
 
 for _name in ("urllib3.connectionpool", "urllib3.util.retry"):
     logging.getLogger(_name).addFilter(_hide_queries)
+
+
+class _Session(requests.Session):
+    """A session that does not leave https once it is there."""
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        """Return where the answer redirects to; raises UserError where that is not encrypted any more."""
+        target = super().get_redirect_target(resp)
+        if target and resp.url.startswith("https:") and urlsplit(urljoin(resp.url, target)).scheme != "https":
+            raise UserError(
+                f"{without_query(resp.url)} redirects to {without_query(urljoin(resp.url, target))}, without "
+                "encryption, where anybody on the way could read and change it; have the server redirect to https, or "
+                "copy the archive to a volume"
+            )
+        return target
 
 
 class HttpSource(Source):
@@ -160,7 +176,7 @@ class HttpSource(Source):
     def _session(self) -> requests.Session:
         """Return this thread's session, whose connection stays open between requests."""
         if not hasattr(self._local, "session"):
-            self._local.session = requests.Session()
+            self._local.session = _Session()
         return self._local.session  # type: ignore[no-any-return]
 
 

@@ -3,18 +3,19 @@
 import os
 from pathlib import Path
 
-from trainers.exits import Exit, ExitError, UserError
+from trainers.exits import UserError
+from trainers.files import retried
 from trainers.prepare.sources.base import Source, Traffic
 
 
 class PathSource(Source):
-    """Reads ranges of a local file; a file that changes meanwhile is an error."""
+    """Reads ranges of a file; one that changes meanwhile is an error, and storage that fails is retried."""
 
     def __init__(self, path: Path, traffic: Traffic) -> None:
         self.label = str(path)
         self._traffic = traffic
         try:
-            self._file = path.open("rb", buffering=0)
+            self._file = retried(lambda: path.open("rb", buffering=0), path)
         except OSError as error:
             raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
         self._identity = self._stat()
@@ -22,23 +23,30 @@ class PathSource(Source):
         self.identity = " ".join(map(str, self._identity[:2]))
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer with the file's bytes from `offset` on."""
+        """Fill the buffer with the file's bytes from `offset` on; raises UserError and StorageError."""
+        try:
+            self._read(offset, buffer)
+        except OSError:
+            retried(lambda: self._read_reopened(offset, buffer), self.label, existed=True)
+        self._traffic.add(received=len(buffer), requests=1)
+
+    def _read(self, offset: int, buffer: memoryview) -> None:
         if self._stat() != self._identity:
             raise UserError(
                 f"{self.label} changed while it was read; run the same command again once it no longer changes"
             )
         done = 0
         while done < len(buffer):
-            try:
-                count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
-            except OSError as error:
-                raise ExitError(
-                    f"{self.label} cannot be read: {error.strerror}; check its volume", Exit.FAILED
-                ) from None
+            count = os.preadv(self._file.fileno(), [buffer[done:]], offset + done)
             if count == 0:
                 raise UserError(f"{self.label} is cut short: it ends at byte {offset + done:,}; copy it again")
             done += count
-        self._traffic.add(received=done, requests=1)
+
+    def _read_reopened(self, offset: int, buffer: memoryview) -> None:
+        """Read from a file that is opened anew, under the number of the old one, which other threads may be reading."""
+        with Path(self.label).open("rb", buffering=0) as fresh:
+            os.dup2(fresh.fileno(), self._file.fileno(), inheritable=False)
+        self._read(offset, buffer)
 
     def close(self) -> None:
         """Close nothing: a thread may still be reading a range; the file closes with its last reader."""

@@ -15,7 +15,7 @@
 {{- include "common.checkFabric" . -}}
 {{- include "common.checkMemory" . -}}
 {{- end -}}
-{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
 {{- $pod := merge (dict "env" (concat .training.env .training.rdma.env)) .training -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" -}}

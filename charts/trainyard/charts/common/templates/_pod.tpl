@@ -195,10 +195,11 @@ values; a value that is not a text is taken as in a container's spec) and env, t
 
 {{/* Volumes of every pod: space for files outside the claims, and the certificates of global.caBundle. */}}
 {{- define "common.scratchVolumes" -}}
-- name: tmp
-  emptyDir: {}
-- name: home
-  emptyDir: {}
+{{- range list "tmp" "home" }}
+- name: {{ . }}
+  emptyDir:
+    sizeLimit: {{ $.Values.global.storage.scratchSize | quote }}
+{{- end }}
 {{- with .Values.global.caBundle }}
 {{- if .configMap }}
 - name: ca-bundle

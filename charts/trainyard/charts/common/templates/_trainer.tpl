@@ -1,11 +1,13 @@
 {{/*
-Environment that the chart gives to all containers of a training pod, then the user's own. In a template that many jobs share (`shared`) the
-job's name is the pod's label, and a failed preflight ends the pod, since the user's function may not check its result. Call with a dict:
-root, run, and, for the launcher, own, as for common.env, and env, which comes after the training's.
+Environment that the chart gives to all containers of a training pod, then the user's own. Namespace and release are whose the run directory
+is: the namespace is the pod's own, wherever the rendered files are applied. In a template that many jobs share (`shared`) the job's name is the
+pod's label, and a failed preflight ends the pod, since the user's function may not check its result. Call with a dict: root, run, and, for the
+launcher, own, as for common.env, and env, which comes after the training's.
 */}}
 {{- define "common.trainerEnv" -}}
 {{- $run := .run -}}
-{{- $own := dict "TRAINYARD_JOB" $run.name -}}
+{{- $own := dict "TRAINYARD_JOB" $run.name "TRAINYARD_RELEASE" .root.Release.Name -}}
+{{- $_ := set $own "TRAINYARD_NAMESPACE" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
 {{- if $run.shared -}}
 {{- $name := dict "fieldPath" "metadata.labels['jobset.sigs.k8s.io/jobset-name']" -}}
 {{- $_ := set $own "TRAINYARD_JOB" (dict "valueFrom" (dict "fieldRef" $name)) -}}
@@ -143,7 +145,7 @@ GPUs: with GPUs, a job that needs fewer would still get as many.
     - --gpus
     - {{ int $training.gpusPerNode | quote }}
     {{- end }}
-    {{- if has "wandb" .root.Facts.awaited }}
+    {{- if and (has "wandb" .root.Facts.awaited) (not .run.keyless) }}
     - --secret
     - /etc/trainyard/secrets/wandb/WANDB_API_KEY
     - --secret-timeout
@@ -263,7 +265,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
   volumes:
-    {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" true) | nindent 4 }}
+    {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" (not $run.keyless)) | nindent 4 }}
     {{- include "common.claimVolume" (list .root "data") | nindent 4 }}
     {{- include "common.claimVolume" (list .root "results") | nindent 4 }}
     - name: shm

@@ -53,6 +53,9 @@ must agree with it.
 {{- if regexMatch "://[^/@]*@" .url -}}
 {{- fail "\n\ndataset.source.url holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" -}}
 {{- end -}}
+{{- if regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url -}}
+{{- fail "\n\ndataset.source.url holds a signature or token, which would be readable in a ConfigMap: give the address without what follows the ?, and the whole of it as the key url of the Secret in global.secrets.http.existingSecret.\n" -}}
+{{- end -}}
 {{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
 {{- fail (printf "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http reads https://..., objectstore s3://BUCKET/KEY or gs://BUCKET/KEY).\n" .kind .url) -}}
 {{- end -}}
@@ -67,7 +70,7 @@ must agree with it.
 {{- $config := dict -}}
 {{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
 {{- $_ := set $config "source" (dict "kind" $from.kind $from.key $from.address) -}}
-{{- range $name, $setting := pick .Values.source "endpoint" "anonymous" -}}
+{{- range $name, $setting := pick .Values.source "endpoint" "anonymous" "sha256" -}}
 {{- if $setting -}}{{- $_ := set $config.source $name $setting -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}

@@ -20,7 +20,7 @@ pod settings; its own scheduling replaces global.scheduling key by key.
 {{- $pod := include "common.podSettings" .Values.launcher | fromJson -}}
 {{- $shared := omit .Values.global.scheduling "topologySpreadConstraints" -}}
 {{- $_ := set $pod "scheduling" (include "common.placement" (list $shared $pod.scheduling) | fromJson) -}}
-{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_GRACE_SECONDS" -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_GRACE_SECONDS" -}}
 {{- $mounts := list "/etc/trainyard" "/results" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "results" "tmp" "home" "ca-bundle" -}}
 {{- include "common.checkPod" (dict "path" "mpijob.launcher" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "launcher")) -}}

@@ -43,5 +43,5 @@
 {{- $_ := set $registry ".dockerconfigjson" (mustToJson (dict "auths" (dict $server (dict "username" .username "password" .password "auth" $auth)))) -}}
 {{- end -}}
 {{- end -}}
-{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "http" (dict "netrc" .Values.http.netrc) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "http" (dict "netrc" .Values.http.netrc "url" .Values.http.url) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
 {{- end -}}

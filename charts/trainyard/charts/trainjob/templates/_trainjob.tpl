@@ -23,6 +23,7 @@ that names no command, or a function that calls the trainers, trains with the re
 {{- $_ := set $run "shared" true -}}
 {{- $_ := set $run "command" (concat $run.command (list "--set" (printf "run.dir=%s" $dir))) -}}
 {{- $_ := set $run.config "run" (merge (dict "dir" $dir) $run.config.run) -}}
+{{- $_ := set $run "keyless" (not .Values.runtime.wandb) -}}
 {{- $_ := set $run "ungated" (not .Values.runtime.waitForDataset) -}}
 {{- $_ := set $run.training "env" (concat $run.training.env (include "trainjob.torchrun" $run | fromYamlArray)) -}}
 {{- mustToJson $run -}}
