@@ -83,7 +83,7 @@ def pictures(root: Path, split: str) -> dict[bytes, str]:
 def config(source: Path | str, out: Path, **settings: object) -> Config:
     """Settings for an archive at a path or URL, with shards small enough to have several.
 
-    Pictures keep their bytes, by which tests recognise them; tests/prepare/test_rewriting.py is about those that do not.
+    Pictures keep their bytes, by which tests recognise them; test_rewriting.py is about those that do not.
     """
     http = str(source).startswith("http")
     where = {"kind": "http", "url": str(source)} if http else {"kind": "path", "path": str(source)}

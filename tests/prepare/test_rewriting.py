@@ -58,7 +58,9 @@ def test_pictures_labels_and_order_are_those_of_untouched_shards(seekable: Path,
         assert np.array_equal(new.labels, old.labels)
         for i in range(len(old)):
             assert np.array_equal(pixels(new.read(i)), pixels(old.read(i)))
-    assert ODD[f"{FOLDER}/cmyk.JPEG"] in {new.read(i) for new in [open_split(seekable, "train")] for i in range(len(new))}
+    assert ODD[f"{FOLDER}/cmyk.JPEG"] in {
+        new.read(i) for new in [open_split(seekable, "train")] for i in range(len(new))
+    }
 
 
 def test_the_manifest_says_what_was_done(seekable: Path, capsys: pytest.CaptureFixture[str]) -> None:

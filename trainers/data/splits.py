@@ -114,8 +114,8 @@ def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, d
 def _loader_options(config: Config, pin: bool) -> dict[str, Any]:
     data = config.data
     return {
-        "workers": data.workers or _cores(config), "prefetch": data.prefetch, "readers": data.readers, "readahead": data.readahead,
-        "pin": pin, "channels_last": config.model.channels_last,
+        "workers": data.workers or _cores(config), "prefetch": data.prefetch, "readers": data.readers,
+        "readahead": data.readahead, "pin": pin, "channels_last": config.model.channels_last,
     }  # fmt: skip
 
 

@@ -16,7 +16,8 @@
 
 #define MAX_PIXELS (1ull << 24) /* all coefficients are in memory: up to 6 bytes a pixel */
 #define MAX_MEMORY (1l << 30)
-#define MAX_SCANS 500
+#define MAX_SCANS 500         /* these two as in trainers/data/limits.py */
+#define MAX_WORK 2000000000ull /* pixels times scans */
 
 /* A restart marker costs about 4.5 bytes: itself, bits that fill a byte, and DC values that are not differences. Where
    an area begins inside of an interval, what lies before it is read in vain. */
@@ -44,8 +45,10 @@ typedef struct {
 static void give_up(j_common_ptr jpeg) { longjmp(((Errors *)jpeg->err)->back, 1); }
 static void say_nothing(j_common_ptr jpeg) { (void)jpeg; }
 static void count_warnings(j_common_ptr jpeg, int level) { jpeg->err->num_warnings += level < 0; }
-static void count_scans(j_common_ptr jpeg) {
-  if (jpeg->is_decompressor && ((j_decompress_ptr)jpeg)->input_scan_number > MAX_SCANS) give_up(jpeg);
+static void count_scans(j_common_ptr common) {
+  j_decompress_ptr jpeg = (j_decompress_ptr)common;
+  unsigned long long scans = jpeg->input_scan_number, pixels = (unsigned long long)jpeg->image_width * jpeg->image_height;
+  if (scans > MAX_SCANS || scans * pixels > MAX_WORK) give_up(common);
 }
 
 /* Every field is set here: jpeg_std_error would bring code that cannot be linked into a shared object statically. */

@@ -9,7 +9,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def share(local_world: int) -> int:
-    """Cores for one of `local_world` processes on this node, at least one; where a limit is a fraction, rounded down."""
+    """Cores for one of `local_world` processes on this node, at least one; a fraction is rounded down."""
     cores = float(len(os.sched_getaffinity(0)))
     return max(1, int(min(cores, limit()) / local_world))
 

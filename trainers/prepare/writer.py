@@ -278,17 +278,23 @@ class OpenShard:
         second = os.open(self._second, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         position = 0
         for at in kept.tolist():
-            row = self._rows[at]
-            content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
-            parts = frame(self.plan.first_id + at, int(row["label"]), content)
-            _write_all(second, parts, position)
-            row["offset"] = position + BLOCK
-            position += OVERHEAD + -(-len(content) // BLOCK) * BLOCK
+            position = self._move(second, at, position)
         os.ftruncate(second, position + TAR_END)
         self._rows = self._rows[kept]
         os.dup2(second, self._descriptor, inheritable=False)
         os.close(second)
         self._second.replace(self._tar)
+
+    def _move(self, second: int, at: int, position: int) -> int:
+        """Write a sample of the first file into the second; return where the next one begins there.
+
+        A function of its own: two large pictures must not be in memory, one that was written and one that is read.
+        """
+        row = self._rows[at]
+        content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
+        _write_all(second, frame(self.plan.first_id + at, int(row["label"]), content), position)
+        row["offset"] = position + BLOCK
+        return position + OVERHEAD + -(-len(content) // BLOCK) * BLOCK
 
     def _publish(self, sha256: str, index_sha256: str) -> None:
         """Rename the files to their final names, then write the record of the finished shard."""

@@ -35,7 +35,7 @@ def pixels(height: int, width: int) -> "np.ndarray[tuple[int, int, int], np.dtyp
 
 
 def encoded(
-    height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int = 0, kind: str = "b"
+    height: int, width: int, sampling: str = "4:2:0", quality: int = 90, interval: int = 0, *, kind: str = "b"
 ) -> bytes:
     """A JPEG with restart markers after every `interval` MCUs; letters of `kind` as in encode_jpeg.c."""
     shape = pixels(height, width)

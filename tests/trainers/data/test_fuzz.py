@@ -54,7 +54,9 @@ def fuzz(program: Path, folder: Path, seed: int, inputs: int = 0, seconds: int =
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr[-6000:]}"
     print(f"seed {seed}: {done.stdout}")
-    return Counts(*map(int, re.findall(r"(\d+)(?= inputs| areas| headers| of them| pictures| with| rewritten)", done.stdout)))
+    return Counts(
+        *map(int, re.findall(r"(\d+)(?= inputs| areas| headers| of them| pictures| with| rewritten)", done.stdout))
+    )
 
 
 def test_broken_jpegs_do_no_harm(program: Path, tmp_path: Path) -> None:

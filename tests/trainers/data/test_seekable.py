@@ -4,6 +4,7 @@ import hashlib
 import io
 import random
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,22 +23,23 @@ LIBJPEG, WINDOW = 1, 2  # trainyard_ways: who reads the coefficients
 MARKERS = re.compile(rb"\xff[\xd0-\xd7]")
 
 
-def cut(data: bytes, area: decode.Area, size: tuple[int, int], how: decode.Filter, within: bool, ways: int) -> Tensor:
+def cut(data: bytes, ways: int, *what: Any) -> Tensor:
     """An area as only one of the two ways of reading gives it; the other decoders must not help."""
     library = native.library()
     assert library is not None
     picture = decode.Encoded(data)
     library.trainyard_ways(ways)
     try:
-        found = picture.cut(area, *size, how, within)
+        found = picture.cut(*what)
     finally:
         library.trainyard_ways(0)
     assert picture._pixels is None, "another decoder had to help"
     return found
 
 
-def compare(data: bytes, other: bytes, generator: random.Random, count: int, height: int, width: int) -> None:
+def compare(data: bytes, other: bytes, generator: random.Random, count: int) -> None:
     """Random areas of `data`, read by libjpeg, against those of `other`, read by segments: bit by bit."""
+    height, width = decode.Encoded(data).shape[1:]
     for _ in range(count):
         tall, wide = generator.randint(1, height), generator.randint(1, width)
         area = (generator.randint(0, height - tall), generator.randint(0, width - wide), tall, wide)
@@ -48,8 +50,8 @@ def compare(data: bytes, other: bytes, generator: random.Random, count: int, hei
             else (generator.randint(1, 80), generator.randint(1, 80))
         )
         how, within = generator.choice(("bilinear", "bicubic")), generator.random() < 0.5
-        found = cut(other, area, size, how, within, WINDOW)
-        assert torch.equal(found, cut(data, area, size, how, within, LIBJPEG)), (area, size, how, within)
+        what = (area, *size, how, within)
+        assert torch.equal(cut(other, WINDOW, *what), cut(data, LIBJPEG, *what)), what
 
 
 @pytest.mark.parametrize("sampling", jpegs.SAMPLINGS)
@@ -59,8 +61,8 @@ def test_areas_read_by_segments_are_those_of_libjpeg(sampling: str) -> None:
     for height, width in jpegs.SIZES:
         for interval in (0, 1, 3, 4, 7, 50):
             kind = generator.choice(("b", "o", "e", "b" if sampling.startswith("grey") else "r"))
-            data = jpegs.encoded(height, width, sampling, generator.randint(30, 98), interval, kind)
-            compare(data, data, generator, 26, height, width)
+            data = jpegs.encoded(height, width, sampling, generator.randint(30, 98), interval, kind=kind)
+            compare(data, data, generator, 26)
 
 
 @pytest.mark.parametrize("sampling", jpegs.SAMPLINGS)
@@ -68,11 +70,13 @@ def test_rewritten_pictures_have_the_same_pixels(sampling: str) -> None:
     generator = random.Random(sampling)
     for height, width in jpegs.SIZES:
         for kind in ("b", "p", "s", "e", "b" if sampling.startswith("grey") else "r"):
-            data = jpegs.encoded(height, width, sampling, generator.randint(30, 98), generator.choice((0, 2)), kind)
+            data = jpegs.encoded(
+                height, width, sampling, generator.randint(30, 98), generator.choice((0, 2)), kind=kind
+            )
             for interval in (0, generator.randint(1, 9)):
                 new, outcome = rewrite(data, interval)
                 assert outcome == REWRITTEN
-                compare(data, bytes(new), generator, 6, height, width)
+                compare(data, bytes(new), generator, 6)
             with Image.open(io.BytesIO(data)) as before, Image.open(io.BytesIO(new)) as after:
                 assert np.array_equal(np.asarray(before), np.asarray(after))
                 assert before.getexif() == after.getexif()

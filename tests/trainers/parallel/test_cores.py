@@ -33,7 +33,11 @@ V1 = "12:memory:/docker/a\n4:cpu,cpuacct:/kubepods/pod1/a\n3:cpuset:/kubepods/po
         ("0::/a/b\n", {"cpu.max": "900000 100000\n", "a/cpu.max": "200000 100000\n", "a/b/cpu.max": "max 100000\n"}, 2),
         ("0::/../b\n", {"cpu.max": "100000 50000\n"}, 2),
         (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "400000\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, 4),
-        (V1, {"cpu/kubepods/pod1/a/cpu.cfs_quota_us": "150000", "cpu/kubepods/pod1/a/cpu.cfs_period_us": "100000"}, 1.5),
+        (
+            V1,
+            {"cpu/kubepods/pod1/a/cpu.cfs_quota_us": "150000", "cpu/kubepods/pod1/a/cpu.cfs_period_us": "100000"},
+            1.5,
+        ),
         (V1, {"cpu,cpuacct/cpu.cfs_quota_us": "-1\n", "cpu,cpuacct/cpu.cfs_period_us": "100000\n"}, math.inf),
         (V1, {}, math.inf),
         ("0::/\n", {"cpu.max": "rubbish"}, math.inf),
@@ -61,8 +65,11 @@ def test_workers_0_takes_them_and_says_so(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
     monkeypatch.setattr(cores, "limit", lambda: math.inf)
     settings = {"epochs": 1, "batch": {"global": 8}, "data": {"dir": str(data), "image_size": 16, "workers": 0}}
-    for strategy, variables in (("ddp", "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"),
-                                ("horovod", "HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE")):  # fmt: skip
+    launched = {
+        "ddp": "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT",
+        "horovod": "HOROVOD_RANK HOROVOD_SIZE HOROVOD_LOCAL_RANK HOROVOD_LOCAL_SIZE",
+    }
+    for strategy, variables in launched.items():
         with monkeypatch.context() as here, caplog.at_level(logging.INFO):
             for name, value in zip(variables.split(), ("1", "3", "1", "3", "host", "1"), strict=False):
                 here.setenv(name, value)
