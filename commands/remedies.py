@@ -94,7 +94,7 @@ UNPREPARED = (
 
 # Exit codes of the trainers -> what they mean.
 EXIT_CODES: dict[int, str] = {
-    1: "a bug, a full volume, or restarts without progress: the message says which",
+    1: "a bug, a full volume, or restarts without progress: the message or the log says which",
     2: "wrong configuration or input: another try would end the same",
     77: "the loss is not a number: lower optimizer.lr, or see failed.json in the run directory for the samples",
     137: "killed (SIGKILL): the node took it down or its grace period was over",

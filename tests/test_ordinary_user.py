@@ -1,7 +1,8 @@
-"""README's first command, as an ordinary user with an empty home: nothing it needs asks for root.
+"""README's first command and the unit tests, as an ordinary user with an empty home: nothing they need asks for root.
 
-Run by root, the test becomes nobody. Only Python packages that uv has fetched before are shared, so that they are not
-fetched again; everything else is fetched, unpacked and compiled as on a new machine.
+Run by root, the tests become nobody. Of the unit tests those run that meet the user's rights; all are collected. Only
+Python packages that uv has fetched before are shared, so that they are not fetched again; everything else is fetched,
+unpacked and compiled as on a new machine.
 """
 
 import os
@@ -17,6 +18,14 @@ from tests import patience
 pytestmark = [pytest.mark.takes(100), pytest.mark.ranks(2)]
 ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
+# What the user may write, mount and bind, and what is told to one who is not root
+OF_THE_USER = [
+    "tests/test_machine.py",
+    "tests/test_ranks.py",
+    "tests/prepare/test_sample.py",
+    "tests/trainers/pod/test_preflight.py",
+    "tests/trainers/run/test_directory.py",
+]
 
 
 def share_packages(to: Path) -> None:
@@ -25,7 +34,7 @@ def share_packages(to: Path) -> None:
     ours = Path(subprocess.run([uv.strip(), "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
     large = ours / "archive-v0"
     shutil.copytree(ours, to, symlinks=True, ignore=lambda folder, _: {large.name} if Path(folder) == ours else set())
-    if large.exists() and large.stat().st_dev == to.stat().st_dev:
+    if large.exists() and large.stat().st_dev == to.stat().st_dev and large.stat().st_uid == os.geteuid():
         shutil.copytree(large, to / large.name, symlinks=True, copy_function=os.link)
 
 
@@ -36,7 +45,7 @@ def own(folder: Path) -> None:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def place():
     """A folder that the user reaches, unlike pytest's own, with a checkout and a home."""
     folder = Path(tempfile.mkdtemp(prefix="trainyard-user-"))
@@ -57,15 +66,35 @@ def place():
         shutil.rmtree(folder)
 
 
-def test_an_ordinary_user_with_an_empty_home_trains(place):
+def as_user(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the checkout, to its end."""
     leave = ("TRAINYARD_CACHE", "XDG_CACHE_HOME", "VIRTUAL_ENV", "PYTHONPATH")
     # a link of uv's own to a file of another user is refused by the kernel, a symbolic one is not
     own = {"HOME": str(place / "home"), "PATH": "/usr/local/bin:/usr/bin:/bin", "USER": "nobody"}
-    env = {name: value for name, value in os.environ.items() if name not in leave} | own
-    env |= {"UV_CACHE_DIR": str(place / "uv"), "UV_LINK_MODE": "symlink"}
+    env = {name: value for name, value in os.environ.items() if name not in leave and not name.startswith("PYTEST")}
+    env |= own | {"UV_CACHE_DIR": str(place / "uv"), "UV_LINK_MODE": "symlink"}
     user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
-    done = patience.run([*user, "make", "train"], cwd=place / "project", env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "finished: top1 8" in done.stdout
+    return patience.run([*user, *command], cwd=place / "project", env=env)
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> subprocess.CompletedProcess[str]:
+    """README's first command."""
+    return as_user(place, "make", "train")
+
+
+def test_an_ordinary_user_with_an_empty_home_trains(place, trained):
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert "finished: top1 8" in trained.stdout
     published = place / "project/build/train/published"
     assert (published / "model.pth").stat().st_uid == (NOBODY if os.geteuid() == 0 else os.geteuid())
+
+
+def test_an_ordinary_user_runs_unit_tests(place, trained):
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    pytest_of_user = [".venv/bin/pytest", "-q", "-p", "no:cacheprovider", "-m", "not e2e and not images and not soak"]
+    found = as_user(place, *pytest_of_user, "--collect-only")
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert int(found.stdout.splitlines()[-1].split("/")[0]) > 1500, found.stdout[-300:]
+    done = as_user(place, *pytest_of_user, "--basetemp", str(place / "home/tests"), *OF_THE_USER)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -80,20 +80,23 @@ class Trainer:
         processes: int = 1,
         env: dict[str, str] | None = None,
         module: str = "trainers.ddp",
+        forked: bool = True,
         **over: Any,
     ) -> subprocess.Popen[str]:
-        """Start a run through the launcher, or as one plain process."""
+        """Start a run through the launcher, or as one plain process; not `forked`, all import what they need."""
         launched = processes > 1 or "PET_NNODES" in (env or {})
         launcher = ["-m", "trainers.launch", "--nproc-per-node", str(processes)] if launched else []
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.settings(run, **over).items()]
         (run.parent / "base.yaml").write_text("{}\n")
-        return self.python(*launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options, env=env)
+        return self.python(
+            *launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options, env=env, forked=forked
+        )
 
     def python(
-        self, *words: str, env: dict[str, str] | None = None, stdout: Any = subprocess.PIPE
+        self, *words: str, env: dict[str, str] | None = None, stdout: Any = subprocess.PIPE, forked: bool = True
     ) -> subprocess.Popen[str]:
         """Start `python WORDS`, which run a module, in a session of its own."""
-        process = self.forker.popen(
+        process = (self.forker.popen if forked else subprocess.Popen)(
             [sys.executable, *words], cwd=ROOT, env=environment(env), text=True, stdout=stdout,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
@@ -172,4 +175,5 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of a launcher's ranks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == "trainers.ddp\n"]
+    return [int(pid) for pid in children if b"trainers.ddp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            or Path(f"/proc/{pid}/comm").read_text() == "trainers.ddp\n"]  # fmt: skip

@@ -262,7 +262,7 @@ class Machine:
                 self.server.nodes[entries[path.name]].content = data
             else:
                 self.server.add(parent, path.name, Node(data))
-            self._changed(parent, path.name)
+            self._changed(parent)
 
         self._at(path.parent, create)
 
@@ -289,7 +289,7 @@ class Machine:
         def change(parent: Handle) -> None:
             target = self._at(new.parent, lambda handle: handle)
             self.server.rename((parent, old.name), (target, new.name))
-            self._changed(target, new.name)
+            self._changed(target)
             self.renamed(old, new)
 
         self._change(old, change)
@@ -314,17 +314,22 @@ class Machine:
 
         def once(parent: Handle) -> None:
             change(parent)
-            self._changed(parent, path.name)
+            self._changed(parent)
 
         self._at(path.parent, once)
         if self.world.random.random() < self.lost_answers:
             self._call()
             self._at(path.parent, once)
 
-    def _changed(self, parent: Handle, name: str) -> None:
-        """What this machine itself changed it does not take from its caches."""
+    def _changed(self, parent: Handle) -> None:
+        """Nothing of a folder that this machine itself has changed is taken from its caches.
+
+        So does Linux: its entries of a folder count only as long as the folder's change attribute is the one they were
+        looked up under (fs/nfs/dir.c, nfs_verify_change_attribute).
+        """
         self._names.pop(parent, None)
-        self._known.pop((parent, name), None)
+        if self.server.fences:  # a mounted object store keeps names for a time, whatever happens
+            self._known = {key: known for key, known in self._known.items() if key[0] != parent}
 
     def _at(self, path: Path, use: Callable[[Handle], Found]) -> Found:
         """Use what a path stands for; by old handles first, and again by the server if it does not know them."""

@@ -56,6 +56,7 @@ def forget(config: Config) -> None:
     for path in entries(own.parent):
         if path != own:
             path.unlink(missing_ok=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
     write_json(own, {**read_json(own), "checkpoint": NONE})
 
 

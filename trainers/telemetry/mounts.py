@@ -11,6 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
+# Numbers of system calls whose first argument is an open file, by processor (Linux's unistd.h): close, read, write and
+# their kin, fstat, fstatfs, fsync, fdatasync, ftruncate, getdents
+ON_A_FILE = {
+    "x86_64": {0, 1, 3, 5, 17, 18, 19, 20, 74, 75, 77, 78, 138, 217, 295, 296},
+    "aarch64": {44, 46, 57, 61, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83},
+}
+# Those of which one of the first two is a path: open, stat, access, rename, mkdir, unlink, statfs, and openat etc.
+ON_A_PATH = {
+    "x86_64": {2, 4, 6, 21, 82, 83, 84, 87, 89, 137, 257, 258, 262, 263, 264, 269, 316, 332, 439},
+    "aarch64": {34, 35, 38, 43, 48, 56, 79, 276, 291, 439},
+}
 ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}  # proc(5), mountinfo
 
 
@@ -44,24 +55,28 @@ def blocked_files() -> dict[int, str]:
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
             call = (task / "syscall").read_text().split()  # `running`, or number and arguments
-            if path := _file_of([int(argument, 16) for argument in call[1:3]]):
+            if call[0].isdigit() and (path := _file_of(int(call[0]), [int(value, 16) for value in call[1:3]])):
                 found[int(task.name)] = path
     return found
 
 
-def _file_of(arguments: list[int]) -> str:
-    """The file that a call's first two arguments name: the first as an open file, or either as a path; "" if none."""
-    for descriptor in arguments[:1]:
-        with contextlib.suppress(OSError, OverflowError):
-            name = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+def _file_of(number: int, arguments: list[int]) -> str:
+    """The file that a system call of this number and these first arguments is about; "" if none is known."""
+    machine = os.uname().machine
+    if number in ON_A_FILE.get(machine, ()):
+        with contextlib.suppress(OSError):
+            name = str(Path(f"/proc/self/fd/{arguments[0]}").readlink())
             return name if name.startswith("/") and not name.startswith("/dev/") else ""  # else a socket, a terminal
-    for address in arguments:
-        # read through the kernel: a number that is no address is then an error and not a crash
-        with contextlib.suppress(OSError, OverflowError), Path("/proc/self/mem").open("rb", buffering=0) as memory:
-            memory.seek(address)
-            text = (memory.read(LONGEST_PATH) or b"").partition(b"\0")[0]
-            if len(text) > 1 and text.startswith(b"/"):
-                return os.fsdecode(text)
+    if number in ON_A_PATH.get(machine, ()):
+        return next((path for address in arguments if (path := _text_at(address)).startswith("/")), "")
+    return ""
+
+
+def _text_at(address: int) -> str:
+    """The text at an address of this process, read through the kernel: a wrong address is an error and no crash."""
+    with contextlib.suppress(OSError, OverflowError), Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        memory.seek(address)
+        return os.fsdecode((memory.read(LONGEST_PATH) or b"").partition(b"\0")[0])
     return ""
 
 

@@ -142,13 +142,17 @@ def test_files_are_named_after_a_pods_part(hostname, part):
 
 def test_a_ranks_own_lines_stay_within_bounds_too(tmp_path, monkeypatch):
     monkeypatch.setattr(sinks, "LOG_BYTES", 2000)
-    sinks.log_to(tmp_path, 3)
+    ours = [True]
+    sinks.log_to(tmp_path, 3, lambda: ours[0])
     try:
         for number in range(200):
             sinks.log.info("line %d", number)
+        ours[0] = False
+        sinks.log.info("line 200, when another job has the run directory")
     finally:
         sinks.log.handlers.pop().close()
     kept = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert set(kept) == {"rank-3.log", "rank-3.log.1"}
     assert sum(len(text) for text in kept.values()) <= 4000
     assert "line 199" in kept["rank-3.log"]
+    assert "line 200" not in kept["rank-3.log"]

@@ -16,13 +16,13 @@ from trainers.telemetry import mounts
 __all__ = ["net"]
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
 
-HANG = 3.0
+HANG = 3.0  # seconds, on a machine that is not busy: a heartbeat that is late by half of it is a hang
 
 
 def started(trainer: Trainer, run: Path, seen: Path, processes: int = 1, **over: Any) -> "subprocess.Popen[str]":
     """A run that writes with each step; `seen` is where its directory can be looked at."""
     run.parent.mkdir(exist_ok=True)
-    over = {"comm.hang_seconds": HANG, "checkpoint.every_steps": 0, "epochs": 1000, **over}
+    over = {"comm.hang_seconds": HANG * patience.slowness(), "checkpoint.every_steps": 0, "epochs": 1000, **over}
     env = {"STEP_SECONDS": "0.05", "TRAINYARD_GRACE_SECONDS": "2"}
     process = trainer.start(run, processes, env, **over)
     steps = seen / "samples" / f"rank-{processes - 1}.jsonl"

@@ -36,8 +36,8 @@ READS, WRITES = ["open", "read"], ["create", "write", "fsync", "mkdir", "rename"
 STAGES = {
     "preparation": {"ops": ["write"], "path": r"/\.prepare/.*tar"},
     "training": {"ops": ["read"], "path": r"/train/shard-.*tar"},
-    "checkpoint": {"ops": ["write"], "path": r"/checkpoints/\..*optimizer"},
-    "publication": {"ops": ["write"], "path": r"/published/"},
+    "checkpoint": {"ops": ["write"], "path": r"/\.step-.*optimizer"},
+    "publication": {"ops": ["write"], "path": r"/\.model\.pth"},
 }
 
 
