@@ -52,6 +52,13 @@ def scrape(port: int, run: str) -> dict[str, float]:
     return {name: float(value) for name, value in plain.items()}
 
 
+def scrape_at(port: int, run: str, step: int) -> dict[str, float]:
+    """The numbers once the endpoint shows this step, whose line in metrics.jsonl is written a moment before."""
+    shown = lambda: scrape(port, run).get("trainyard_step", 0) >= step  # noqa: E731
+    patience.wait(f"the endpoint shows step {step}", shown, patience.still, idle=60)
+    return scrape(port, run)
+
+
 def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
     """Run id and history of a .wandb file: a LevelDB log of records (crc32, length, type) in blocks of 32 KiB."""
     content, place, run, rows, whole = path.read_bytes(), 7, "", [], b""
@@ -78,8 +85,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
     process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
-    first = scrape(port, "little: a/b")
-    assert first["trainyard_step"] >= 10
+    first = scrape_at(port, "little: a/b", 10)
     assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (24, 2)
     assert 0 < first["trainyard_loss"] < 3
     assert first["trainyard_learning_rate"] > 0
@@ -103,8 +109,9 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert process.returncode == 143, output
 
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
-    wait_for_step(run, events(run, "train")[-1]["step"] + 1, process)
-    second = scrape(port, "little: a/b")
+    step = events(run, "train")[-1]["step"] + 1
+    wait_for_step(run, step, process)
+    second = scrape_at(port, "little: a/b", step)
     assert second["trainyard_restarts_total"] == 1
     assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
     assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
