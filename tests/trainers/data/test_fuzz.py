@@ -27,7 +27,8 @@ CHECKS = [
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz") / "fuzz"
     command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c")]
-    command += [str(NATIVE / "scan.c"), str(NATIVE / "rewrite.c"), "-o", str(out), "-ljpeg"]
+    others = [str(NATIVE / name) for name in ("resize.c", "rewrite.c", "scan.c")]
+    command += [*others, "-o", str(out), "-ljpeg"]
     subprocess.check_call(command)
     return out
 
