@@ -125,6 +125,7 @@ def ours(source: Path | str, out: Path, workers: int = 8) -> list[str]:
         "out": out,
         "layout": "imagefolder",
         "workers": workers,
+        "seekable": "false",  # what the others do: pictures keep their bytes
     }
     line = [sys.executable, "-m", "trainers.prepare", "build"]
     return [*line, *(text for key, value in settings.items() for text in ("--set", f"{key}={value}"))]

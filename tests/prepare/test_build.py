@@ -32,6 +32,7 @@ from trainers.shards.reader import open_split
 
 def command(out: Path, url: str, *more: str) -> list[str]:
     settings = ["--set", "source.kind=http", "--set", f"source.url={url}", "--set", f"out={out}", "--set", "shard_mb=1"]
+    settings += ["--set", "seekable=false"]
     return [sys.executable, "-m", "trainers.prepare", "build", *settings, "--progress", "0.2", *more]
 
 

@@ -124,7 +124,7 @@ def choose(name: str) -> Decoder:
             "headers when the wheel is made); use auto, torchvision or pillow"
         )
     version = _library().trainyard_version().decode()
-    source = hashlib.sha256((native.HERE / "jpeg.c").read_bytes()).hexdigest()[:8]
+    source = hashlib.sha256(native.sources()).hexdigest()[:8]
     return Decoder(name, f"native {source} on {version}, then torchvision {_torchvision()}, then {pillow}", Encoded)
 
 

@@ -1,5 +1,6 @@
 """The two splits of a run, as loaders: prepared shards, the sample set, generated pictures, or the user's dataset."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +17,10 @@ from trainers.data.loader import Loader, Read
 from trainers.data.synthetic import Synthetic
 from trainers.data.transforms import Make
 from trainers.exits import UserError
+from trainers.parallel import cores, environment
 from trainers.shards.reader import open_split
+
+log = logging.getLogger("trainers")
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,17 @@ def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, d
 def _loader_options(config: Config, pin: bool) -> dict[str, Any]:
     data = config.data
     return {
-        "workers": data.workers, "prefetch": data.prefetch, "readers": data.readers, "readahead": data.readahead,
-        "pin": pin, "channels_last": config.model.channels_last,
+        "workers": data.workers or _cores(config), "prefetch": data.prefetch, "readers": data.readers,
+        "readahead": data.readahead, "pin": pin, "channels_last": config.model.channels_last,
     }  # fmt: skip
+
+
+def _cores(config: Config) -> int:
+    """The threads of `data.workers: 0`: this process's share of the cores that it may use."""
+    place = environment.under_mpi() if config.strategy == "horovod" else environment.under_torchrun()
+    count = cores.share(place.local_world)
+    log.info("data.workers: 0 is %d threads here: %d processes share this node's cores", count, place.local_world)
+    return count
 
 
 def _check_classes(wanted: int, found: int, where: str) -> None:

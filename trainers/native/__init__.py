@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("jpeg.c", "build.py")
 
 
 def library_path() -> Path | None:
@@ -18,8 +17,14 @@ def library_path() -> Path | None:
 def cached_path() -> Path:
     """Where a checkout keeps what it compiled, by content of the source."""
     cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache/trainyard"))
-    sources = b"".join((HERE / name).read_bytes() for name in SOURCES if (HERE / name).is_file())
-    return cache / "native" / f"jpeg-{hashlib.sha256(sources).hexdigest()[:16]}.so"
+    build = HERE / "build.py"  # not in a wheel, perhaps
+    made_by = build.read_bytes() if build.is_file() else b""
+    return cache / "native" / f"jpeg-{hashlib.sha256(sources() + made_by).hexdigest()[:16]}.so"
+
+
+def sources() -> bytes:
+    """All C sources, one after the other."""
+    return b"".join(path.read_bytes() for path in sorted(HERE.glob("*.[ch]")))
 
 
 @functools.cache
@@ -38,5 +43,7 @@ def library() -> ctypes.CDLL | None:
     loaded.trainyard_version.restype = ctypes.c_char_p
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
+    size = ctypes.c_size_t
+    loaded.trainyard_rewrite.argtypes = [ctypes.c_void_p, size, number, ctypes.c_void_p, ctypes.POINTER(size)]
     loaded.trainyard_resize.argtypes = [ctypes.c_void_p, number, number, box, bounds, *[number] * 3, ctypes.c_void_p]
     return loaded

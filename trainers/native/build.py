@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("jpeg.c")
+SOURCES = [str(path) for path in sorted(Path(__file__).parent.glob("*.c"))]
 # -ffp-contract=off: the filter's weights are the same with and without fused multiply-add
 FLAGS = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-fPIC", "-shared"]
 LINK = ["-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic", "-Wl,-z,defs"]
@@ -25,7 +25,7 @@ def compile_library(out: Path) -> str:
     for libraries in (["-l:libjpeg.a"], ["-ljpeg"]):
         with tempfile.TemporaryDirectory(dir=out.parent) as folder:
             new = Path(folder) / "new.so"
-            command = [os.environ.get("CC", "gcc"), *FLAGS, str(SOURCE), "-o", str(new), *libraries, *LINK]
+            command = [os.environ.get("CC", "gcc"), *FLAGS, *SOURCES, "-o", str(new), *libraries, *LINK]
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
             except OSError as error:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from trainers.files import (
     sync_folder,
     write_atomically,
 )
-from trainers.prepare import pictures
+from trainers.prepare import pictures, rewriting
 from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.digest import check_sha256
 from trainers.prepare.archives.tar import remove_leftovers
@@ -92,6 +93,7 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
 
 def _build(config: Config, options: Options) -> Manifest | None:
     """Prepare the folder, once; raises OSError where storage fails."""
+    config = _as_before(config)
     work = config.out / WORK
     if not options.rebuild and (manifest := _complete(config, look_only=True)):
         return manifest
@@ -112,6 +114,16 @@ def _count_finished(root: Path, default: int) -> int:
 def _is_users(error: OSError) -> bool:
     """Whether an error of a write is the user's to mend."""
     return error.errno in FULL or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def _as_before(config: Config) -> Config:
+    """Keep what a prepared folder decided about seekable pictures: their pixels are the same with and without."""
+    if not manifests.exists(config.out):
+        return config
+    before = "seekable" in manifests.load(config.out).settings
+    if before != config.seekable:
+        say(f"{config.out} was prepared with seekable: {str(before).lower()}, and stays so")
+    return config.model_copy(update={"seekable": before})
 
 
 def _storage_error(root: Path, error: OSError) -> Exception:
@@ -154,8 +166,8 @@ def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     beside = {"bytes", "directory_sha256", "sha256"}
     for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
-    # A complete folder stays valid with another image's encoder; only a repair would mix the two
-    keys = [key for key in {**wanted, **found} if key != "encoder"]
+    # A complete folder stays valid with another image's encoder or rewriter; only a repair would mix the two
+    keys = [key for key in {**wanted, **found} if key not in ("encoder", "seekable")]
     if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
         changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
         raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")
@@ -195,7 +207,12 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         # The plan has its own copies: for ImageNet this frees 50 MB while shards are made
         catalogue = replace(catalogue, splits={})
         _refuse_other_archive(config.out, plan)
-        job = Job(config.out, archive, plan.key, config.decode, config.reencode, config.undecodable == "leave_out")
+        job = Job(
+            config.out, archive, plan.key, config.decode, config.reencode,
+            seekable="seekable" in meaning(config), leave_out=config.undecodable == "leave_out",
+        )  # fmt: skip
+        if config.seekable and not job.seekable:
+            say("pictures are not made seekable: the decoder in C is not in this installation")
         directory_done = time.monotonic()
         _make_shards(job, plan, config.workers, options, meters)
         shards_done = time.monotonic()
@@ -236,6 +253,10 @@ def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[
     if total := sum(seconds_of.values()):
         parts = ", ".join(f"{kind} {seconds:.1f} s ({seconds / total:.0%})" for kind, seconds in seconds_of.items())
         say(f"the {config.workers} workers' time went into: {parts}")
+    if manifest.seekable is not None:
+        kept = ", ".join(f"{count:,} {why}" for why, count in manifest.seekable.items() if why != rewriting.REWRITTEN)
+        done = manifest.seekable.get(rewriting.REWRITTEN, 0)
+        say(f"{done:,} pictures were made seekable; kept as they are: {kept or 'none'}")
     if manifest.left_out:
         say(f"{len(manifest.left_out)} pictures that cannot be decoded were left out; {manifests.FILE} names them")
 
@@ -248,6 +269,11 @@ def _refuse_other_archive(root: Path, plan: Plan) -> None:
         raise UserError(
             f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: repair it "
             f"with the image that prepared it, or {_OTHER_FOLDER}"
+        )
+    if (before := manifest.settings.get("seekable")) and before != rewriting.rewriter():
+        raise UserError(
+            f"{root} was made seekable by rewriter {before}, and here is {rewriting.rewriter() or 'none'}, which gives "
+            f"other bytes: repair it with the image that prepared it, or {_OTHER_FOLDER}"
         )
     raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
 
@@ -359,7 +385,16 @@ def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, f
         splits=splits,
         classes_sha256=sha256(root / manifests.CLASSES_FILE),
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
+        seekable=_outcomes(found) if "seekable" in wanted else None,
     )
     write_atomically(root / manifests.FILE, manifest.to_json().encode())
     remove_leftovers(root / WORK)
     return manifest
+
+
+def _outcomes(found: list[Finished]) -> dict[str, int]:
+    """How many pictures were made seekable, and how many were not for which reason."""
+    total: Counter[str] = Counter()
+    for record in found:
+        total.update(record.seekable)
+    return dict(total)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.prepare import pictures
+from trainers.prepare import pictures, rewriting
 from trainers.prepare.catalogue import Catalogue
 from trainers.prepare.settings import Config
 from trainers.shards.manifest import FORMAT, SPLITS
@@ -74,6 +74,8 @@ def meaning(config: Config) -> dict[str, Any]:
     chosen |= {key: getattr(config, key) for key in ("class_file", "class_names") if getattr(config, key)}
     if config.reencode:
         chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": pictures.encoder()}
+    if config.seekable and (rewriter := rewriting.rewriter()):
+        chosen["seekable"] = rewriter
     return {**chosen, "source": config.source.describe()}
 
 

@@ -164,6 +164,12 @@ class Settings(BaseModel):
     reencode: Reencode | None = Field(
         default=None, description="Make large pictures smaller, and JPEGs of the rest. Off by default."
     )
+    seekable: bool = Field(
+        default=True,
+        description="Rewrite JPEGs without changing a pixel, with restart markers and tables of their own, so that "
+        "training reads only what a crop needs: about 1.25 times as fast, for about 7 ms a picture here. A complete "
+        "folder stays as it is. See docs/data.md.",
+    )
     skip: tuple[str, ...] = Field(
         default=(), description="Names of members of the archive to leave out, such as broken pictures."
     )

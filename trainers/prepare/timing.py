@@ -3,7 +3,7 @@
 import threading
 import time
 
-KINDS = ("fetch", "check", "decode", "write", "hash", "sync")
+KINDS = ("fetch", "check", "decode", "rewrite", "write", "hash", "sync")
 
 
 class Spent:

@@ -43,6 +43,8 @@ def verify(root: Path) -> None:
             f"{name}: {split.samples:,} samples in {len(split.shards)} shards, {counts.min():,} to {counts.max():,} "
             f"for each of {manifest.classes:,} classes; every SHA-256 is right"
         )
+    if manifest.seekable is not None:
+        say("; ".join(f"{count:,} pictures: {outcome}" for outcome, count in sorted(manifest.seekable.items())))
 
 
 def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

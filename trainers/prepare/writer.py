@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from trainers.exits import FULL, UserError
 from trainers.files import MISSING, forget_cached, retried, sha256, sync_folder, write_atomically
-from trainers.prepare import pictures
+from trainers.prepare import pictures, rewriting
 from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.progress import say
@@ -52,8 +53,14 @@ class Job:
     plan_key: str
     decode: Literal["sampled", "all", "none"] = "sampled"
     reencode: Reencode | None = None
+    seekable: bool = False
     # Pictures that cannot be decoded: leave them out, or fail
     leave_out: bool = False
+
+    @property
+    def resized(self) -> bool:
+        """Whether pictures get other sizes than the plan knows."""
+        return self.seekable or self.reencode is not None
 
     @property
     def work(self) -> Path:
@@ -80,6 +87,8 @@ class Finished(NamedTuple):
 
     entry: ShardEntry
     left_out: tuple[str, ...]
+    # How many pictures were rewritten, and how many kept their bytes for which reason
+    seekable: dict[str, int]
 
 
 def finished(job: Job, plan: ShardPlan) -> Finished | None:
@@ -91,20 +100,21 @@ def finished(job: Job, plan: ShardPlan) -> Finished | None:
     try:
         record = json.loads(retried(path.read_text, path))
         entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
+        seekable = dict(record.get("seekable", {}))
         sizes = [retried((job.root / name).stat, job.root / name).st_size for name in (entry.file, entry.index)]
         good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
     except (*MISSING, ValueError, KeyError, TypeError):
         return None
-    as_planned = entry.bytes == plan.bytes or job.reencode is not None or bool(left_out)
+    as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
     whole = entry.samples + len(left_out) == len(plan.members)
-    return Finished(entry, left_out) if good and as_planned and whole else None
+    return Finished(entry, left_out, seekable) if good and as_planned and whole else None
 
 
 class OpenShard:
     """An unfinished shard. Any threads fetch its requests concurrently; then one thread closes it.
 
-    Pictures whose size is known are written at their planned position. Re-encoded ones are written in order of arrival,
-    and moved to their final positions when all are there.
+    Pictures whose size is known are written at their planned position. Rewritten and re-encoded ones are written in
+    order of arrival, and moved to their final positions when all are there.
     """
 
     def __init__(self, job: Job, plan: ShardPlan, spent: Spent) -> None:
@@ -116,6 +126,7 @@ class OpenShard:
         self._lock = threading.Lock()
         # Name and cause of each picture that cannot be decoded
         self.undecodable: dict[int, tuple[str, str]] = {}
+        self._seekable: Counter[str] = Counter()
         self._rows = np.empty(len(plan.members), INDEX_DTYPE)
         self._rows["label"] = plan.members["label"]
         self._rows["offset"] = plan.positions + np.uint64(BLOCK)
@@ -124,7 +135,7 @@ class OpenShard:
         self._left = len(self.requests)
         self._failed = False  # a write has failed
         self._descriptor = os.open(self._tar, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        if job.reencode is None:
+        if not job.resized:
             os.ftruncate(self._descriptor, plan.bytes)
 
     def fetch(self, request: Request, buffer: memoryview) -> tuple[int, bool]:
@@ -150,6 +161,9 @@ class OpenShard:
                 continue
             finally:
                 clock.lap("decode")
+            if self.job.seekable:
+                picture, crc32 = self._rewritten(picture)
+                clock.lap("rewrite")
             self._write(at, picture, crc32)
             written += len(picture)
             clock.lap("write")
@@ -163,7 +177,7 @@ class OpenShard:
         if self.undecodable and not self.job.leave_out:
             return False
         clock = self._spent.clock()
-        if self.undecodable or self.job.reencode:
+        if self.undecodable or self.job.resized:
             self._lay_out()
             clock.lap("write")
         os.fsync(self._descriptor)
@@ -206,11 +220,18 @@ class OpenShard:
             pictures.check_format(content)
         return content, crc32
 
+    def _rewritten(self, picture: memoryview | bytes) -> tuple[memoryview | bytes, int]:
+        """Make a picture seekable where that can be done exactly; return it with its CRC-32."""
+        content, outcome = rewriting.rewrite(picture)
+        with self._lock:
+            self._seekable[outcome] += 1
+        return content, zlib.crc32(content)
+
     def _write(self, at: int, content: memoryview | bytes, crc32: int) -> None:
         """Write a sample where it belongs, or behind those before it if its place is not known yet."""
         row = self._rows[at]
         row["size"], row["crc32"] = len(content), crc32
-        if self.job.reencode is None:
+        if not self.job.resized:
             parts = frame(self.plan.first_id + at, int(row["label"]), content)
             self._put(parts, int(self.plan.positions[at]))
             return
@@ -257,17 +278,23 @@ class OpenShard:
         second = os.open(self._second, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         position = 0
         for at in kept.tolist():
-            row = self._rows[at]
-            content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
-            parts = frame(self.plan.first_id + at, int(row["label"]), content)
-            _write_all(second, parts, position)
-            row["offset"] = position + BLOCK
-            position += OVERHEAD + -(-len(content) // BLOCK) * BLOCK
+            position = self._move(second, at, position)
         os.ftruncate(second, position + TAR_END)
         self._rows = self._rows[kept]
         os.dup2(second, self._descriptor, inheritable=False)
         os.close(second)
         self._second.replace(self._tar)
+
+    def _move(self, second: int, at: int, position: int) -> int:
+        """Write a sample of the first file into the second; return where the next one begins there.
+
+        A function of its own: two large pictures must not be in memory, one that was written and one that is read.
+        """
+        row = self._rows[at]
+        content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
+        _write_all(second, frame(self.plan.first_id + at, int(row["label"]), content), position)
+        row["offset"] = position + BLOCK
+        return position + OVERHEAD + -(-len(content) // BLOCK) * BLOCK
 
     def _publish(self, sha256: str, index_sha256: str) -> None:
         """Rename the files to their final names, then write the record of the finished shard."""
@@ -290,7 +317,8 @@ class OpenShard:
         self._tar.replace(job.root / entry.file)
         sync_folder(job.root / plan.split)
         left_out = {"left_out": sorted(name for name, _ in self.undecodable.values())} if self.undecodable else {}
-        found = {"plan": job.plan_key, "shard": asdict(entry), **left_out}
+        seekable = {"seekable": dict(self._seekable)} if job.seekable else {}
+        found = {"plan": job.plan_key, "shard": asdict(entry), **left_out, **seekable}
         write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
     def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:

@@ -59,12 +59,16 @@ class Manifest:
     classes_sha256: str
     # Names of pictures that cannot be decoded and were left out on request
     left_out: tuple[str, ...] = ()
+    # How many pictures were rewritten so that areas of them can be read alone, and how many were not for which reason
+    seekable: Mapping[str, int] | None = None
 
     def to_json(self) -> str:
         """Render the manifest's file, with a checksum of what it says."""
         data = {"format": FORMAT, **asdict(self)}
         if not self.left_out:
             del data["left_out"]
+        if self.seekable is None:
+            del data["seekable"]
         return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod

@@ -8,6 +8,10 @@
 #include <time.h>
 
 #define MOST_BYTES (4u << 20)
+void trainyard_vectors(int bits);
+int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
+                     int size_y, int size_x, uint8_t *out);
+int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room);
 
 static uint64_t state;
 static uint32_t draw(uint32_t below) { /* xorshift64*, Vigna 2016 */
@@ -51,7 +55,13 @@ static size_t repeat_scan(uint8_t *data, size_t bytes) {
 }
 
 static size_t damage(uint8_t *data, size_t bytes) {
-  switch (draw(10)) {
+  switch (draw(11)) {
+    case 9: { /* a restart marker, or what looks like one, where it may not be, or instead of another */
+      uint8_t *at = memchr(data + draw(bytes), 0xff, bytes / 2);
+      size_t place = draw(2) && at && at + 1 < data + bytes ? (size_t)(at - data) : draw(bytes - 1);
+      data[place] = 0xff, data[place + 1] = draw(4) ? 0xd0 + draw(8) : draw(256);
+      return bytes;
+    }
     case 0: return draw(bytes); /* cut short */
     case 1: for (int n = 1 + draw(20); n > 0; n--) data[draw(bytes)] ^= 1 << draw(8); return bytes;
     case 2: for (int n = 1 + draw(4); n > 0; n--) data[draw(bytes < 700 ? bytes : 700)] = draw(256); return bytes;
@@ -103,13 +113,13 @@ static void fuzz_resize(void) {
   uint8_t *pixels = malloc(bytes), *out = malloc((size_t)tall * wide * 3);
   memset(pixels, draw(256), bytes);
   for (int n = 0; n < 64; n++) pixels[draw(bytes)] = draw(256);
-  trainyard_plain(draw(2));
+  trainyard_vectors(256 * (int)draw(3));
   resized += !trainyard_resize(pixels, size[0], size[1], box, bounds, draw(2), tall, wide, out);
   free(out);
   free(pixels);
 }
 
-static uint64_t sized, good, endless, large;
+static uint64_t sized, good, endless, large, rewritten;
 static void fuzz_jpeg(const char *path) {
   size_t bytes, scans = 0;
   uint8_t *whole = load(path, &bytes);
@@ -127,11 +137,23 @@ static void fuzz_jpeg(const char *path) {
   double box[4];
   choose_area(size, box, bounds);
   if (!draw(50)) tall = 1 + draw(1500), wide = 1 + draw(1500);
-  uint8_t *out = malloc((size_t)tall * wide * 3);
-  trainyard_plain(draw(2));
-  good += !trainyard_cut(data, bytes, box, bounds, draw(2), tall, wide, out);
-  free(out);
-  free(data);
+  size_t pixels = (size_t)tall * wide * 3, room = draw(8) ? 2 * bytes : draw(2000);
+  uint8_t *out = malloc(pixels), *other = malloc(pixels), *written = malloc(room ? room : 1);
+  int cubic = draw(2);
+  trainyard_vectors(256 * (int)draw(3));
+  int failed = trainyard_cut(data, bytes, box, bounds, cubic, tall, wide, out);
+  good += !failed;
+  trainyard_ways(LIBJPEG); /* what reads segments gives what libjpeg gives, of damaged files, too */
+  if (trainyard_cut(data, bytes, box, bounds, cubic, tall, wide, other) != failed) abort();
+  if (!failed && memcmp(out, other, pixels)) abort();
+  if (!draw(4) && !trainyard_rewrite(data, bytes, draw(2) * draw(9), written, &room)) {
+    trainyard_ways(WINDOW);
+    if (trainyard_cut(written, room, box, bounds, cubic, tall, wide, out) != failed) abort();
+    if (!failed && memcmp(out, other, pixels)) abort();
+    rewritten++;
+  }
+  trainyard_ways(BOTH);
+  free(out), free(other), free(written), free(data);
 }
 
 int main(int count, char **arguments) {
@@ -143,7 +165,8 @@ int main(int count, char **arguments) {
     else fuzz_jpeg(arguments[5 + (draw(60) ? draw(often) : often + draw(rare))]);
   }
   printf("%llu inputs, %llu areas resized, %llu headers read, %llu of them of more than 16 Mpixel, %llu pictures decoded, "
-         "%llu with too many scans\n", (unsigned long long)done, (unsigned long long)resized, (unsigned long long)sized,
-         (unsigned long long)large, (unsigned long long)good, (unsigned long long)endless);
+         "%llu with too many scans, %llu rewritten\n", (unsigned long long)done, (unsigned long long)resized, (unsigned long long)sized,
+         (unsigned long long)large, (unsigned long long)good, (unsigned long long)endless,
+         (unsigned long long)rewritten);
   return 0;
 }

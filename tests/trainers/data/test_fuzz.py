@@ -13,6 +13,7 @@ from PIL import Image
 from tests.trainers.data import test_decode
 
 HERE = Path(__file__).parent
+NATIVE = HERE.parents[2] / "trainers" / "native"
 CHECKS = [
     "-fsanitize=address,undefined,float-cast-overflow",
     "-fno-sanitize-recover=all",
@@ -25,7 +26,9 @@ CHECKS = [
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("fuzz") / "fuzz"
-    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c"), "-o", str(out), "-ljpeg"]
+    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c")]
+    others = [str(NATIVE / name) for name in ("resize.c", "rewrite.c", "scan.c")]
+    command += [*others, "-o", str(out), "-ljpeg"]
     subprocess.check_call(command)
     return out
 
@@ -37,6 +40,7 @@ class Counts(NamedTuple):
     large: int
     decoded: int
     endless: int
+    rewritten: int
 
 
 def fuzz(program: Path, folder: Path, seed: int, inputs: int = 0, seconds: int = 0) -> Counts:
@@ -51,7 +55,9 @@ def fuzz(program: Path, folder: Path, seed: int, inputs: int = 0, seconds: int =
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr[-6000:]}"
     print(f"seed {seed}: {done.stdout}")
-    return Counts(*map(int, re.findall(r"(\d+)(?= inputs| areas| headers| of them| pictures| with)", done.stdout)))
+    return Counts(
+        *map(int, re.findall(r"(\d+)(?= inputs| areas| headers| of them| pictures| with| rewritten)", done.stdout))
+    )
 
 
 def test_broken_jpegs_do_no_harm(program: Path, tmp_path: Path) -> None:
@@ -60,6 +66,7 @@ def test_broken_jpegs_do_no_harm(program: Path, tmp_path: Path) -> None:
     assert found.inputs == 2000
     assert found.resized > 200
     assert found.inputs > found.headers > found.decoded > 100
+    assert found.rewritten > 10
     assert min(found.large, found.endless) > 20
 
 

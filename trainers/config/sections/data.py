@@ -34,7 +34,11 @@ class Data(Settings):
         description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
         "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
     )
-    workers: Positive = Field(default=4, description="Decoding threads per process.")
+    workers: Natural = Field(
+        default=4,
+        description="Decoding threads per process. 0: the cores that this process may use (its affinity and its "
+        "container's limit), divided by the processes on the node.",
+    )
     prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
     readers: Positive = Field(
         default=16, description="Reading threads per process: how many reads storage has to answer at once."

@@ -1,0 +1,51 @@
+"""How many processor cores this process may keep busy: its affinity, its container's limit, its neighbours' shares."""
+
+import math
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def share(local_world: int) -> int:
+    """Cores for one of `local_world` processes on this node, at least one; a fraction is rounded down."""
+    cores = float(len(os.sched_getaffinity(0)))
+    return max(1, int(min(cores, limit()) / local_world))
+
+
+def limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
+    """The least quota of this process's control groups, in cores; infinite without one.
+
+    A container sees its own group as the root, or the path on the host, which is not mounted in it (cgroup v1): then
+    the mount itself is the group.
+    """
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return math.inf
+    least = math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = root / controllers if controllers else root
+        if controllers and not mount.is_dir():
+            mount = root / "cpu"
+        group = mount / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(mount):
+                least = min(least, _quota(folder))
+    return least
+
+
+def _quota(group: Path) -> float:
+    """A group's quota in cores, of cgroup v2 (`cpu.max`: quota and period in us) or v1; infinite without one."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return int(quota) / int(period) if quota not in ("max", "-1") else math.inf
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
