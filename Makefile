@@ -16,8 +16,8 @@ test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end test
 	@scripts/machine cluster && scripts/test
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/machine train && scripts/test --without-cluster
-soak: ## long runs before a release: dozens of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
-	@scripts/bootstrap python sample mpi && .venv/bin/pytest -m 'soak and not e2e'
+soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
+	@scripts/bootstrap python sample mpi netfs && .venv/bin/pytest -m 'soak and not e2e'
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@scripts/bench/run $(PARTS)
 bench-gpu: ## ResNet-50 on one GPU beside torchvision's and timm's steps, under 10 minutes; skipped without one
