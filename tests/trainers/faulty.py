@@ -1,9 +1,9 @@
 """The trainer, in which one named point of its life fails: `python -m faulty`, started as `-m trainers.ddp` is.
 
-FAULT_UNDER="horovod" starts it as `-m trainers.hvd` is.
 FAULT="POINT ACTION RANK HIT" names the point, what happens there, on which rank, and at the how manieth time it is
-reached. The code that runs is the trainers' own: a point is the begin or the end of one of its functions, which is
-wrapped before the program starts, so that nothing in the trainers knows of it.
+reached; FAULT_UNDER=horovod starts it as `-m trainers.hvd` is. The code that runs is the trainers' own: a point is the
+begin or the end of one of its functions, which is wrapped before the program starts, so that nothing in the trainers
+knows of it.
 """
 
 import errno

@@ -19,7 +19,7 @@ from forked import Fleet
 from tests import patience
 
 pytestmark = [
-    pytest.mark.takes(35),
+    pytest.mark.takes(60),
     pytest.mark.skipif(
         not (importlib.util.find_spec("horovod") and shutil.which("mpirun")),
         reason="no Horovod or OpenMPI here: scripts/bootstrap mpi installs them",
@@ -38,9 +38,8 @@ def mpirun(trainer: Trainer, run: Path, world: int, fault: str | None = None, **
     """Run to the end, failing as told (faulty.py): exit code and output."""
     options = [f"--set={key}={json.dumps(value)}" for key, value in trainer.settings(run, **over).items()]
     (run.parent / "base.yaml").write_text("{}\n")
-    module, env = (
-        ("trainers.hvd", MPI) if fault is None else ("faulty", {**MPI, "FAULT": fault, "FAULT_UNDER": "horovod"})
-    )
+    module = "trainers.hvd" if fault is None else "faulty"
+    env = MPI if fault is None else {**MPI, "FAULT": fault, "FAULT_UNDER": "horovod"}
     command = ["mpirun", "-np", str(world), sys.executable, "-m", module, "--config"]
     done = patience.run(
         [*command, str(run.parent / "base.yaml"), *options], cwd=ROOT, env=environment(env),
