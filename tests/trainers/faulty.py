@@ -64,7 +64,7 @@ FIRST = {
 }  # fmt: skip
 LATER = {"loading", "loaded"}
 STEPWISE = {"reading", "step", "forward", "updating", "stepped", "flushed"}
-RANK = ("RANK", "OMPI_COMM_WORLD_RANK")  # what torchrun and mpirun set
+RANK = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")  # what torchrun, horovodrun and mpirun set
 
 
 def cuda() -> None:

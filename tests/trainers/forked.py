@@ -115,7 +115,8 @@ class Fleet:
         base = run.parent / "base.yaml"
         base.parent.mkdir(parents=True, exist_ok=True)
         base.write_text("{}\n")
-        places = under_horovodrun(world) if module == "trainers.hvd" else under_torchrun(world)
+        horovod = module == "trainers.hvd" or (env or {}).get("FAULT_UNDER") == "horovod"
+        places = under_horovodrun(world) if horovod else under_torchrun(world)
         places = [{**place, **(env or {})} for place in places]
         return self.ranks(module, ["--config", str(base), *options], places, logs or run.parent / f"{run.name}-logs")
 
