@@ -1,4 +1,4 @@
-"""The decoder in C, where it was built: beside this file in a wheel, in the cache for a checkout."""
+"""The decoder and the augmentation in C, where they were built: beside this file in a wheel, in the cache for a checkout."""
 
 import ctypes
 import functools
@@ -44,6 +44,9 @@ def library() -> ctypes.CDLL | None:
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
     size = ctypes.c_size_t
+    changes = [ctypes.c_void_p, number, data]  # steps, how many, the colour that fills
+    loaded.trainyard_make.argtypes = [data, size, box, bounds, *[number] * 3, *changes, number, ctypes.c_void_p]
+    loaded.trainyard_change.argtypes = [ctypes.c_void_p, number, number, *changes]
     loaded.trainyard_rewrite.argtypes = [ctypes.c_void_p, size, number, ctypes.c_void_p, ctypes.POINTER(size)]
     loaded.trainyard_resize.argtypes = [ctypes.c_void_p, number, number, box, bounds, *[number] * 3, ctypes.c_void_p]
     return loaded

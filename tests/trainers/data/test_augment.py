@@ -114,7 +114,7 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
     erased = 0
     for sample in range(400):
         generator = transforms.random_numbers(1, 0, sample)
-        result = policies.changed(picture, Augment(erase=0.25), generator, MEAN)
+        result = policies.changed(picture, policies.plan(Augment(erase=0.25, flip=0), generator, HEIGHT, WIDTH, MEAN))
         apart = (result != picture).any(0)
         erased += bool(apart.any())
         assert torch.equal(result[:, apart], colour.expand(3, HEIGHT, WIDTH)[:, apart])

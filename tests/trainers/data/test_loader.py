@@ -125,7 +125,7 @@ def test_threads_of_the_loader_start_none_of_torchs() -> None:
     try:
         found: list[int] = []
 
-        def make(content: Any, sample: int, draw: int) -> torch.Tensor:
+        def make(content: Any, sample: int, draw: int, out: torch.Tensor) -> torch.Tensor:
             found.append(torch.get_num_threads())
             return torch.zeros(3, 4, 4, dtype=torch.uint8)
 
