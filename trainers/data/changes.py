@@ -4,8 +4,8 @@ Colours come out as torchvision's functions in `policies` compute them, bit for 
 or shifted by parts of a pixel within 1 of 255.
 """
 
-import ctypes
 import math
+import struct
 from typing import NamedTuple
 
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from trainers import native
 from trainers.data.policies import Change, Plan
 
-_NUMBERS = 8  # of a step, as in augment.c; so is the order of the steps
+_PADDING = (0.0,) * 8  # a step has so many numbers, as in augment.c; so is the order of the steps
 _ORDER = (
     "Flip", "Move", "Brightness", "Color", "Contrast", "Sharpness", "Posterize", "Solarize", "SolarizeAdd",
     "AutoContrast", "Equalize", "Invert", "Erase",
@@ -23,14 +23,14 @@ _RELATIVE = {"Brightness", "Color", "Contrast", "Sharpness"}  # their strength i
 
 
 class Steps(NamedTuple):
-    """Changes for `trainyard_change`: their numbers, how many they are, and the colour that fills."""
+    """Changes for `trainyard_change`: their numbers (doubles), how many they are, and the colour that fills."""
 
-    numbers: "ctypes.Array[ctypes.c_double] | None"
+    numbers: bytes
     count: int
     colour: bytes
 
 
-NOTHING = Steps(None, 0, bytes(3))
+NOTHING = Steps(b"", 0, bytes(3))
 
 
 def steps(plan: Plan, height: int, width: int) -> Steps:
@@ -41,10 +41,8 @@ def steps(plan: Plan, height: int, width: int) -> Steps:
         rows.append([_CODES["Erase"], *plan.erased])
     if not rows:
         return NOTHING
-    numbers = (ctypes.c_double * (_NUMBERS * len(rows)))()
-    for index, row in enumerate(rows):
-        numbers[index * _NUMBERS : index * _NUMBERS + len(row)] = row
-    return Steps(numbers, len(rows), bytes(plan.colour))
+    numbers = [number for row in rows for number in (*row, *_PADDING[len(row) :])]
+    return Steps(struct.pack(f"{len(numbers)}d", *numbers), len(rows), bytes(plan.colour))
 
 
 def change(pixels: Tensor, wanted: Steps) -> None:

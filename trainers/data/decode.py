@@ -42,6 +42,7 @@ warnings.filterwarnings("ignore", message="The image decoding and encoding capab
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at half of what is refused
 
 
+_Three = ctypes.c_int * 3
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises
 KEPT_PIXELS = 4_000_000  # a picture that was decoded whole is kept for the next area if it is no larger
 
@@ -52,7 +53,7 @@ class Encoded:
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
         self._pixels = pixels
-        size = (ctypes.c_int * 3)()
+        size = _Three()
         self._native = pixels is None and not _library().trainyard_size(data, len(data), size)
         height, width = size[:2] if self._native else _size(data) if pixels is None else pixels.shape[1:]
         self._held = int(height) * int(width) if size[2] or not self._native else 0
@@ -76,10 +77,9 @@ class Encoded:
         if out is None:
             out = torch.empty((height, width, 3), dtype=torch.uint8).permute(2, 0, 1)
         top, left, tall, wide = area
-        box = (ctypes.c_double * 4)(left, top, wide, tall)
-        bounds = (ctypes.c_int * 4)(0, 0, self.shape[2], self.shape[1])
+        box, bounds = native.Box(left, top, wide, tall), native.Bounds(0, 0, self.shape[2], self.shape[1])
         if within:
-            bounds[:] = [int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1)]
+            bounds = native.Bounds(int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1))
         rest = (box, bounds, how == "bicubic", height, width)
         if self._native and not self._decoded_by_library(rest, wanted, out):
             # The whole picture is decoded instead

@@ -34,6 +34,9 @@ INCREASING = (
 SIGNED = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness"}
 
 
+Colour = tuple[int, ...]  # red, green and blue, from 0 to 255
+
+
 class Change(NamedTuple):
     """One operation and its strength, in the unit of torchvision's policies."""
 
@@ -47,7 +50,7 @@ class Plan(NamedTuple):
     flip: bool
     changes: list[Change]
     erased: tuple[int, int, int, int] | None  # top, left, height, width
-    colour: tuple[int, ...]  # what erased areas get
+    colour: Colour  # what erased areas get
     fills: bool  # whether areas that a change leaves empty get it, too; else they are black
 
 
@@ -108,9 +111,9 @@ def draw(augment: Augment, generator: np.random.Generator, height: int, width: i
 
 def _draw_increasing(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
     changes = []
-    for index in generator.integers(len(INCREASING), size=augment.policy_ops):
+    for index in [int(generator.integers(len(INCREASING))) for _ in range(augment.policy_ops)]:
         level = min(10.0, max(0.0, generator.normal(augment.policy_magnitude, 0.5)))
-        wanted = generator.uniform() < 0.5
+        wanted = generator.random() < 0.5
         change = Change(INCREASING[index], _signed(INCREASING[index], 1.0, generator))
         if wanted:
             changes.append(increasing(change.name, level, change.strength, height, width))
@@ -134,7 +137,7 @@ def increasing(name: str, level: float, sign: float, height: int, width: int) ->
 
 
 def _signed(name: str, value: float, generator: np.random.Generator) -> float:
-    return -value if name in SIGNED and generator.uniform() < 0.5 else value
+    return -value if name in SIGNED and generator.random() < 0.5 else value
 
 
 def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
@@ -180,13 +183,12 @@ def _functional() -> Any:
     return v2.functional
 
 
-def plan(augment: Augment, generator: np.random.Generator, height: int, width: int, mean: Sequence[float]) -> Plan:
-    """Draw what becomes of a picture of this size; `mean` is the data's, of numbers from 0 to 1."""
+def plan(augment: Augment, generator: np.random.Generator, height: int, width: int, colour: Colour) -> Plan:
+    """Draw what becomes of a picture of this size; `colour` is what erased areas get."""
     flip = generator.random() < augment.flip
     changes = draw(augment, generator, height, width)
     erases = augment.erase and generator.random() < augment.erase
     area = area_to_erase(height, width, generator) if erases else None
-    colour = tuple(min(255, max(0, round(255 * channel))) for channel in mean)
     return Plan(flip, changes, area, colour, augment.policy == "rand_increasing")
 
 
@@ -198,15 +200,20 @@ def changed(picture: Tensor, drawn: Plan) -> Tensor:
     return picture if drawn.erased is None else erased(picture, drawn.erased, drawn.colour)
 
 
+def colour_of(mean: Sequence[float]) -> Colour:
+    """The data's mean, of numbers from 0 to 1, as the colour that is nearest to it."""
+    return tuple(min(255, max(0, round(255 * channel))) for channel in mean)
+
+
 def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int] | None:
     """Top, left, height and width of a random rectangle of 2 to 33 % of the picture, aspect ratio 0.3 to 3.3.
 
     arXiv:1708.04896, as torchvision's RandomErasing: ten tries to find one smaller than the picture, else none.
     """
-    low, high = (math.log(bound) for bound in ERASE_RATIO)
+    (least, most), (low, high) = ERASE_SCALE, map(math.log, ERASE_RATIO)
     for _ in range(10):
-        area = height * width * generator.uniform(*ERASE_SCALE)
-        aspect = math.exp(generator.uniform(low, high))
+        area = height * width * (least + (most - least) * generator.random())
+        aspect = math.exp(low + (high - low) * generator.random())
         tall, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if tall < height and wide < width:
             return int(generator.integers(height - tall + 1)), int(generator.integers(width - wide + 1)), tall, wide

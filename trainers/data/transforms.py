@@ -7,7 +7,7 @@ on the device.
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,7 @@ from trainers.config import Config
 from trainers.config.sections.data import Augment
 from trainers.data.changes import change, steps
 from trainers.data.decode import Area, Decoder, Encoded, Filter, Picture
-from trainers.data.policies import changed, plan
+from trainers.data.policies import Colour, changed, colour_of, plan
 
 
 class Make(Protocol):
@@ -33,12 +33,12 @@ class Make(Protocol):
 def training(config: Config, decoder: Decoder) -> Make:
     """Makes training pictures."""
 
-    numbers = RandomNumbers(config.seed)
+    numbers, colour = RandomNumbers(config.seed), colour_of(config.data.mean)
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         generator = numbers.of(draw, sample)
         picture = decoder.picture(content)
-        return training_picture(picture, config.data.image_size, config.augment, generator, config.data.mean, out)
+        return training_picture(picture, config.data.image_size, config.augment, generator, colour, out)
 
     return make
 
@@ -83,10 +83,10 @@ def training_picture(  # noqa: PLR0917
     size: int,
     augment: Augment,
     generator: np.random.Generator,
-    mean: Sequence[float] = (0.485, 0.456, 0.406),
+    colour: Colour = (0, 0, 0),
     out: Tensor | None = None,
 ) -> Tensor:
-    """Crop, flip, change and erase at random; `mean` is the data's mean colour, of numbers from 0 to 1.
+    """Crop, flip, change and erase at random; erased areas get `colour`.
 
     What the library decodes and changes at once is written to `out`.
     """
@@ -96,7 +96,7 @@ def training_picture(  # noqa: PLR0917
         area = random_area(height, width, augment.scale, augment.ratio, generator.random)
     elif augment.crop == "pad":
         at = tuple(int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
-    wanted = plan(augment, generator, size, size, mean)
+    wanted = plan(augment, generator, size, size, colour)
     if not isinstance(source, Encoded):
         picture = cut(source, area, size, size, how)
         return changed(padded(picture, augment.pad, at) if augment.crop == "pad" else picture, wanted)

@@ -46,7 +46,8 @@ static inline __attribute__((always_inline)) float fused(float a, float b, float
 }
 
 static inline __attribute__((always_inline)) uint8_t clamped(float value) {
-  return (uint8_t)(int)(value < 0 ? 0 : value > 255 ? 255 : value);
+  int whole = (int)value;
+  return (uint8_t)(whole < 0 ? 0 : whole > 255 ? 255 : whole);
 }
 
 /* Lightness, a whole number: ITU-R BT.601's weights, cut to four digits as in torchvision. */
@@ -74,6 +75,12 @@ static inline __attribute__((always_inline)) uint64_t total_grey(const uint8_t *
   return total;
 }
 
+/* Brightness and contrast: value * ratio + rest * mean. */
+static inline __attribute__((always_inline)) void scale_values(uint8_t *bytes, size_t count, float ratio, float rest,
+                                                               float mean, int fast) {
+  for (size_t i = 0; i < count; i++) bytes[i] = clamped(fused(mean, rest, bytes[i] * ratio, fast));
+}
+
 /* One row, sharpened or softened: against the mean of a pixel, five times, and its eight neighbours. */
 static inline __attribute__((always_inline)) void sharpen_row(const uint8_t *in, size_t stride, size_t bytes, float rest,
                                                               uint8_t *out, int fast) {
@@ -91,6 +98,9 @@ static void colour_plain(uint8_t *pixels, size_t count, float ratio, float rest)
   colour_pixels(pixels, count, ratio, rest, 0);
 }
 static uint64_t grey_plain(const uint8_t *pixels, size_t count) { return total_grey(pixels, count, 0); }
+static void scale_plain(uint8_t *bytes, size_t count, float ratio, float rest, float mean) {
+  scale_values(bytes, count, ratio, rest, mean, 0);
+}
 static void sharpen_plain(const uint8_t *in, size_t stride, size_t bytes, float rest, uint8_t *out) {
   sharpen_row(in, stride, bytes, rest, out, 0);
 }
@@ -101,6 +111,9 @@ FAST static void colour_fast(uint8_t *pixels, size_t count, float ratio, float r
   colour_pixels(pixels, count, ratio, rest, 1);
 }
 FAST static uint64_t grey_fast(const uint8_t *pixels, size_t count) { return total_grey(pixels, count, 1); }
+FAST static void scale_fast(uint8_t *bytes, size_t count, float ratio, float rest, float mean) {
+  scale_values(bytes, count, ratio, rest, mean, 1);
+}
 FAST static void sharpen_fast(const uint8_t *in, size_t stride, size_t bytes, float rest, uint8_t *out) {
   sharpen_row(in, stride, bytes, rest, out, 1);
 }
@@ -108,6 +121,7 @@ static int fast(void) { return !plain && __builtin_cpu_supports("avx2") && __bui
 #else
 #define colour_fast colour_plain
 #define grey_fast grey_plain
+#define scale_fast scale_plain
 #define sharpen_fast sharpen_plain
 static int fast(void) { return 0; }
 #endif
@@ -119,61 +133,76 @@ static void look_up(const Picture *picture, Table table) {
   for (; at < end; at += 3) at[0] = table[0][at[0]], at[1] = table[1][at[1]], at[2] = table[2][at[2]];
 }
 
-static void contrast(const Picture *picture, float ratio, float rest, Table table) {
+static void brightness(const Picture *picture, double strength) {
+  (fast() ? scale_fast : scale_plain)(picture->pixels, pixels_of(picture) * 3, (float)strength, 0, 0);
+}
+
+static void contrast(const Picture *picture, double strength) {
   size_t count = pixels_of(picture);
-  uint64_t sum = fast() ? grey_fast(picture->pixels, count) : grey_plain(picture->pixels, count);
+  uint64_t sum = (fast() ? grey_fast : grey_plain)(picture->pixels, count);
   float mean = (float)((double)sum / (double)count);
-  for (int v = 0; v < 256; v++) table[0][v] = clamped(fused(mean, rest, v * ratio, 0));
+  (fast() ? scale_fast : scale_plain)(picture->pixels, count * 3, (float)strength, (float)(1.0 - strength), mean);
 }
 
-static void count_values(const Picture *picture, uint32_t counts[3][256]) {
-  const uint8_t *at = picture->pixels, *end = at + pixels_of(picture) * 3;
-  memset(counts, 0, 3 * 256 * sizeof **counts);
-  for (; at < end; at += 3) counts[0][at[0]]++, counts[1][at[1]]++, counts[2][at[2]]++;
+static void posterize(uint8_t *bytes, size_t count, int bits) {
+  uint8_t mask = (uint8_t)(0xff00 >> bits);
+  for (size_t i = 0; i < count; i++) bytes[i] &= mask;
 }
 
-/* Each channel's least value becomes 0 and its largest 255. */
-static void stretch(const uint32_t *counts, uint8_t *table) {
-  int low = 0, high = 255;
-  while (!counts[low]) low++;
-  while (!counts[high]) high--;
-  float scale = (float)(high - low) * (float)(1.0 / 255.0);
-  for (int v = 0; v < 256; v++) table[v] = high == low ? v : clamped((float)(v - low) / scale);
+static void solarize(uint8_t *bytes, size_t count, float threshold) {
+  int least = 0;
+  while (least < 256 && (float)least < threshold) least++;
+  uint8_t from = (uint8_t)least;
+  for (size_t i = 0; least < 256 && i < count; i++) bytes[i] = bytes[i] >= from ? (uint8_t)~bytes[i] : bytes[i];
 }
 
-/* Each channel's values become about equally frequent; by Pillow's rule (ImageOps.equalize), which torchvision has too. */
-static void flatten(const uint32_t *counts, size_t count, uint8_t *table) {
-  int last = 255;
-  while (!counts[last]) last--;
-  uint64_t step = (count - counts[last]) / 255, before = step / 2;
-  for (int v = 0; v < 256; v++) {
-    uint64_t value = step ? before / step : (uint64_t)v;
-    table[v] = value > 255 ? 255 : (uint8_t)value;
-    before += counts[v];
+static void solarize_add(uint8_t *bytes, size_t count, int more) {
+  for (size_t i = 0; i < count; i++) {
+    int sum = bytes[i] + more;
+    bytes[i] = bytes[i] >= 128 ? bytes[i] : sum > 255 ? 255 : (uint8_t)sum;
   }
 }
 
-static void change_values(const Picture *picture, int which, double strength) {
+static inline __attribute__((always_inline)) void take_in(const uint8_t *in, size_t count, uint8_t *least,
+                                                          uint8_t *most) {
+  for (size_t k = 0; k < count; k++) least[k] = in[k] < least[k] ? in[k] : least[k];
+  for (size_t k = 0; k < count; k++) most[k] = in[k] > most[k] ? in[k] : most[k];
+}
+
+/* Each channel's least value becomes 0 and its largest 255. */
+static void auto_contrast(const Picture *picture) {
+  uint8_t least[48], most[48]; /* of 16 pixels side by side */
+  size_t bytes = pixels_of(picture) * 3, i = 0;
   Table table;
-  uint32_t counts[3][256];
-  float ratio = (float)strength, rest = (float)(1.0 - strength);
-  if (which == AUTO_CONTRAST || which == EQUALIZE) {
-    count_values(picture, counts);
-    for (int c = 0; c < 3; c++)
-      if (which == EQUALIZE) flatten(counts[c], pixels_of(picture), table[c]);
-      else stretch(counts[c], table[c]);
-  } else {
-    if (which == CONTRAST) contrast(picture, ratio, rest, table);
-    else
-      for (int v = 0; v < 256; v++)
-        table[0][v] = which == BRIGHTNESS  ? clamped(v * ratio)
-                      : which == POSTERIZE ? v & (0xff00 >> (int)strength)
-                      : which == SOLARIZE  ? ((float)v >= ratio ? 255 - v : v)
-                      : which == INVERT    ? 255 - v
-                      : v >= 128           ? v
-                                           : clamped((float)(v + (int)strength)); /* SOLARIZE_ADD */
-    memcpy(table[1], table[0], sizeof *table);
-    memcpy(table[2], table[0], sizeof *table);
+  memset(least, 255, sizeof least), memset(most, 0, sizeof most);
+  for (; i + 48 <= bytes; i += 48) take_in(picture->pixels + i, 48, least, most);
+  take_in(picture->pixels + i, bytes - i, least, most);
+  for (int c = 0; c < 3; c++) {
+    int low = 255, high = 0;
+    for (int k = c; k < 48; k += 3) low = least[k] < low ? least[k] : low, high = most[k] > high ? most[k] : high;
+    float scale = (float)(high - low) * (float)(1.0 / 255.0);
+    for (int v = 0; v < 256; v++) table[c][v] = high == low ? (uint8_t)v : clamped((float)(v - low) / scale);
+  }
+  look_up(picture, table);
+}
+
+/* Each channel's values become about equally frequent; by Pillow's rule (ImageOps.equalize), which torchvision has too. */
+static void equalize(const Picture *picture) {
+  uint32_t counts[2][3][256] = {0}; /* neighbours are often equal: two counters in turn wait less for each other */
+  size_t count = pixels_of(picture);
+  const uint8_t *at = picture->pixels;
+  Table table;
+  for (size_t i = 0; i < count; i++, at += 3)
+    for (int c = 0; c < 3; c++) counts[i & 1][c][at[c]]++;
+  for (int c = 0; c < 3; c++) {
+    uint64_t last = 0, step, before;
+    for (int v = 0; v < 256; v++) {
+      counts[0][c][v] += counts[1][c][v];
+      if (counts[0][c][v]) last = counts[0][c][v];
+    }
+    step = (count - last) / 255, before = step / 2;
+    for (int v = 0; v < 256; before += counts[0][c][v++])
+      table[c][v] = !step ? (uint8_t)v : before / step > 255 ? 255 : (uint8_t)(before / step);
   }
   look_up(picture, table);
 }
@@ -201,11 +230,13 @@ static void flip(const Picture *picture) {
   }
 }
 
+static void paint(uint8_t *at, int count, const uint8_t *colour) {
+  for (int x = 0; x < count; x++) memcpy(at + x * 3, colour, 3);
+}
+
 static void erase(const Picture *picture, int top, int left, int tall, int wide) {
-  for (int y = top; y < top + tall; y++) {
-    uint8_t *at = picture->pixels + ((size_t)y * picture->width + left) * 3;
-    for (int x = 0; x < wide; x++, at += 3) memcpy(at, picture->colour, 3);
-  }
+  for (int y = top; y < top + tall; y++)
+    paint(picture->pixels + ((size_t)y * picture->width + left) * 3, wide, picture->colour);
 }
 
 typedef struct { /* where a row's pixels come from: the first one's place and the step to the next, in 1/ONE pixels */
@@ -216,10 +247,23 @@ static int column(const Line *line, int x) { return (int)((line->x + x * line->s
 static int row(const Line *line, int x) { return (int)((line->y + x * line->step_y) >> 32); }
 static int share(int64_t place) { return (int)(place >> (32 - SHARES)) & ((1 << SHARES) - 1); }
 
-/* Whether all four neighbours of a pixel's place lie in the picture. */
-static int inside(const Picture *picture, const Line *line, int x) {
-  int left = column(line, x), top = row(line, x);
-  return left >= 0 && top >= 0 && left < picture->width - 1 && top < picture->height - 1;
+/* Shorten first .. end - 1 to those x for which `low` <= at + x * step < `high`, all in whole pixels but at and step. */
+static void clip(int64_t at, int64_t step, int64_t low, int64_t high, int *first, int *end) {
+  low = low * ONE - at, high = high * ONE - at;
+  if (step < 0) { /* the same for -step: -high < x * -step <= -low */
+    int64_t swapped = 1 - high;
+    high = 1 - low, low = swapped, step = -step;
+  }
+  int64_t from = step ? (low <= 0 ? 0 : (low + step - 1) / step) : low <= 0 ? 0 : INT32_MAX;
+  int64_t to = step ? (high <= 0 ? 0 : (high + step - 1) / step) : high <= 0 ? 0 : INT32_MAX;
+  if (from > *first) *first = from < *end ? (int)from : *end;
+  if (to < *end) *end = to > *first ? (int)to : *first;
+}
+
+/* The x of a line whose places have neighbours in the picture within `margin` pixels around it. */
+static void reach(const Picture *picture, const Line *line, int margin, int *first, int *end) {
+  clip(line->x, line->step_x, -margin, picture->width - 1 + margin, first, end);
+  clip(line->y, line->step_y, -margin, picture->height - 1 + margin, first, end);
 }
 
 /* The sum of two rows' two neighbours, POINT bits below the point. */
@@ -282,7 +326,9 @@ FAST static void blend_fast(const Picture *picture, const Line *line, int first,
   int64_t at_x = line->x + first * line->step_x, at_y = line->y + first * line->step_y;
   if (straight(line)) {
     const uint8_t *p = picture->copy + (at_y >> 32) * stride + (size_t)(at_x >> 32) * 3;
-    blend_straight(p, stride, share(at_x), share(at_y), (size_t)(end - first) * 3, out + first * 3);
+    size_t bytes = (size_t)(end - first) * 3;
+    if (share(at_x) | share(at_y)) blend_straight(p, stride, share(at_x), share(at_y), bytes, out + first * 3);
+    else memcpy(out + first * 3, p, bytes);
     return;
   }
   for (int x = first; x < end; x++, at_x += line->step_x, at_y += line->step_y) {
@@ -304,42 +350,31 @@ FAST static void blend_fast(const Picture *picture, const Line *line, int first,
 #define blend_fast blend_plain
 #endif
 
-/* Behind the last pixel that is inside, where `x` is: the part of a straight line that lies inside has no gaps. */
-static int end_of_inside(const Picture *picture, const Line *line, int x) {
-  int end = picture->width;
-  while (end - x > 1) {
-    int middle = x + (end - x) / 2;
-    if (inside(picture, line, middle)) x = middle;
-    else end = middle;
-  }
-  return end;
+/* A row: outside, partly outside, inside, partly outside, outside. */
+static void move_row(const Picture *picture, const Line *line, int fill, uint8_t *out) {
+  static const uint8_t black[3];
+  const uint8_t *empty = fill ? picture->colour : black;
+  int first = 0, end = picture->width, inner, inner_end;
+  reach(picture, line, 1, &first, &end);
+  inner = first, inner_end = end;
+  reach(picture, line, 0, &inner, &inner_end);
+  paint(out, first, empty);
+  for (int x = first; x < inner; x++) blend_edge(picture, line, x, fill, out + x * 3);
+  if (inner < inner_end) (fast() ? blend_fast : blend_plain)(picture, line, inner, inner_end, out);
+  for (int x = inner_end; x < end; x++) blend_edge(picture, line, x, fill, out + x * 3);
+  paint(out + end * 3, picture->width - end, empty);
 }
 
 /* Pixel (x, y) comes from (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), both from the picture's centre. */
 static void move(const Picture *picture, const double *m, int fill) {
   double right = (picture->width - 1) / 2.0, bottom = (picture->height - 1) / 2.0;
-  const uint8_t black[3] = {0, 0, 0};
   int64_t nearest = ONE >> (SHARES + 1);
   Line line = {.step_x = (int64_t)(m[0] * ONE), .step_y = (int64_t)(m[3] * ONE)};
   keep_copy(picture);
   for (int y = 0; y < picture->height; y++) {
-    uint8_t *out = picture->pixels + (size_t)y * picture->width * 3;
     line.x = (int64_t)((m[1] * (y - bottom) - m[0] * right + m[2] + right) * ONE) + nearest;
     line.y = (int64_t)((m[4] * (y - bottom) - m[3] * right + m[5] + bottom) * ONE) + nearest;
-    for (int x = 0; x < picture->width; x++) {
-      int left = column(&line, x), top = row(&line, x);
-      if (left < -1 || top < -1 || left >= picture->width || top >= picture->height) {
-        memcpy(out + x * 3, fill ? picture->colour : black, 3);
-        continue;
-      }
-      if (!inside(picture, &line, x)) {
-        blend_edge(picture, &line, x, fill, out + x * 3);
-        continue;
-      }
-      int end = end_of_inside(picture, &line, x);
-      (fast() ? blend_fast : blend_plain)(picture, &line, x, end, out);
-      x = end - 1;
-    }
+    move_row(picture, &line, fill, picture->pixels + (size_t)y * picture->width * 3);
   }
 }
 
@@ -364,15 +399,21 @@ static int valid(const Picture *picture, const double *step) {
 
 static void take(const Picture *picture, const double *step) {
   size_t count = pixels_of(picture);
+  uint8_t *bytes = picture->pixels;
   switch ((int)step[0]) {
     case FLIP: flip(picture); break;
     case MOVE: move(picture, step + 1, step[7] != 0); break;
-    case COLOR:
-      (fast() ? colour_fast : colour_plain)(picture->pixels, count, (float)step[1], (float)(1.0 - step[1]));
-      break;
+    case BRIGHTNESS: brightness(picture, step[1]); break;
+    case COLOR: (fast() ? colour_fast : colour_plain)(bytes, count, (float)step[1], (float)(1.0 - step[1])); break;
+    case CONTRAST: contrast(picture, step[1]); break;
     case SHARPNESS: sharpen(picture, step[1]); break;
-    case ERASE: erase(picture, (int)step[1], (int)step[2], (int)step[3], (int)step[4]); break;
-    default: change_values(picture, (int)step[0], step[1]);
+    case POSTERIZE: posterize(bytes, count * 3, (int)step[1]); break;
+    case SOLARIZE: solarize(bytes, count * 3, (float)step[1]); break;
+    case SOLARIZE_ADD: solarize_add(bytes, count * 3, (int)step[1]); break;
+    case AUTO_CONTRAST: auto_contrast(picture); break;
+    case EQUALIZE: equalize(picture); break;
+    case INVERT: solarize(bytes, count * 3, 0); break;
+    default: erase(picture, (int)step[1], (int)step[2], (int)step[3], (int)step[4]);
   }
 }
 
