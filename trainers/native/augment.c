@@ -383,7 +383,7 @@ static int within(double value, double low, double high) { return value >= low &
 
 /* Whether a step's numbers are such that nothing overflows, and a rectangle lies in the picture. */
 static int valid(const Picture *picture, const double *step) {
-  int ok = within(step[0], FLIP, ERASE);
+  int ok = within(step[0], FLIP, ERASE) && step[0] == (int)step[0];
   switch (ok ? (int)step[0] : FLIP) {
     case MOVE:
       for (int n = 1; n < 7; n++) ok &= within(absolute(step[n]), 0, n % 3 ? 16 : 1 << 20);
