@@ -80,7 +80,7 @@ def asleep(seconds: float, result: Any) -> Callable[..., Any]:
 def replace_what_is_free(reading: float, making: float) -> None:
     """Let reads and the library's calls sleep for this long; headers are still read, under the lock."""
     real = native.library()
-    library = SimpleNamespace(trainyard_size=real.trainyard_size, trainyard_make=asleep(making, 0))
+    library = SimpleNamespace(trainyard_version=real.trainyard_version, trainyard_size=real.trainyard_size, trainyard_make=asleep(making, 0))
     decode._library = lambda: library
     content: dict[tuple[int, int, int], bytes] = {}
     read, wait = reader._read_exactly, asleep(reading, None)
