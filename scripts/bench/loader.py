@@ -4,14 +4,18 @@ python scripts/bench/loader.py OUT.json [--runs 5] [--seconds 8]      (after `sc
 
 Each does RandomResizedCrop(224) and a flip and gives batches of 64 uint8 pictures; the files are in the page cache.
 
-ours         prepared shards, threads, decoding of the area alone (trainers/data/loader.py)
+ours         prepared shards of seekable pictures, threads, decoding of the area alone (trainers/data/loader.py)
+untouched    the same, of pictures that kept their bytes (`seekable: false`)
 imagefolder  torchvision's ImageFolder (Pillow) and transforms, torch's DataLoader
 torchvision  files, torchvision.io.decode_jpeg and transforms v2, torch's DataLoader
 webdataset   webdataset's shards, decoded and cropped as the line above
 litdata      LitData's chunks and StreamingDataLoader, decoded and cropped as the line above
 dali         NVIDIA DALI's pipeline on the CPU: reader, random-crop decoder, resize, flip
+spdl         SPDL's pipeline of threads: FFmpeg decodes, crops, resizes and flips
+resized      as torchvision, of pictures made smaller beforehand, 256 pixels the shorter side: not the same pixels
 
-Then ours, ours without readahead, and torchvision once more with 10 ms added to each open and each read (slowread.c).
+Then the same of smaller files, ours and torchvision's with two policies of augmentation, and ours, ours without
+readahead, and torchvision with 10 ms added to each open and each read (slowread.c).
 
 In every run all are measured, one after the other, each in its own process on the same two cores: two workers,
 a warm-up, then batches for some seconds. Medians over the runs; ratio = ours / peer. The rows per processor second
@@ -21,13 +25,16 @@ divide by the time that all threads and workers computed, which other programs o
 import argparse
 import json
 import os
+import random
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
@@ -39,22 +46,17 @@ PHOTOS, BATCH, SIZE, WORKERS = 2080, 64, 224, 2
 Batches = Iterator[Any]
 
 
-def ours(root: Path, readahead: int = 1) -> Batches:
+def ours(root: Path, readahead: int = 1, prepared: str = "prepared", **augment: Any) -> Batches:
     """Batches of the trainers' own loader, in the order that training would take."""
     from trainers import config
     from trainers.data.sampler import Order
     from trainers.data.splits import open_splits
 
-    data = {"dir": str(root / "prepared"), "workers": WORKERS, "readahead": readahead}
-    settings = {"data": data, "model": {"channels_last": True}}
+    data = {"dir": str(root / prepared), "workers": WORKERS, "readahead": readahead}
+    settings = {"data": data, "model": {"channels_last": True}, "augment": augment}
     train = open_splits(config.build({"epochs": 1, "batch": {"global": BATCH}, **settings}), pin=False).train
     order = Order(len(train.labels), BATCH, 1)
     return train.batches((order.epoch(step), order.slice(step, 0, 1)) for step in range(10**6))
-
-
-def no_readahead(root: Path) -> Batches:
-    """The same, but the threads that decode read, too."""
-    return ours(root, readahead=0)
 
 
 def imagefolder(root: Path) -> Batches:
@@ -65,14 +67,18 @@ def imagefolder(root: Path) -> Batches:
     return repeated(datasets.ImageFolder(str(root / "photos/train"), transforms.Compose(steps)))
 
 
-def torchvision(root: Path) -> Batches:
+def torchvision(root: Path, folder: str = "photos/train", policy: str = "") -> Batches:
     """Torchvision's own decoder and its tensor transforms."""
     from torchvision import datasets
+    from torchvision.transforms import v2
+
+    policies = {"trivial": v2.TrivialAugmentWide(), "rand": v2.RandAugment(2, 6)}
+    change = policies.get(policy, v2.Identity())
 
     def read(path: str) -> Any:
-        return cropped(Path(path).read_bytes())
+        return change(cropped(Path(path).read_bytes()))
 
-    return repeated(datasets.ImageFolder(str(root / "photos/train"), loader=read))
+    return repeated(datasets.ImageFolder(str(root / folder), loader=read))
 
 
 def webdataset(root: Path) -> Batches:
@@ -119,6 +125,38 @@ def dali(root: Path) -> Batches:
         yield made.run()
 
 
+def spdl(root: Path) -> Batches:
+    """SPDL's pipeline: each thread has FFmpeg decode and change a picture; batches are put together at the end."""
+    import spdl.io
+    import torch
+    from spdl.pipeline import PipelineBuilder
+    from torchvision import datasets
+    from torchvision.transforms import RandomResizedCrop
+
+    samples = datasets.ImageFolder(str(root / "photos/train")).samples
+
+    def shuffled() -> Iterator[tuple[str, int]]:
+        while True:
+            yield from random.sample(samples, len(samples))
+
+    def decode(sample: tuple[str, int]) -> Any:
+        packets = spdl.io.demux_image(sample[0])
+        picture = torch.empty(3, packets.height, packets.width, device="meta")
+        top, left, height, width = RandomResizedCrop.get_params(picture, [0.08, 1.0], [3 / 4, 4 / 3])
+        steps = [f"crop={width}:{height}:{left}:{top}", f"scale={SIZE}:{SIZE}:flags=bilinear"]
+        steps += ["hflip"] * (random.random() < 0.5) + ["format=pix_fmts=rgb24"]
+        return spdl.io.decode_packets(packets, filter_desc=",".join(steps)), sample[1]
+
+    def together(found: list[Any]) -> Any:
+        pictures = spdl.io.to_numpy(spdl.io.convert_frames([frames for frames, _ in found]))
+        return torch.from_numpy(pictures), torch.tensor([label for _, label in found])
+
+    made = PipelineBuilder().add_source(shuffled()).pipe(decode, concurrency=WORKERS).aggregate(BATCH)
+    pipeline = made.pipe(together).add_sink(2).build(num_threads=WORKERS)
+    with pipeline.auto_stop():
+        yield from pipeline.get_iterator()
+
+
 def cropped(data: bytes) -> Any:
     """Decode with torchvision and crop with its transforms v2."""
     import torch
@@ -143,35 +181,61 @@ def repeated(dataset: Any) -> Batches:
         yield from loader
 
 
+A3 = {"policy": "rand_increasing", "policy_ops": 2, "policy_magnitude": 6}  # as the recipe resnet50-a3
 CANDIDATES: dict[str, Callable[[Path], Batches]] = {
-    "ours": ours, "imagefolder": imagefolder, "torchvision": torchvision, "webdataset": webdataset,
-    "litdata": litdata, "dali": dali, "no_readahead": no_readahead,
+    "ours": ours, "untouched": partial(ours, prepared="untouched"), "no_readahead": partial(ours, readahead=0),
+    "ours_trivial": partial(ours, policy="trivial"), "ours_a3": partial(ours, **A3),
+    "imagefolder": imagefolder, "torchvision": torchvision, "webdataset": webdataset, "litdata": litdata, "dali": dali,
+    "spdl": spdl, "resized": partial(torchvision, folder="resized/train"),
+    "torchvision_trivial": partial(torchvision, policy="trivial"),
+    "torchvision_rand": partial(torchvision, policy="rand"),
 }  # fmt: skip
 TITLES = {
+    "untouched": "ours, seekable: false", "no_readahead": "ours, readahead 0", "ours": "ours, no policy",
     "imagefolder": "ImageFolder + Pillow DataLoader", "torchvision": "torchvision.io + v2 DataLoader",
-    "webdataset": "webdataset", "litdata": "LitData", "dali": "DALI (CPU)", "no_readahead": "ours, readahead 0",
+    "webdataset": "webdataset", "litdata": "LitData", "dali": "DALI (CPU)", "spdl": "SPDL",
+    "resized": "torchvision.io, pictures resized beforehand",
+    "torchvision_trivial": "torchvision.io + TrivialAugmentWide", "torchvision_rand": "torchvision.io + RandAugment",
 }  # fmt: skip
+
+
+class Case(NamedTuple):
+    """What is measured beside what: the first of the candidates is compared with each of the others."""
+
+    candidates: list[str]
+    quality: int = photos.AVERAGE[1]  # of the photos' JPEGs
+    slow: bool = False
+
+
+PEERS = ["imagefolder", "torchvision", "webdataset", "litdata", "dali", "spdl", "resized"]
 CASES = {
-    "loader": ["ours", "imagefolder", "torchvision", "webdataset", "litdata", "dali"],
-    "loader, 10 ms more per open and read": ["ours", "no_readahead", "torchvision"],
+    "loader": Case(["ours", "untouched", *PEERS]),
+    "loader, smaller files": Case(["ours", "untouched", *PEERS], quality=96),
+    "loader, policy: trivial": Case(["ours_trivial", "ours", "torchvision_trivial"]),
+    "loader, policy of A3": Case(["ours_a3", "ours", "torchvision_rand"]),
+    "loader, 10 ms more per open and read": Case(["ours", "no_readahead", "torchvision"], slow=True),
 }
 
 
-def prepare() -> Path:
-    """Create the photos and each candidate's format of them, once."""
-    root = CACHE / "bench-loader"
+def prepare(quality: int) -> Path:
+    """Create photos of this quality and each candidate's format of them, once."""
+    root = CACHE / f"bench-loader-{quality}"
     if (root / ".complete").exists():
         return root
-    folder = photos.make_folder(root / "photos", PHOTOS, photos.AVERAGE)
+    shutil.rmtree(root, ignore_errors=True)
+    folder = photos.make_folder(root / "photos", PHOTOS, (photos.AVERAGE[0], quality))
     archive = photos.make_zip(root / "photos.zip", folder, deflated=False)
     peers.SHARD_BYTES = 30_000_000  # more files than workers
     peers.with_webdataset(archive, root / "webdataset")
     peers.with_litdata(archive, root / "litdata")
+    photos.resize_folder(folder, root / "resized", 256)
     from trainers.prepare.build import build
     from trainers.prepare.settings import parse
 
     source = {"kind": "path", "path": str(archive)}
-    build(parse({"source": source, "out": str(root / "prepared"), "layout": "imagefolder", "workers": 2}))
+    for name, seekable in (("prepared", True), ("untouched", False)):
+        settings = {"source": source, "out": str(root / name), "layout": "imagefolder", "workers": 2}
+        build(parse({**settings, "seekable": seekable}))
     (root / ".complete").touch()
     return root
 
@@ -203,40 +267,43 @@ def measure(name: str, root: Path, seconds: float) -> tuple[float, float]:
     return count / (time.perf_counter() - begin), count / (computed(os.getpid()) - spent)
 
 
-def slow_reading(root: Path) -> Path:
-    """Compile slowread.c."""
+def slow_reading(root: Path) -> dict[str, str]:
+    """Compile slowread.c; return the environment in which it slows reads below a folder."""
     library = root / "slowread.so"
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, HERE / "slowread.c", "-ldl"], check=True)
-    return library
+    return {"LD_PRELOAD": str(library), "SLOWREAD_BELOW": str(root), "SLOWREAD_MS": "10"}
 
 
-def side_by_side(case: str, options: argparse.Namespace, environment: dict[str, str]) -> list[dict[str, Any]]:
+def side_by_side(name: str, case: Case, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure a case's candidates in turn, as often as asked for; a row for each peer."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES[case]}
+    environment = slow_reading(prepare(case.quality)) if case.slow else {}
+    found: dict[str, list[tuple[float, float]]] = {candidate: [] for candidate in case.candidates}
     for run in range(options.runs):
-        for name, rates in found.items():
-            command = [sys.executable, __file__, str(options.out), "--one", name, "--seconds", str(options.seconds)]
+        for candidate, rates in found.items():
+            command = [sys.executable, __file__, str(options.out), "--one", candidate]
+            command += ["--seconds", str(options.seconds), "--quality", str(case.quality)]
             done = subprocess.run(
                 command, env=os.environ | environment, capture_output=True, text=True, timeout=300, check=False
             )
             line = next((line for line in done.stdout.splitlines() if line.startswith("RESULT ")), None)
             if line is None:
-                sys.exit(f"{name} failed: {done.stdout[-2000:]}{done.stderr[-4000:]}")
+                sys.exit(f"{candidate} failed: {done.stdout[-2000:]}{done.stderr[-4000:]}")
             wall, processor = map(float, line.split()[1:])
             rates.append((wall, processor))
-        told = ", ".join(f"{name} {rates[-1][0]:.0f} ({rates[-1][1]:.0f})" for name, rates in found.items())
-        print(f"{case}: run {run + 1}: {told}", flush=True)
-    names = {0: case} if environment else {0: case, 1: f"{case}, per processor second"}
-    return [row for which, name in names.items() for row in rows(name, found, which)]
+        told = ", ".join(f"{one} {rates[-1][0]:.0f} ({rates[-1][1]:.0f})" for one, rates in found.items())
+        print(f"{name}: run {run + 1}: {told}", flush=True)
+    names = {0: name} if case.slow else {0: name, 1: f"{name}, per processor second"}
+    return [row for which, title in names.items() for row in rows(title, found, which)]
 
 
 def rows(name: str, found: dict[str, list[tuple[float, float]]], which: int) -> list[dict[str, Any]]:
-    """A row for each peer: the first or the second number of each run, in the median."""
+    """A row for each peer of the first candidate: the first or the second number of each run, in the median."""
     middle = {candidate: statistics.median(run[which] for run in runs) for candidate, runs in found.items()}
+    first, *others = middle
     return [
-        {"name": name, "ours": round(middle["ours"], 1), "peer": round(value, 1), "peer_name": TITLES[peer],
-         "unit": "img/s", "ratio": round(middle["ours"] / value, 3), "runs": len(found[peer])}
-        for peer, value in middle.items() if peer != "ours"
+        {"name": name, "ours": round(middle[first], 1), "peer": round(middle[peer], 1), "peer_name": TITLES[peer],
+         "unit": "img/s", "ratio": round(middle[first] / middle[peer], 3), "runs": len(found[peer])}
+        for peer in others
     ]  # fmt: skip
 
 
@@ -246,16 +313,19 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=8)
+    parser.add_argument("--case", choices=list(CASES), action="append", help="measure only these")
     parser.add_argument("--one", choices=list(CANDIDATES), help="measure only this, and print its pictures per second")
+    parser.add_argument("--quality", type=int, default=photos.AVERAGE[1], help="of the photos that --one loads")
     options = parser.parse_args()
-    root = prepare()
     if options.one:
-        print("RESULT", *measure(options.one, root, options.seconds), flush=True)
+        print("RESULT", *measure(options.one, prepare(options.quality), options.seconds), flush=True)
         os._exit(0)  # some leave workers behind, which the exit would wait for
-    slow = {"LD_PRELOAD": str(slow_reading(root)), "SLOWREAD_BELOW": str(root), "SLOWREAD_MS": "10"}
-    found = [side_by_side(case, options, environment) for case, environment in zip(CASES, ({}, slow), strict=True)]
+    chosen = {name: case for name, case in CASES.items() if name in (options.case or CASES)}
+    for case in chosen.values():
+        prepare(case.quality)
+    found = [row for name, case in chosen.items() for row in side_by_side(name, case, options)]
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps([row for case in found for row in case], indent=1) + "\n")
+    options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ ENUMS = {
     "k8s.LabelSelectorRequirement": {"operator": SELECTORS},
     "k8s.TopologySpreadConstraint": {"whenUnsatisfiable": ["DoNotSchedule", "ScheduleAnyway"]},
 }
+# A claim that a pod brings has no other metadata: the API server refuses the rest of ObjectMeta
+CLAIM_METADATA = ("labels", "annotations")
 # Kept beside a $ref; what else the generator adds there (type, additionalProperties) is the referred schema's business.
 BESIDE_REF = ("$ref", "description")
 
@@ -96,6 +98,9 @@ def from_kubernetes(definitions: Schema) -> Schema:
     for name, enums in ENUMS.items():
         for key, values in enums.items():
             found[name]["properties"][key]["enum"] = values
+    whole = found["k8s.ObjectMeta"]
+    kept = {key: whole["properties"][key] for key in CLAIM_METADATA}
+    found["k8s.PersistentVolumeClaimTemplate"]["properties"]["metadata"] = whole | {"properties": kept}
     return found
 
 

@@ -16,215 +16,14 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "resize.h"
 #include "scan.h"
 
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
-
-#define BITS 14                     /* weights of the filter are integers whose sum is 1 << BITS */
-#define KEPT 6                      /* bits below the point between the two passes */
 #define MAX_PIXELS 128000000ull     /* trainers/data/limits.py has the same: no other decoder takes more */
 #define MAX_MEMORY (1l << 30)       /* of the coefficients of a picture in several scans; 6 bytes a pixel as a rule */
 #define MAX_SCANS 500               /* these two as in limits.py */
 #define MAX_WORK 2000000000ull      /* pixels times scans */
 #define MARGIN 4                    /* columns beside the area that smooth chroma upsampling looks at, and some */
-
-typedef struct { /* the filter along one axis: output i is made of count[i] inputs from start[i] on */
-  int *start, *count, most;
-  int end;          /* behind the last input of all outputs: not always the last output's, whose trailing zeros are cut */
-  int16_t *weights; /* `most` for each output, a multiple of 4; zeros after the last */
-  int16_t *spread;  /* the same, each pair of weights four times, as blend_columns_avx2 takes them */
-} Axis;
-
-typedef struct {
-  Axis across, down;
-  uint8_t *ring;   /* the last `down.most` rows read */
-  int16_t *mid;    /* one row after the vertical pass */
-  const uint8_t **rows;
-  size_t stride;
-} Work;
-
-static void *zeroed(size_t count, size_t size) { return calloc(count + 16, size); }
-
-/* The filter's height at a distance: a triangle, or Keys's cubic convolution with a = -1/2 (IEEE ASSP 29(6), 1981). */
-static double height_at(double x, int cubic) {
-  if (x < 0) x = -x;
-  if (!cubic) return x < 1 ? 1 - x : 0;
-  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
-  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
-}
-
-static int make_axis(Axis *axis, double origin, double extent, int low, int high, int cubic, int size) {
-  double scale = extent / size, unit = scale > 1 ? scale : 1, support = unit * (1 + cubic);
-  axis->most = ((int)(2 * support) + 5) & ~3;
-  axis->start = zeroed(size, sizeof(int));
-  axis->count = zeroed(size, sizeof(int));
-  axis->weights = zeroed((size_t)size * axis->most, sizeof(int16_t));
-  axis->spread = zeroed((size_t)size * axis->most, 4 * sizeof(int16_t));
-  double *exact = zeroed(axis->most, sizeof(double));
-  int ok = axis->start && axis->count && axis->weights && axis->spread && exact;
-  axis->end = 0;
-  for (int i = 0; ok && i < size; i++) {
-    double centre = origin + (i + 0.5) * scale, total = 0, largest = 0;
-    int first = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5), best = 0, rest = 1 << BITS;
-    int16_t *weights = axis->weights + (size_t)i * axis->most;
-    if (first < low) first = low;
-    if (first > high - 1) first = high - 1;
-    if (end > high) end = high;
-    int count = end > first ? end - first : 1;
-    for (int k = 0; k < count; k++) {
-      exact[k] = height_at((first + k + 0.5 - centre) / unit, cubic);
-      total += exact[k];
-      if (exact[k] > largest) largest = exact[k];
-    }
-    if (total <= 0 || largest > 1.5 * total) { /* only ends of the filter lie inside, whose sum may be near 0 */
-      double at = centre - first;
-      memset(exact, 0, count * sizeof *exact);
-      exact[at <= 0 ? 0 : at >= count ? count - 1 : (int)at] = total = 1;
-    }
-    for (int k = 0; k < count; k++) {
-      double weight = exact[k] / total * (1 << BITS);
-      weights[k] = (int16_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
-      rest -= weights[k];
-      if (weights[k] > weights[best]) best = k;
-    }
-    weights[best] = (int16_t)(weights[best] + rest); /* a plain area stays exactly as it is */
-    while (count > 1 && !weights[count - 1]) count--;
-    axis->start[i] = first;
-    axis->count[i] = count;
-    if (first + count > axis->end) axis->end = first + count;
-    for (int k = 0; k < axis->most; k += 2)
-      for (int copy = 0; copy < 4; copy++)
-        memcpy(axis->spread + ((size_t)i * axis->most + k) * 4 + copy * 2, weights + k, 2 * sizeof *weights);
-  }
-  free(exact);
-  return ok;
-}
-
-/* mid = the rows, weighted: `count` rows, `bytes` of each */
-static void blend_rows_plain(const uint8_t **rows, const int16_t *weights, int count, int16_t *mid, size_t bytes) {
-  for (size_t i = 0; i < bytes; i++) {
-    int32_t sum = 1 << (BITS - KEPT - 1);
-    for (int k = 0; k < count; k++) sum += weights[k] * rows[k][i];
-    mid[i] = (int16_t)(sum >> (BITS - KEPT));
-  }
-}
-
-/* out = one row of `width` pixels, from mid, whose first pixel is column `first` */
-static void blend_columns_plain(const Axis *axis, const int16_t *mid, int first, int width, uint8_t *out) {
-  for (int x = 0; x < width; x++) {
-    const int16_t *weights = axis->weights + (size_t)x * axis->most, *pixel = mid + (axis->start[x] - first) * 3;
-    for (int c = 0; c < 3; c++) {
-      int32_t sum = 1 << (BITS + KEPT - 1);
-      for (int k = 0; k < axis->count[x]; k++) sum += weights[k] * pixel[k * 3 + c];
-      sum >>= BITS + KEPT;
-      *out++ = (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
-    }
-  }
-}
-
-#ifdef __x86_64__
-/* The same sums, 32 bytes of two rows at a time. Rows and mid are padded. */
-__attribute__((target("avx2")))
-static void blend_rows_avx2(const uint8_t **rows, const int16_t *weights, int count, int16_t *mid, size_t bytes) {
-  const __m256i zero = _mm256_setzero_si256(), half = _mm256_set1_epi32(1 << (BITS - KEPT - 1));
-  for (size_t i = 0; i < bytes; i += 32) {
-    __m256i sum[4] = {half, half, half, half};
-    for (int k = 0; k < count; k += 2) {
-      int32_t pair;
-      memcpy(&pair, weights + k, sizeof pair);
-      __m256i w = _mm256_set1_epi32(pair), a = _mm256_loadu_si256((const __m256i *)(rows[k] + i));
-      __m256i b = _mm256_loadu_si256((const __m256i *)(rows[k + 1] + i));
-      __m256i low = _mm256_unpacklo_epi8(a, b), high = _mm256_unpackhi_epi8(a, b);
-      sum[0] = _mm256_add_epi32(sum[0], _mm256_madd_epi16(_mm256_unpacklo_epi8(low, zero), w));
-      sum[1] = _mm256_add_epi32(sum[1], _mm256_madd_epi16(_mm256_unpackhi_epi8(low, zero), w));
-      sum[2] = _mm256_add_epi32(sum[2], _mm256_madd_epi16(_mm256_unpacklo_epi8(high, zero), w));
-      sum[3] = _mm256_add_epi32(sum[3], _mm256_madd_epi16(_mm256_unpackhi_epi8(high, zero), w));
-    }
-    for (int k = 0; k < 4; k++) sum[k] = _mm256_srai_epi32(sum[k], BITS - KEPT);
-    __m256i even = _mm256_packs_epi32(sum[0], sum[1]), odd = _mm256_packs_epi32(sum[2], sum[3]);
-    _mm256_storeu_si256((__m256i *)(mid + i), _mm256_permute2x128_si256(even, odd, 0x20));
-    _mm256_storeu_si256((__m256i *)(mid + i + 16), _mm256_permute2x128_si256(even, odd, 0x31));
-  }
-}
-
-/* The same sums, four pixels of mid at a time: each half of a register holds two, brought channel beside channel. */
-__attribute__((target("avx2")))
-static void blend_columns_avx2(const Axis *axis, const int16_t *mid, int first, int width, uint8_t *out) {
-  const __m256i order = _mm256_broadcastsi128_si256(
-      _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1));
-  const __m128i half = _mm_set1_epi32(1 << (BITS + KEPT - 1));
-  for (int x = 0; x < width; x++, out += 3) {
-    const int16_t *weights = axis->spread + (size_t)x * axis->most * 4, *pixel = mid + (axis->start[x] - first) * 3;
-    __m256i sums = _mm256_setzero_si256();
-    for (int k = 0; k < axis->count[x]; k += 4, pixel += 12, weights += 16) {
-      __m256i four = _mm256_loadu2_m128i((const __m128i *)(pixel + 6), (const __m128i *)pixel);
-      __m256i w = _mm256_loadu_si256((const __m256i *)weights);
-      sums = _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_shuffle_epi8(four, order), w));
-    }
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    sum = _mm_srai_epi32(_mm_add_epi32(sum, half), BITS + KEPT);
-    sum = _mm_packs_epi32(sum, sum);
-    int32_t rgb = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
-    memcpy(out, &rgb, x < width - 1 ? 4 : 3); /* the next pixel overwrites the fourth byte */
-  }
-}
-#endif
-
-static int plain; /* set by tests: leave out what only some machines have */
-void trainyard_plain(int yes) { plain = yes; }
-
-static void blend(const Work *work, int y, int left, int width, size_t bytes, uint8_t *out) {
-  const int16_t *weights = work->down.weights + (size_t)y * work->down.most;
-  int count = work->down.count[y];
-#ifdef __x86_64__
-  if (!plain && __builtin_cpu_supports("avx2")) {
-    blend_rows_avx2(work->rows, weights, count, work->mid, bytes);
-    blend_columns_avx2(&work->across, work->mid, left, width, out);
-    return;
-  }
-#endif
-  blend_rows_plain(work->rows, weights, count, work->mid, bytes);
-  blend_columns_plain(&work->across, work->mid, left, width, out);
-}
-
-static int make_axes(Work *work, const double *box, const int *bounds, int cubic, int denominator, int columns,
-                     int rows, int size_y, int size_x) {
-  int low_x = bounds[0] / denominator, low_y = bounds[1] / denominator;
-  int high_x = (bounds[2] + denominator - 1) / denominator, high_y = (bounds[3] + denominator - 1) / denominator;
-  if (high_x > columns) high_x = columns;
-  if (high_y > rows) high_y = rows;
-  if (low_x < 0 || low_y < 0 || low_x >= high_x || low_y >= high_y) return 0;
-  return make_axis(&work->across, box[0] / denominator, box[2] / denominator, low_x, high_x, cubic, size_x) &&
-         make_axis(&work->down, box[1] / denominator, box[3] / denominator, low_y, high_y, cubic, size_y);
-}
-
-static int allot(Work *work, size_t columns) {
-  work->stride = columns * 3 + 64;
-  work->ring = zeroed(work->stride * work->down.most, 1);
-  work->mid = zeroed(work->stride, sizeof(int16_t));
-  work->rows = zeroed(work->down.most, sizeof(*work->rows));
-  return work->ring && work->mid && work->rows;
-}
-
-static uint8_t *ring_row(const Work *work, int row) { return work->ring + work->stride * (row % work->down.most); }
-
-/* One row of the result; the rows it is made of are in the ring, whose first pixel is column `first`. */
-static void finish_row(Work *work, int y, int first, int size_x, uint8_t *out) {
-  const Axis *down = &work->down, *across = &work->across;
-  int left = across->start[0];
-  for (int k = 0; k < down->most; k++)
-    work->rows[k] = ring_row(work, down->start[y] + (k < down->count[y] ? k : 0)) + (left - first) * 3;
-  size_t bytes = (size_t)(across->end - left) * 3;
-  blend(work, y, left, size_x, bytes, out + (size_t)y * size_x * 3);
-}
-
-static void discard(Work *work) {
-  void *all[] = {work->across.start, work->across.count, work->across.weights, work->across.spread, work->down.start,
-                 work->down.count, work->down.weights, work->down.spread, work->ring, work->mid, work->rows};
-  for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-}
 
 typedef struct {
   struct jpeg_decompress_struct jpeg;
@@ -268,7 +67,7 @@ static void begin(Decoder *decoder, const uint8_t *data, size_t bytes) {
 
 static int leave(Decoder *decoder, int code) {
   jpeg_destroy_decompress(&decoder->jpeg);
-  discard(&decoder->work);
+  resize_discard(&decoder->work);
   scan_close(&decoder->scan);
   free(decoder);
   return code;
@@ -320,15 +119,15 @@ static void columns_of(const Work *work, int columns, int *left, int *right) {
 static void resize(Decoder *decoder, int left, int top, int size_y, int size_x, uint8_t *out) {
   j_decompress_ptr jpeg = &decoder->jpeg;
   Work *work = &decoder->work;
-  if (!allot(work, jpeg->output_width)) give_up((j_common_ptr)jpeg);
+  if (!resize_allot(work, jpeg->output_width)) give_up((j_common_ptr)jpeg);
   int row = work->down.start[0];
   if (row > top) jpeg_skip_scanlines(jpeg, row - top);
   for (int y = 0; y < size_y; y++) {
     for (; row < work->down.start[y] + work->down.count[y]; row++) {
-      JSAMPROW line = ring_row(work, row);
+      JSAMPROW line = resize_ring(work, row);
       if (jpeg_read_scanlines(jpeg, &line, 1) != 1) give_up((j_common_ptr)jpeg);
     }
-    finish_row(work, y, left, size_x, out);
+    resize_row(work, y, left, size_x, out);
   }
 }
 
@@ -338,7 +137,7 @@ static void decode(Decoder *decoder, const double *box, const int *bounds, int c
   j_decompress_ptr jpeg = &decoder->jpeg;
   int denominator = denominator_of(box, size_y, size_x), first, end;
   start(jpeg, denominator);
-  if (!make_axes(&decoder->work, box, bounds, cubic, denominator, jpeg->output_width, jpeg->output_height, size_y,
+  if (!resize_axes(&decoder->work, box, bounds, cubic, denominator, jpeg->output_width, jpeg->output_height, size_y,
                  size_x))
     give_up((j_common_ptr)jpeg);
   columns_of(&decoder->work, jpeg->output_width, &first, &end);
@@ -387,7 +186,7 @@ static void decode_window(Decoder *decoder, const uint8_t *data, size_t bytes, c
   Scan *scan = &decoder->scan;
   int denominator = denominator_of(box, size_y, size_x), corner[2];
   if (scan_open(scan, data, bytes) ||
-      !make_axes(&decoder->work, box, bounds, cubic, denominator, scaled(scan->width, denominator),
+      !resize_axes(&decoder->work, box, bounds, cubic, denominator, scaled(scan->width, denominator),
                  scaled(scan->height, denominator), size_y, size_x))
     longjmp(decoder->back, 1);
   choose_mcus(decoder, denominator, corner);
@@ -422,18 +221,4 @@ int trainyard_cut(const uint8_t *data, size_t bytes, const double *box, const in
   begin(decoder, data, bytes);
   decode(decoder, box, bounds, cubic, size_y, size_x, out);
   return leave(decoder, 0);
-}
-
-/* The same from decoded RGB pixels, `height` rows of `width`. */
-int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
-                     int size_y, int size_x, uint8_t *out) {
-  Work work = {0};
-  int ok = make_axes(&work, box, bounds, cubic, 1, width, height, size_y, size_x) && allot(&work, width);
-  for (int y = 0, row = ok ? work.down.start[0] : 0; ok && y < size_y; y++) {
-    for (; row < work.down.start[y] + work.down.count[y]; row++)
-      memcpy(ring_row(&work, row), pixels + (size_t)row * width * 3, (size_t)width * 3);
-    finish_row(&work, y, 0, size_x, out);
-  }
-  discard(&work);
-  return !ok;
 }

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LOOK 10           /* bits of a code that one look-up takes; longer ones are found bit by bit */
+#define LOOK 11           /* bits of a code that one look-up takes; longer ones are found bit by bit */
 #define MOST_BLOCKS 10    /* of an MCU (ITU-T T.81, B.2.3) */
 
 typedef struct { /* a Huffman table (T.81, C and F.2.2.3); see `take_table` for the entries of `fast` */

@@ -119,8 +119,6 @@ def _is_users(error: OSError) -> bool:
 def _as_before(config: Config) -> Config:
     """Keep what a prepared folder decided about seekable pictures: their pixels are the same with and without."""
     if not manifests.exists(config.out):
-        if config.seekable and not rewriting.rewriter():
-            say("pictures are not made seekable: the decoder in C is not in this installation")
         return config
     before = "seekable" in manifests.load(config.out).settings
     if before != config.seekable:
@@ -213,6 +211,8 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
             config.out, archive, plan.key, config.decode, config.reencode,
             seekable="seekable" in meaning(config), leave_out=config.undecodable == "leave_out",
         )  # fmt: skip
+        if config.seekable and not job.seekable:
+            say("pictures are not made seekable: the decoder in C is not in this installation")
         directory_done = time.monotonic()
         _make_shards(job, plan, config.workers, options, meters)
         shards_done = time.monotonic()

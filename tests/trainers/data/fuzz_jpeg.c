@@ -8,6 +8,9 @@
 #include <time.h>
 
 #define MOST_BYTES (4u << 20)
+void trainyard_vectors(int bits);
+int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
+                     int size_y, int size_x, uint8_t *out);
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room);
 
 static uint64_t state;
@@ -110,7 +113,7 @@ static void fuzz_resize(void) {
   uint8_t *pixels = malloc(bytes), *out = malloc((size_t)tall * wide * 3);
   memset(pixels, draw(256), bytes);
   for (int n = 0; n < 64; n++) pixels[draw(bytes)] = draw(256);
-  trainyard_plain(draw(2));
+  trainyard_vectors(256 * (int)draw(3));
   resized += !trainyard_resize(pixels, size[0], size[1], box, bounds, draw(2), tall, wide, out);
   free(out);
   free(pixels);
@@ -137,7 +140,7 @@ static void fuzz_jpeg(const char *path) {
   size_t pixels = (size_t)tall * wide * 3, room = draw(8) ? 2 * bytes : draw(2000);
   uint8_t *out = malloc(pixels), *other = malloc(pixels), *written = malloc(room ? room : 1);
   int cubic = draw(2);
-  trainyard_plain(draw(2));
+  trainyard_vectors(256 * (int)draw(3));
   int failed = trainyard_cut(data, bytes, box, bounds, cubic, tall, wide, out);
   good += !failed;
   trainyard_ways(LIBJPEG); /* what reads segments gives what libjpeg gives, of damaged files, too */

@@ -47,7 +47,7 @@ spec:
             - name: FILEBROWSER_WRITABLE
               value: {{ .Values.writable | quote }}
             {{- with .Values.passwordEnv }}
-            - name: {{ . }}
+            - name: {{ . | quote }}
               valueFrom:
                 secretKeyRef:
                   name: {{ $secret | quote }}
