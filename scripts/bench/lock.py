@@ -2,11 +2,11 @@
 
 python scripts/bench/lock.py [--data DIR] [--threads 1 2 8 64]      (after `scripts/bench/run loader` has made the photos)
 
-The library's calls (decoding, augmenting), reads and checksums work without the lock. Here each of them sleeps instead,
-for as long as it takes with one thread, so that 64 threads run as on 64 cores, and only Python computes. From that:
-
-held       processor time of Python per sample, over all of the loader's threads, with one decoding thread: us
-rates      samples a second with 1, 2, ... decoding threads, and the share of that many times one thread's
+The library's calls (decoding, augmenting), reads and checksums work without the lock. Where they are replaced by
+nothing, what is left of a sample's processor time is Python's, which holds it. Where they sleep for as long as they
+take, 64 threads run as on 64 cores, but for the processor time of Python and of the kernel, which wakes them: a lower
+bound of what so many cores give. Per case: both times in us, the lock's part of them, and samples a second with 1, 2,
+... decoding threads, with the share of that many times one thread's.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from trainers.shards import reader  # noqa: E402
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
 BATCH = 256
+_read = reader._read_exactly
 A3 = {"policy": "rand_increasing", "policy_magnitude": 6, "interpolation": "bicubic"}
 CASES: dict[str, tuple[dict[str, Any], int]] = {
     "none": ({}, 224), "trivial": ({"policy": "trivial"}, 224), "rand": ({"policy": "rand"}, 224),
@@ -71,7 +72,8 @@ def asleep(seconds: float, result: Any) -> Callable[..., Any]:
     wait, micro = ctypes.CDLL(None).usleep, int(seconds * 1e6)
 
     def waits(*_: object) -> Any:
-        wait(micro)
+        if micro > 0:
+            wait(micro)
         return result
 
     return waits
@@ -80,10 +82,11 @@ def asleep(seconds: float, result: Any) -> Callable[..., Any]:
 def replace_what_is_free(reading: float, making: float) -> None:
     """Let reads and the library's calls sleep for this long; headers are still read, under the lock."""
     real = native.library()
-    library = SimpleNamespace(trainyard_version=real.trainyard_version, trainyard_size=real.trainyard_size, trainyard_make=asleep(making, 0))
+    kept = {name: getattr(real, name) for name in ("trainyard_version", "trainyard_size")}
+    library = SimpleNamespace(**kept, trainyard_make=asleep(making, 0))
     decode._library = lambda: library
     content: dict[tuple[int, int, int], bytes] = {}
-    read, wait = reader._read_exactly, asleep(reading, None)
+    read, wait = _read, asleep(reading, None)
 
     def remembered(descriptor: int, size: int, offset: int) -> bytes:
         key = descriptor, size, offset
@@ -96,19 +99,25 @@ def replace_what_is_free(reading: float, making: float) -> None:
     reader.zlib = SimpleNamespace(crc32=lambda _: 0)
 
 
-def rate(found: Loader, seconds: float) -> tuple[float, float]:
-    """Samples a second, and processor seconds of a sample."""
+def replaced(data: Path, case: str, workers: int) -> Loader:
+    """The loader after `replace_what_is_free`."""
+    found = loader(data, case, workers)
     found.read.__self__._checksums[:] = 0  # what the replaced function gives
+    return found
+
+
+def rate(found: Loader, seconds: float) -> float:
+    """Samples a second."""
     order = Order(len(found.labels), BATCH, 1)
     batches = found.batches((order.epoch(step), order.slice(step, 0, 1)) for step in range(10**6))
     for _ in range(10):
         next(batches)
-    begin, spent, count = time.perf_counter(), time.process_time(), 0
+    begin, count = time.perf_counter(), 0
     while time.perf_counter() - begin < seconds or count < 20 * BATCH:
         count += len(next(batches).ids)
-    passed, computed = time.perf_counter() - begin, time.process_time() - spent
+    passed = time.perf_counter() - begin
     batches.close()
-    return count / passed, computed / count
+    return count / passed
 
 
 def main() -> None:
@@ -120,14 +129,14 @@ def main() -> None:
     options = parser.parse_args()
     times = {case: seconds_of_a_sample(loader(options.data, case, 1)) for case in CASES}
     for case, (reading, making) in times.items():
-        replace_what_is_free(reading, making)
-        found = [rate(loader(options.data, case, count), options.seconds) for count in options.threads]
-        first = found[0][0] / options.threads[0]
-        told = ", ".join(
-            f"{count}: {wall:,.0f} ({wall / first / count:.0%})"
-            for count, (wall, _) in zip(options.threads, found, strict=True)
-        )
-        print(f"{case}: reading {reading * 1e6:.0f} us, making {making * 1e6:.0f} us; held {found[0][1] * 1e6:.0f} us; {told}")
+        replace_what_is_free(0, 0)
+        held = seconds_of_a_sample(replaced(options.data, case, 1))
+        replace_what_is_free(reading - held[0], making - held[1])
+        rates = [rate(replaced(options.data, case, count), options.seconds) for count in options.threads]
+        first = rates[0] / options.threads[0]
+        told = [f"{n}: {each:,.0f} ({each / first / n:.0%})" for n, each in zip(options.threads, rates, strict=True)]
+        parts = (f"{whole * 1e6:.0f} ({part * 1e6:.0f})" for whole, part in zip((reading, making), held, strict=True))
+        print(f"{case}: read {next(parts)}, made {next(parts)} us; threads {', '.join(told)}", flush=True)
 
 
 if __name__ == "__main__":
