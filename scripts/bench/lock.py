@@ -1,6 +1,6 @@
 """What holds the interpreter's lock in a sample's path, and what that leaves of many cores; needs only two.
 
-python scripts/bench/lock.py [--data DIR] [--threads 1 2 8 64]      (after `scripts/bench/run loader` has made the photos)
+python scripts/bench/lock.py [--data DIR] [--threads 1 2 8 64]      (after `scripts/bench/run loader` has run)
 
 The library's calls (decoding, augmenting), reads and checksums work without the lock. Where they are replaced by
 nothing, what is left of a sample's processor time is Python's, which holds it. Where they sleep for as long as they
@@ -123,7 +123,7 @@ def rate(found: Loader, seconds: float) -> float:
 def main() -> None:
     """Print a line for each case."""
     parser = argparse.ArgumentParser(description="What the interpreter's lock leaves of many cores.")
-    parser.add_argument("--data", type=Path, default=CACHE / "bench-loader" / "prepared")
+    parser.add_argument("--data", type=Path, default=CACHE / "bench-loader-99" / "prepared")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 8, 16, 64])
     parser.add_argument("--seconds", type=float, default=4)
     options = parser.parse_args()

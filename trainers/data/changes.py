@@ -23,10 +23,10 @@ _RELATIVE = {"Brightness", "Color", "Contrast", "Sharpness"}  # their strength i
 
 
 class Steps(NamedTuple):
-    """Changes for `trainyard_change`: their numbers (doubles), how many they are, and the colour that fills."""
+    """Changes for `trainyard_change`: their numbers (doubles), how many are taken, and the colour that fills."""
 
     numbers: bytes
-    count: int
+    taken: int
     colour: bytes
 
 
@@ -69,7 +69,7 @@ def _row(change: Change, height: int, width: int, fills: bool) -> list[float]:
 def matrix(change: Change, height: int, width: int) -> tuple[float, ...]:
     """From where a turned, sheared or shifted pixel comes: (a, b, c, d, e, f) for (a x + b y + c, d x + e y + f).
 
-    Both places are counted from the picture's centre. Shearing keeps the upper left corner, as in torchvision's policies.
+    Both places are counted from the picture's centre. Shearing keeps the upper left corner, as torchvision does.
     """
     name, value = change
     if name == "Rotate":

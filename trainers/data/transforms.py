@@ -29,10 +29,8 @@ class Make(Protocol):
         """`content`: what a dataset holds of the sample; `draw`: the key of its augmentation."""
 
 
-
 def training(config: Config, decoder: Decoder) -> Make:
     """Makes training pictures."""
-
     numbers, colour = RandomNumbers(config.seed), colour_of(config.data.mean)
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
@@ -91,26 +89,26 @@ def training_picture(  # noqa: PLR0917
     What the library decodes and changes at once is written to `out`.
     """
     how, (height, width) = augment.interpolation, source.shape[1:]
-    area, at = (0, 0, height, width), (0, 0)
+    area, top, left = (0, 0, height, width), 0, 0
     if augment.crop == "random_resized":
         area = random_area(height, width, augment.scale, augment.ratio, generator.random)
     elif augment.crop == "pad":
-        at = tuple(int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
+        top, left = (int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
     wanted = plan(augment, generator, size, size, colour)
     if not isinstance(source, Encoded):
         picture = cut(source, area, size, size, how)
-        return changed(padded(picture, augment.pad, at) if augment.crop == "pad" else picture, wanted)
+        return changed(shifted(picture, augment.pad, top, left) if augment.crop == "pad" else picture, wanted)
     if augment.crop != "pad":
         return source.cut(area, size, size, how, wanted=steps(wanted, size, size), out=out)
-    pixels = padded(source.cut(area, size, size, how), augment.pad, at).permute(1, 2, 0).contiguous()
+    pixels = shifted(source.cut(area, size, size, how), augment.pad, top, left).permute(1, 2, 0).contiguous()
     change(pixels, steps(wanted, size, size))
     return pixels.permute(2, 0, 1)
 
 
-def padded(picture: Tensor, pad: int, at: tuple[int, ...]) -> Tensor:
-    """The picture with black pixels around it, of which its own size is cut out from `at` (top, left) on."""
+def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
+    """Put black pixels around a picture, then cut its own size out of that."""
     height, width = picture.shape[1:]
-    return functional.pad(picture, [pad] * 4)[:, at[0] : at[0] + height, at[1] : at[1] + width]
+    return functional.pad(picture, [pad] * 4)[:, top : top + height, left : left + width]
 
 
 def random_area(
@@ -157,10 +155,8 @@ def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") 
     return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
 
 
-def centre(
-    picture: Picture, size: int, shorter: int, how: Filter = "bilinear", out: Tensor | None = None
-) -> Tensor:
-    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre; the library writes to `out`."""
+def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", out: Tensor | None = None) -> Tensor:
+    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre, to `out` if in C."""
     height, width = picture.shape[1:]
     scale = shorter / min(height, width)
     tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))

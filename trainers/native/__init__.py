@@ -1,10 +1,11 @@
-"""The decoder and the augmentation in C, where they were built: beside this file in a wheel, in the cache for a checkout."""
+"""Decoding and augmentation in C, where they were built: beside this file in a wheel, in the cache for a checkout."""
 
 import ctypes
 import functools
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 Box = ctypes.c_double * 4  # left, top, width, height
@@ -46,7 +47,7 @@ def library() -> ctypes.CDLL | None:
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
     size = ctypes.c_size_t
-    changes = [data, number, data]  # steps, how many, the colour that fills
+    changes: list[Any] = [data, number, data]  # steps, how many, the colour that fills
     loaded.trainyard_make.argtypes = [data, size, box, bounds, *[number] * 3, *changes, number, ctypes.c_void_p]
     loaded.trainyard_change.argtypes = [ctypes.c_void_p, number, number, *changes]
     loaded.trainyard_rewrite.argtypes = [ctypes.c_void_p, size, number, ctypes.c_void_p, ctypes.POINTER(size)]

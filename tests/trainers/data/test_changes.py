@@ -110,7 +110,8 @@ def test_a_flip_and_a_rectangle_are_exact() -> None:
 def test_whole_pixels_and_right_angles_are_exact() -> None:
     for picture in pictures(40, seed=9):
         height, width = picture.shape[1:]
-        for degrees, turns in ((0.0, 0), (180.0, 2), (-180.0, 2), *(((90.0, 1), (-90.0, 3)) if height == width else ())):
+        turned = {0.0: 0, 180.0: 2, -180.0: 2, **({90.0: 1, -90.0: 3} if height == width else {})}
+        for degrees, turns in turned.items():
             expected = torch.rot90(picture, turns, (1, 2))
             assert torch.equal(changed(picture, plan(Change("Rotate", degrees))), expected), degrees
         for shift in (0, 1, width // 2, width):

@@ -58,7 +58,8 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, 
 @pytest.mark.parametrize("last", [True, False])
 def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: bool) -> None:
     over = {"augment.policy": "trivial", "augment.erase": 0.5, "model.channels_last": last}
-    for loader in (lambda splits: (splits.train, splits.val))(open_splits(settings(data, **over), pin=False)):
+    splits = open_splits(settings(data, **over), pin=False)
+    for loader in (splits.train, splits.val):
         placed: list[tuple[int, bool]] = []
 
         def make(content: Any, sample: int, draw: int, out: torch.Tensor, real: Any = loader.make) -> torch.Tensor:
