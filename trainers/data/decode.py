@@ -26,6 +26,7 @@ from torch import Tensor
 
 from trainers import native
 from trainers.data import limits
+from trainers.data.changes import NOTHING, Steps, change
 from trainers.exits import UserError
 
 log = logging.getLogger("trainers")
@@ -41,6 +42,7 @@ warnings.filterwarnings("ignore", message="The image decoding and encoding capab
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at half of what is refused
 
 
+_Three = ctypes.c_int * 3
 UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises
 KEPT_PIXELS = 4_000_000  # a picture that was decoded whole is kept for the next area if it is no larger
 
@@ -51,42 +53,57 @@ class Encoded:
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
         self._pixels = pixels
-        size = (ctypes.c_int * 3)()
+        size = _Three()
         self._native = pixels is None and not _library().trainyard_size(data, len(data), size)
         height, width = size[:2] if self._native else _size(data) if pixels is None else pixels.shape[1:]
         self._held = int(height) * int(width) if size[2] or not self._native else 0
         self.shape = (3, int(height), int(width))
 
-    def cut(self, area: Area, height: int, width: int, how: Filter = "bilinear", within: bool = True) -> Tensor:
-        """The area, resized with antialiasing to uint8 (3, height, width), in channels_last order.
+    def cut(  # noqa: PLR0917
+        self,
+        area: Area,
+        height: int,
+        width: int,
+        how: Filter = "bilinear",
+        within: bool = True,
+        wanted: Steps = NOTHING,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """The area, resized with antialiasing to uint8 (3, height, width), then changed.
 
-        With `within`, pixels outside the area do not count, as if it had been cut out first.
+        With `within`, pixels outside the area do not count, as if it had been cut out first. The result is written to
+        `out`, which must be contiguous or in channels_last order, else to a new tensor in channels_last order.
         """
-        out = torch.empty((height, width, 3), dtype=torch.uint8)
+        if out is None:
+            out = torch.empty((height, width, 3), dtype=torch.uint8).permute(2, 0, 1)
         top, left, tall, wide = area
-        box = (ctypes.c_double * 4)(left, top, wide, tall)
-        bounds = (ctypes.c_int * 4)(0, 0, self.shape[2], self.shape[1])
+        box, bounds = native.Box(left, top, wide, tall), native.Bounds(0, 0, self.shape[2], self.shape[1])
         if within:
-            bounds[:] = [int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1)]
-        rest = (box, bounds, how == "bicubic", height, width, out.data_ptr())
-        if self._native and not self._decoded_by_library(rest):
+            bounds = native.Bounds(int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1))
+        rest = (box, bounds, how == "bicubic", height, width)
+        if self._native and not self._decoded_by_library(rest, wanted, out):
             # The whole picture is decoded instead
             self._native, self._held = False, self.shape[1] * self.shape[2]
         if not self._native:
             with nullcontext() if self._pixels is not None else limits.pixels.taking(self._held):
                 pixels = _whole(self._data) if self._pixels is None else self._pixels
-                self._resize(pixels, area, rest)
+                out.copy_(self._resized(pixels, area, rest, wanted))
                 self._pixels = pixels if pixels[0].numel() <= KEPT_PIXELS else self._pixels
-        return out.permute(2, 0, 1)
+        return out
 
-    def _decoded_by_library(self, rest: tuple[Any, ...]) -> bool:
-        with limits.pixels.taking(self._held):
-            return not _library().trainyard_cut(self._data, len(self._data), *rest)
+    def _decoded_by_library(self, rest: tuple[Any, ...], wanted: Steps, out: Tensor) -> bool:
+        planar = out.is_contiguous()
+        assert planar or out.permute(1, 2, 0).is_contiguous(), "the library writes to no other order"
+        make = _library().trainyard_make
+        with limits.pixels.taking(self._held) if self._held else nullcontext():
+            return not make(self._data, len(self._data), *rest, *wanted, planar, out.data_ptr())
 
-    def _resize(self, pixels: Tensor, area: Area, rest: tuple[Any, ...]) -> None:
-        flat = pixels.permute(1, 2, 0).contiguous()
-        if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest):
+    def _resized(self, pixels: Tensor, area: Area, rest: tuple[Any, ...], wanted: Steps) -> Tensor:
+        flat, out = pixels.permute(1, 2, 0).contiguous(), torch.empty((*rest[3:], 3), dtype=torch.uint8)
+        if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest, out.data_ptr()):
             raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {rest[3]} x {rest[4]}")
+        change(out, wanted)
+        return out.permute(2, 0, 1)
 
 
 Picture = Encoded | Tensor
@@ -94,7 +111,7 @@ Picture = Encoded | Tensor
 
 @dataclass(frozen=True)
 class Decoder:
-    """A way of decoding; two processes whose `description` is the same get the same pixels."""
+    """A way of decoding and of changing; two processes whose `description` is the same get the same pixels."""
 
     name: str
     description: str
@@ -112,12 +129,13 @@ def choose(name: str) -> Decoder:
     if name == "auto":
         name = "native" if native.library() else "torchvision" if decode_image else "pillow"
     pillow = f"Pillow {PIL.__version__}"
+    policies = f"augmented by torchvision {importlib.metadata.version('torchvision')}"
     if name == "pillow":
-        return Decoder(name, pillow, _open_with_pillow)
+        return Decoder(name, f"{pillow}, {policies}", _open_with_pillow)
     if name == "torchvision":
         if decode_image is None:
             raise UserError("data.decoder = 'torchvision': torchvision.io is not here; use auto or pillow")
-        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}", _open_whole)
+        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}, {policies}", _open_whole)
     if native.library() is None:
         raise UserError(
             "data.decoder = 'native': it was not built into this installation (that takes gcc and libjpeg-turbo's "
@@ -125,7 +143,8 @@ def choose(name: str) -> Decoder:
         )
     version = _library().trainyard_version().decode()
     source = hashlib.sha256(native.sources()).hexdigest()[:8]
-    return Decoder(name, f"native {source} on {version}, then torchvision {_torchvision()}, then {pillow}", Encoded)
+    whole = f"then torchvision {_torchvision()}, then {pillow}"
+    return Decoder(name, f"native {source} on {version}, {whole}, augmented by native {source}", Encoded)
 
 
 def agree(gather: Callable[[Any], list[Any]], description: str) -> None:

@@ -1,7 +1,8 @@
 """Batches, prepared ahead by threads of this process.
 
-Reading, decoding and resizing release Python's lock. So threads scale, without the copies, start-up time and shared
-memory that worker processes need. Separate threads read, further ahead than decoding: slow storage gets many requests
+Reading, decoding, resizing and augmenting release Python's lock, and each picture is written to its place in the batch,
+which lies in pinned memory for a GPU. So threads scale, without the copies, start-up time and shared memory that worker
+processes need. Separate threads read, further ahead than decoding: slow storage gets many requests
 early. Batches come in the order of the jobs, whichever thread finishes first.
 """
 
@@ -42,6 +43,7 @@ class Job:
     content: list[Any]
     reading: list[Future[None]]
     pictures: Tensor
+    labels: Tensor
     making: list[Future[None]]
 
 
@@ -74,7 +76,8 @@ class Loader:
             for job in ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
                 for part in job.making:
                     part.result()
-                yield Batch(job.ids, job.pictures, torch.from_numpy(self.labels[job.ids]))
+                job.labels.copy_(torch.from_numpy(self.labels[job.ids]))  # reading may tell them
+                yield Batch(job.ids, job.pictures, job.labels)
         finally:
             readers.shutdown(wait=False, cancel_futures=True)
             makers.shutdown(wait=True, cancel_futures=True)
@@ -88,7 +91,8 @@ class Loader:
             pin_memory=self.pin,
             memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
         )
-        job = Job(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, [])
+        labels = torch.empty(count, dtype=torch.int64, pin_memory=self.pin)
+        job = Job(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, labels, [])
         if self.readahead:
             groups = self.neighbours(ids)
             for part in np.array_split(np.arange(len(groups)), min(self.readers, len(groups)) or 1):
@@ -110,9 +114,12 @@ class Loader:
             part.result()
         if not job.reading:
             self._read_groups(job, [places[group] for group in self.neighbours(job.ids[places])])
-        for place in places:
+        slots = job.pictures[places[0] : places[-1] + 1].unbind() if len(places) else ()
+        for place, out in zip(places.tolist(), slots, strict=True):
             content, job.content[place] = job.content[place], None
-            job.pictures[place] = self.make(content, int(job.ids[place]), int(job.draws[place]))
+            made = self.make(content, int(job.ids[place]), int(job.draws[place]), out)
+            if made is not out:
+                out.copy_(made)
 
 
 def plain_threads(count: int) -> ThreadPoolExecutor:

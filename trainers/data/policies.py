@@ -1,7 +1,8 @@
 """Random changes of a training picture's shape and colour: TrivialAugment, RandAugment (two kinds) and random erasing.
 
 Operations are drawn from the sample's own random numbers, so they do not depend on the process that prepares the
-picture; torchvision's functions compute the pixels. The tables of operations and strengths are those of the sources:
+picture. Pixels are computed in C where the decoder is `native` (`trainers.data.changes`), else by torchvision's
+functions, here. The tables of operations and strengths are those of the sources:
 
 `trivial`  TrivialAugment Wide, arXiv:2103.10158, as torchvision's v2.TrivialAugmentWide: one of 14 operations, one of
            31 strengths, a random sign.
@@ -13,6 +14,7 @@ picture; torchvision's functions compute the pixels. The tables of operations an
            random, this code always with bilinear.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -32,6 +34,9 @@ INCREASING = (
 SIGNED = {"ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color", "Contrast", "Sharpness"}
 
 
+Colour = tuple[int, ...]  # red, green and blue, from 0 to 255
+
+
 class Change(NamedTuple):
     """One operation and its strength, in the unit of torchvision's policies."""
 
@@ -39,6 +44,17 @@ class Change(NamedTuple):
     strength: float
 
 
+class Plan(NamedTuple):
+    """What becomes of a picture: a flip, changes one after the other, and a rectangle that is erased, or None."""
+
+    flip: bool
+    changes: list[Change]
+    erased: tuple[int, int, int, int] | None  # top, left, height, width
+    colour: Colour  # what erased areas get
+    fills: bool  # whether areas that a change leaves empty get it, too; else they are black
+
+
+@functools.cache
 def strengths(height: int, width: int, wide: bool) -> dict[str, tuple[float, float]]:
     """For each operation of torchvision's policies, its strength in the first and in the last of 31 bins.
 
@@ -63,11 +79,15 @@ def strengths(height: int, width: int, wide: bool) -> dict[str, tuple[float, flo
     }
 
 
+@functools.cache
+def bins(first: float, last: float) -> list[float]:
+    """The strengths of all bins, in fp32 as in torchvision: a threshold may equal a pixel's value."""
+    return [float(value) for value in torch.linspace(first, last, BINS)]
+
+
 def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> float:
     """The strength of an operation in a bin, without its sign; bits and pixels are whole numbers."""
-    value = float(
-        torch.linspace(*table[name], BINS)[bin_]
-    )  # fp32, as in torchvision: a threshold may equal a pixel's value
+    value = bins(*table[name])[bin_]
     whole = round if name == "Posterize" else int if name.startswith("Translate") else float
     return float(whole(value))
 
@@ -91,9 +111,9 @@ def draw(augment: Augment, generator: np.random.Generator, height: int, width: i
 
 def _draw_increasing(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
     changes = []
-    for index in generator.integers(len(INCREASING), size=augment.policy_ops):
+    for index in [int(generator.integers(len(INCREASING))) for _ in range(augment.policy_ops)]:
         level = min(10.0, max(0.0, generator.normal(augment.policy_magnitude, 0.5)))
-        wanted = generator.uniform() < 0.5
+        wanted = generator.random() < 0.5
         change = Change(INCREASING[index], _signed(INCREASING[index], 1.0, generator))
         if wanted:
             changes.append(increasing(change.name, level, change.strength, height, width))
@@ -117,7 +137,7 @@ def increasing(name: str, level: float, sign: float, height: int, width: int) ->
 
 
 def _signed(name: str, value: float, generator: np.random.Generator) -> float:
-    return -value if name in SIGNED and generator.uniform() < 0.5 else value
+    return -value if name in SIGNED and generator.random() < 0.5 else value
 
 
 def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
@@ -163,15 +183,26 @@ def _functional() -> Any:
     return v2.functional
 
 
-def changed(picture: Tensor, augment: Augment, generator: np.random.Generator, mean: Sequence[float]) -> Tensor:
-    """The picture after the policy's changes and random erasing; `mean` is the data's, of numbers from 0 to 1."""
-    height, width = picture.shape[-2:]
-    colour = [float(round(255 * channel)) for channel in mean]
-    for change in draw(augment, generator, height, width):
-        picture = apply(picture, change, colour if augment.policy == "rand_increasing" else None)
-    if augment.erase and generator.uniform() < augment.erase:
-        picture = erased(picture, area_to_erase(height, width, generator), colour)
-    return picture
+def plan(augment: Augment, generator: np.random.Generator, height: int, width: int, colour: Colour) -> Plan:
+    """Draw what becomes of a picture of this size; `colour` is what erased areas get."""
+    flip = generator.random() < augment.flip
+    changes = draw(augment, generator, height, width)
+    erases = augment.erase and generator.random() < augment.erase
+    area = area_to_erase(height, width, generator) if erases else None
+    return Plan(flip, changes, area, colour, augment.policy == "rand_increasing")
+
+
+def changed(picture: Tensor, drawn: Plan) -> Tensor:
+    """A uint8 picture (3, H, W) after its changes, computed by torchvision's functions."""
+    picture = picture.flip(2) if drawn.flip else picture
+    for change in drawn.changes:
+        picture = apply(picture, change, drawn.colour if drawn.fills else None)
+    return picture if drawn.erased is None else erased(picture, drawn.erased, drawn.colour)
+
+
+def colour_of(mean: Sequence[float]) -> Colour:
+    """The data's mean, of numbers from 0 to 1, as the colour that is nearest to it."""
+    return tuple(min(255, max(0, round(255 * channel))) for channel in mean)
 
 
 def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int] | None:
@@ -179,20 +210,18 @@ def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tu
 
     arXiv:1708.04896, as torchvision's RandomErasing: ten tries to find one smaller than the picture, else none.
     """
-    low, high = (math.log(bound) for bound in ERASE_RATIO)
+    (least, most), (low, high) = ERASE_SCALE, map(math.log, ERASE_RATIO)
     for _ in range(10):
-        area = height * width * generator.uniform(*ERASE_SCALE)
-        aspect = math.exp(generator.uniform(low, high))
+        area = height * width * (least + (most - least) * generator.random())
+        aspect = math.exp(low + (high - low) * generator.random())
         tall, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if tall < height and wide < width:
             return int(generator.integers(height - tall + 1)), int(generator.integers(width - wide + 1)), tall, wide
     return None
 
 
-def erased(picture: Tensor, area: tuple[int, int, int, int] | None, colour: Sequence[float]) -> Tensor:
+def erased(picture: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
     """Set a rectangle to a colour: the mean, which is 0 once the picture is normalised (to half a step of uint8)."""
-    if area is None:
-        return picture
     top, left, tall, wide = area
     result = picture.clone()
     result[:, top : top + tall, left : left + wide] = torch.tensor(colour, dtype=picture.dtype).view(3, 1, 1)

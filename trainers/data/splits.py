@@ -89,7 +89,7 @@ def _synthetic(config: Config, pin: bool) -> Splits:
     sizes = (data.synthetic_samples, data.image_size), (max(1, data.synthetic_samples // 5), data.val_sizes[0])
     options = {**_loader_options(config, pin), "readahead": 0}  # nothing is read
 
-    def made(content: Tensor, sample: int, draw: int) -> Tensor:
+    def made(content: Tensor, sample: int, draw: int, out: Tensor) -> Tensor:
         return content
 
     train, val = (
@@ -103,10 +103,12 @@ def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> L
     return Loader(stored.read, partial(_naming, make, stored.name), stored.labels, size, **stored.options, **options)
 
 
-def _naming(make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int) -> Tensor:
+def _naming(  # noqa: PLR0917
+    make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int, out: Tensor
+) -> Tensor:
     """Make a picture; an error names its sample."""
     try:
-        return make(content, sample, draw)
+        return make(content, sample, draw, out)
     except UserError as error:
         raise UserError(f"{name(sample)}: {error}") from error
 

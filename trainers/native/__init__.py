@@ -1,12 +1,15 @@
-"""The decoder in C, where it was built: beside this file in a wheel, in the cache for a checkout."""
+"""Decoding and augmentation in C, where they were built: beside this file in a wheel, in the cache for a checkout."""
 
 import ctypes
 import functools
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
+Box = ctypes.c_double * 4  # left, top, width, height
+Bounds = ctypes.c_int * 4  # left, top, right, bottom
 
 
 def library_path() -> Path | None:
@@ -37,13 +40,16 @@ def library() -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(str(path))
     except OSError:
         return None
-    data, box, bounds, number = ctypes.c_char_p, ctypes.c_double * 4, ctypes.c_int * 4, ctypes.c_int
+    data, box, bounds, number = ctypes.c_char_p, Box, Bounds, ctypes.c_int
     # reading a header takes less time than releasing and taking Python's lock
     loaded.trainyard_size = ctypes.PyDLL(str(path)).trainyard_size  # type: ignore[attr-defined]
     loaded.trainyard_version.restype = ctypes.c_char_p
     loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
     loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
     size = ctypes.c_size_t
+    changes: list[Any] = [data, number, data]  # steps, how many, the colour that fills
+    loaded.trainyard_make.argtypes = [data, size, box, bounds, *[number] * 3, *changes, number, ctypes.c_void_p]
+    loaded.trainyard_change.argtypes = [ctypes.c_void_p, number, number, *changes]
     loaded.trainyard_rewrite.argtypes = [ctypes.c_void_p, size, number, ctypes.c_void_p, ctypes.POINTER(size)]
     loaded.trainyard_resize.argtypes = [ctypes.c_void_p, number, number, box, bounds, *[number] * 3, ctypes.c_void_p]
     return loaded

@@ -114,7 +114,8 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
     erased = 0
     for sample in range(400):
         generator = transforms.random_numbers(1, 0, sample)
-        result = policies.changed(picture, Augment(erase=0.25), generator, MEAN)
+        drawn = policies.plan(Augment(erase=0.25, flip=0), generator, HEIGHT, WIDTH, policies.colour_of(MEAN))
+        result = policies.changed(picture, drawn)
         apart = (result != picture).any(0)
         erased += bool(apart.any())
         assert torch.equal(result[:, apart], colour.expand(3, HEIGHT, WIDTH)[:, apart])
@@ -129,9 +130,7 @@ def test_a_picture_depends_on_seed_draw_and_sample_alone(policy: str, picture: t
     augment = Augment(policy=policy, erase=0.5)  # type: ignore[arg-type]
 
     def make(*key: int) -> bytes:
-        return (
-            transforms.training_picture(picture, 24, augment, transforms.random_numbers(*key), MEAN).numpy().tobytes()
-        )
+        return transforms.training_picture(picture, 24, augment, transforms.random_numbers(*key)).numpy().tobytes()
 
     keys = [(seed, draw, sample) for seed in (1, 2) for draw in (0, 1) for sample in range(4)]
     assert [make(*key) for key in keys] == [make(*key) for key in reversed(keys)][::-1]

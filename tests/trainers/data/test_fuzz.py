@@ -1,4 +1,4 @@
-"""Broken JPEGs through the decoder built with AddressSanitizer and UndefinedBehaviorSanitizer, in another process."""
+"""Broken JPEGs and any augmentation through the library built with AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 import os
 import random
@@ -23,14 +23,22 @@ CHECKS = [
 ]
 
 
+def compiled(folder: Path, source: str, *others: str) -> Path:
+    """A program of tests that includes one of the library's sources, linked with the `others`."""
+    out = folder / "fuzz"
+    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / source)]
+    subprocess.check_call([*command, *(str(NATIVE / other) for other in others), "-o", str(out), "-ljpeg"])
+    return out
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("fuzz") / "fuzz"
-    command = ["gcc", "-std=gnu11", "-ffp-contract=off", *CHECKS, str(HERE / "fuzz_jpeg.c")]
-    others = [str(NATIVE / name) for name in ("resize.c", "rewrite.c", "scan.c")]
-    command += [*others, "-o", str(out), "-ljpeg"]
-    subprocess.check_call(command)
-    return out
+    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_jpeg.c", "resize.c", "rewrite.c", "scan.c")
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_augment.c", "jpeg.c", "resize.c", "scan.c")
 
 
 class Counts(NamedTuple):
@@ -68,6 +76,30 @@ def test_broken_jpegs_do_no_harm(program: Path, tmp_path: Path) -> None:
     assert found.inputs > found.headers > found.decoded > 100
     assert found.rewritten > 10
     assert min(found.large, found.endless) > 20
+
+
+def fuzz_changes(program: Path, seed: int, inputs: int = 0, seconds: int = 0) -> list[int]:
+    done = subprocess.run(
+        [program, str(inputs), str(seconds), str(seed)], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr[-6000:]}"
+    print(f"seed {seed}: {done.stdout}")
+    return [int(number) for number in re.findall(r"\d+", done.stdout)]
+
+
+def test_any_changes_stay_in_the_picture_and_are_the_same_without_vectors(changing: Path) -> None:
+    inputs, taken, refused, made, *each = fuzz_changes(changing, seed=1, inputs=3000)
+    assert inputs == taken + refused == 3000
+    assert refused > 150
+    assert made > 100
+    assert len(each) == 13
+    assert min(each) > 100
+
+
+@pytest.mark.soak
+def test_any_changes_do_no_harm_for_minutes(changing: Path) -> None:
+    for _ in range(5):
+        fuzz_changes(changing, random.randrange(2**31), seconds=60)
 
 
 @pytest.mark.soak

@@ -1,5 +1,6 @@
 """The loader: order, readahead on slow storage, large reads, clear errors, and the user's own datasets."""
 
+import dataclasses
 import io
 import threading
 import time
@@ -37,11 +38,14 @@ def as_bytes(batches: list[Batch]) -> list[bytes]:
     return [batch.pictures.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes() for batch in batches]
 
 
-def test_batches_do_not_depend_on_threads_or_readahead(data: Path) -> None:
+@pytest.mark.parametrize("decoder", ["native", "torchvision"])
+@pytest.mark.parametrize("policy", ["none", "trivial", "rand", "rand_increasing"])
+def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, decoder: str) -> None:
     found = []
+    augment = {"data.decoder": decoder, "augment.policy": policy, "augment.erase": 0.5}
     for over in ({"data.workers": 1, "data.readahead": 0}, {"data.workers": 3, "data.readahead": 3, "data.readers": 5},
                  {"data.workers": 2, "data.prefetch": 4, "model.channels_last": True}):  # fmt: skip
-        loader = open_splits(settings(data, **over), pin=False).train
+        loader = open_splits(settings(data, **augment, **over), pin=False).train
         batches = list(loader.batches(jobs(6)))
         assert [batch.ids.tolist() for batch in batches] == [ids.tolist() for _, ids in jobs(6)]
         form = torch.channels_last if loader.channels_last else torch.contiguous_format
@@ -49,6 +53,22 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path) -> None:
         found.append(as_bytes(batches))
     assert found[0] == found[1] == found[2]
     assert len(set(found[0])) == 6
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: bool) -> None:
+    over = {"augment.policy": "trivial", "augment.erase": 0.5, "model.channels_last": last}
+    splits = open_splits(settings(data, **over), pin=False)
+    for loader in (splits.train, splits.val):
+        placed: list[tuple[int, bool]] = []
+
+        def make(content: Any, sample: int, draw: int, out: torch.Tensor, real: Any = loader.make) -> torch.Tensor:
+            made: torch.Tensor = real(content, sample, draw, out)
+            placed.append((out.data_ptr(), made is out))  # noqa: B023
+            return made
+
+        batch = next(dataclasses.replace(loader, make=make).batches([(0, np.arange(8))]))
+        assert sorted(placed) == [(picture.data_ptr(), True) for picture in batch.pictures]
 
 
 def test_an_empty_batch_of_a_ragged_end(data: Path) -> None:
@@ -125,7 +145,7 @@ def test_threads_of_the_loader_start_none_of_torchs() -> None:
     try:
         found: list[int] = []
 
-        def make(content: Any, sample: int, draw: int) -> torch.Tensor:
+        def make(content: Any, sample: int, draw: int, out: torch.Tensor) -> torch.Tensor:
             found.append(torch.get_num_threads())
             return torch.zeros(3, 4, 4, dtype=torch.uint8)
 
