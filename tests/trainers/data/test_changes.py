@@ -143,7 +143,8 @@ def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        [-1.0], [13.0], [math.nan], [1.0, 17, 0, 0, 0, 1, 0], [1.0, math.nan, 0, 0, 0, 1, 0], [1.0, 1, 0, 2e6, 0, 1, 0],
+        [-1.0], [13.0], [5.5], [math.nan],
+        [1.0, 17, 0, 0, 0, 1, 0], [1.0, math.nan, 0, 0, 0, 1, 0], [1.0, 1, 0, 2e6, 0, 1, 0],
         [2.0, math.inf], [3.0, -2e3], [6.0, 9.0], [6.0, -1.0], [8.0, 256.0],
         [12.0, 0, 0, 9, 1], [12.0, 3, 0, 6, 1], [12.0, 0, -1, 1, 1], [12.0, 0, 0, math.nan, 1],
     ],
@@ -154,6 +155,13 @@ def test_numbers_of_no_step_are_refused_and_nothing_is_written(step: list[float]
     with pytest.raises(MemoryError, match="8 x 9"):
         changes.change(pixels, changes.Steps(bytes(numbers), 2, bytes(3)))
     assert pixels.unique().tolist() == [77]
+
+
+def test_processes_compare_what_augments_them() -> None:
+    """Both compute other pixels, so that one name must not stand for both."""
+    names = {name: decode.choose(name).description for name in ("native", "torchvision", "pillow")}
+    assert "augmented by native " in names["native"]
+    assert all("augmented by torchvision 0." in names[name] for name in ("torchvision", "pillow"))
 
 
 def test_python_is_free_while_the_library_works() -> None:
