@@ -53,7 +53,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset, prepared on this machine's disk without a fault."""
     out = tmp_path_factory.mktemp("calm") / "little"
-    build(make_archives.config(archive, out))
+    build(make_archives.config(archive, out, seekable=True))
     return out
 
 
