@@ -9,17 +9,18 @@ from scratch.
 """
 
 import errno
+import io
 import json
 import os
 import secrets
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ LARGEST_GAP = 64 << 10
 # A damaged picture is fetched again before it is blamed on the archive
 TRIES = 3
 _MEMBER_FIELDS = Member._fields[1:]
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -183,8 +186,10 @@ class OpenShard:
         os.fsync(self._descriptor)
         if self._failed:
             self._verify()
+        content = io.BytesIO()  # into a file of the kernel's numpy writes by C's streams, and drops their errors
+        np.save(content, self._rows)
         with self._index.open("xb") as file:
-            np.save(file, self._rows)
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         clock.lap("sync")
@@ -233,33 +238,28 @@ class OpenShard:
         row["size"], row["crc32"] = len(content), crc32
         if not self.job.resized:
             parts = frame(self.plan.first_id + at, int(row["label"]), content)
-            self._put(parts, int(self.plan.positions[at]))
+            self._do(self._tar, self._descriptor, lambda file: _write_all(file, parts, int(self.plan.positions[at])))
             return
         with self._lock:
             row["offset"], self._end = self._end, self._end + len(content)
-        self._put((content,), int(row["offset"]))
+        self._do(self._tar, self._descriptor, lambda file: _write_all(file, (content,), int(row["offset"])))
 
-    def _put(self, parts: Sequence[memoryview | bytes], offset: int) -> None:
-        """Write the parts one after the other at an offset, again while storage fails."""
+    def _do(self, path: Path, descriptor: int, action: Callable[[int], Result]) -> Result:
+        """Do something with an open file, and again with the file opened anew while storage fails."""
         try:
-            _write_all(self._descriptor, parts, offset)
+            return action(descriptor)
         except OSError as error:
             if error.errno in FULL:
                 raise
             if not self._failed:
-                say(f"{self._tar}: {error.strerror}; written again, and read back in the end")
+                say(f"{path}: {error.strerror}; written again, and read back in the end")
             self._failed = True
-            retried(lambda: self._put_again(parts, offset), self._tar, existed=True)
+            return retried(lambda: _reopened(path, descriptor, action), path, existed=True)
 
-    def _put_again(self, parts: Sequence[memoryview | bytes], offset: int) -> None:
-        """Write through a file that is opened anew, and use that one from now on."""
-        fresh = os.open(self._tar, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            _write_all(fresh, parts, offset)
-            # In place of the old file under its number, which other threads may be writing to
-            os.dup2(fresh, self._descriptor, inheritable=False)
-        finally:
-            os.close(fresh)
+    def _read(self, path: Path, descriptor: int, row: Any) -> bytes:
+        """Read back a picture of the index."""
+        size, offset = int(row["size"]), int(row["offset"])
+        return self._do(path, descriptor, lambda file: _read_all(file, size, offset))
 
     def _verify(self) -> None:
         """Read back all pictures past the kernel's cache; raises OSError where one does not have its checksum."""
@@ -267,7 +267,7 @@ class OpenShard:
         try:
             forget_cached(fresh)
             for row in self._rows:
-                if zlib.crc32(_read_all(fresh, int(row["size"]), int(row["offset"]))) != row["crc32"]:
+                if zlib.crc32(self._read(self._tar, fresh, row)) != row["crc32"]:
                     raise OSError(errno.EIO, "what was written is not there after a failure", str(self._tar))
         finally:
             os.close(fresh)
@@ -291,8 +291,9 @@ class OpenShard:
         A function of its own: two large pictures must not be in memory, one that was written and one that is read.
         """
         row = self._rows[at]
-        content = _read_all(self._descriptor, int(row["size"]), int(row["offset"]))
-        _write_all(second, frame(self.plan.first_id + at, int(row["label"]), content), position)
+        content = self._read(self._tar, self._descriptor, row)
+        parts = frame(self.plan.first_id + at, int(row["label"]), content)
+        self._do(self._second, second, lambda file: _write_all(file, parts, position))
         row["offset"] = position + BLOCK
         return position + OVERHEAD + -(-len(content) // BLOCK) * BLOCK
 
@@ -350,6 +351,18 @@ def requests(members: NDArray[Any]) -> Iterator[Request]:
         large = max(stops[i - 1] - starts[first], int(sizes[first:i].max())) > LARGEST_REQUEST
         yield Request(starts[first], stops[i - 1], order[first:i].tolist(), large)
         first = i
+
+
+def _reopened(path: Path, descriptor: int, action: Callable[[int], Result]) -> Result:
+    """Do something with a file that is opened anew, and use that one from now on."""
+    fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        result = action(fresh)
+        # In place of the old file under its number, which other threads may be writing to
+        os.dup2(fresh, descriptor, inheritable=False)
+        return result
+    finally:
+        os.close(fresh)
 
 
 def _write_all(descriptor: int, parts: Sequence[memoryview | bytes], offset: int) -> None:

@@ -53,7 +53,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dataset, prepared on this machine's disk without a fault."""
     out = tmp_path_factory.mktemp("calm") / "little"
-    build(make_archives.config(archive, out))
+    build(make_archives.config(archive, out, seekable=True))
     return out
 
 
@@ -252,6 +252,20 @@ def test_storage_that_stays_away_ends_a_preparation_to_be_retried(
         assert make_archives.contents(net.brick / "away" / "little") == make_archives.contents(prepared)
 
     anywhere(stays_away).result()
+
+
+def test_no_index_is_published_of_which_a_write_failed(
+    fleet: Fleet, anywhere: Anywhere[None], archive: Path, prepared: Path
+) -> None:
+    def fails(net: NetworkFolder) -> None:
+        net.settle()
+        net.tell(fail={"ops": ["write"], "path": r"\.npy\.tmp", "rate": 0.5, "first": 0, "errors": ["EIO"]})
+        codes, output = preparing(fleet, net, archive, "index")
+        assert codes == [0], output
+        assert net.tell(fail=None)["failed"]
+        assert make_archives.contents(net.brick / "index" / "little") == make_archives.contents(prepared)
+
+    anywhere(fails).result()
 
 
 @pytest.mark.parametrize("stage", ["training", "checkpoint", "publication"])
