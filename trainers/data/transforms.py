@@ -57,7 +57,7 @@ def random_numbers(seed: int, draw: int, sample: int) -> np.random.Generator:
 
 
 class RandomNumbers:
-    """The same as `random_numbers`, in a tenth of the time: each thread has one generator, which `of` sets anew."""
+    """The same as `random_numbers`, in a tenth of the time: each thread has one generator, whose state `of` sets."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

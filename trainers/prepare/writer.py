@@ -245,7 +245,7 @@ class OpenShard:
         self._do(self._tar, self._descriptor, lambda file: _write_all(file, (content,), int(row["offset"])))
 
     def _do(self, path: Path, descriptor: int, action: Callable[[int], Result]) -> Result:
-        """Do something with an open file, and again with the file opened anew while storage fails."""
+        """Do something with an open file, and again with the file reopened while storage fails."""
         try:
             return action(descriptor)
         except OSError as error:
@@ -354,7 +354,7 @@ def requests(members: NDArray[Any]) -> Iterator[Request]:
 
 
 def _reopened(path: Path, descriptor: int, action: Callable[[int], Result]) -> Result:
-    """Do something with a file that is opened anew, and use that one from now on."""
+    """Do something with a file that is reopened, and use that one from now on."""
     fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         result = action(fresh)
