@@ -2,7 +2,7 @@
 
 FAULTS is a JSON list of {"kind", "rank", "from", "to", "seconds"}: kinds are data, compute (training forwards numbered
 from 1 in this process), checkpoint and validation (each time). LOSS multiplies the last rank's outputs from its fourth
-forward on.
+forward on. Under the model `lagging` a device does each step's work in DEVICE_SECONDS, behind the host as GPUs are.
 """
 
 import functools
@@ -10,12 +10,14 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from little_models import Net
 from torch import Tensor, nn
 
 from trainers.data.loader import Batch, Loader
+from trainers.training import trainer
+from trainers.training.pace import Pace
 
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
 RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
@@ -48,7 +50,11 @@ class Slow(Net):
 
 
 def net(num_classes: int) -> nn.Module:
-    model, batches = Slow(num_classes), Loader.batches
+    return slowed(Slow(num_classes))
+
+
+def slowed(model: Slow) -> nn.Module:
+    batches = Loader.batches
 
     @functools.wraps(batches)
     def slowly(loader: Loader, jobs: Any) -> Iterator[Batch]:
@@ -59,3 +65,34 @@ def net(num_classes: int) -> nn.Module:
 
     Loader.batches = slowly  # type: ignore[method-assign]
     return model
+
+
+class Lagging(Slow):
+    """A net on a device that begins a step's work when it has done what was asked of it before; only times are real."""
+
+    seconds, until = float(os.environ.get("DEVICE_SECONDS", "0")), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            Lagging.until = max(Lagging.until, time.monotonic()) + self.seconds
+        return super().forward(x)
+
+
+class Point(NamedTuple):
+    """A point in the device's work."""
+
+    time: float
+
+    def query(self) -> bool:
+        return time.monotonic() >= self.time
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self.time - time.monotonic()))
+
+    def elapsed_time(self, later: "Point") -> float:
+        return 1000 * (later.time - self.time)
+
+
+def lagging(num_classes: int) -> nn.Module:
+    trainer.pace_of = lambda _: Pace(lambda: Point(max(Lagging.until, time.monotonic())))
+    return slowed(Lagging(num_classes))

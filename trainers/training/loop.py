@@ -90,11 +90,11 @@ def train(t: Trainer) -> None:
         if epoch_to_validate(t) is not None:
             validate(t)
         records.watchdog.beat("step", progress.step)
-        with records.clock.spent("data_wait"):
-            batch = next(batches)
+        batch = next_batch(t, batches)
         vote = strategy.vote(wish(t))  # travels while the step is computed
         with records.clock.spent("compute"):
             loss = train_step(t, batch)
+            t.pace.step_asked()
         records.clock.move("compute", "communication", strategy.exposed_seconds())
         progress.step += 1
         records.recorder.step_done(progress.step, batch.ids, loss)
@@ -114,6 +114,22 @@ def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
     rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
     for step in range(t.progress.step, t.data.length.steps):
         yield order.draws(step, rank, world), order.slice(step, rank, world)
+
+
+def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
+    """The next batch. Of the wait for it, what the device still worked for is the step's."""
+    begun = time.monotonic()
+    with t.records.clock.spent("data_wait"):
+        batch = next(batches)
+    waited = time.monotonic() - begun
+    t.records.clock.move("data_wait", "compute", waited - t.pace.idle_seconds())
+    return batch
+
+
+def catch_up(t: Trainer) -> None:
+    """Let the device do what was asked of it: the wait for it is neither metrics' nor validation's."""
+    with t.records.clock.spent("compute"):
+        t.pace.wait()
 
 
 def train_step(t: Trainer, batch: Batch) -> Tensor:
@@ -171,6 +187,7 @@ def wish(t: Trainer) -> int:
 
 def flush(t: Trainer) -> None:
     """Write the line of metrics for the steps since the last one; raises ExitError if a loss is no number."""
+    catch_up(t)
     try:
         t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))
     except ExitError as error:
@@ -201,6 +218,7 @@ def validate(t: Trainer) -> Result:
         return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
     records.writer.settle()
+    catch_up(t)
     with records.clock.spent("validation"), learner.averaged():
         size = t.config.validate_.batch
         result = evaluate(learner.plain, learner.predict, t.data.splits.val, t.strategy, batch=size, ballot=ballot)

@@ -13,6 +13,7 @@ from trainers.run.directory import RunDirectory, identity
 from trainers.run.records import Records, open_records
 from trainers.telemetry.sinks import log_to
 from trainers.training.learner import Learner, build_learner
+from trainers.training.pace import Pace, pace_of
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Trainer:
     data: Data  # samples, their order, the length of the run
     learner: Learner  # model, optimizer, average
     records: Records  # run directory, checkpoints, metrics, clock, watchdog
+    pace: Pace  # how far the device is behind
     identity: dict[str, object]  # what must stay the same for the run to be resumed
     progress: Progress = field(default_factory=Progress)
 
@@ -56,4 +58,4 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     decode.agree(strategy.gather_objects, data.splits.decoder)
     learner = build_learner(config, strategy, data)
     records = open_records(config, strategy, data, directory, found)
-    return Trainer(config, plan, strategy, data, learner, records, wanted)
+    return Trainer(config, plan, strategy, data, learner, records, pace_of(strategy.device), wanted)

@@ -16,6 +16,7 @@ import pytest
 from conftest import events
 from forked import Fleet
 
+from tests import patience
 from trainers.telemetry import stragglers as slowest
 from trainers.telemetry.clock import CAUSES, Clock, goodput
 from trainers.telemetry.goodput import settle
@@ -57,6 +58,21 @@ def run(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
     time.sleep(AWAY)
     fleet.train(run, 2, **over)
     return run
+
+
+@pytest.mark.parametrize(("device", "reading"), [(0.5, 0.2), (0.2, 0.5), (0.4, 0.3), (0.5, 0.0)])
+def test_the_split_of_time_is_that_of_a_device_behind_its_host(
+    fleet: Fleet, tmp_path: Path, device: float, reading: float
+) -> None:
+    """The host asks for a step within milliseconds; a wait for data counts while the device has no work."""
+    device, reading = (seconds * patience.slowness() for seconds in (device, reading))
+    env = {"DEVICE_SECONDS": str(device), "FAULTS": json.dumps([{"kind": "data", "seconds": reading}])}
+    over = {"model.name": "slow_models:lagging", "max_steps": 12, "epochs": None, "log.every_steps": 6}
+    fleet.train(tmp_path / "run", 1, env=env, **over)
+    compute, waits = (shares(tmp_path / "run", cause, range(12, 13))[0] for cause in ("compute", "data_wait"))
+    step = max(device, reading)  # and once in six steps, for the metrics, the device is waited for
+    assert compute == pytest.approx((6 * device) / (6 * step + min(device, reading)), abs=0.15)
+    assert waits == pytest.approx((reading + 5 * max(0.0, reading - device)) / (6 * step + min(device, reading)), abs=0.15)
 
 
 def shares(run: Path, cause: str, steps: range) -> list[float]:
