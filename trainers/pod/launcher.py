@@ -60,6 +60,8 @@ def main(argv: list[str] | None = None) -> int:
     process.end_with_hung_children(grace)
     flight.switch_on(torch.__version__)
     config, command, arguments = torchrun.config_from_args(options)
+    if listening is not None:
+        listening.loaded = True
     try:
         elastic_launch(config, command)(*arguments)
     except ChildFailedError as error:

@@ -3,7 +3,8 @@
 The main container of a PyTorchJob or TrainJob (`trainers.launch`) checks this before the process group forms. Each pod
 listens on one port for as long as it lives and connects to that port of its peers, since a name that resolves does not
 mean an open port. The check waits for pods that have not started and prints which; a pod that runs but cannot be
-reached ends the check within half a minute.
+reached ends the check within half a minute. Then the first pod loads torch, which may take minutes from a slow disk,
+and says so: only after that it must open the rendezvous port within half a minute.
 
     TRAINYARD_PEERS_PORT   port of the check; unset, nothing is checked (a single machine, or an MPIJob, whose launcher
                            asks the workers' ssh instead)
@@ -84,7 +85,8 @@ class Listener:
     """Answers peers for as long as the process lives, since a peer may come late."""
 
     def __init__(self, job: str, port: int, host: str = "") -> None:
-        self.ready = False
+        self.ready = False  # all required peers answer
+        self.loaded = False  # torch is loaded: the process group forms now
         self._job = job
         try:
             self._socket = _listen(port, host)
@@ -103,7 +105,7 @@ class Listener:
                 return
             with connection:
                 try:
-                    connection.sendall(_greeting(self._job, self.ready))
+                    connection.sendall(_greeting(self._job, self.ready, self.loaded))
                 except OSError:
                     continue
 
@@ -120,6 +122,7 @@ class Peer:
 
     why: str = "not asked yet"
     ready: bool = False
+    loaded: bool = False
     address: str = ""
     since: float = field(default_factory=time.monotonic)
 
@@ -136,12 +139,13 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
             connection.settimeout(PROBE_SECONDS)
             said = connection.recv(256)
     except TimeoutError:
-        return Peer("no answer", False, address, since)
+        return Peer("no answer", address=address, since=since)
     except OSError as error:
-        return Peer(_why(error), False, address, since)
-    if said not in (_greeting(job, True), _greeting(job, False)):
-        return Peer("something else answers", False, address, since)
-    return Peer("", said == _greeting(job, True), address, since)
+        return Peer(_why(error), address=address, since=since)
+    for state in ((False, False), (True, False), (True, True)):
+        if said == _greeting(job, *state):
+            return Peer("", *state, address, since)
+    return Peer("something else answers", address=address, since=since)
 
 
 def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
@@ -187,7 +191,11 @@ def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -
 
 
 def meet(what: Plan) -> None:
-    """Check that the first pod opens the rendezvous port; on the first pod, that the port is free."""
+    """Check that the first pod opens the rendezvous port; on the first pod, that the port is free.
+
+    Its time begins when the first pod has loaded torch, or no longer answers. Raises ExitError, and UserError where the
+    port is taken.
+    """
     if what.me == what.names[0]:
         try:
             _listen(what.rendezvous).close()
@@ -196,14 +204,21 @@ def meet(what: Plan) -> None:
                 f"the rendezvous port {what.rendezvous} cannot be listened on here ({_why(error)})"
             ) from None
         return
-    end, why = time.monotonic() + what.bound, ""
-    while time.monotonic() < end:
+    begun = said = time.monotonic()
+    end, why, first = begun + what.bound, "", Peer()
+    while (now := time.monotonic()) < end:
         try:
             socket.create_connection((what.names[0], what.rendezvous), PROBE_SECONDS).close()
             return
         except OSError as error:
             why = _why(error)
-        time.sleep(0.2)
+        first = ask(what.names[0], what.port, what.job, first)
+        if not first.why and not first.loaded and now - begun < what.wait:
+            end = now + what.bound
+            if now - said >= EVERY:
+                print(f"preflight: waiting for {what.names[0]}, which loads torch", flush=True)
+                said = now
+        time.sleep(0.2 if now - begun < 5 else 1.0)
     raise ExitError(
         f"{what.names[0]} answers, but not on the rendezvous port {what.rendezvous} ({why} for {what.bound:.0f} s): "
         "see that pod's log; MASTER_PORT must be the same in all pods, and no NetworkPolicy may keep them apart",
@@ -251,8 +266,8 @@ def _why(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else "no answer"
 
 
-def _greeting(job: str, ready: bool) -> bytes:
-    return f"trainyard {job} {'ready' if ready else 'waits'}\n".encode()
+def _greeting(job: str, ready: bool, loaded: bool) -> bytes:
+    return f"trainyard {job} {'loaded' if loaded else 'ready' if ready else 'waits'}\n".encode()
 
 
 def _cannot_reach(name: str, port: int, why: str, seconds: float) -> str:

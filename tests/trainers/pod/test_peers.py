@@ -131,6 +131,25 @@ def test_the_rendezvous_port_must_open_too(port, servers):
         peers.meet(plan_of(PODS[0], port, rendezvous=port + 2))
 
 
+def test_the_time_of_the_rendezvous_begins_when_the_first_pod_has_loaded_torch(port, servers, monkeypatch, capsys):
+    monkeypatch.setattr(peers, "EVERY", 0.5)
+    first = peers.Listener(JOB, port, PODS[0])
+    first.ready = True
+    waits = plan_of(PODS[1], port, bound=0.5)
+    opens = threading.Timer(2, lambda: servers.append(socket.create_server((PODS[0], port + 1))))
+    opens.start()
+    peers.meet(waits)
+    assert f"preflight: waiting for {PODS[0]}, which loads torch" in capsys.readouterr().out
+    servers.pop().close()
+    first.loaded = True
+    with pytest.raises(ExitError, match="not on the rendezvous port"):
+        peers.meet(waits)
+    first.loaded = False
+    with pytest.raises(ExitError, match="not on the rendezvous port"):  # it loads for longer than a pod is waited for
+        peers.meet(replace(waits, wait=1.0))
+    first.close()
+
+
 def test_a_port_that_is_taken_here_names_the_value(port, servers):
     servers.append(socket.create_server(("", port)))
     with pytest.raises(UserError, match=rf"port {port} cannot be listened on here .*global.training.peers.port"):
