@@ -39,6 +39,7 @@ def attempt(tmp_path, competition="little-imagenet", dataset=""):
         "source": {"kind": "kaggle-dataset", "dataset": dataset} if dataset else kaggle,
         "out": str(tmp_path / "little"),
         "shard_mb": 1,
+        "seekable": False,  # as what it is compared with
     }
     return build(parse(settings), Options(patience=HASTE))
 

@@ -56,7 +56,8 @@ def login(tmp_path: Path) -> None:
 
 def attempt(store, out, **more):
     source = {**ADDRESS, "endpoint": store.url, **more}
-    return build(parse({"source": source, "out": str(out), "shard_mb": 1, "workers": 4}), Options(patience=HASTE))
+    settings = {"source": source, "out": str(out), "shard_mb": 1, "workers": 4, "seekable": False}  # as `prepared`
+    return build(parse(settings), Options(patience=HASTE))
 
 
 def test_a_zip_is_read_by_ranges_with_the_mounted_secret(store, prepared, tmp_path):
