@@ -63,7 +63,8 @@ def pace_of(device: torch.device) -> Pace:
     """The pace of steps on a device."""
 
     def record() -> Event:
-        event = torch.cuda.Event(enable_timing=True, blocking=True)  # who waits leaves the core to the loader's threads
+        # who waits for it leaves the core to the loader's threads
+        event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))
         return event
 

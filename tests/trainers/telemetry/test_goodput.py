@@ -70,9 +70,9 @@ def test_the_split_of_time_is_that_of_a_device_behind_its_host(
     over = {"model.name": "slow_models:lagging", "max_steps": 12, "epochs": None, "log.every_steps": 6}
     fleet.train(tmp_path / "run", 1, env=env, **over)
     compute, waits = (shares(tmp_path / "run", cause, range(12, 13))[0] for cause in ("compute", "data_wait"))
-    step = max(device, reading)  # and once in six steps, for the metrics, the device is waited for
-    assert compute == pytest.approx((6 * device) / (6 * step + min(device, reading)), abs=0.15)
-    assert waits == pytest.approx((reading + 5 * max(0.0, reading - device)) / (6 * step + min(device, reading)), abs=0.15)
+    six = 6 * max(device, reading) + min(device, reading)  # once in six steps the device is waited for, for the metrics
+    assert compute == pytest.approx(6 * device / six, abs=0.15)
+    assert waits == pytest.approx((reading + 5 * max(0.0, reading - device)) / six, abs=0.15)
 
 
 def shares(run: Path, cause: str, steps: range) -> list[float]:
