@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     flight.switch_on(torch.__version__)
     config, command, arguments = torchrun.config_from_args(options)
     if listening is not None:
-        listening.loaded = True
+        listening.state = "loaded"
     try:
         elastic_launch(config, command)(*arguments)
     except ChildFailedError as error:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from trainers.exits import Exit, ExitError, UserError
 from trainers.files import read_json, write_json
@@ -31,6 +32,9 @@ ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first
 PROBE_SECONDS = 3.0
 EVERY = 10.0  # seconds between lines while waiting
 NO_NAME = "its name does not resolve: the pod has not started"
+
+# What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now
+State = Literal["waits", "ready", "loaded"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,7 @@ class Listener:
     """Answers peers for as long as the process lives, since a peer may come late."""
 
     def __init__(self, job: str, port: int, host: str = "") -> None:
-        self.ready = False  # all required peers answer
-        self.loaded = False  # torch is loaded: the process group forms now
+        self.state: State = "waits"
         self._job = job
         try:
             self._socket = _listen(port, host)
@@ -105,7 +108,7 @@ class Listener:
                 return
             with connection:
                 try:
-                    connection.sendall(_greeting(self._job, self.ready, self.loaded))
+                    connection.sendall(_greeting(self._job, self.state))
                 except OSError:
                     continue
 
@@ -118,11 +121,10 @@ class Listener:
 
 @dataclass
 class Peer:
-    """The state of a peer: its address, since when, and why it does not answer (empty: it does)."""
+    """What is known of a peer: why it does not answer (empty: it does), its state, its address, and since when."""
 
     why: str = "not asked yet"
-    ready: bool = False
-    loaded: bool = False
+    state: State = "waits"
     address: str = ""
     since: float = field(default_factory=time.monotonic)
 
@@ -142,24 +144,25 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
         return Peer("no answer", address=address, since=since)
     except OSError as error:
         return Peer(_why(error), address=address, since=since)
-    for state in ((False, False), (True, False), (True, True)):
-        if said == _greeting(job, *state):
-            return Peer("", *state, address, since)
+    for state in get_args(State):
+        if said == _greeting(job, state):
+            return Peer("", state, address, since)
     return Peer("something else answers", address=address, since=since)
 
 
 def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
     """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
-    started, said = time.monotonic(), 0.0
+    started, said, first = time.monotonic(), 0.0, what.names[0]
     peers = {name: Peer() for name in what.asked()}
     with ThreadPoolExecutor(min(32, len(peers))) as pool:
         while True:
-            wanted = [name for name, peer in peers.items() if peer.why or (name == what.names[0] and not peer.ready)]
+            wanted = [name for name, peer in peers.items() if peer.why or (name == first and peer.state == "waits")]
             answers = pool.map(lambda name: ask(name, what.port, what.job, peers[name]), wanted)
             peers.update(zip(wanted, answers, strict=True))
             now = time.monotonic()
-            listener.ready = listener.ready or _enough(what, peers)
-            if listener.ready and (what.me == what.names[0] or peers[what.names[0]].ready):
+            if listener.state == "waits" and _enough(what, peers):
+                listener.state = "ready"
+            if listener.state == "ready" and (what.me == first or peers[first].state != "waits"):
                 there = sum(not peer.why for peer in peers.values())
                 print(f"preflight: {there + 1} pods reach each other, {now - started:.1f} s", flush=True)
                 return
@@ -213,7 +216,7 @@ def meet(what: Plan) -> None:
         except OSError as error:
             why = _why(error)
         first = ask(what.names[0], what.port, what.job, first)
-        if not first.why and not first.loaded and now - begun < what.wait:
+        if not first.why and first.state != "loaded" and now - begun < what.wait:
             end = now + what.bound
             if now - said >= EVERY:
                 print(f"preflight: waiting for {what.names[0]}, which loads torch", flush=True)
@@ -266,8 +269,8 @@ def _why(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else "no answer"
 
 
-def _greeting(job: str, ready: bool, loaded: bool) -> bytes:
-    return f"trainyard {job} {'loaded' if loaded else 'ready' if ready else 'waits'}\n".encode()
+def _greeting(job: str, state: State) -> bytes:
+    return f"trainyard {job} {state}\n".encode()
 
 
 def _cannot_reach(name: str, port: int, why: str, seconds: float) -> str:

@@ -134,17 +134,17 @@ def test_the_rendezvous_port_must_open_too(port, servers):
 def test_the_time_of_the_rendezvous_begins_when_the_first_pod_has_loaded_torch(port, servers, monkeypatch, capsys):
     monkeypatch.setattr(peers, "EVERY", 0.5)
     first = peers.Listener(JOB, port, PODS[0])
-    first.ready = True
+    first.state = "ready"
     waits = plan_of(PODS[1], port, bound=0.5)
     opens = threading.Timer(2, lambda: servers.append(socket.create_server((PODS[0], port + 1))))
     opens.start()
     peers.meet(waits)
     assert f"preflight: waiting for {PODS[0]}, which loads torch" in capsys.readouterr().out
     servers.pop().close()
-    first.loaded = True
+    first.state = "loaded"
     with pytest.raises(ExitError, match="not on the rendezvous port"):
         peers.meet(waits)
-    first.loaded = False
+    first.state = "ready"
     with pytest.raises(ExitError, match="not on the rendezvous port"):  # it loads for longer than a pod is waited for
         peers.meet(replace(waits, wait=1.0))
     first.close()
