@@ -19,6 +19,7 @@ from commands.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED,
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
 LOOKS = 16  # pods whose log is looked at
+JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
 
 
 def store(thing: dict) -> Finding:
@@ -177,6 +178,15 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
     return found or [Finding(label, phase)]
 
 
+def overcome(findings: list[Finding], thing: dict, jobs: list[dict]) -> list[Finding]:
+    """Take the remedy from what a pod failed on when its job has succeeded since, by a retry."""
+    labels = thing["metadata"].get("labels", {})
+    names = {labels[key] for key in JOB_LABELS if key in labels}
+    if not any(j["metadata"]["name"] in names and {"Succeeded", "Complete"} & set(conditions(j)) for j in jobs):
+        return findings
+    return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
+
+
 def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
@@ -192,7 +202,8 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     serving = objects.get("deployments.apps", [])
     findings += [deployments.explain(one, objects["pods"], events) for one in serving]
     for number, p in enumerate(objects["pods"]):
-        findings += unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        findings += overcome(said, p, jobs)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commands import claims, crds, remedies, why
+from commands import claims, crds, remedies, trainjobs, why
 from commands.findings import Finding
 
 from . import helm
@@ -117,6 +117,24 @@ ENDED = {
 @pytest.mark.parametrize(("pod", "cause", "answer"), ENDED.values(), ids=ENDED)
 def test_containers_that_ended(pod, cause, answer):
     says(explain(pods=[pod]), cause, answer)
+
+
+OWNERS = {
+    "MPIJob": ("mpijobs", "training.kubeflow.org/job-name", "Succeeded"),
+    "Job": ("jobs", "batch.kubernetes.io/job-name", "Complete"),
+    "TrainJob": (trainjobs.TRAINJOBS, trainjobs.JOBSET_NAME, "Complete"),
+}
+
+
+@pytest.mark.parametrize("kind", OWNERS)
+def test_what_a_retry_has_overcome_needs_no_remedy(kind):
+    objects, label, state = OWNERS[kind]
+    pod = over(138, "a rank was lost")
+    pod["metadata"]["labels"] = {label: "demo-x"}
+    for held, name, overcome in ((state, "demo-x", True), (state, "demo-y", False), ("Running", "demo-x", False)):
+        text = explain(**{objects: [thing(kind, name, {"conditions": [condition(held)]})]}, pods=[pod])
+        assert "because: a rank was lost" in text
+        assert ("overcome by a retry" in text, "remedy" in text) == (overcome, not overcome), text
 
 
 def test_a_preflight_that_hands_its_failure_over():

@@ -69,7 +69,7 @@ def test_the_namespace_refused_no_pod(results, namespace):
 
 def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
     done = cluster.run("scripts/why", RELEASE, "-n", namespace)
-    assert "remedy" not in done.stdout
+    assert "remedy" not in done.stdout, done.stdout
     assert "Succeeded" in done.stdout
 
 

@@ -188,14 +188,14 @@ def test_an_exit_code_that_no_retry_cures_fails_the_job_at_once_and_is_named(sto
     (failed,) = [c for c in story.failed["status"]["conditions"] if c["type"] == "Failed"]
     assert "FailJobSet" in failed["reason"]
     (jobset,) = [one for one in get("jobsets", story.namespace) if one["metadata"]["name"] == failed_name(story)]
-    assert jobset["status"]["restarts"] == 0
+    assert jobset["status"]["restarts"] == 0, story.refused
     codes = [
         status["state"]["terminated"]["exitCode"]
         for pod in story.failed_pods
         for status in pod["status"]["containerStatuses"]
         if status["state"].get("terminated")
     ]
-    assert 2 in codes
+    assert 2 in codes, story.refused
     assert re.search(r"because: .*resnet34.*\n *remedy:", story.refused)
 
 
