@@ -48,15 +48,9 @@ Batches = Iterator[Any]
 
 def ours(root: Path, readahead: int = 1, prepared: str = "prepared", **augment: Any) -> Batches:
     """Batches of the trainers' own loader, in the order that training would take."""
-    from trainers import config
-    from trainers.data.sampler import Order
-    from trainers.data.splits import open_splits
+    from ours import batches, open_loader
 
-    data = {"dir": str(root / prepared), "workers": WORKERS, "readahead": readahead}
-    settings = {"data": data, "model": {"channels_last": True}, "augment": augment}
-    train = open_splits(config.build({"epochs": 1, "batch": {"global": BATCH}, **settings}), pin=False).train
-    order = Order(len(train.labels), BATCH, 1)
-    return train.batches((order.epoch(step), order.slice(step, 0, 1)) for step in range(10**6))
+    return batches(open_loader(root / prepared, BATCH, augment, workers=WORKERS, readahead=readahead), BATCH)
 
 
 def imagefolder(root: Path) -> Batches:

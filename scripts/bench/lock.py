@@ -22,12 +22,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1])]
 import numpy as np  # noqa: E402
+import ours  # noqa: E402
 
-from trainers import config, native  # noqa: E402
+from trainers import native  # noqa: E402
 from trainers.data import decode  # noqa: E402
 from trainers.data.loader import Loader  # noqa: E402
-from trainers.data.sampler import Order  # noqa: E402
-from trainers.data.splits import open_splits  # noqa: E402
 from trainers.shards import reader  # noqa: E402
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
@@ -43,9 +42,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 def loader(data: Path, case: str, workers: int) -> Loader:
     """The training split's loader."""
     augment, size = CASES[case]
-    settings = {"dir": str(data), "workers": workers, "image_size": size, "prefetch": 4}
-    over = {"data": settings, "augment": augment, "model": {"channels_last": True}}
-    return open_splits(config.build({"epochs": 1, "batch": {"global": BATCH}, **over}), pin=False).train
+    return ours.open_loader(data, BATCH, augment, workers=workers, image_size=size, prefetch=4)
 
 
 def seconds_of_a_sample(found: Loader, samples: int = 100) -> tuple[float, float]:
@@ -108,8 +105,7 @@ def replaced(data: Path, case: str, workers: int) -> Loader:
 
 def rate(found: Loader, seconds: float) -> float:
     """Samples a second."""
-    order = Order(len(found.labels), BATCH, 1)
-    batches = found.batches((order.epoch(step), order.slice(step, 0, 1)) for step in range(10**6))
+    batches = ours.batches(found, BATCH)
     for _ in range(10):
         next(batches)
     begin, count = time.perf_counter(), 0
