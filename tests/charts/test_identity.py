@@ -136,6 +136,14 @@ def test_a_run_directory_is_named_after_release_and_job_without_a_hash():
     assert '"dir": "/results/runs/demo-trainjob"' in text
 
 
+@pytest.mark.parametrize("job", ["pytorchjob", "mpijob", "trainjob"])
+def test_a_job_that_trains_alone_has_the_directory_of_the_release_whatever_made_it_the_only_one(job: str):
+    alone = {one: {"enabled": one == job} for one in ("pytorchjob", "mpijob", "trainjob")}
+    text = helm.template(helm.merged(helm.everything(), alone))
+    assert '"dir": "/results/runs/demo"' in text
+    assert "runs/demo-" not in text
+
+
 def test_with_an_operator_named_one_job_trains_in_the_directory_of_the_release():
     for operator, kind in zip(("pytorchjob", "mpijob", "trainjob"), TRAINING, strict=True):
         found = helm.documents(
@@ -162,7 +170,11 @@ KEPT = helm.json.loads((helm.ROOT / "tests" / "charts" / "names-0.1.0.json").rea
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_jobs_of_the_version_before_keep_their_names(name: str):
-    found = helm.documents(helm.template(KEPT[name]["values"], release="run"))
+def test_jobs_of_the_version_before_keep_their_names_with_that_of_their_run(name: str):
+    """Where one job trains, its run is named after the release now: docs/chart.md says what to set."""
+    values, (first, *others) = KEPT[name]["values"], KEPT[name]["names"]
+    named = others or values["global"]["training"].get("name") or values["global"]["training"].get("operator")
+    kept = {} if named else helm.at("global.training.name", f"run-{first.partition('/')[0].lower()}")
+    found = helm.documents(helm.template(helm.merged(values, kept), release="run"))
     jobs = sorted(f"{one['kind']}/{one['metadata']['name']}" for one in found if one["kind"] in TRAINING)
     assert jobs == KEPT[name]["names"], "an upgrade of the chart alone would begin another job"

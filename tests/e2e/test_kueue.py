@@ -24,7 +24,7 @@ from tests.e2e.undisturbed import weights
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(8), pytest.mark.takes(110)]
 # release -> its kind, the container whose exit code tells, and its run
 KINDS = {
-    "run": ("pytorchjob", "pytorch", "run-pytorchjob"),
+    "run": ("pytorchjob", "pytorch", "run"),
     "mpi": ("mpijob", "launcher", "mpi"),
     "tj": ("trainjob", "node", "tj"),
 }

@@ -23,7 +23,7 @@ from tests.e2e.cluster import get, lines, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(60)]
 RELEASE = "watched"
-RUN = f"{RELEASE}-pytorchjob"
+RUN = RELEASE
 STEPS = 40
 SETTINGS = [
     "--set", "mpijob.enabled=false,pytorchjob.enabled=true",

@@ -108,7 +108,7 @@ def test_the_second_namespace_is_refused_with_the_remedy(namespace, second, arch
 
     install(RELEASE, second, *SETTINGS, *longer, "--set", "global.training.config.run.adopt=true")
     cluster.follow(RELEASE, second)
-    lease = cluster.run("scripts/cluster/in-node", "cat", f"{export}/results/runs/{RELEASE}-pytorchjob/lease.json")
+    lease = cluster.run("scripts/cluster/in-node", "cat", f"{export}/results/runs/{RELEASE}/lease.json")
     assert json.loads(lease.stdout)["owner"] == f"{second}/{RELEASE}"
 
 

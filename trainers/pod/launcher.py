@@ -17,6 +17,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainers.pod import peers, process, transport
 from trainers.telemetry import flight
 
 DEFAULT_GRACE = 30
+CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
 
 
@@ -65,14 +67,18 @@ def main(argv: list[str] | None = None) -> int:
     try:
         elastic_launch(config, command)(*arguments)
     except ChildFailedError as error:
-        return exit_code({
+        code = exit_code({
             rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
             if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
         })  # fmt: skip
+        if code == Exit.HANG:
+            let_the_cause_be_seen()
+        return code
     except SignalException as error:
         return 128 + int(error.sigval)
     except RendezvousError as error:
         # The pod that hosts the rendezvous failed; all pods are recreated and meet again
+        let_the_cause_be_seen()
         raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
     finally:
         if listening is not None:
@@ -136,6 +142,16 @@ def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
 
     code = min(failures.values(), key=order, default=(1, 0))[0]
     return 128 - code if code < 0 else code
+
+
+def let_the_cause_be_seen() -> None:
+    """Wait on a cluster before this pod ends because it lost another one, which may have failed for good.
+
+    The Job of a TrainJob acts on the first failure that it sees, and the kubelet looks for ended containers once a
+    second: seen first, this pod's code would start all pods again for nothing.
+    """
+    if os.environ.get("TRAINYARD_JOB"):
+        time.sleep(CAUSE_SECONDS)
 
 
 def _alone(options: Any) -> bool:

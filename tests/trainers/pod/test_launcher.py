@@ -8,6 +8,7 @@ from pathlib import Path
 from conftest import ROOT, environment
 
 from tests import patience
+from trainers.pod import launcher
 from trainers.pod.launcher import exit_code
 
 
@@ -37,6 +38,18 @@ def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:
         assert process.returncode == 143
     finally:
         process.kill()
+
+
+def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, time\nprint('ended', time.time(), flush=True)\nos._exit(138)\n")
+    command = [sys.executable, "-c", "import sys, time\nfrom trainers.pod import launcher\n"
+               "code = launcher.main(sys.argv[1:])\nprint('left', time.time(), code)\n"]  # fmt: skip
+    options = ["--nproc-per-node", "1", str(program)]
+    done = patience.run([*command, *options], cwd=ROOT, env={**environment(), "TRAINYARD_JOB": "demo"})
+    said = dict(line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("ended", "left")))
+    assert done.stdout.split()[-1] == "138", done.stderr
+    assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
 
 
 def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Path) -> None:

@@ -73,10 +73,12 @@ own.
 {{- mustToJson $place -}}
 {{- end -}}
 
-{{/* Name of a run. Call with a list: the release, the job's name, and what it trains. */}}
+{{/*
+Name of a run: the release's, with the job's behind it where several train. Call with a list: the release, the job's name, what it trains, and
+the jobs that train.
+*/}}
 {{- define "common.runName" -}}
-{{- $training := index . 2 -}}
-{{- $training.name | default (ternary (first .) (printf "%s-%s" (first .) (index . 1)) (not (empty $training.operator))) -}}
+{{- (index . 2).name | default (ternary (first .) (printf "%s-%s" (first .) (index . 1)) (eq 1 (len (index . 3)))) -}}
 {{- end -}}
 
 {{/*
@@ -109,7 +111,7 @@ out what does not change the computation: labels, chart version, TTL, suspend, q
 {{- $training := include "common.training" $root | fromJson -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
 {{- $nodes := int $training.nodes -}}
-{{- $runName := include "common.runName" (list $root.Release.Name $root.Chart.Name $training) -}}
+{{- $runName := include "common.runName" (list $root.Release.Name $root.Chart.Name $training $root.Facts.trains) -}}
 {{- $command := list -}}
 {{- range .command -}}
 {{- $command = append $command (replace "<np>" (toString (mul $nodes $processes)) .) -}}
