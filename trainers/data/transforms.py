@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from trainers.config import Config
 from trainers.config.sections.data import Augment
+from trainers.data import user
 from trainers.data.changes import change, steps
 from trainers.data.decode import Area, Decoder, Encoded, Filter, Picture
 from trainers.data.policies import Colour, changed, colour_of, plan
@@ -32,11 +33,13 @@ class Make(Protocol):
 def training(config: Config, decoder: Decoder) -> Make:
     """Makes training pictures."""
     numbers, colour = RandomNumbers(config.seed), colour_of(config.data.mean)
+    own = user.augmentation(config.augment.function) if config.augment.function else None
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         generator = numbers.of(draw, sample)
         picture = decoder.picture(content)
-        return training_picture(picture, config.data.image_size, config.augment, generator, colour, out)
+        made = training_picture(picture, config.data.image_size, config.augment, generator, colour, out)
+        return own(made, generator) if own else made
 
     return make
 

@@ -1,6 +1,6 @@
-"""The user's own dataset: `data.dataset: package.module:function`.
+"""The user's own dataset and augmentation: `data.dataset` and `augment.function`, each `package.module:function`.
 
-The function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as torch's
+A dataset's function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as torch's
 map-style datasets have; `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height, width), or
 the bytes of an encoded picture, which `data.decoder` decodes; bytes are fastest. An attribute `classes` names the
 classes. Several threads call `[i]` at once.
@@ -8,6 +8,7 @@ classes. Several threads call `[i]` at once.
 
 import importlib
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,13 +78,7 @@ class UserDataset:
 def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
     """Call the user's function for one split, and check what it returns; raises UserError."""
     key = f"data.dataset = {name!r}"
-    module, separator, function = name.partition(":")
-    if not separator or not module or not function:
-        raise UserError(f"{key}: must be `package.module:function`")
-    try:
-        make = operator.attrgetter(function)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{key}: cannot be imported ({error}); it must be on PYTHONPATH") from error
+    make = _imported(key, name)
     try:
         dataset = make(split=split)
     except Exception as error:
@@ -96,6 +91,35 @@ def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
     if not names and not num_classes:
         raise UserError(f"model.num_classes = 0: {key} has no `classes` to count; set model.num_classes")
     return UserDataset(name, split, dataset, names or [f"class {index}" for index in range(num_classes)])
+
+
+def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], torch.Tensor]:
+    """The user's function of a picture (3, size, size), uint8, and its sample's random numbers; raises UserError."""
+    key = f"augment.function = {name!r}"
+    function = _imported(key, name)
+
+    def change(picture: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        shape = picture.shape
+        try:
+            made = function(picture, generator)
+        except Exception as error:
+            raise UserError(f"{key}: it failed ({type(error).__name__}: {error})") from error
+        if not isinstance(made, torch.Tensor) or made.dtype != torch.uint8 or made.shape != shape:
+            raise UserError(f"{key}: returned {_kind(made)}; it must return a uint8 tensor of shape {tuple(shape)}")
+        return made
+
+    return change
+
+
+def _imported(key: str, name: str) -> Any:
+    """What `package.module:function` names; raises UserError."""
+    module, separator, function = name.partition(":")
+    if not separator or not module or not function:
+        raise UserError(f"{key}: must be `package.module:function`")
+    try:
+        return operator.attrgetter(function)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{key}: cannot be imported ({error}); it must be on PYTHONPATH") from error
 
 
 def _whole_number(label: Any) -> int | None:

@@ -99,6 +99,11 @@ class Augment(Settings):
         default=9, description="Strength of `rand` (0 to 30) and `rand_increasing` (0 to 10)."
     )
     erase: Fraction = Field(default=0.0, description="Probability that a random rectangle is erased (set to the mean).")
+    function: str = Field(
+        default="",
+        description="An augmentation of your own, after all others: `package.module:function`, called with a uint8 tensor "
+        "(3, size, size) and the sample's random numbers; see docs/data.md.",
+    )
     repeats: Positive = Field(
         default=1,
         description="Repeated augmentation: an epoch takes this many copies of each of its samples, augmented "

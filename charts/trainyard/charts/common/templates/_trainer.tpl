@@ -127,7 +127,7 @@ GPUs: with GPUs, a job that needs fewer would still get as many.
     - python
     - -m
     - trainers.preflight
-    {{- if not .run.ungated }}
+    {{- if not (or .run.ungated .run.config.data.dataset) }}
     - --data
     - {{ .run.config.data.dir | quote }}
     {{- end }}
