@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from forked import Fleet
+from published import assert_same_weights
 
 STEPS = 6
 SETTINGS: dict[str, Any] = {
@@ -21,15 +21,8 @@ def start(fleet: Fleet, run: Path, fault: str, world: int = 1, **over: Any) -> t
     return fleet.wait(fleet.start(run, world, "faulty", env, **{**SETTINGS, **over}))
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return state
-
-
 def assert_same(run: Path, undisturbed: Path) -> None:
     """Both have finished with the same weights, bit for bit."""
-    one, other = weights(run), weights(undisturbed)
-    assert list(one) == list(other)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(run, undisturbed)
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert (run / "report.html").exists()

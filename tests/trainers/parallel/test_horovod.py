@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import ROOT, Trainer, environment, events
 from faulted import ENDLESS, SETTINGS, assert_same, start
 from faulty import CODES
 from forked import Fleet
+from published import weights
 
 from tests import patience
 
@@ -64,7 +64,7 @@ def test_adasum_learns(trainer: Trainer, tmp_path: Path) -> None:
     found = [event["loss"] for event in events(run, "train")]
     assert len(found) == 60
     assert sum(found[-8:]) < 0.9 * sum(found[:8])
-    assert torch.load(run / "published" / "model.pth", weights_only=True)
+    assert weights(run)
 
 
 def test_adasum_takes_one_process_rate_and_combines_in_its_own_way(trainer: Trainer, tmp_path: Path) -> None:

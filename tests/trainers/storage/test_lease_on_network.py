@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import events
 from forked import Fleet, under_torchrun
 from netfs import NetworkFolder, net
+from published import assert_same_weights
 
 from tests import patience
 from trainers.run import fence
@@ -94,9 +94,7 @@ def undisturbed(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same(run: Path, undisturbed: Path) -> None:
-    one, two = (torch.load(path / "published" / "model.pth", weights_only=True) for path in (run, undisturbed))
-    assert list(one) == list(two)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert_same_weights(run, undisturbed)
     assert [event["step"] for event in events(run, "train")] == list(range(1, SETTINGS["max_steps"] + 1))
 
 

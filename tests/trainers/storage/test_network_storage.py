@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import torch
 from forked import Fleet
 from netfs import NetworkFolder, served
+from published import assert_same_weights
 
 from tests.prepare import make_archives
 from trainers.exits import Exit
@@ -274,13 +274,5 @@ def test_training(
     cases: Cases, undisturbed: Path, record_property: Callable[[str, object], None], stage: str, fault: str
 ) -> None:
     case = cases.result(stage, fault, record_property)
-    wanted = weights(undisturbed)
     for one in (case, *cases.calm(stage)):
-        found = weights(one.out / "run")
-        assert list(found) == list(wanted)
-        assert all(torch.equal(found[name], wanted[name]) for name in found)
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return found
+        assert_same_weights(one.out / "run", undisturbed)
