@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from faulty import CODES
 from forked import Fleet
 from published import assert_same_weights
 
@@ -19,6 +20,21 @@ def start(fleet: Fleet, run: Path, fault: str, world: int = 1, **over: Any) -> t
     """One start of a run that fails as told, or not: exit codes by rank, and output."""
     env = {"FAULT": fault, **over.pop("env", {})}
     return fleet.wait(fleet.start(run, world, "faulty", env, **{**SETTINGS, **over}))
+
+
+def assert_ends(fleet: Fleet, run: Path, fault: str, codes: list[int], **over: Any) -> str:
+    """One such start, whose ranks end with these codes; its output."""
+    found, output = start(fleet, run, fault, len(codes), **over)
+    assert found == codes, f"{fault}: {found}, not {codes}: {output}"
+    return output
+
+
+def assert_one_fails(fleet: Fleet, run: Path, fault: str, **over: Any) -> None:
+    """One such start of two ranks: the one that `fault` names fails as told, the other since its peer is gone."""
+    _, action, rank = fault.split()[:3]
+    codes = [138, 138]
+    codes[int(rank)] = CODES[action]
+    assert_ends(fleet, run, fault, codes, **over)
 
 
 def assert_same(run: Path, undisturbed: Path) -> None:
