@@ -80,9 +80,8 @@ def machine() -> dict[str, set[str]]:
     mounts = {" ".join(line.split()[:3]) for line in Path("/proc/self/mounts").read_text().splitlines()}
     return {
         "processes": processes(),
-        "mounts": {
-            line for line in mounts if "buildah" not in line and "/pytest-of-" not in line
-        },  # other tests have theirs
+        # other tests mount theirs
+        "mounts": {line for line in mounts if "buildah" not in line and "/pytest-of-" not in line},
         "interfaces": {path.name for path in Path("/sys/class/net").iterdir()},
         "addresses": {re.sub(r"^\d+: ", "", line) for line in printed("ip", "-o", "-4", "address")},
         "routes": printed("ip", "route", "show", "table", "all"),

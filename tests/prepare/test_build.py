@@ -218,7 +218,7 @@ def test_what_storage_took_and_did_not_keep_is_found_and_written_again(archive, 
     build(config(archive, out, workers=1))
     assert contents(out) == contents(prepared)
     said = capfd.readouterr().err
-    assert "Input/output error; written again" in said
+    assert "Input/output error; retried, and all is read back" in said
     assert "what was written is not there after a failure" in said
     assert "finished shards are kept" in said
 

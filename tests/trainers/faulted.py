@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
+from faulty import CODES
 from forked import Fleet
+from published import assert_same_weights
 
 STEPS = 6
 SETTINGS: dict[str, Any] = {
@@ -21,15 +22,23 @@ def start(fleet: Fleet, run: Path, fault: str, world: int = 1, **over: Any) -> t
     return fleet.wait(fleet.start(run, world, "faulty", env, **{**SETTINGS, **over}))
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return state
+def assert_ends(fleet: Fleet, run: Path, fault: str, codes: list[int], **over: Any) -> str:
+    """One such start, whose ranks end with these codes; its output."""
+    found, output = start(fleet, run, fault, len(codes), **over)
+    assert found == codes, f"{fault}: {found}, not {codes}: {output}"
+    return output
+
+
+def assert_one_fails(fleet: Fleet, run: Path, fault: str, **over: Any) -> None:
+    """One such start of two ranks: the one that `fault` names fails as told, the other since its peer is gone."""
+    _, action, rank = fault.split()[:3]
+    codes = [138, 138]
+    codes[int(rank)] = CODES[action]
+    assert_ends(fleet, run, fault, codes, **over)
 
 
 def assert_same(run: Path, undisturbed: Path) -> None:
     """Both have finished with the same weights, bit for bit."""
-    one, other = weights(run), weights(undisturbed)
-    assert list(one) == list(other)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(run, undisturbed)
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert (run / "report.html").exists()

@@ -110,9 +110,12 @@ class Fleet:
         logs: Path | None = None,
         **over: Any,
     ) -> "tuple[list[subprocess.Popen[str]], Path]":
-        """Start a run, with more in its environment, its output below `logs`; `wait` takes what this returns."""
+        """Start a run, with more in its environment; `wait` takes what this returns.
+
+        Its output lies below `logs`, beside the configuration; without, both lie beside the run.
+        """
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.trainer.settings(run, **over).items()]
-        base = run.parent / "base.yaml"
+        base = (logs or run.parent) / "base.yaml"
         base.parent.mkdir(parents=True, exist_ok=True)
         base.write_text("{}\n")
         horovod = module == "trainers.hvd" or (env or {}).get("FAULT_UNDER") == "horovod"

@@ -40,13 +40,11 @@ def library() -> ctypes.CDLL | None:
         loaded = ctypes.CDLL(str(path))
     except OSError:
         return None
-    data, box, bounds, number = ctypes.c_char_p, Box, Bounds, ctypes.c_int
+    data, size, box, bounds, number = ctypes.c_char_p, ctypes.c_size_t, Box, Bounds, ctypes.c_int
     # reading a header takes less time than releasing and taking Python's lock
     loaded.trainyard_size = ctypes.PyDLL(str(path)).trainyard_size  # type: ignore[attr-defined]
     loaded.trainyard_version.restype = ctypes.c_char_p
-    loaded.trainyard_size.argtypes = [data, ctypes.c_size_t, ctypes.POINTER(number)]
-    loaded.trainyard_cut.argtypes = [data, ctypes.c_size_t, box, bounds, *[number] * 3, ctypes.c_void_p]
-    size = ctypes.c_size_t
+    loaded.trainyard_size.argtypes = [data, size, ctypes.POINTER(number)]
     changes: list[Any] = [data, number, data]  # steps, how many, the colour that fills
     loaded.trainyard_make.argtypes = [data, size, box, bounds, *[number] * 3, *changes, number, ctypes.c_void_p]
     loaded.trainyard_change.argtypes = [ctypes.c_void_p, number, number, *changes]

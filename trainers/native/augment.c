@@ -12,6 +12,8 @@
 #include <immintrin.h>
 #endif
 
+#include "library.h"
+
 #define LARGEST 65536       /* height and width */
 #define NUMBERS 8           /* of a step: which one, and up to seven more */
 #define ONE (1ll << 32)     /* positions have 32 bits below the point */
@@ -29,12 +31,6 @@ typedef struct {
 } Picture;
 
 typedef uint8_t Table[3][256]; /* of each channel: what becomes of a value */
-
-extern int trainyard_cut(const uint8_t *data, size_t bytes, const double *box, const int *bounds, int cubic, int size_y,
-                         int size_x, uint8_t *out);
-
-static int plain; /* set by tests: leave out what only some machines have */
-void trainyard_plain_changes(int yes) { plain = yes; }
 
 /* a * b + c, rounded once: the double holds the exact sum of these small numbers. */
 static inline __attribute__((always_inline)) float fused(float a, float b, float c, int fast) {
@@ -117,7 +113,9 @@ FAST static void scale_fast(uint8_t *bytes, size_t count, float ratio, float res
 FAST static void sharpen_fast(const uint8_t *in, size_t stride, size_t bytes, float rest, uint8_t *out) {
   sharpen_row(in, stride, bytes, rest, out, 1);
 }
-static int fast(void) { return !plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static int fast(void) {
+  return widest_vectors >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 #else
 #define colour_fast colour_plain
 #define grey_fast grey_plain

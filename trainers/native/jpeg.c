@@ -16,6 +16,7 @@
 #include <jpeglib.h>
 #include <jerror.h>
 
+#include "library.h"
 #include "resize.h"
 #include "scan.h"
 
@@ -138,7 +139,7 @@ static void decode(Decoder *decoder, const double *box, const int *bounds, int c
   int denominator = denominator_of(box, size_y, size_x), first, end;
   start(jpeg, denominator);
   if (!resize_axes(&decoder->work, box, bounds, cubic, denominator, jpeg->output_width, jpeg->output_height, size_y,
-                 size_x))
+                   size_x))
     give_up((j_common_ptr)jpeg);
   columns_of(&decoder->work, jpeg->output_width, &first, &end);
   JDIMENSION left = first, width = end - first;
@@ -187,7 +188,7 @@ static void decode_window(Decoder *decoder, const uint8_t *data, size_t bytes, c
   int denominator = denominator_of(box, size_y, size_x), corner[2];
   if (scan_open(scan, data, bytes) ||
       !resize_axes(&decoder->work, box, bounds, cubic, denominator, scaled(scan->width, denominator),
-                 scaled(scan->height, denominator), size_y, size_x))
+                   scaled(scan->height, denominator), size_y, size_x))
     longjmp(decoder->back, 1);
   choose_mcus(decoder, denominator, corner);
   begin(decoder, scan->header, scan->header_bytes);

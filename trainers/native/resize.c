@@ -4,6 +4,7 @@
    instructions of any width give the same bits. */
 
 #include "resize.h"
+#include "library.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -215,19 +216,19 @@ static void blend_columns_avx512(const Axis *axis, const int16_t *mid, int first
 }
 #endif
 
-static int widest = 512; /* bits of a vector; set by tests to leave out what only some machines have */
-void trainyard_vectors(int bits) { widest = bits; }
+int widest_vectors = 512;
+void trainyard_vectors(int bits) { widest_vectors = bits; }
 
 static void blend(const Work *work, int y, int left, int width, size_t bytes, uint8_t *out) {
   const int16_t *weights = work->down.weights + (size_t)y * work->down.most;
   int count = work->down.count[y];
 #ifdef __x86_64__
-  if (widest >= 512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
+  if (widest_vectors >= 512 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
     blend_rows_avx512(work->rows, weights, count, work->mid, bytes);
     blend_columns_avx512(&work->across, work->mid, left, width, out);
     return;
   }
-  if (widest >= 256 && __builtin_cpu_supports("avx2")) {
+  if (widest_vectors >= 256 && __builtin_cpu_supports("avx2")) {
     blend_rows_avx2(work->rows, weights, count, work->mid, bytes);
     blend_columns_avx2(&work->across, work->mid, left, width, out);
     return;
@@ -237,8 +238,8 @@ static void blend(const Work *work, int y, int left, int width, size_t bytes, ui
   blend_columns_plain(&work->across, work->mid, left, width, out);
 }
 
-int resize_axes(Work *work, const double *box, const int *bounds, int cubic, int denominator, int columns,
-                     int rows, int size_y, int size_x) {
+int resize_axes(Work *work, const double *box, const int *bounds, int cubic, int denominator, int columns, int rows,
+                int size_y, int size_x) {
   int low_x = bounds[0] / denominator, low_y = bounds[1] / denominator;
   int high_x = (bounds[2] + denominator - 1) / denominator, high_y = (bounds[3] + denominator - 1) / denominator;
   if (high_x > columns) high_x = columns;
@@ -276,7 +277,7 @@ void resize_discard(Work *work) {
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* The same from decoded RGB pixels, `height` rows of `width`. */
+/* As trainyard_cut, from decoded RGB pixels, `height` rows of `width`. */
 int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
                      int size_y, int size_x, uint8_t *out) {
   Work work = {0};

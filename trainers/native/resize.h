@@ -27,7 +27,7 @@ typedef struct {
 /* Compute both filters for the area `box`, of a picture of `columns` x `rows` pixels that is `denominator` times
    smaller than `box` and `bounds` take it for. 0 where no pixel of it counts, or memory is short. */
 int resize_axes(Work *work, const double *box, const int *bounds, int cubic, int denominator, int columns, int rows,
-              int size_y, int size_x);
+                int size_y, int size_x);
 
 /* Room for rows of `columns` pixels. 0 where memory is short. */
 int resize_allot(Work *work, size_t columns);

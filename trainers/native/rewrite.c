@@ -12,6 +12,7 @@
 
 #include <jpeglib.h>
 
+#include "library.h"
 #include "scan.h"
 
 #define MAX_PIXELS (1ull << 24) /* all coefficients are in memory: up to 6 bytes a pixel */

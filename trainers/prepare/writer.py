@@ -252,7 +252,7 @@ class OpenShard:
             if error.errno in FULL:
                 raise
             if not self._failed:
-                say(f"{path}: {error.strerror}; written again, and read back in the end")
+                say(f"{path}: {error.strerror}; retried, and all is read back in the end")
             self._failed = True
             return retried(lambda: _reopened(path, descriptor, action), path, existed=True)
 

@@ -186,7 +186,10 @@ def wish(t: Trainer) -> int:
 
 
 def flush(t: Trainer) -> None:
-    """Write the line of metrics for the steps since the last one; raises ExitError if a loss is no number."""
+    """Write the line of metrics for the steps since the last one.
+
+    Raises ExitError if a loss is NaN, infinite or above log.max_loss.
+    """
     catch_up(t)
     try:
         t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))

@@ -88,13 +88,13 @@ static int fuzz(void) {
   for (int c = 0; c < 3; c++) colour[c] = draw(256);
   memcpy(other, pixels, bytes);
   for (int n = 0; n < count; n++) choose_step(steps + n * NUMBERS, height, width);
-  plain = 0;
+  trainyard_vectors(512);
   int refused = trainyard_change(pixels, height, width, steps, count, colour);
-  plain = 1;
+  trainyard_vectors(0);
   if (trainyard_change(other, height, width, steps, count, colour) != refused) abort();
   if (memcmp(pixels, other, bytes)) abort();
   for (int n = 0; n < count && !refused; n++) each[(int)steps[n * NUMBERS]]++;
-  plain = draw(2);
+  trainyard_vectors(512 * (int)draw(2));
   if (!draw(16)) { /* the same size, so that rectangles fit */
     for (int n = 0; n < count; n++) choose_step(steps + n * NUMBERS, 1, 1);
     check_made(steps, count, colour);

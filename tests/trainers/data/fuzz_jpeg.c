@@ -8,10 +8,6 @@
 #include <time.h>
 
 #define MOST_BYTES (4u << 20)
-void trainyard_vectors(int bits);
-int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
-                     int size_y, int size_x, uint8_t *out);
-int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room);
 
 static uint64_t state;
 static uint32_t draw(uint32_t below) { /* xorshift64*, Vigna 2016 */

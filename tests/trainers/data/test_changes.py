@@ -60,14 +60,14 @@ def apart(picture: Tensor, wanted: Plan) -> int:
     return int((changed(picture, wanted).int() - policies.changed(picture, wanted).int()).abs().max())
 
 
-@pytest.fixture(params=[False, True], ids=["vectors", "plain"])
+@pytest.fixture(params=[512, 0], ids=["vectors", "plain"])
 def plain(request: pytest.FixtureRequest) -> Iterator[None]:
     """The library with and without what only some machines have."""
     library = native.library()
     assert library is not None
-    library.trainyard_plain_changes(request.param)
+    library.trainyard_vectors(request.param)
     yield
-    library.trainyard_plain_changes(False)
+    library.trainyard_vectors(512)
 
 
 @pytest.mark.usefixtures("plain")
@@ -126,8 +126,8 @@ def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
     library = native.library()
     assert library is not None
     digests = []
-    for plainly in (False, True):
-        library.trainyard_plain_changes(plainly)
+    for bits in (512, 0):
+        library.trainyard_vectors(bits)
         digest = hashlib.sha256()
         for number, picture in enumerate(pictures(100, seed=11)):
             pixels = (torch.arange(picture.numel()) * (number * 2 + 7) % 251).to(torch.uint8).view_as(picture)
@@ -136,7 +136,7 @@ def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
                 wanted = policies.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
                 digest.update(changed(pixels, wanted).contiguous().numpy().tobytes())
         digests.append(digest.hexdigest()[:16])
-    library.trainyard_plain_changes(False)
+    library.trainyard_vectors(512)
     assert digests == ["cbe09fe84f8c9f9c"] * 2
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from forked import Fleet
+from published import weights
 
 from trainers import config
 from trainers.run import checkpoint
@@ -65,7 +66,7 @@ def test_stored_weights_are_loaded_as_they_are(fleet: Fleet, tmp_path: Path, kin
     wanted = tensors(STORED / kind, SAVED)
     if kind == "ddp":
         wanted |= tensors(STORED / kind, SAVED, "ema")
-    assert equal(torch.load(run / "published" / "model.pth", weights_only=True), wanted)
+    assert equal(weights(run), wanted)
 
 
 def test_a_stored_run_resumes_to_what_it_would_have_come_to(fleet: Fleet, tmp_path: Path, undisturbed: Path) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import events
-from forked import Fleet, under_torchrun
+from forked import Fleet
 from netfs import NetworkFolder, net
+from published import assert_same_weights
 
 from tests import patience
 from trainers.run import fence
@@ -43,12 +43,8 @@ class Contest:
 
     def begin(self, run: Path, job: str, seconds: float) -> Job:
         """Start a job with steps of so many seconds; looks at no mount, since the server may not answer."""
-        settings = self.fleet.trainer.settings(run, **SETTINGS)
-        (self.logs / "base.yaml").write_text("{}\n")
-        options = ["--config", str(self.logs / "base.yaml")]
-        options += [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-        env = {**under_torchrun(1)[0], "TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds)}
-        return self.fleet.ranks("trainers.ddp", options, [env], self.logs / job)
+        env = {"TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds)}
+        return self.fleet.start(run, 1, env=env, logs=self.logs / job, **SETTINGS)
 
     def take_over(self, seconds: float = 0.0) -> Job:
         """Start the newer job: the server stops before it has looked, and dies once it has taken the lease."""
@@ -94,9 +90,7 @@ def undisturbed(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_same(run: Path, undisturbed: Path) -> None:
-    one, two = (torch.load(path / "published" / "model.pth", weights_only=True) for path in (run, undisturbed))
-    assert list(one) == list(two)
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert_same_weights(run, undisturbed)
     assert [event["step"] for event in events(run, "train")] == list(range(1, SETTINGS["max_steps"] + 1))
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import events
 from forked import Fleet
+from published import weights
 
 from trainers.run import checkpoint
 
@@ -39,7 +40,7 @@ def test_a_run_resumes_with_any_strategy_and_back(fleet: Fleet, tmp_path: Path) 
         go_on(fleet, travelling, kind, world, 6 * leg)
     pairs = zip(losses(undisturbed), losses(travelling), strict=True)
     assert max(abs(a - b) for a, b in pairs) <= 1e-12
-    a, b = (torch.load(run / "published" / "model.pth", weights_only=True) for run in (undisturbed, travelling))
+    a, b = weights(undisturbed), weights(travelling)
     assert all(torch.allclose(a[name], b[name], rtol=0, atol=1e-11) for name in a)
 
 
@@ -71,7 +72,7 @@ def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path:
     for steps, (kind, world) in enumerate([(HOROVOD, 1), ("fsdp", 2)], 1):
         go_on(fleet, run, kind, world, steps, **over)
         torchvision.models.resnet50().load_state_dict(newest(run))
-    published = torch.load(run / "published" / "model.pth", weights_only=True)
+    published = weights(run)
     torchvision.models.resnet50().load_state_dict(published)
     assert all(torch.equal(value, published[name]) for name, value in newest(run).items())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Trainer
+from published import weights
 from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -97,5 +98,5 @@ def test_an_average_enabled_in_mid_run_starts_from_the_loaded_weights(trainer: T
     run = trainer.train(tmp_path / "run", **over, max_steps=2)
     before = load_file(run / "checkpoints" / "step-00000002" / "model.safetensors")
     trainer.train(run, **over, **{"max_steps": 3, "ema.decay": 1.0})  # never moves from where it starts
-    published = torch.load(run / "published" / "model.pth", weights_only=True)
+    published = weights(run)
     assert all(torch.equal(published[name], value) for name, value in before.items() if value.is_floating_point())

@@ -19,7 +19,7 @@ from pathlib import Path
 import faulty
 import pytest
 from conftest import ROOT, environment
-from faulted import ENDLESS, SETTINGS, assert_same, start
+from faulted import ENDLESS, SETTINGS, assert_ends, assert_one_fails, assert_same, start
 from faulty import CODES, FIRST, LATER, POINTS, STEPWISE
 from forked import Fleet
 
@@ -45,11 +45,9 @@ def test_killed_at_every_point_and_resumed_to_the_same_bits(fleet: Fleet, tmp_pa
     for point in POINTS:
         if point in ("released", "leaving", "left"):
             (run / "summary.json").unlink(missing_ok=True)  # else the run is over, and its start ends with 0
-        codes, output = start(fleet, run, f"{point} kill", **ENDLESS)
-        assert codes == [-9], f"{point}: {output}"
+        assert_ends(fleet, run, f"{point} kill", [-9], **ENDLESS)
     (run / "summary.json").unlink()
-    codes, output = start(fleet, run, "", **ENDLESS)
-    assert codes == [0], output
+    assert_ends(fleet, run, "", [0], **ENDLESS)
     assert_same(run, undisturbed)
     assert not list((run / "checkpoints").glob(".*"))
 
@@ -64,8 +62,7 @@ def test_no_failure_is_retried_forever(fleet: Fleet, tmp_path: Path, point: str)
     """Also one that no handler sees, before the run directory is entered."""
     once = {"run.max_restarts": 1, "env": {"TRAINYARD_JOB": "job-a"}}
     for code in (-9, -9, 1):
-        codes, output = start(fleet, tmp_path / "run", f"{point} kill", **once)
-        assert codes == [code], output
+        output = assert_ends(fleet, tmp_path / "run", f"{point} kill", [code], **once)
     assert f"1 restarts of {tmp_path / 'run'} without a new checkpoint" in output
 
 
@@ -92,24 +89,20 @@ def test_what_may_heal_is_retried_wherever_it_happens(
     fleet: Fleet, tmp_path: Path, undisturbed: Path, point: str, action: str
 ) -> None:
     run = tmp_path / "run"
-    codes, output = start(fleet, run, f"{point} {action}")
-    assert codes == [CODES[action]], output
-    codes, output = start(fleet, run, "")
-    assert codes == [0], output
+    assert_ends(fleet, run, f"{point} {action}", [CODES[action]])
+    assert_ends(fleet, run, "", [0])
     assert_same(run, undisturbed)
 
 
 def test_the_one_that_gives_up_says_why_the_others_failed(fleet: Fleet, tmp_path: Path) -> None:
     once = {"run.max_restarts": 0, "env": {"TRAINYARD_JOB": "job-a"}}
-    assert start(fleet, tmp_path / "run", "step cuda", **once)[0] == [201]
-    codes, output = start(fleet, tmp_path / "run", "", **once)
-    assert codes == [1]
+    assert_ends(fleet, tmp_path / "run", "step cuda", [201], **once)
+    output = assert_ends(fleet, tmp_path / "run", "", [1], **once)
     assert "The last start ended with 201: rank 0: a GPU failed: AcceleratorError: CUDA error: uncorrectable" in output
 
 
 def test_memory_that_is_too_small_names_the_key_and_is_not_retried(fleet: Fleet, tmp_path: Path) -> None:
-    codes, output = start(fleet, tmp_path / "run", "forward memory")
-    assert codes == [2]
+    output = assert_ends(fleet, tmp_path / "run", "forward memory", [2])
     said = (
         "the GPU's memory is too small (CUDA out of memory. Tried to allocate 2.00 GiB.); batch.micro = 0, no limit, "
         "so a forward takes 8 samples: set batch.micro to 4 or less; a validation takes validate.batch = 300"
@@ -123,8 +116,7 @@ def test_a_checkpoint_whose_storage_fails_once_is_written_again(
 ) -> None:
     for point in ("written", "described", "renamed"):
         run = tmp_path / point
-        codes, output = start(fleet, run, f"{point} stale")
-        assert codes == [0], output
+        output = assert_ends(fleet, run, f"{point} stale", [0])
         assert "step-00000002: Stale file handle; retried for up to" in output
         assert_same(run, undisturbed)
 
@@ -132,15 +124,15 @@ def test_a_checkpoint_whose_storage_fails_once_is_written_again(
 def test_an_unknown_error_is_tried_once_more(fleet: Fleet, tmp_path: Path, undisturbed: Path) -> None:
     job = {"env": {"TRAINYARD_JOB": "job-a"}}
     run = tmp_path / "once"
-    codes, output = start(fleet, run, "step bug", **job)
-    assert codes == [202], output
+    output = assert_ends(fleet, run, "step bug", [202], **job)
     assert "ValueError: the code has a fault (tried once more" in output
-    assert start(fleet, run, "", **job)[0] == [0]
+    assert_ends(fleet, run, "", [0], **job)
     assert_same(run, undisturbed)
 
     run = tmp_path / "always"
-    assert [start(fleet, run, "step bug", **job)[0] for _ in range(2)] == [[202], [1]]
-    assert start(fleet, tmp_path / "shell", "step bug")[0] == [1]  # a person sees it at once
+    for code in (202, 1):
+        assert_ends(fleet, run, "step bug", [code], **job)
+    assert_ends(fleet, tmp_path / "shell", "step bug", [1])  # a person sees it at once
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -148,10 +140,8 @@ def test_a_peer_that_dies_while_the_group_forms_is_retried(
     fleet: Fleet, tmp_path: Path, undisturbed2: Path, rank: int
 ) -> None:
     run = tmp_path / "run"
-    codes, output = start(fleet, run, f"connecting kill {rank}", 2, **{"comm.timeout_seconds": 10})
-    assert (codes[rank], codes[1 - rank]) == (-9, 138), output
-    codes, output = start(fleet, run, "", 2)
-    assert codes == [0, 0], output
+    assert_one_fails(fleet, run, f"connecting kill {rank}", **{"comm.timeout_seconds": 10})
+    assert_ends(fleet, run, "", [0, 0])
     assert_same(run, undisturbed2)
 
 
@@ -165,13 +155,9 @@ def test_one_of_two_fails_and_the_other_ends_with_it(fleet: Fleet, tmp_path: Pat
         "validating cuda 1",
         "leaving kill 1",
     ):
-        _, action, rank = (*fault.split(), "0")[:3]
-        codes, output = start(fleet, run, fault, 2, **ENDLESS)
-        assert codes[int(rank)] == CODES[action], f"{fault}: {output}"
-        assert codes[1 - int(rank)] == 138, f"{fault}: {output}"
+        assert_one_fails(fleet, run, fault, **ENDLESS)
         (run / "summary.json").unlink(missing_ok=True)
-    codes, output = start(fleet, run, "", 2, **ENDLESS)
-    assert codes == [0, 0], output
+    assert_ends(fleet, run, "", [0, 0], **ENDLESS)
     assert_same(run, undisturbed2)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import Trainer, events, ranks_of, wait_for_step
+from published import assert_same_weights
 
 from tests import patience
 
@@ -26,16 +26,6 @@ def undisturbed(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFacto
 
 def kind() -> dict[str, Any]:
     return {"precision": "fp32", "model.batch_norm": "local", "model.name": "little_models:dropout"}
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    state: dict[str, torch.Tensor] = torch.load(run / "published" / "model.pth", weights_only=True)
-    return state
-
-
-def same(a: Path, b: Path) -> bool:
-    one, other = weights(a), weights(b)
-    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def losses(run: Path) -> list[tuple[int, float]]:
@@ -67,7 +57,7 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     assert events(run, "resume")[-1] == {**events(run, "resume")[-1], "step": stopped, "lost_steps": 0}
 
     trainer.train(run, 2, **kind(), **{"checkpoint.every_steps": 0})
-    assert same(run, undisturbed)
+    assert_same_weights(run, undisturbed)
     assert losses(run) == losses(undisturbed)
 
 
@@ -87,7 +77,7 @@ def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undist
     step, end = int(saved[0].removeprefix("step-")), json.loads((undisturbed / "summary.json").read_text())["steps"]
     assert 0 < step < end, "the last step is saved without being asked to"
     assert events(run, "resume")[0]["step"] >= step
-    assert same(run, undisturbed)
+    assert_same_weights(run, undisturbed)
     assert losses(run) == losses(undisturbed)
 
 
@@ -108,7 +98,7 @@ def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, 
     resumed = events(run, "resume")[-1]
     assert resumed["step"] == int(newest.name[5:]) - 4
     assert resumed["lost_steps"] >= 4
-    assert same(run, undisturbed)
+    assert_same_weights(run, undisturbed)
 
 
 def test_nan_ends_with_77_and_is_not_retried(trainer: Trainer, tmp_path: Path) -> None:
@@ -228,7 +218,7 @@ def test_another_namespace_with_the_same_release_is_refused_and_leaves_no_trace(
     assert snapshot(run) == before
     code, output = trainer.run(run, 2, of("team-a"), **kind())
     assert code == 0, output
-    assert same(run, undisturbed), "its owner continues as if nobody had come"
+    assert_same_weights(run, undisturbed)  # its owner continues as if nobody had come
     code, output = trainer.run(run, 1, of("team-b"), **kind())
     assert code == 2, "a stranger does not hear that its run is finished, either"
     code, output = trainer.run(run, 1, of("team-b"), **kind(), **{"run.adopt": True})

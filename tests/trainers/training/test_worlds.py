@@ -14,6 +14,7 @@ import torch
 from conftest import CLASSES, TRAIN, VAL, events
 from forked import Fleet
 from little_models import Net
+from published import weights
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.takes(30)
@@ -75,7 +76,7 @@ def test_validation_counts_every_sample_once(runs: Runs) -> None:
 def test_published_weights_load_into_the_plain_model(runs: Runs) -> None:
     states = {}
     for key, run in runs.items():
-        states[key] = torch.load(run / "published" / "model.pth", weights_only=True)
+        states[key] = weights(run)
         Net(CLASSES).double().load_state_dict(states[key])
         safe = load_file(run / "published" / "model.safetensors")
         assert all(torch.equal(safe[name], states[key][name]) for name in states[key])
