@@ -1,9 +1,9 @@
 """The user's own dataset and augmentation: `data.dataset` and `augment.function`, each `package.module:function`.
 
-A dataset's function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as torch's
-map-style datasets have; `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height, width), or
-the bytes of an encoded picture, which `data.decoder` decodes; bytes are fastest. An attribute `classes` names the
-classes. Several threads call `[i]` at once.
+A dataset's function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as
+torch's map-style datasets have; `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height,
+width), or the bytes of an encoded picture, which `data.decoder` decodes; bytes are fastest. An attribute `classes`
+names the classes. Several threads call `[i]` at once.
 """
 
 import importlib

@@ -101,8 +101,8 @@ class Augment(Settings):
     erase: Fraction = Field(default=0.0, description="Probability that a random rectangle is erased (set to the mean).")
     function: str = Field(
         default="",
-        description="An augmentation of your own, after all others: `package.module:function`, called with a uint8 tensor "
-        "(3, size, size) and the sample's random numbers; see docs/data.md.",
+        description="An augmentation of your own, after all others: `package.module:function`, called with a uint8 "
+        "tensor (3, size, size) and the sample's random numbers; see docs/data.md.",
     )
     repeats: Positive = Field(
         default=1,
