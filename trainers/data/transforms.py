@@ -18,7 +18,7 @@ from torch.nn import functional
 from trainers.config import Config
 from trainers.config.sections.data import Augment
 from trainers.data import user
-from trainers.data.changes import change, steps
+from trainers.data.changes import steps
 from trainers.data.decode import Area, Decoder, Encoded, Filter, Picture
 from trainers.data.policies import Colour, changed, colour_of, plan
 
@@ -89,23 +89,21 @@ def training_picture(  # noqa: PLR0917
 ) -> Tensor:
     """Crop, flip, change and erase at random; erased areas get `colour`.
 
-    What the library decodes and changes at once is written to `out`.
+    What the library changes is written to `out`.
     """
     how, (height, width) = augment.interpolation, source.shape[1:]
-    area, top, left = (0, 0, height, width), 0, 0
+    area = (0, 0, height, width)
     if augment.crop == "random_resized":
         area = random_area(height, width, augment.scale, augment.ratio, generator.random)
     elif augment.crop == "pad":
         top, left = (int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
+        picture = shifted(resize(source, size, size, how), augment.pad, top, left)
+        source = Encoded(pixels=picture) if isinstance(source, Encoded) else picture
+        area = (0, 0, size, size)
     wanted = plan(augment, generator, size, size, colour)
-    if not isinstance(source, Encoded):
-        picture = cut(source, area, size, size, how)
-        return changed(shifted(picture, augment.pad, top, left) if augment.crop == "pad" else picture, wanted)
-    if augment.crop != "pad":
+    if isinstance(source, Encoded):
         return source.cut(area, size, size, how, wanted=steps(wanted, size, size), out=out)
-    pixels = shifted(source.cut(area, size, size, how), augment.pad, top, left).permute(1, 2, 0).contiguous()
-    change(pixels, steps(wanted, size, size))
-    return pixels.permute(2, 0, 1)
+    return changed(cut(source, area, size, size, how), wanted)
 
 
 def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
