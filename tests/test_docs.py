@@ -3,6 +3,7 @@
 A block is fenced as bash. Above it may stand one of:
     <!-- needs: a cluster with GPUs -->       what this machine lacks
     <!-- run by: tests/e2e/test_release.py -->   the test that runs the same programs, with its own settings
+    <!-- text run by: tests/test_own_pictures.py -->   the test that runs the page's own text
 """
 
 import re
@@ -16,7 +17,9 @@ from tests import patience
 pytestmark = pytest.mark.takes(30)
 
 ROOT = Path(__file__).resolve().parents[1]
-FENCE = re.compile(r"(?:<!-- (?P<mark>needs|run by): (?P<what>[^>]+) -->\n)?```bash\n(?P<text>.*?)```", re.S)
+FENCE = re.compile(
+    r"(?:<!-- (?P<mark>needs|run by|text run by): (?P<what>[^>]+) -->\n)?```bash\n(?P<text>.*?)```", re.S
+)
 
 
 class Block(NamedTuple):
@@ -51,6 +54,11 @@ def test_the_named_test_runs_the_blocks_commands(block):
     for line in filter(None, block.text.splitlines()):
         words = line.split("#")[0].split()[:2]
         assert " ".join(words) in test or '"' + '", "'.join(words) + '"' in test, f"{block.what} does not run: {line}"
+
+
+@pytest.mark.parametrize("block", [b for b in blocks() if b.mark == "text run by"], ids=lambda b: b.where)
+def test_the_named_test_reads_the_page(block):
+    assert f'"{block.where.partition(":")[0]}"' in (ROOT / block.what.strip()).read_text()
 
 
 def test_architecture_names_files_and_functions_that_exist():

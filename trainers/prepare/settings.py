@@ -134,10 +134,15 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal["imagenet", "imagefolder", "csv"] = Field(
+    layout: Literal["imagenet", "imagefolder", "folders", "csv"] = Field(
         default="imagenet",
         description="imagenet: Kaggle's CLS-LOC layout with its CSV of validation labels. "
-        "imagefolder: train/CLASS/* and val/CLASS/*. csv: a CSV file names each picture's class; see the key 'csv'.",
+        "imagefolder: train/CLASS/* and val/CLASS/*. folders: CLASS/*, of which 'val_fraction' becomes val. "
+        "csv: a CSV file names each picture's class; see the key 'csv'.",
+    )
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.1,
+        description="For layout 'folders': about which part of the pictures becomes val, drawn by the seed.",
     )
     csv: Table = Field(default=Table(), description="Where labels stand, for layout 'csv'.")
     class_file: str = Field(

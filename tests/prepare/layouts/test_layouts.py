@@ -77,6 +77,47 @@ def test_imagefolder(tmp_path):
     }
 
 
+def test_folders_without_splits(tmp_path):
+    members = {
+        f"pets/{kind}/{i}.jpg": picture(i + 1000 * (kind == "dog")) for kind in ("dog", "cat") for i in range(60)
+    }
+    noise = {"pets/README.txt": b"hello", "pets/cat/.DS_Store": b"x", "__MACOSX/pets/cat/1.jpg": b"x"}
+    attempt(tmp_path, {**members, **noise}, layout="folders", val_fraction=0.2)
+    found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
+    assert {**found[0], **found[1]} == {content: name.split("/")[1] for name, content in members.items()}
+    assert 10 < len(found[1]) < 40
+    # a picture stays in its split in whatever order they come, whatever is around them, and when others are added
+    moved = {name.removeprefix("pets/"): members[name] for name in sorted(members, reverse=True)}
+    more = {f"cat/more{i}.jpg": picture(2000 + i) for i in range(5)}
+    build(
+        config(
+            write_folder(tmp_path / "moved", {**moved, **more}), tmp_path / "two", layout="folders", val_fraction=0.2
+        )
+    )
+    assert found[1].items() <= pictures(tmp_path / "two", "val").items()
+    assert found[0].items() <= pictures(tmp_path / "two", "train").items()
+    build(config(write_zip(tmp_path / "b.zip", members), tmp_path / "b", layout="folders", val_fraction=0.2, seed=1))
+    assert pictures(tmp_path / "b", "val").keys() != found[1].keys()
+
+
+@pytest.mark.parametrize(
+    ("members", "settings", "message"),
+    [
+        ({"a/train/cat/1.jpg": picture(1)}, {}, "train/cat/1.jpg .* no place in the layout"),
+        ({"1.jpg": picture(1)}, {}, "1.jpg .* no place in the layout"),
+        (
+            {f"{name}/1.jpg": picture(i) for i, name in enumerate("abcdef")},
+            {"val_fraction": 0.5},
+            "all pictures of class",
+        ),
+        ({"cat/1.jpg": picture(1)}, {"val_fraction": 0.001}, "no pictures for 'val'"),
+    ],
+)
+def test_folders_that_cannot_be_divided(tmp_path, members, settings, message):
+    with pytest.raises(UserError, match=message):
+        attempt(tmp_path, members, layout="folders", **settings)
+
+
 def test_imagefolder_with_a_class_only_in_val(tmp_path):
     members = {"train/cat/1.jpg": picture(1), "val/cat/2.jpg": picture(2), "val/dog/2.jpg": picture(3)}
     with pytest.raises(UserError, match="class dog in val but not in train"):
