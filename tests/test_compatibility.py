@@ -1,0 +1,64 @@
+"""docs/compatibility.md names the versions that are built and locked."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = {
+    "Kubernetes": ("k8s.io/kubernetes",),
+    "training-operator": ("github.com/kubeflow/training-operator",),
+    "mpi-operator": ("github.com/kubeflow/mpi-operator",),
+    "Kubeflow Trainer": ("github.com/kubeflow/trainer/v2",),
+    "JobSet": ("sigs.k8s.io/jobset",),
+    "Kueue": ("sigs.k8s.io/kueue",),
+    "Argo CD": ("github.com/argoproj/argo-cd/v3",),
+    "Helm": ("helm.sh/helm/v3", "helm.sh/helm/v4"),
+}
+PACKAGES = {"Kubeflow's Python SDK": ("kubeflow",), "torch, torchvision": ("torch", "torchvision")}
+
+
+def rows() -> dict[str, str]:
+    """Return the column `tested` by the row's first words."""
+    lines = (ROOT / "docs" / "compatibility.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in lines if row.startswith("| ")]
+    return {row[0]: row[1] for row in cells}
+
+
+def of(start: str) -> str:
+    (found,) = [text for name, text in rows().items() if name.startswith(start)]
+    return found
+
+
+def test_programs_have_the_versions_of_their_modules():
+    modules = (ROOT / "scripts" / "programs" / "go.mod").read_text()
+    for start, names in MODULES.items():
+        for name in names:
+            version = re.search(rf"^\s*{re.escape(name)} v(\S+)", modules, re.M)
+            assert version, name
+            assert version[1] in of(start), f"{start}: {version[1]} is built"
+
+
+def test_packages_have_the_versions_of_the_lock_file():
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    versions = {package["name"]: package.get("version", "").partition("+")[0] for package in locked}
+    for start, names in PACKAGES.items():
+        for name in names:
+            assert versions[name] in of(start), f"{name}: {versions[name]} is locked"
+
+
+def test_bounds_are_those_of_chart_package_and_dockerfile():
+    refused = {
+        row.split("|")[1].strip(): row
+        for row in (ROOT / "docs/compatibility.md").read_text().splitlines()
+        if "|" in row
+    }
+    chart = yaml.safe_load((ROOT / "charts/trainyard/Chart.yaml").read_text())
+    assert re.search(r">=(1\.\d+)", chart["kubeVersion"])[1] in refused["Kubernetes"].split("|")[4]
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    assert python == ">=3.11,<3.13"
+    assert of("Python of the trainers") == "3.11 and 3.12"
+    image = re.search(r"pytorch:(\S+)-py3", (ROOT / "images/pytorch/Dockerfile").read_text())
+    assert image[1] in refused["NVIDIA's PyTorch image"]
