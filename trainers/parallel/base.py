@@ -163,6 +163,20 @@ def load_named(model: nn.Module, optimizer: Optimizer, state: Mapping[str, Any])
     order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     entries = {index: state[name] for index, name in enumerate(order) if name in state}
     optimizer.load_state_dict({"state": entries, "param_groups": optimizer.state_dict()["param_groups"]})
+    lay_out_as_weights(optimizer)
+
+
+def lay_out_as_weights(optimizer: Optimizer) -> None:
+    """Give an optimizer's state, once it is loaded, the memory format of its parameters.
+
+    Torch's fused optimizers pass through both in the order of memory: with a parameter in channels_last order and a
+    moment that was saved in the usual one, each number would silently meet another's.
+    """
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            alike = isinstance(value, Tensor) and value.shape == parameter.shape
+            if alike and value.stride() != parameter.stride():
+                state[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def clip(optimizer: Optimizer, norm: float) -> None:

@@ -60,6 +60,25 @@ def test_moments_travel_too(fleet: Fleet, tmp_path: Path, optimizer: dict[str, o
     assert losses(travelling) == pytest.approx(losses(undisturbed), rel=0, abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    "legs",
+    [
+        [("single", 1, False), ("single", 1, True), ("single", 1, False)],
+        [("fsdp", 2, True), ("ddp", 2, True), ("ddp", 2, False), (HOROVOD, 2, True), (HOROVOD, 2, True)],
+    ],
+    ids=["alone", "together"],
+)
+def test_moments_keep_their_places_in_another_memory_format(
+    fleet: Fleet, tmp_path: Path, legs: list[tuple[str, int, bool]]
+) -> None:
+    """Torch's fused SGD passes through weights and momentum in the order of memory, whatever that is for each."""
+    undisturbed, travelling = tmp_path / "undisturbed", tmp_path / "travelling"
+    go_on(fleet, undisturbed, "single", 1, 4 * len(legs))
+    for leg, (kind, world, last) in enumerate(legs, 1):
+        go_on(fleet, travelling, kind, world, 4 * leg, **{"model.channels_last": last})
+    assert losses(travelling) == pytest.approx(losses(undisturbed), rel=0, abs=1e-12)
+
+
 def test_plain_torchvision_loads_what_any_strategy_saves(fleet: Fleet, tmp_path: Path) -> None:
     import torchvision
 
