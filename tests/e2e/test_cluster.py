@@ -154,6 +154,7 @@ def live(life: Life) -> None:
 def life() -> Iterator[Life]:
     STATE.mkdir(exist_ok=True)
     assert script("build").returncode == 0
+    script("down")  # what a run of these tests left that was killed in the middle
     seen = Life(before=machine())
     try:
         live(seen)
