@@ -19,6 +19,7 @@ from commands.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED,
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
 LOOKS = 16  # pods whose log is looked at
+SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
 JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
 
 
@@ -48,7 +49,7 @@ def job(
         return Finding(
             name(thing), "Failed", held["Failed"].get("message", ""), remedy(text, JOBS) or "see its pods below"
         )
-    for state in ("Succeeded", "Complete"):
+    for state in SUCCEEDED:
         if state in held:
             return Finding(name(thing), state)
     if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
@@ -178,11 +179,10 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
     return found or [Finding(label, phase)]
 
 
-def overcome(findings: list[Finding], thing: dict, jobs: list[dict]) -> list[Finding]:
-    """Take the remedy from what a pod failed on when its job has succeeded since, by a retry."""
+def overcome(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
+    """Take the remedy from what a pod failed on when its job is one of those that have succeeded since, by a retry."""
     labels = thing["metadata"].get("labels", {})
-    names = {labels[key] for key in JOB_LABELS if key in labels}
-    if not any(j["metadata"]["name"] in names and {"Succeeded", "Complete"} & set(conditions(j)) for j in jobs):
+    if not any(labels.get(key) in succeeded for key in JOB_LABELS):
         return findings
     return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
 
@@ -201,9 +201,10 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     findings += [job(j, events, now, workloads, classes) for j in jobs]
     serving = objects.get("deployments.apps", [])
     findings += [deployments.explain(one, objects["pods"], events) for one in serving]
+    succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     for number, p in enumerate(objects["pods"]):
         said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
-        findings += overcome(said, p, jobs)
+        findings += overcome(said, p, succeeded)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])

@@ -1,9 +1,13 @@
-"""The interface of a layout: which split and class the name of an archive's member means."""
+"""A layout: which split and class the name of an archive's member means; and what several layouts share."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
+
+PICTURES = (".jpg", ".jpeg", ".png")  # how the names of pictures end, in lower case
 
 
 class OutOfPlaceError(Exception):
@@ -37,3 +41,23 @@ class Layout(Protocol):
         `skipped` are keys of members left out on purpose; `label` names the archive in messages.
         """
         ...
+
+
+def numbered(
+    train: list[str], val: list[str], strange: Callable[[str], str]
+) -> tuple[list[ClassEntry], list[int], list[int]]:
+    """What `resolve` returns where the keys are the classes: each one's index is its position in sorted order.
+
+    Raises UserError for a class that is in val alone, with the message that `strange` makes of its name.
+    """
+    names = sorted(train)
+    index = {name: i for i, name in enumerate(names)}
+    if alone := set(val) - set(index):
+        raise UserError(strange(min(alone)))
+    return [ClassEntry(name, name) for name in names], [index[key] for key in train], [index[key] for key in val]
+
+
+def lot(name: str, seed: int, size: int = hashlib.blake2b.MAX_DIGEST_SIZE) -> bytes:
+    """Draw `size` bytes for a picture, by its name and the seed alone."""
+    key = seed.to_bytes(8, "little")
+    return hashlib.blake2b(name.encode("utf-8", "replace"), key=key, digest_size=size).digest()

@@ -3,18 +3,15 @@
 Whether a picture does depends on the seed and its own name alone: it stays in its split when others are added.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 
-from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.layouts.base import PICTURES, OutOfPlaceError, lot, numbered
 
 _PICTURE = re.compile(r"(?:^|/)([^/]+)/([^/]+\.(?:jpe?g|png))$", re.IGNORECASE)
 _SPLIT = re.compile(r"(?:^|/)(?:train|val|valid|validation|test)/", re.IGNORECASE)
 _NO_SAMPLE = re.compile(r"(?:^|/)(?:\.|__MACOSX/|Thumbs\.db$)", re.IGNORECASE)
-_ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 class Folders:
@@ -25,30 +22,26 @@ class Folders:
 
     def __init__(self, val_fraction: float, seed: int) -> None:
         self._bound = int(val_fraction * 2**64)
-        self._key = seed.to_bytes(8, "little")
+        self._seed = seed
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
 
     def place(self, name: str) -> tuple[int, str] | None:
         """Key each picture by its folder, and draw its split; folders of splits are another layout's."""
-        if _NO_SAMPLE.search(name) or not name.lower().endswith(_ENDINGS):
+        if _NO_SAMPLE.search(name) or not name.lower().endswith(PICTURES):
             return None
         match = _PICTURE.search(name)
         if not match or _SPLIT.search(name):
             raise OutOfPlaceError
-        lot = hashlib.blake2b(f"{match[1]}/{match[2]}".encode("utf-8", "replace"), key=self._key, digest_size=8)
-        return int(int.from_bytes(lot.digest(), "little") < self._bound), match[1]
+        drawn = int.from_bytes(lot(f"{match[1]}/{match[2]}", self._seed, size=8), "little")
+        return int(drawn < self._bound), match[1]
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Number the sorted folders; raises UserError for a class whose pictures were all drawn for val."""
-        names = sorted(train)
-        index = {name: i for i, name in enumerate(names)}
-        if strange := set(val) - set(index):
-            raise UserError(
-                f"all pictures of class {min(strange)} in {label} were drawn for val; add pictures, or set another "
-                "seed or a smaller val_fraction"
-            )
-        return [ClassEntry(name, name) for name in names], [index[key] for key in train], [index[key] for key in val]
+        return numbered(
+            train, val, lambda klass: f"all pictures of class {klass} in {label} were drawn for val; add pictures, or "
+            "set another seed or a smaller val_fraction",
+        )  # fmt: skip

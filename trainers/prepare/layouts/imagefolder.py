@@ -3,14 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.layouts.base import PICTURES, OutOfPlaceError, numbered
 
 _PICTURE = re.compile(r"(?:^|/)(train|val)/([^/]+)/(?:[^/]+/)*[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
 _IN_SPLIT = re.compile(r"(?:^|/)(?:train|val)/[^/]+/", re.IGNORECASE)
 _NO_SAMPLE = re.compile(r"(?:^|/)(?:test/|\.|Thumbs\.db$)", re.IGNORECASE)
-_ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 class ImageFolder:
@@ -26,7 +24,7 @@ class ImageFolder:
         """Key each picture by its class folder."""
         if match := _PICTURE.search(name):
             return int(match[1].lower() == "val"), match[2]
-        if _NO_SAMPLE.search(name) or not (name.lower().endswith(_ENDINGS) or _IN_SPLIT.search(name)):
+        if _NO_SAMPLE.search(name) or not (name.lower().endswith(PICTURES) or _IN_SPLIT.search(name)):
             return None
         raise OutOfPlaceError
 
@@ -34,8 +32,6 @@ class ImageFolder:
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Number the sorted class folders."""
-        names = sorted(train)
-        index = {name: i for i, name in enumerate(names)}
-        if strange := set(val) - set(index):
-            raise UserError(f"{label} has class {min(strange)} in val but not in train; correct the archive")
-        return [ClassEntry(name, name) for name in names], [index[key] for key in train], [index[key] for key in val]
+        return numbered(
+            train, val, lambda klass: f"{label} has class {klass} in val but not in train; correct the archive"
+        )

@@ -5,17 +5,15 @@ and the seed alone, so that rows may change places, and a class always keeps one
 """
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterator, Mapping
 
 from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.layouts.base import PICTURES, OutOfPlaceError, lot, numbered
 from trainers.prepare.settings import Table
 
 _SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
-_ENDINGS = (".jpg", ".jpeg", ".png")
 _IGNORED = -1
 
 
@@ -54,7 +52,7 @@ class TableLayout:
             self._seen.add(name)
             return None if row[0] == _IGNORED else row
         inside = name.startswith(f"{self._folder}/") if self._folder else True
-        if not inside or not name.lower().endswith(_ENDINGS) or self._settings.unlisted == "leave_out":
+        if not inside or not name.lower().endswith(PICTURES) or self._settings.unlisted == "leave_out":
             return None
         raise OutOfPlaceError
 
@@ -67,11 +65,9 @@ class TableLayout:
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
                 "csv.folder and csv.suffix, or the archive"
             )
-        names = sorted(train)
-        index = {name: i for i, name in enumerate(names)}
-        if strange := set(val) - set(index):
-            raise UserError(f"{self._settings.file} of {label} has class {min(strange)} in val but not in train")
-        return [ClassEntry(name, name) for name in names], [index[key] for key in train], [index[key] for key in val]
+        return numbered(
+            train, val, lambda klass: f"{self._settings.file} of {label} has class {klass} in val but not in train"
+        )
 
     def _parse(self, text: bytes, where: str) -> Iterator[tuple[int, str, str, str]]:
         """Yield line, path, class and split of each row."""
@@ -106,17 +102,13 @@ class TableLayout:
 
     def _draw(self, rows: dict[str, tuple[str, str]]) -> dict[str, tuple[int, str]]:
         """Take the declared part of each class for val, by a hash of seed and name."""
-
-        def lot(name: str) -> bytes:
-            return hashlib.blake2b(name.encode("utf-8", "replace"), key=self._seed.to_bytes(8, "little")).digest()
-
         classes: dict[str, list[str]] = {}
         for name, (klass, _) in rows.items():
             classes.setdefault(klass, []).append(name)
         divided = {}
         for klass, names in classes.items():
             count = min(round(self._settings.val_fraction * len(names)), len(names) - 1)
-            for i, name in enumerate(sorted(names, key=lambda name: (lot(name), name))):
+            for i, name in enumerate(sorted(names, key=lambda name: (lot(name, self._seed), name))):
                 divided[name] = (int(i < count), klass)
         return divided
 
