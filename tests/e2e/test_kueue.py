@@ -22,11 +22,11 @@ from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, s
 from tests.e2e.undisturbed import weights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(8), pytest.mark.takes(110)]
-# release -> its kind, the container whose exit code tells, and its run
+# release -> its kind, and the container whose exit code tells
 KINDS = {
-    "run": ("pytorchjob", "pytorch", "run"),
-    "mpi": ("mpijob", "launcher", "mpi"),
-    "tj": ("trainjob", "node", "tj"),
+    "run": ("pytorchjob", "pytorch"),
+    "mpi": ("mpijob", "launcher"),
+    "tj": ("trainjob", "node"),
 }
 NESTED = yaml.safe_load((EXAMPLES / "run.yaml").read_text())["global"]["training"]["config"]
 FIRST = 8  # steps after which they are held
@@ -87,7 +87,7 @@ def wait_in_the_queue(story: Story) -> None:
     prepared = len(pods(story.namespace, "run"))
     story.short = most_pods(story.namespace, list(KINDS), 4)
     story.short["run"] -= prepared
-    for release, (kind, *_) in KINDS.items():
+    for release, (kind, _) in KINDS.items():
         story.said[release] = why(release, story.namespace)
         story.note(release, f"{kind}: {story.short[release]} pods in 4 s, while the quota holds one pod but not all")
 
@@ -142,7 +142,7 @@ def runs(story, tmp_path_factory) -> dict[str, Path]:
     """The folders of the three runs, by release."""
     folder = tmp_path_factory.mktemp("kueue")
     cluster.run("scripts/fetch", "run", "runs", folder / "runs", "-n", story.namespace)
-    return {release: folder / "runs" / run for release, (_, _, run) in KINDS.items()}
+    return {release: folder / "runs" / release for release in KINDS}
 
 
 def resumed(run: Path) -> dict:

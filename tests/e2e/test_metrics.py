@@ -23,7 +23,6 @@ from tests.e2e.cluster import get, lines, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(60)]
 RELEASE = "watched"
-RUN = RELEASE
 STEPS = 40
 SETTINGS = [
     "--set", "mpijob.enabled=false,pytorchjob.enabled=true",
@@ -108,7 +107,7 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         install(RELEASE, namespace, *SETTINGS, "--set", "global.metrics.port=9500")
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
         cluster.follow(RELEASE, namespace)
-        cluster.run("scripts/fetch", RELEASE, f"runs/{RUN}", folder / "run", "-n", namespace)
+        cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", folder / "run", "-n", namespace)
         # the operator may have deleted the Worker that was still at its end when the Master had ended
         assert before, "there were no pods"
         assert trainers(namespace) <= before, "another port for metrics has restarted pods"
@@ -118,7 +117,7 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
 def last(seen, name: str, **labels: str) -> float:
     """The last value that Prometheus holds of a series."""
     server, _, (began, ended), *_ = seen
-    selector = ", ".join(f'{key}="{value}"' for key, value in {"run": RUN, **labels}.items())
+    selector = ", ".join(f'{key}="{value}"' for key, value in {"run": RELEASE, **labels}.items())
     found = server.query(f"last_over_time({name}{{{selector}}}[{int(ended - began) + 60}s])")
     (value,) = [value for _, value in found]
     return value
@@ -164,8 +163,8 @@ def test_the_last_numbers_are_those_of_the_run_directory(seen):
 def test_prometheus_holds_every_line_that_it_came_to_see(seen):
     server, run, span, *_ = seen
     written = {event["step"]: event["loss"] for event in lines(run / "metrics.jsonl") if event["event"] == "train"}
-    (steps,) = [dict(points) for _, points in server.matrix(f'trainyard_step{{run="{RUN}"}}', *span)]
-    (losses,) = [dict(points) for _, points in server.matrix(f'trainyard_loss{{run="{RUN}"}}', *span)]
+    (steps,) = [dict(points) for _, points in server.matrix(f'trainyard_step{{run="{RELEASE}"}}', *span)]
+    (losses,) = [dict(points) for _, points in server.matrix(f'trainyard_loss{{run="{RELEASE}"}}', *span)]
     pairs = {(int(steps[at]), losses[at]) for at in steps}
     assert len(pairs) >= 4
     assert all(written[step] == pytest.approx(loss) for step, loss in pairs)
@@ -182,7 +181,7 @@ def test_the_alert_rules_are_loaded_and_evaluated(seen):
 
 def test_every_query_of_the_dashboard_finds_the_run(seen, namespace):
     server, _, span, *_ = seen
-    values = {"namespace": namespace, "run": RUN, "__rate_interval": "10s"}
+    values = {"namespace": namespace, "run": RELEASE, "__rate_interval": "10s"}
     for panel in panels(values):
         for target in panel.targets:
             found = server.matrix(target.expression, *span)
@@ -192,6 +191,6 @@ def test_every_query_of_the_dashboard_finds_the_run(seen, namespace):
 
 def test_the_dashboard_is_drawn_of_it(seen, namespace):
     server, _, span, *_ = seen
-    text = picture(server, {"namespace": namespace, "run": RUN, "__rate_interval": "10s"}, span)
+    text = picture(server, {"namespace": namespace, "run": RELEASE, "__rate_interval": "10s"}, span)
     assert text.count("<polyline") >= 15
     assert "Step time by rank" in text
