@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
-.PHONY: help demo demo-down train test unit soak bench bench-gpu lint format cluster cluster-down images push tools schemas clean
+.PHONY: help site demo demo-down train test unit soak bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -20,8 +20,12 @@ soak: ## long runs before a release: hundreds of random kills; needs no cluster 
 	@scripts/bootstrap python sample mpi netfs && .venv/bin/pytest -m 'soak and not e2e'
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@scripts/bench/run $(PARTS)
-bench-gpu: ## ResNet-50 on one GPU beside torchvision's and timm's steps, under 10 minutes; skipped without one
-	@scripts/bootstrap python && .venv/bin/python scripts/bench/gpu.py build/bench/gpu.json
+gpu: ## prove the CUDA path on one GPU in 9 minutes, with no network; without a GPU, the parts that a processor can run
+	@$(or $(PYTHON),python3) -m scripts.gpu.run $(if $(PARTS),--parts $(PARTS))
+gpu-wheels: ## fill build/gpu-wheels with what `make gpu` needs on a machine that has torch and torchvision and no network
+	@scripts/bootstrap python && .venv/bin/python -m scripts.gpu.wheels
+site: ## the documents as a site with search, in build/site; a link that leads nowhere is an error
+	@scripts/bootstrap site && .venv/bin/python -m scripts.site
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@scripts/lint
 format: ## let ruff format and mend what it can

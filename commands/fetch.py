@@ -58,11 +58,11 @@ def source(release: str, which: str, pods: list[dict], image: str = "") -> Sourc
             claim, folder = (which, "") if named else (claims[which], mounts[which])
             return Source(claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec})
     if not image:
-        raise KubeError(f"release {release} has no pod that tells the image to read with: name one with --image")
+        raise KubeError(f"release {release} has no pod that tells which image to use: name one with --image")
     return Source(which if named else f"{release}-{which}", "", image, PLAIN)
 
 
-def reader_pod(pod: str, what: Source) -> dict:
+def idle_pod(pod: str, what: Source, *, writes: bool = False) -> dict:
     """Return a pod that every Pod Security level admits and that only sleeps, with the claim at /claim."""
     return {
         "apiVersion": "v1",
@@ -76,7 +76,7 @@ def reader_pod(pod: str, what: Source) -> dict:
             **what.like,
             "containers": [
                 {
-                    "name": "reader",
+                    "name": "files",
                     "image": what.image,
                     "command": ["sleep", "3600"],
                     "resources": {
@@ -88,10 +88,10 @@ def reader_pod(pod: str, what: Source) -> dict:
                         "readOnlyRootFilesystem": True,
                         "capabilities": {"drop": ["ALL"]},
                     },
-                    "volumeMounts": [{"name": "claim", "mountPath": "/claim", "readOnly": True}],
+                    "volumeMounts": [{"name": "claim", "mountPath": "/claim", "readOnly": not writes}],
                 }
             ],
-            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": what.claim, "readOnly": True}}],
+            "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": what.claim, "readOnly": not writes}}],
         },
     }
 
@@ -116,9 +116,9 @@ def start(namespace: str, pod: dict) -> None:
         raise KubeError(f"pod/{name} is {phase}, not ready: {'; '.join(causes) or 'see kubectl describe pod'}")
 
 
-def pod_name(claim: str) -> str:
+def pod_name(claim: str, what: str = "fetch") -> str:
     """A name that no other fetch has, also not one of the same claim by someone else."""
-    return f"fetch-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
+    return f"{what}-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
 
 
 def unpack(command: list[str], environment: dict[str, str], destination: Path) -> str:
@@ -141,12 +141,25 @@ def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
     command, environment = kube.exec_command(pod, namespace, "tar", "-C", place, "-cf", "-", ".")
     try:
-        start(namespace, reader_pod(pod, what))
+        start(namespace, idle_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
         if error := unpack(command, environment, destination):
             raise KubeError(f"{path} on claim {what.claim}: {error}")
     finally:
         kube.delete("pods", namespace, pod)
+
+
+def add_options(parser: argparse.ArgumentParser, claim: str) -> None:
+    """Give a command the options that say which claim is meant, and with which image."""
+    parser.add_argument("-n", "--namespace", default="default")
+    parser.add_argument("--claim", default=claim, help=f"results, data, or a claim's own name (default: {claim})")
+    parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
+
+
+def named_by(args: argparse.Namespace) -> Source:
+    """The claim that a command's options name; raises KubeError."""
+    pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
+    return source(args.release, args.claim, pods, args.image)
 
 
 def main() -> int:
@@ -155,13 +168,10 @@ def main() -> int:
     parser.add_argument("release")
     parser.add_argument("path", help="folder on the claim, such as runs/demo-pytorchjob/published")
     parser.add_argument("destination", type=Path)
-    parser.add_argument("-n", "--namespace", default="default")
-    parser.add_argument("--claim", default="results", help="results or data, or the name of an existing claim")
-    parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
+    add_options(parser, "results")
     args = parser.parse_args()
     try:
-        pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
-        what = source(args.release, args.claim, pods, args.image)
+        what = named_by(args)
         fetch(args.namespace, what, args.path.strip("/"), args.destination)
     except KubeError as error:
         print(printable(f"fetch: {error}"), file=sys.stderr)

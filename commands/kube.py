@@ -257,8 +257,8 @@ def logs(pod: str, namespace: str, container: str = "", tail: int | None = None,
         raise UnreachableError(unreachable(error)) from error
 
 
-def exec_command(pod: str, namespace: str, *command: str) -> tuple[list[str], dict[str, str]]:
-    """Return the kubectl that runs a command in a pod, and its environment.
+def exec_command(pod: str, namespace: str, *command: str, stdin: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the kubectl that runs a command in a pod, and its environment; `stdin` is passed on to it.
 
     The pinned kubectl of build/bin, else the one on PATH; raises KubeError where there is none.
     """
@@ -266,5 +266,5 @@ def exec_command(pod: str, namespace: str, *command: str) -> tuple[list[str], di
     found = str(pinned) if pinned.exists() else shutil.which("kubectl")
     if not found:
         raise KubeError("kubectl is not on PATH: install it, or run `make cluster`, which links one into build/bin")
-    line = [found, "exec", "-n", namespace, pod, "--", *command]
+    line = [found, "exec", *(["-i"] if stdin else []), "-n", namespace, pod, "--", *command]
     return line, {**os.environ, "KUBECONFIG": connection.kubeconfig()}

@@ -8,8 +8,9 @@ from commands.pod_remedies import ADMISSION, CONTAINERS, IMAGES, SCHEDULING, STO
 JOBS: tuple[tuple[str, str], ...] = (
     (
         r"active longer than specified deadline|DeadlineExceeded",
-        "activeDeadlineSeconds is over: raise it (runPolicy, or dataset.activeDeadlineSeconds) and upgrade, or delete "
-        "the job and upgrade; a run continues from its last checkpoint, a dataset from its finished shards",
+        "activeDeadlineSeconds is over: raise it (runPolicy, dataset.activeDeadlineSeconds or "
+        "evaluate.activeDeadlineSeconds) and upgrade, or delete the job and upgrade; a run continues from its last "
+        "checkpoint, a dataset from its finished shards",
     ),
     (
         r"backoff limit|BackoffLimitExceeded|ReachedMaxRestarts",
@@ -96,7 +97,7 @@ UNPREPARED = (
 EXIT_CODES: dict[int, str] = {
     1: "a bug, a full volume, or restarts without progress: the message or the log says which",
     2: "wrong configuration or input: another try would end the same",
-    77: "the loss is not a number: lower optimizer.lr, or see failed.json in the run directory for the samples",
+    77: "the loss is NaN, infinite or too large: lower optimizer.lr, or see the samples in the run's failed.json",
     137: "killed (SIGKILL): the node took it down or its grace period was over",
     138: "a rank hung or was lost: the operator tries again",
     139: "crashed (segmentation fault): see its log under logs/ in the run directory",

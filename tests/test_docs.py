@@ -1,45 +1,15 @@
-"""Command blocks of README.md and docs/ run, or say above what they need or which test runs their programs.
+"""Command blocks of documents run, or say above what they need or which test runs them (tests/documents.py)."""
 
-A block is fenced as bash. Above it may stand one of:
-    <!-- needs: a cluster with GPUs -->       what this machine lacks
-    <!-- run by: tests/e2e/test_release.py -->   the test that runs the same programs, with its own settings
-    <!-- text run by: tests/test_own_pictures.py -->   the test that runs the page's own text
-"""
-
+import ast
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests import patience
+from tests import documents, patience
+from tests.documents import ROOT, blocks
 
 pytestmark = pytest.mark.takes(30)
-
-ROOT = Path(__file__).resolve().parents[1]
-FENCE = re.compile(
-    r"(?:<!-- (?P<mark>needs|run by|text run by): (?P<what>[^>]+) -->\n)?```bash\n(?P<text>.*?)```", re.S
-)
-
-
-class Block(NamedTuple):
-    """A command block and the mark above it."""
-
-    where: str
-    mark: str
-    what: str
-    text: str
-
-
-def blocks() -> list[Block]:
-    """Return the command blocks of all documents."""
-    found = []
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        text = path.read_text()
-        for match in FENCE.finditer(text):
-            line = text[: match.start()].count("\n") + 1
-            found.append(Block(f"{path.name}:{line}", match["mark"] or "", match["what"] or "", match["text"]))
-    return found
 
 
 @pytest.mark.parametrize("block", [b for b in blocks() if not b.mark], ids=lambda b: b.where)
@@ -48,17 +18,31 @@ def test_the_block_runs(block):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def asked_for(test: str) -> list[str]:
+    """Return the text of each block that a test takes: by words that it has, or all of a page that name the test."""
+    calls = [node for node in ast.walk(ast.parse((ROOT / test).read_text())) if isinstance(node, ast.Call)]
+    found = []
+    for call in calls:
+        if ast.unparse(call.func) in ("documents.text", "documents.texts", "documents.run"):
+            page, *has = [str(one.value) for one in call.args[:2] if isinstance(one, ast.Constant)]
+            found += [documents.text(page, *has)] if has else documents.texts(page, test)
+    return found
+
+
 @pytest.mark.parametrize("block", [b for b in blocks() if b.mark == "run by"], ids=lambda b: b.where)
-def test_the_named_test_runs_the_blocks_commands(block):
-    test = (ROOT / block.what.strip()).read_text()
-    for line in filter(None, block.text.splitlines()):
-        words = line.split("#")[0].split()[:2]
-        assert " ".join(words) in test or '"' + '", "'.join(words) + '"' in test, f"{block.what} does not run: {line}"
+def test_the_named_test_runs_the_blocks_own_text(block):
+    assert block.text in asked_for(block.what)
 
 
-@pytest.mark.parametrize("block", [b for b in blocks() if b.mark == "text run by"], ids=lambda b: b.where)
-def test_the_named_test_reads_the_page(block):
-    assert f'"{block.where.partition(":")[0]}"' in (ROOT / block.what.strip()).read_text()
+PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name != "README.md"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_says_who_it_is_for_and_what_comes_next(path):
+    title, opening, *_, last = path.read_text().strip().split("\n\n")
+    assert title.startswith("# ")
+    assert opening.startswith("For ")
+    assert re.match(r"Next: \[", last)
 
 
 def test_architecture_names_files_and_functions_that_exist():
@@ -77,5 +61,5 @@ def test_architecture_names_files_and_functions_that_exist():
             assert any(f"def {function}(" in text for text in texts), f"docs/architecture.md: {name} has no {function}"
 
 
-def test_there_are_blocks_of_each_kind():
-    assert {b.mark for b in blocks()} >= {"", "needs", "run by"}
+def test_every_mark_is_known_and_there_are_blocks_of_each_kind():
+    assert {b.mark for b in blocks()} == {"", "needs", "run by"}

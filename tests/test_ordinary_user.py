@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import patience
+from tests import checkout, documents, patience
 
 pytestmark = [pytest.mark.takes(100), pytest.mark.ranks(2)]
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,7 +33,9 @@ def share_packages(to: Path) -> None:
     uv = subprocess.run(["scripts/bootstrap", "--uv"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     ours = Path(subprocess.run([uv.strip(), "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
     large = ours / "archive-v0"
-    shutil.copytree(ours, to, symlinks=True, ignore=lambda folder, _: {large.name} if Path(folder) == ours else set())
+    # What another uv is writing at this moment vanishes
+    leave = shutil.ignore_patterns(large.name, ".tmp*")
+    shutil.copytree(ours, to, symlinks=True, ignore=lambda at, names: leave(at, names) if Path(at) == ours else set())
     if large.exists() and large.stat().st_dev == to.stat().st_dev and large.stat().st_uid == os.geteuid():
         shutil.copytree(large, to / large.name, symlinks=True, copy_function=os.link)
 
@@ -51,12 +53,7 @@ def place():
     folder = Path(tempfile.mkdtemp(prefix="trainyard-user-"))
     try:
         folder.chmod(0o755)
-        names = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        tracked = subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-        for name in tracked:
-            if name and (ROOT / name).is_file():
-                (folder / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / "project" / name)
+        checkout.copy(folder / "project")
         (folder / "home").mkdir()
         share_packages(folder / "uv")
         if os.geteuid() == 0:
@@ -80,7 +77,7 @@ def as_user(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def trained(place: Path) -> subprocess.CompletedProcess[str]:
     """README's first command."""
-    return as_user(place, "make", "train")
+    return as_user(place, "bash", "-euc", documents.text("README.md", "make train"))
 
 
 def test_an_ordinary_user_with_an_empty_home_trains(place, trained):

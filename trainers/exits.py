@@ -2,7 +2,7 @@
 
 The codes are part of the interface. training-operator's `ExitCode` policy retries codes of 128 and above and gives up
 on lower ones, so permanent failures end below 128. CAUSES is the one table that turns an error into a code; docs/
-interruptions.md has the same table for people.
+reference/exit-codes.md has the same table for people.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -135,6 +136,10 @@ CAUSES = (
         "unfit", "the image does not fit the node's GPU or driver", Exit.CONFIG, GPU,
         r"no kernel image is available|driver version is insufficient|NVIDIA driver on your system is too old",
     ),
+    Cause(
+        "determinism", "deterministic = True, and this model needs an operation that is not; set it to false",
+        Exit.CONFIG, GPU, "does not have a deterministic implementation",
+    ),
     Cause("assertion", "a mistake in code that runs on the GPU", Exit.FAILED, GPU, "device-side assert"),
     Cause("device", "a GPU failed", Exit.DEVICE, ("torch.AcceleratorError",)),
     Cause(
@@ -206,6 +211,15 @@ def die_with_launcher() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
         if os.getppid() != launcher:  # it died just before
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_core_dumps() -> None:
+    """Leave no core dumps, which hold weights, pictures and secrets, and can fill a node.
+
+    The hard limit stays, so that a program may still ask for its own.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def guarded(main: Callable[[], int]) -> NoReturn:

@@ -263,6 +263,11 @@ def sha256(path: Path) -> str:
     return retried(digest, path)
 
 
+def cache_folder() -> Path:
+    """Where what can be made or fetched again is kept on this machine."""
+    return Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")
+
+
 def forget_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
     """Drop what the kernel keeps of an open file, so that the next read asks the storage; `size` 0: to its end."""
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)

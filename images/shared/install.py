@@ -21,6 +21,8 @@ from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
 
 KEPT = ("torch", "torchvision")
+# These require torch, which pip would resolve again, with all that it requires: they are installed by themselves
+ALONE = ("timm",)
 # Each s3fs needs the fsspec of the same version. The base's fsspec stays; if it is not ours, these are not pinned
 TIED = {"fsspec": {"s3fs", "aiobotocore", "botocore", "wrapt"}}
 PIP = [
@@ -87,7 +89,10 @@ def dependencies(wanted_file: Path, pins: list[Path]) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(lines) + "\n")
         file.flush()
-        subprocess.check_call([*PIP, "-c", file.name, *wanted])
+        alone = [line for line in wanted if names_in(line) & set(ALONE)]
+        subprocess.check_call([*PIP, "-c", file.name, *(line for line in wanted if line not in alone)])
+        if alone:
+            subprocess.check_call([*PIP, "-c", file.name, "--no-deps", *alone])
 
 
 def wheels(folder: Path) -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 WARM = 12.0  # seconds: imports and the first batches are no part of it
 # The first pattern that matches `library symbol` names the stage
 STAGES = {
-    "Huffman codes": r"scan_|decode_mcu|memchr|jpeg_make_d_derived|slow_entry|next_mcu",
+    "CRC-32": r"crc32|by_multiplying|by_definition",
+    "Huffman codes": r"scan_|lanes?_|_block|_entry|huffman|_segments|decode_mcu|memchr|jpeg_make_d_derived|next_mcu",
     "inverse DCT": r"idct",
     "colour, upsampling": r"ycc|upsample|merged|process_data|h2v",
     "resize": r"blend_|resize_|make_axis|spread_weights",
     "other decoding": r"^\S*jpeg-\S*\.so",
-    "CRC-32": r"crc32",
     "reading files": r"_copy_to_iter|copy_user|filemap|pread|vfs_|ext4|overlay",
     "copy, mirror": r"direct_copy|hflip|memmove|memcpy|flip",
     "numpy's draws": r"_multiarray_umath|bit_generator|_philox|_generator",

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 CHART = ROOT / "charts" / "trainyard"
 BIN = ROOT / "build" / "bin"
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser")
+SUBCHARTS = ("storage", "secrets", "dataset", "evaluate", "pytorchjob", "mpijob", "trainjob", "filebrowser")
 QUEUEING = ("queue", "queuePriority", "gang")  # of a job, not of a pod
 
 
@@ -53,7 +53,8 @@ def give_pod_settings(umbrella: Schema, subcharts: dict[str, Schema], own: Schem
     subcharts["mpijob"]["properties"]["launcher"]["properties"] |= every
     subcharts["filebrowser"]["properties"] |= every
     queued = every["scheduling"] | {"$ref": "#/$defs/dataset-placement"}
-    subcharts["dataset"]["properties"] |= every | {"scheduling": queued}
+    for name in ("dataset", "evaluate"):
+        subcharts[name]["properties"] |= every | {"scheduling": queued}
 
 
 def pool(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> Schema:

@@ -144,7 +144,14 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     for one in (training, *own):
         _mend_training(one, pick, own=one is not training)
     _mend_users(parts, training, own, shared)
-    for one in (training, *own, parts["dataset"], parts["filebrowser"], parts["mpijob"].get("launcher", {})):
+    for one in (
+        training,
+        *own,
+        parts["dataset"],
+        parts["evaluate"],
+        parts["filebrowser"],
+        parts["mpijob"].get("launcher", {}),
+    ):
         _mend_pod(one)
     for which in ("data", "results"):
         claim = shared.setdefault("storage", {}).setdefault(which, {})
@@ -172,6 +179,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         if one.get("peers", {}).get("port") == metrics.get("port", 9400):
             one["peers"].pop("port")
     _mend_source(parts["dataset"])
+    _mend_evaluation(parts["evaluate"])
     _mend_secrets(parts["secrets"], shared)
     _mend_filebrowser(parts["filebrowser"])
     return values
@@ -185,7 +193,9 @@ def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
     jobs |= {"pytorchjob"} if first is True or (first == "" and not trains) else set()
     if operator:
         jobs = jobs & {"trainjob"} | {operator}
-    return jobs | {name for name in ("dataset", "filebrowser") if parts[name].get("enabled", name == "dataset")}
+    return jobs | {
+        name for name in ("dataset", "evaluate", "filebrowser") if parts[name].get("enabled", name == "dataset")
+    }
 
 
 def _mend_users(
@@ -262,6 +272,13 @@ def _mend_source(dataset: helm.Values) -> None:
     dataset["source"] = others | {"kind": kind if len(str(source)) % 2 else "", key: value}
 
 
+def _mend_evaluation(evaluate: helm.Values) -> None:
+    """Name the run, since several or none may train, and use GPUs or processes."""
+    evaluate["run"] = evaluate.get("run") or "some"
+    if evaluate.get("gpus"):
+        evaluate["processes"] = 1
+
+
 def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
     if not secrets.get("enabled"):
         return
@@ -269,11 +286,13 @@ def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:
     shared["image"]["pullSecrets"] = [*shared["image"].get("pullSecrets", []), "demo-registry"]
     external = secrets.setdefault("external", {})
     external.setdefault("store", {})["name"] = "vault"
-    for which in ("kaggle", "objectstore", "http", "wandb", "registry"):
+    for which in ("kaggle", "objectstore", "http", "wandb", "mlflow", "registry"):
         made = secrets.setdefault(which, {})
         for pair in (("username", "key"), ("username", "password")):
             if which in ("kaggle", "registry") and (which == "kaggle") == (pair[1] == "key"):
                 made.update(dict.fromkeys(pair, "x") if any(made.get(key) for key in pair) else dict.fromkeys(pair, ""))
+        if which == "mlflow":
+            made.update(dict.fromkeys(("username", "password"), ""))
         if which == "objectstore":
             made.update(dict.fromkeys(("accessKeyId", "secretAccessKey"), "x" if made else ""))
         if any(value for key, value in made.items() if key != "server"):

@@ -18,7 +18,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 # Examples that leave the images to the command line are complete with these.
 IMAGES = ("--set", "global.image.registry=registry.example.com/team", "--set", "global.image.tag=0.1.0")
 HELMS = ("helm3", "helm4")
-SUBCHARTS = ("storage", "secrets", "dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser")
+SUBCHARTS = ("storage", "secrets", "dataset", "evaluate", "pytorchjob", "mpijob", "trainjob", "filebrowser")
 
 Values = dict[str, Any]
 
@@ -174,6 +174,7 @@ def everything() -> Values:
         },
         "secrets": {"enabled": True, "wandb": {"apiKey": "not-a-key"}},
         "dataset": {"source": {"url": "https://data.example.com/pictures.zip"}},
+        "evaluate": {"enabled": True, "run": "first"},
         "pytorchjob": {"enabled": True},
         "mpijob": {"enabled": True},
         "trainjob": {"enabled": True},

@@ -109,6 +109,10 @@ MISTAKES = {
         helm.at("pytorchjob.nodes", 4),
         "write global.training.nodes, or pytorchjob.training.nodes for this job alone",
     ),
+    "a password in MLflow's address": Mistake(
+        helm.at("global.training.config.mlflow.uri", "https://ada:secret@mlflow.example.com"),
+        "name a Secret in global.secrets.mlflow.existingSecret",
+    ),
     "a switch for W&B": Mistake(helm.at("wandb.enabled", True), "write global.secrets.wandb"),
     "null for no placement": Mistake(helm.at("dataset.scheduling.nodeSelector", None), "{} for none"),
     "GPUs under resources": Mistake(

@@ -1,4 +1,4 @@
-"""docs/chart.md and docs/troubleshooting.md say what the chart and scripts/why do."""
+"""docs/chart.md, troubleshooting.md and reference/exit-codes.md say what the chart and scripts/why do."""
 
 import re
 
@@ -11,8 +11,9 @@ from . import helm
 CHART = (helm.ROOT / "docs" / "chart.md").read_text()
 GITOPS = [(helm.ROOT / "docs" / name).read_text() for name in ("argocd.md", "kueue.md", "metrics.md")]
 TROUBLE = (helm.ROOT / "docs" / "troubleshooting.md").read_text()
+EXIT_CODES = (helm.ROOT / "docs" / "reference" / "exit-codes.md").read_text()
 ROWS = re.findall(r"^\| `(.+)` \| (.+) \| .+ \|$", TROUBLE, re.M)
-KEYS = re.compile(r"`((?:global|pytorchjob|mpijob|secrets|networkPolicy|dataset|storage)(?:\.[A-Za-z]+)+)")
+KEYS = re.compile(r"`((?:global|pytorchjob|mpijob|secrets|networkPolicy|dataset|evaluate|storage)(?:\.[A-Za-z]+)+)")
 
 
 @pytest.mark.parametrize(("said", "answer"), ROWS, ids=range(len(ROWS)))
@@ -23,7 +24,7 @@ def test_the_table_says_what_the_script_answers(said, answer):
 def test_the_tables_are_whole():
     assert {answer for _, answer in ROWS} >= {answer for _, answer in (*remedies.ADMISSION, *remedies.SCHEDULING)}
     for code, meaning in remedies.EXIT_CODES.items():
-        assert f"| {code} | {meaning} |" in TROUBLE
+        assert f"| {code} | {meaning} |" in EXIT_CODES
 
 
 PAGES = {"chart": CHART, "troubleshooting": TROUBLE} | dict(zip(("argocd", "kueue", "metrics"), GITOPS, strict=True))

@@ -1,10 +1,10 @@
-"""scripts/fetch reads a claim as the release's own pods do."""
+"""scripts/fetch and scripts/send use a claim as the release's own pods do."""
 
 import os
 
 import pytest
 
-from commands import fetch
+from commands import fetch, send
 from commands.errors import KubeError
 
 from . import helm
@@ -55,10 +55,14 @@ def test_a_claim_may_be_named_and_an_image_given():
         fetch.source("demo", "results", [])
 
 
-def test_the_reading_pod_passes_the_restricted_standard():
-    pod = fetch.reader_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())))
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_pod_passes_the_restricted_standard_and_writes_only_to_send(writes):
+    pod = fetch.idle_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())), writes=writes)
     said = helm.run("podsecurity", stdin=helm.yaml.safe_dump(pod))
     assert "0 findings" in said
+    spec = pod["spec"]
+    assert spec["containers"][0]["volumeMounts"][0]["readOnly"] is not writes
+    assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is not writes
 
 
 def sending(*shell: str) -> list[str]:
@@ -94,3 +98,34 @@ def test_two_fetches_of_a_claim_have_a_pod_each():
     names = {fetch.pod_name("a" * 70), fetch.pod_name("a" * 70)}
     assert len(names) == 2
     assert all(len(name) <= 63 for name in names)
+
+
+def receiving(place, name: str = "send-1") -> list[str]:
+    return ["sh", "-c", send.RECEIVE, str(place), name]
+
+
+def test_a_sent_folder_appears_whole_or_not_at_all(tmp_path):
+    (source := tmp_path / "pictures/ash").mkdir(parents=True)
+    (source / "1.jpg").write_text("content")
+    (source / "1.jpg").chmod(0o600)
+    claim = tmp_path / "claim"
+    place = claim / "raw" / "trees"
+    script = tmp_path / "receive"
+    script.write_text(send.RECEIVE)
+    for cut in (512, 700, 1024, 1536):  # between two files, too
+        command = ["sh", "-c", f'head -c {cut} | sh -c "$(cat {script})" {place} send-1']
+        assert send.pack(tmp_path / "pictures", command, dict(os.environ)), cut
+        assert list((claim / "raw").iterdir()) == [], cut
+    assert send.pack(tmp_path / "pictures", receiving(place), dict(os.environ)) == ""
+    assert (place / "ash/1.jpg").read_text() == "content"
+    assert (place / "ash/1.jpg").stat().st_mode & 0o777 == 0o644
+    assert "it is there already" in send.pack(tmp_path / "pictures", receiving(place), dict(os.environ))
+    assert [path.name for path in (claim / "raw").iterdir()] == ["trees"]
+
+
+def test_what_cannot_be_sent_is_named(tmp_path):
+    what = fetch.source("demo", "data", as_pods(helm.everything()))
+    with pytest.raises(KubeError, match="is no folder"):
+        send.send("default", what, tmp_path / "nothing", "raw")
+    said = send.pack(tmp_path / "nothing", ["cat"], dict(os.environ))
+    assert "nothing" in said

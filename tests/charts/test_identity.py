@@ -55,9 +55,14 @@ TRAINING = ("PyTorchJob", "MPIJob", "TrainJob")
 
 
 def names(values: helm.Values, release: str = "demo") -> dict[str, str]:
-    """Return the names of the jobs that values render."""
+    """Return the names of the jobs that values render; `Job` is the preparation, `Evaluation` the other Job."""
     found = helm.documents(helm.template(values, release=release))
-    return {one["kind"]: one["metadata"]["name"] for one in found if one["kind"].endswith("Job")}
+    parts = {"evaluate": "Evaluation"}
+    return {
+        parts.get(one["metadata"]["labels"]["app.kubernetes.io/name"], one["kind"]): one["metadata"]["name"]
+        for one in found
+        if one["kind"].endswith("Job")
+    }
 
 
 def base() -> helm.Values:
@@ -98,14 +103,33 @@ def test_a_preparation_with_other_settings_is_a_new_job():
     assert names(helm.merged(base(), helm.at("dataset.source.url", "https://example.com/other.zip")))["Job"] != before
 
 
+def test_an_evaluation_of_another_model_is_a_new_job():
+    """Also that of the same run with other settings, whose model is another."""
+    own = helm.merged(base(), helm.at("evaluate.run", ""), helm.at("global.training.operator", "pytorchjob"))
+    before = names(own)["Evaluation"]
+    changes = [
+        helm.at("evaluate.run", "another"), helm.at("evaluate.data", "/data/photos"),
+        helm.at("evaluate.split", "train"), helm.at("global.training.config.epochs", 3),
+        helm.at("global.image.tag", "0.1.0-def"),
+    ]  # fmt: skip
+    assert len({before, *(names(helm.merged(own, change))["Evaluation"] for change in changes)}) == len(changes) + 1
+    same = helm.merged(own, helm.at("global.training.nodes", 3), helm.at("dataset.settings.workers", 2))
+    assert names(same)["Evaluation"] == before
+
+
 def test_a_job_whose_pod_template_changes_has_a_new_name():
     """A Job's template cannot be changed: with the same name the upgrade would be refused."""
     seen: dict[str, str] = {}
-    changes = [{}, *CHANGES.values(), *SAME.values(), helm.at("dataset.resources.limits.memory", "9Gi")]
+    changes = [
+        {}, *CHANGES.values(), *SAME.values(), helm.at("dataset.resources.limits.memory", "9Gi"),
+        helm.at("evaluate.resources.limits.memory", "9Gi"),
+    ]  # fmt: skip
     for change in changes:
-        job = helm.only(helm.template(helm.merged(base(), change)), "Job")
-        template = str((job["spec"]["template"], job["spec"]["podFailurePolicy"])).replace(job["metadata"]["name"], "")
-        assert seen.setdefault(job["metadata"]["name"], template) == template
+        found = helm.documents(helm.template(helm.merged(base(), change)))
+        for job in (one for one in found if one["kind"] == "Job"):
+            name, spec = job["metadata"]["name"], job["spec"]
+            template = str((spec["template"], spec["podFailurePolicy"])).replace(name, "")
+            assert seen.setdefault(name, template) == template
 
 
 def test_settings_belong_to_the_job_that_was_started_with_them():

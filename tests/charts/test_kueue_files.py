@@ -90,7 +90,7 @@ def jobs(path: Path) -> list[helm.Values]:
     return [one for one in helm.documents(texts[0]) if one["kind"].endswith("Job")]
 
 
-@pytest.mark.parametrize("path", RUNS, ids=identify)
+@pytest.mark.parametrize("path", [*RUNS, KUEUE / "s3.yaml"], ids=identify)
 def test_a_queued_run_names_a_queue_that_could_admit_it(path: Path):
     objects, quota = queues(path.parent)
     (queue,) = objects["LocalQueue"]

@@ -56,9 +56,8 @@ def test_shared_settings_reach_every_pod():
         "image": {"pullSecrets": ["regcred"]},
     }
     found = all_pods(helm.merged(helm.everything(), {"global": shared}))
-    assert (
-        len(found) == 8
-    )  # the dataset's, Master, Worker, Launcher, Worker, two runtimes of TrainJobs, the file browser's
+    # The dataset's, the evaluation's, Master, Worker, Launcher, Worker, two runtimes of TrainJobs, the file browser's
+    assert len(found) == 9
     for pod in found:
         assert pod["metadata"]["labels"]["example.com/team"] == "vision"
         assert pod["spec"]["serviceAccountName"] == "training"
@@ -137,7 +136,8 @@ def closed() -> tuple[list[dict], dict[str, dict[str, str]]]:
     labels = {}
     for document in documents:
         for number, pod in enumerate(pods(document)):
-            labels[f"{document['kind']}-{number}"] = pod["metadata"]["labels"]
+            kind = "Evaluation" if "-evaluate-" in document["metadata"]["name"] else document["kind"]
+            labels[f"{kind}-{number}"] = pod["metadata"]["labels"]
     return [d for d in documents if d["kind"] == "NetworkPolicy"], labels
 
 

@@ -47,7 +47,7 @@ def pod(
         *more,
     )
     objects = helm.documents(helm.template(values))
-    (job,) = [one for one in objects if one["kind"] == "Job"]
+    (job,) = [one for one in objects if one["kind"] == "Job" and "-dataset-" in one["metadata"]["name"]]
     return LocalPod(folder, job["spec"]["template"]["spec"], objects, secrets or {}, configs or {})
 
 

@@ -31,7 +31,9 @@ def test_the_trainers_accept_the_settings_of_every_values_file(values):
     maps = [one["data"] for one in objects if one["kind"] == "ConfigMap" and "config.json" in one["data"]]
     assert maps or not list(worlds(objects))
     for text in (data["config.json"] for data in maps):
-        settings = config.build(json.loads(text))
+        if (tree := json.loads(text)) == {}:  # what evaluates another release's run asks for no length
+            continue
+        settings = config.build(tree)
         for world in worlds(objects):
             assert config.resolve_global_batch(settings, world) >= world
 

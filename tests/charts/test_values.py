@@ -25,7 +25,10 @@ EXTERNAL = helm.merged(
             "wandb": {"apiKey": ""},
             "external": {
                 "store": {"name": "vault"},
-                **{which: {"remoteKey": "team"} for which in ("kaggle", "objectstore", "http", "wandb", "registry")},
+                **{
+                    which: {"remoteKey": "team"}
+                    for which in ("kaggle", "objectstore", "http", "wandb", "mlflow", "registry")
+                },
             },
         },
     ),
@@ -63,6 +66,9 @@ OTHER: dict[str, Any] = {
     "global.training.extraInitContainers": [{"name": "first", "image": "busybox:1"}],
     "global.training.resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "h100"}],
     "dataset.jobAnnotations": {"team": "vision"},
+    "evaluate.jobAnnotations": {"team": "vision"},
+    "evaluate.data": "/data/other",
+    "evaluate.split": "train",
     "dataset.source.kind": "kaggle",
     "dataset.source.url": "http://other.example.com/pictures.zip",
     "dataset.source.path": "/data/pictures.zip",
@@ -93,6 +99,7 @@ OTHER: dict[str, Any] = {
     "secrets.external.kaggle.properties": {"KAGGLE_API_TOKEN": "token"},
     "secrets.external.http.properties": {"netrc": "file"},
     "secrets.external.wandb.properties": {"WANDB_API_KEY": "key"},
+    "secrets.external.mlflow.properties": {"MLFLOW_TRACKING_TOKEN": "token"},
     **{
         f"{job}.runPolicy.{key}": other
         for job in ("pytorchjob", "mpijob", "trainjob")
@@ -106,12 +113,12 @@ OTHER: dict[str, Any] = {
     },
     **{
         f"{owner}.resources.{kind}": {"memory": "7Gi"}
-        for owner in ("dataset", "mpijob.launcher", "filebrowser")
+        for owner in ("dataset", "evaluate", "mpijob.launcher", "filebrowser")
         for kind in ("requests", "limits")
     },
     **{
         f"{owner}.{key}": other
-        for owner in ("global.training", "dataset", "mpijob.launcher", "filebrowser")
+        for owner in ("global.training", "dataset", "evaluate", "mpijob.launcher", "filebrowser")
         for key, other in {
             "env": [{"name": "TEAM", "value": "vision"}],
             "envFrom": [{"secretRef": {"name": "proxy"}}],
@@ -162,7 +169,7 @@ CONTEXT: dict[str, helm.Values] = {
             "wait",
             *(
                 f"{which}.{key}"
-                for which in ("kaggle", "objectstore", "http", "wandb", "registry")
+                for which in ("kaggle", "objectstore", "http", "wandb", "mlflow", "registry")
                 for key in ("remoteKey", "properties")
             ),
         )
@@ -170,6 +177,10 @@ CONTEXT: dict[str, helm.Values] = {
     **{
         f"secrets.objectstore.{key}": helm.at("secrets.objectstore", {"accessKeyId": "a", "secretAccessKey": "b"})
         for key in ("accessKeyId", "secretAccessKey", "sessionToken", "region")
+    },
+    **{
+        f"secrets.mlflow.{key}": helm.at("secrets.mlflow", {"username": "a", "password": "b"})
+        for key in ("username", "password")
     },
     "secrets.registry.server": helm.merged(PULL, helm.at("secrets.registry", {"username": "a", "password": "b"})),
     "dataset.source.competition": KAGGLE,
@@ -182,9 +193,12 @@ CONTEXT: dict[str, helm.Values] = {
     "global.caBundle.key": helm.at("global.caBundle.configMap", "company"),
     **{
         f"{owner}.extraVolumeMounts": helm.at(f"{owner}.extraVolumes", [{"name": "local", "emptyDir": {}}])
-        for owner in ("global.training", "dataset", "mpijob.launcher", "filebrowser")
+        for owner in ("global.training", "dataset", "evaluate", "mpijob.launcher", "filebrowser")
     },
-    "global.training.gpuResource": helm.at("global.training", {"gpusPerNode": 2, "processesPerNode": 0}),
+    **{
+        f"global.training.{key}": helm.at("global.training", {"gpusPerNode": 2, "processesPerNode": 0})
+        for key in ("gpuResource", "gpuMemoryTest")
+    },
     "filebrowser.auth.existingSecret": helm.at("filebrowser.auth.password", ""),
     **{
         f"filebrowser.ingress.{key}": helm.at("filebrowser.ingress", {"enabled": True, "host": "files.example.com"})
@@ -308,7 +322,7 @@ EXCLUSIVE = {
         "global.storage.results", {"existingClaim": "a", "annotations": {"example.com/team": "vision"}}
     ),
     "global.image.tag is 0.1.0-abc, and every image has a digest": dict.fromkeys(
-        ("dataset", "pytorchjob", "mpijob", "trainjob", "filebrowser"), PINNED
+        ("dataset", "evaluate", "pytorchjob", "mpijob", "trainjob", "filebrowser"), PINNED
     ),
     "filebrowser.auth.existingSecret names the password's Secret": helm.at("filebrowser.auth.existingSecret", "page"),
 }

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from tests import documents
 from tests.charts import helm
 from tests.e2e import cluster, gitops, owners
 from tests.e2e.cluster import get, kubectl, until
@@ -74,8 +75,8 @@ def world(namespace, archive, image, tmp_path_factory) -> Iterator[gitops.World]
             "\n  name: runs": f"\n  name: {place}", "name: 'run-": f"name: '{place}-run-",
         }),
     }  # fmt: skip
-    cluster.run("kubectl", "patch", "configmap", "argocd-cm", "-n", gitops.ARGOCD, "--type", "merge",
-                "--patch-file", "deploy/argocd/health-checks.yaml")  # fmt: skip
+    patch = documents.text("argocd.md", "patch configmap", {"-n argocd": f"-n {gitops.ARGOCD}"})
+    cluster.run("bash", "-euc", patch)
     made = gitops.World(folder / "team", place, image, gitops.Watch(), files)
     source = {"kind": "http", "url": f"http://archive.{namespace}/fashion.zip", "competition": ""}
     made.write(

@@ -2,10 +2,13 @@
 
 import json
 import re
+import subprocess
+import threading
 
 import pytest
 import torch
 
+from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines, log, until
 from tests.e2e.gated import Gate
@@ -57,6 +60,18 @@ def delete(namespace, *pods):
     return uids
 
 
+def by_the_documents_command(namespace, pod):
+    """Delete a pod by the command of docs/interruptions.md, which waits until it is gone; return its uid."""
+    (uid,) = [p["metadata"]["uid"] for p in get("pods", namespace) if p["metadata"]["name"] == pod]
+    name = {"demo-pytorchjob-1a2b3c4d-worker-0": f"{pod} -n {namespace}"}
+    command = documents.text("interruptions.md", "kubectl delete pod", name)
+    process = subprocess.Popen(["bash", "-euc", command], env=cluster.ENV)
+    until("the pod is told to end", lambda: uid not in [p["metadata"]["uid"] for p in get("pods", namespace)
+                                                       if "deletionTimestamp" not in p["metadata"]])  # fmt: skip
+    threading.Thread(target=process.wait, daemon=True).start()  # it goes while the test lets the run take steps
+    return [uid]
+
+
 @pytest.fixture(scope="module")
 def disturbed(namespace, archive, image, install, tmp_path_factory):
     """Run both jobs to the end, each with two of its pods deleted; what they left, exit codes, and the deleted pods."""
@@ -74,7 +89,8 @@ def disturbed(namespace, archive, image, install, tmp_path_factory):
         deleted += delete(namespace, master, workers["mpi"])
         until("both jobs train again", lambda: gate.creep() and all(trained(namespace, job, 2, 0) for job in ROLES))
         before = {job: newest(namespace, job, "uid") for job in ROLES}
-        deleted += delete(namespace, workers["ddp"], newest(namespace, "mpijob"))
+        deleted += delete(namespace, newest(namespace, "mpijob"))
+        deleted += by_the_documents_command(namespace, workers["ddp"])
         until(
             "both jobs have stopped again",
             lambda: gate.creep() and all(newest(namespace, job, "uid") != uid for job, uid in before.items()),

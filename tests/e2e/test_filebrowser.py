@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cases import nested
 from tests.e2e.cluster import get, kubectl, until, why
@@ -30,7 +31,6 @@ CLAIMS = {
     "global.storage.results": {"existingClaim": "", "size": "64Mi", "subPath": "team-a"},
     "storage.enabled": True,
 }
-DOCUMENT = cluster.ROOT / "docs" / "filebrowser.md"
 # Fills the claims, then asks the page by its Service's name, as any pod can: for a file without a password, and with a
 # wrong one as a proxy that speaks TLS passes the form on; a page that does not believe the proxy refuses the form.
 FILL = f"""
@@ -88,10 +88,16 @@ def filler(image: str) -> dict:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fill"}, "spec": pod}
 
 
+def installing(namespace: str) -> list[str]:
+    """Return the page's commands that install it: Secret, release, wait, forwarded port."""
+    return documents.text("filebrowser.md", "port-forward", {"-n vision": f"-n {namespace}"}).splitlines()
+
+
 @contextmanager
 def forwarded(namespace: str) -> Iterator[str]:
     """Forward a port of this machine to the page, by kubectl port-forward; yields the page's address."""
-    command = ["kubectl", "port-forward", "-n", namespace, f"service/{NAME}", ":http"]
+    line = installing(namespace)[3].replace(" 8080:http", " :http")  # any free port of this machine
+    command = ["bash", "-euc", f"exec {line}"]
     forward = subprocess.Popen(command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.PIPE, text=True)
     try:
         line = forward.stdout.readline()
@@ -104,8 +110,8 @@ def forwarded(namespace: str) -> Iterator[str]:
 def upgrade(namespace: str, image: dict[str, str], **values: object) -> None:
     """Run helm upgrade --install with the documents' own values file and what this cluster needs beside it."""
     own = nested(CLAIMS | {"global.image": image} | values)
-    files = ("-f", "examples/filebrowser/page.yaml", "-f", "-")
-    cluster.helm("upgrade", "--install", RELEASE, "charts/trainyard", "-n", namespace, *files, stdin=json.dumps(own))
+    line = installing(namespace)[1].replace("helm ", "helm3 ", 1)
+    cluster.run("bash", "-euc", f"{line} -f -", stdin=json.dumps(own))
 
 
 def kept_password(namespace: str) -> str:
@@ -116,12 +122,11 @@ def kept_password(namespace: str) -> str:
 
 @pytest.fixture(scope="module")
 def page(namespace, image) -> Iterator[Page]:
-    (create,) = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("openssl rand")]
-    cluster.run("bash", "-c", create.replace("-n vision", f"-n {namespace}"))
+    cluster.run("bash", "-euc", installing(namespace)[0])
     upgrade(namespace, image)
     pod = filler(f"{image['registry']}/trainyard-filebrowser:{image['tag']}")
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(pod))
-    kubectl("rollout", "status", "-n", namespace, f"deployment/{NAME}", "--timeout=24h")
+    cluster.run("bash", "-euc", installing(namespace)[2])
     until(
         lambda: why(RELEASE, namespace) + kubectl("logs", "-n", namespace, "fill", check=False),
         lambda: get("pods", namespace, fields="metadata.name=fill")[0]["status"]["phase"] == "Succeeded",
@@ -152,12 +157,9 @@ def test_with_it_there_are_listings_and_ranges_of_the_claims_own_bytes(page: Pag
 
 
 def test_the_documents_commands_fetch_files(page: Page, tmp_path):
-    """Run those that begin PASSWORD=$(kubectl get secret page ...) and curl -u; the fixture ran the others:
-
-    kubectl rollout status, kubectl port-forward, and helm upgrade --install with the same file.
-    """
-    (block,) = re.findall(r"^PASSWORD=.*?(?=```)", DOCUMENT.read_text(), re.M | re.S)
-    script = block.replace("-n vision", f"-n {page.namespace}").replace("http://localhost:8080", page.url)
+    """The fixture ran those that install it."""
+    own = {"-n vision": f"-n {page.namespace}", "http://localhost:8080": page.url}
+    script = documents.text("filebrowser.md", "curl -u", own)
     done = cluster.run("bash", "-euc", f"cd {tmp_path}\n{script}")
     assert '"href": "resnet50/"' in done.stdout
     assert (tmp_path / "shard-00000.tar").read_bytes() == BYTES[: 1 << 20]

@@ -6,12 +6,11 @@ import time
 
 import pytest
 
+from tests import documents
 from tests.e2e import cluster
 from tests.e2e.cluster import kubectl
-from tests.test_docs import blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.soak]
-HERE = "tests/e2e/test_kueue_docs.py"
 NAMESPACE = "team-a"
 SECOND = " (2)"
 # how a command begins -> what it prints
@@ -50,7 +49,7 @@ def trains() -> bool:
 
 
 def test_the_commands_print_what_the_page_says(clean, image):
-    (block,) = [one for one in blocks() if one.what.strip() == HERE and one.where.startswith("kueue.md")]
+    commands = documents.text("kueue.md", "examples/kueue/cpu/run.yaml").splitlines()
     shell = subprocess.Popen(
         ["bash"], cwd=cluster.ROOT, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -58,7 +57,7 @@ def test_the_commands_print_what_the_page_says(clean, image):
     assert shell.stdin is not None
     assert shell.stdout is not None
     seen: set[str] = set()
-    for line in filter(None, block.text.splitlines()):
+    for line in filter(None, commands):
         if line.startswith("helm3 install deadline"):
             cluster.until("the run trains", trains)
         key = next(key for key in PRINTS if line.startswith(key.removesuffix(SECOND)))

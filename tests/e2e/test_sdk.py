@@ -12,35 +12,47 @@ from kubeflow.common.types import KubernetesBackendConfig
 from kubeflow.trainer import TrainerClient
 from kubeflow.trainer.options import Name
 
-from tests import patience
+from tests import documents, patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(6), pytest.mark.takes(90)]
 RUNTIME = "lab"
+
+
+def without_comment(line: str) -> str:
+    """Return a command of the page, to which more may be added."""
+    return line.partition(" #")[0].rstrip()
+
+
 SMALL = (
     "--set data.dir=synthetic --set data.synthetic_samples=64 --set data.image_size=16 --set model.num_classes=10 "
     "--set batch.global=32 --set max_steps=3"
 )
-JOBS = {
-    "two": ".venv/bin/python examples/sdk/two_nodes.py --gpus 0 --cpu 100m --global-batch 64",
-    "one": ".venv/bin/python examples/sdk/one_node.py --gpus 0 --cpu 100m --epochs 1",
-    "large": ".venv/bin/python examples/sdk/too_large.py --gpus 0 --cpu 100m --steps 10",
-    "ours": f".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m {SMALL}",
-    "sharded": f".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m {SMALL} --set strategy=fsdp "
-    "--form function",
-    "wrong": ".venv/bin/python examples/sdk/our_trainers.py --gpus 0 --cpu 100m --nodes 1 --set optimizer.lr=fast",
-    "waits": ".venv/bin/python examples/sdk/two_nodes.py --gpus 0 --cpu 900 --nodes 1 --timeout 25",
+# The commands of docs/sdk.md, by script; the three of watch.py one after the other
+TWO, ONE, LARGE, OURS, *WATCH = documents.text("sdk.md", "two_nodes.py -n training").splitlines()
+JOBS = {  # what follows is quicker than the defaults of the page, not other
+    "two": TWO,
+    "one": f"{without_comment(ONE)} --epochs 1",
+    "large": f"{LARGE} --steps 10",
+    "ours": f"{OURS} {SMALL}",
+    "sharded": f"{OURS} {SMALL} --set strategy=fsdp --form function",
+    "wrong": f"{OURS} --nodes 1 --set optimizer.lr=fast",
+    "waits": f"{TWO} --cpu 900 --nodes 1 --timeout 25",
 }
-WATCH = ".venv/bin/python examples/sdk/watch.py"
 
 
 def start(command: str, namespace: str, *options: str, **env: str) -> subprocess.Popen[str]:
     """Start a script of examples/sdk."""
-    words = [*command.split(), "-n", namespace, *options]
+    words = [*without_comment(command).replace("-n training", f"-n {namespace}").split(), *options]
     return subprocess.Popen(
         words, cwd=cluster.ROOT, env=cluster.ENV | env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
+
+
+def watching(namespace: str, job: str = "", **env: str) -> subprocess.Popen[str]:
+    """List all jobs, or follow one, by the page's commands."""
+    return start(WATCH[1].replace("JOB", job) if job else WATCH[0], namespace, **env)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +66,7 @@ def outputs(namespace: str, install, trainer_v2, client) -> Iterator[dict[str, t
     """Exit code and output of each script, by its job's name."""
     install(RUNTIME, namespace, values="examples/sdk/runtime.yaml")
     client.train(runtime=RUNTIME, options=[Name("plain")])
-    running = {job: start(JOBS[job], namespace, "--runtime", RUNTIME, "--name", job) for job in JOBS}
+    running = {job: start(JOBS[job], namespace, "--name", job) for job in JOBS}
     try:
         found = {job: patience.communicate(process, beside=cluster.stirring)[0] for job, process in running.items()}
         yield {job: (running[job].returncode, found[job]) for job in JOBS}
@@ -73,7 +85,7 @@ def test_a_function_trains_on_two_nodes_with_the_batch_asked_for(outputs) -> Non
 def test_a_function_trains_on_one_node(outputs) -> None:
     code, output = outputs["one"]
     assert code == 0, output
-    assert "[node-0] 1 processes on cpu, 32 samples a step" in output
+    assert "[node-0] 2 processes on cpu, 32 samples a step" in output
 
 
 def test_a_model_is_spread_over_two_nodes(outputs) -> None:
@@ -91,7 +103,7 @@ def test_our_trainers_train_by_command_and_by_function(outputs, job: str, strate
 
 
 def test_without_a_trainer_the_runtime_trains_with_the_releases_settings(outputs, namespace: str, client) -> None:
-    followed = start(WATCH, namespace, "plain")
+    followed = watching(namespace, "plain")
     said = patience.communicate(followed, beside=cluster.stirring)[0]
     assert followed.returncode == 1, said
     assert re.search(r"plain-node-0-\d-\w+ ended 2: .*/data/", said), said  # it is our trainer that misses its data
@@ -108,9 +120,9 @@ def test_versions_that_do_not_fit_are_named(outputs, namespace: str) -> None:
         namespace,
         "--from-literal=kubeflow_trainer_version=v2.1.0",
     )
-    said = patience.communicate(start(WATCH, namespace, KUBEFLOW_SYSTEM_NAMESPACE=namespace))[0]
+    said = patience.communicate(watching(namespace, KUBEFLOW_SYSTEM_NAMESPACE=namespace))[0]
     assert "warning: the cluster's Kubeflow Trainer is v2.1.0" in said
-    assert "warning" not in patience.communicate(start(WATCH, namespace))[0]
+    assert "warning" not in patience.communicate(watching(namespace))[0]
 
 
 def test_progress_is_shown(outputs, client) -> None:
@@ -152,20 +164,21 @@ def test_the_runtime_alone_trains_nothing(outputs, namespace: str) -> None:
 
 
 def test_jobs_are_listed_followed_and_deleted(outputs, namespace: str) -> None:
-    listed = patience.communicate(start(WATCH, namespace))[0]
+    listed = patience.communicate(watching(namespace))[0]
     assert "two: Complete" in listed
     assert "waits: Running" in listed
-    assert "samples a step" in patience.communicate(start(WATCH, namespace, "two"))[0]
-    assert patience.communicate(start(WATCH, namespace, "waits", "--delete"))[0] == "deleted trainjob/waits\n"
+    assert "samples a step" in patience.communicate(watching(namespace, "two"))[0]
+    deleted = start(WATCH[2].replace("JOB", "waits"), namespace)
+    assert patience.communicate(deleted)[0] == "deleted trainjob/waits\n"
     selector = "jobset.sigs.k8s.io/jobset-name=waits"
     until("its pods go", lambda: not get("pods", namespace, selector))
-    again = start(WATCH, namespace, "waits")
+    again = watching(namespace, "waits")
     assert "error: trainjob/waits: " in patience.communicate(again)[0]
     assert again.returncode == 1
 
 
 def test_an_unknown_runtime_is_named_beside_those_there_are(outputs, namespace: str) -> None:
-    process = start(JOBS["two"], namespace, "--runtime", "lib", "--name", "none")
+    process = start(JOBS["two"].replace("--runtime lab", "--runtime lib"), namespace, "--name", "none")
     said = patience.communicate(process)[0]
     assert re.search(r"error: --runtime lib: .*not found; there are: .*\blab\b", said), said
     assert process.returncode == 1

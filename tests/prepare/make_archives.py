@@ -11,6 +11,7 @@ from PIL import Image
 
 from trainers.prepare.settings import Config, parse
 from trainers.prepare.sources.retry import Patience
+from trainers.report import dataset
 from trainers.shards.reader import open_split
 
 HASTE = Patience(tries=4, first_pause=0.01, longest_pause=0.05, timeout=(5, 10))
@@ -91,6 +92,7 @@ def config(source: Path | str, out: Path, **settings: object) -> Config:
 
 
 def contents(root: Path, *, manifest: bool = True) -> dict[str, bytes]:
-    """All files of a prepared folder, without the work folder."""
-    files = (path for path in sorted(root.rglob("*")) if path.is_file() and ".prepare" not in path.parts)
+    """All files of a prepared dataset, without the work folder and the page about it, which is no part of it."""
+    besides = {".prepare", dataset.FILE}
+    files = (path for path in sorted(root.rglob("*")) if path.is_file() and besides.isdisjoint(path.parts))
     return {str(p.relative_to(root)): p.read_bytes() for p in files if manifest or p.name != "manifest.json"}

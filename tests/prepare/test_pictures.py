@@ -264,7 +264,7 @@ import contextlib, resource
 from trainers.prepare import __main__ as program
 with contextlib.suppress(Exception):
     program.main(["build"])
-print(resource.getrlimit(resource.RLIMIT_CORE))
+print(resource.getrlimit(resource.RLIMIT_CORE)[0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "(0, 0)"
+    assert done.stdout.strip() == "0"

@@ -10,21 +10,16 @@ import functions
 import pytest
 from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
-from tests import patience
+from tests import documents, patience
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "sdk"
-
-COMMAND = ".venv/bin/python examples/sdk/local.py --processes 2"
 
 
 def test_a_function_runs_on_two_processes_of_this_machine(tmp_path: Path) -> None:
     results, work = tmp_path / "results", tmp_path / "work"
     work.mkdir()
-    done = patience.run(
-        [*COMMAND.split(), "--global-batch", "64", "--results", results], cwd=SCRIPTS.parents[1],
-        env={**os.environ, "TMPDIR": str(work)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    more = {"--processes 2": f"--processes 2 --global-batch 64 --results {results}"}
+    done = documents.run("sdk.md", "local.py --processes 2", more, TMPDIR=work)
     assert done.stdout.count("epoch 2 of 2") == 1, "each line is shown once"
     summary = json.loads((results / "summary.json").read_text())
     assert (summary["processes"], summary["samples_per_step"]) == (2, 64)

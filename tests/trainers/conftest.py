@@ -20,6 +20,7 @@ from PIL import Image
 
 from tests import patience
 from tests.prepare.fixtures import archive, prepared
+from trainers.prepare.sample import ensure_sample, synset
 
 __all__ = ["archive", "prepared"]
 
@@ -145,6 +146,33 @@ def session_trainer(data: Path, forker: Forker) -> Iterator[Trainer]:
 @pytest.fixture
 def trainer(session_trainer: Trainer) -> Trainer:
     return session_trainer
+
+
+@pytest.fixture(scope="session")
+def fashion_run(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of a ResNet-18 on the sample set's real pictures, published in every format."""
+    over = {
+        "data.dir": "sample", "data.image_size": 32, "data.val_resize": 36, "model.name": "torchvision:resnet18",
+        "model.batch_norm": "local", "precision": "fp32", "epochs": None, "max_steps": 3, "batch.global": 64,
+        "optimizer.lr": 0.03, "schedule.warmup_epochs": 0, "publish.export": ["torch", "onnx"],
+        "debug.record_samples": False,
+    }  # fmt: skip
+    return session_trainer.train(tmp_path_factory.mktemp("fashion") / "fashion", **over)
+
+
+@pytest.fixture(scope="session")
+def fashion_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with 30 pictures of the sample set in each of the folders named by its classes in the archive."""
+    folder = tmp_path_factory.mktemp("pictures") / "pictures"
+    with zipfile.ZipFile(ensure_sample().parent / "fashion.zip") as archive:
+        names = [name for name in archive.namelist() if "/train/" in name]
+        for label in range(10):
+            of_class = [name for name in names if f"/{synset(label)}/" in name]
+            for name in of_class[:30]:
+                path = folder / synset(label) / Path(name).name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(archive.read(name))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ knows of it.
 """
 
 import errno
+import functools
 import importlib
 import itertools
 import os
@@ -15,7 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 BEFORE, AFTER = "before", "after"
-LOOP, DIRECTORY, WRITER = "trainers.training.loop", "trainers.run.directory", "trainers.run.checkpoint_writer"
+LOOP, STEP, RESUME = "trainers.training.loop", "trainers.training.step", "trainers.training.resume"
+DIRECTORY, WRITER = "trainers.run.directory", "trainers.run.checkpoint_writer"
 
 # Every point of a run's life, in order: the function, as its caller finds it, and its begin or end. FIRST are reached
 # by rank 0 alone, LATER only by a start that resumes, STEPWISE in each step.
@@ -35,8 +37,8 @@ POINTS = {
     "begun": (LOOP, "resume", AFTER),
     "reading": ("trainers.shards.reader", "Shards.read_together", BEFORE),
     "step": (LOOP, "train_step", BEFORE),
-    "forward": (LOOP, "loss_of", AFTER),
-    "updating": (LOOP, "schedule.set_learning_rate", BEFORE),
+    "forward": (STEP, "loss_of", AFTER),
+    "updating": (STEP, "schedule.set_learning_rate", BEFORE),
     "stepped": (LOOP, "train_step", AFTER),
     "flushed": (LOOP, "flush", AFTER),
     "saving": (LOOP, "save", BEFORE),
@@ -45,8 +47,8 @@ POINTS = {
     "described": ("trainers.run.checkpoint", "write_json", AFTER),
     "renamed": ("trainers.run.checkpoint", "_write", AFTER),
     "pruning": (WRITER, "prune", BEFORE),
-    "loading": (LOOP, "load", BEFORE),
-    "loaded": (LOOP, "load", AFTER),
+    "loading": (RESUME, "load", BEFORE),
+    "loaded": (RESUME, "load", AFTER),
     "validating": (LOOP, "evaluate", BEFORE),
     "validated": (LOOP, "validate", AFTER),
     "finishing": (LOOP, "finish", BEFORE),
@@ -67,22 +69,47 @@ STEPWISE = {"reading", "step", "forward", "updating", "stepped", "flushed"}
 RANK = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK")  # what torchrun, horovodrun and mpirun set
 
 
-def cuda() -> None:
-    import torch
+# Errors of a GPU and of NCCL, as torch raises them: the class, the text, the exit code
+ERRORS = {
+    "cuda": ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error encountered", 201),
+    "launch": ("torch.AcceleratorError", "CUDA error: unspecified launch failure", 201),
+    "cublas": (
+        "builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", 201
+    ),
+    "cudnn": ("builtins.RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", 201),
+    "nccl": (
+        "torch.distributed.DistBackendError",
+        "NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error", 138,
+    ),
+    "system": (
+        "torch.distributed.DistBackendError", "NCCL error in: NCCLUtils.cpp:94, ncclSystemError: System call", 138
+    ),
+    "aborted": ("builtins.RuntimeError", "NCCL communicator was aborted on rank 0.", 138),
+    "late": ("torch.distributed.DistNetworkError", "The client socket has timed out after 60000ms", 138),
+    "memory": (
+        "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines", 2
+    ),
+    "workspace": (
+        "builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", 2
+    ),
+    "unfit": (
+        "torch.AcceleratorError", "CUDA error: no kernel image is available for execution on the device", 2
+    ),
+    "random": (
+        "builtins.RuntimeError", "adaptive_max_pool2d_backward_cuda does not have a deterministic implementation", 2
+    ),
+    "assertion": ("torch.AcceleratorError", "CUDA error: device-side assert triggered", 1),
+    "usage": (
+        "torch.distributed.DistBackendError", "NCCL error in: NCCLUtils.cpp:77, ncclInvalidUsage: invalid usage", 1
+    ),
+}  # fmt: skip
 
-    raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
 
-
-def memory() -> None:
-    import torch
-
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
-
-
-def nccl() -> None:
-    import torch.distributed as dist
-
-    raise dist.DistBackendError("NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error")
+def fail(kind: str) -> None:
+    """Raise an error of ERRORS; torch may not be loaded yet."""
+    name, text, _ = ERRORS[kind]
+    module, _, kind = name.rpartition(".")
+    raise getattr(importlib.import_module(module), kind)(text)
 
 
 def stale() -> None:
@@ -94,10 +121,10 @@ def bug() -> None:
 
 
 ACTIONS: dict[str, Callable[[], None]] = {
-    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "cuda": cuda, "memory": memory, "nccl": nccl, "stale": stale, "bug": bug,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "term": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    **{kind: functools.partial(fail, kind) for kind in ERRORS}, "stale": stale, "bug": bug,
 }  # fmt: skip
-CODES = {"kill": -9, "cuda": 201, "memory": 2, "nccl": 138, "stale": 200}
+CODES = {"kill": -9, "term": 143, "stale": 200, **{kind: code for kind, (_, _, code) in ERRORS.items()}}
 
 
 def install(point: str, action: str, rank: str = "0", hit: str = "1") -> None:

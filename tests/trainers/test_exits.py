@@ -31,6 +31,7 @@ class HorovodInternalError(RuntimeError):
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "memory", 2),
         (dist.DistBackendError("NCCL error, ncclUnhandledCudaError: Cuda failure 'out of memory'"), "memory", 2),
         (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "unfit", 2),
+        (RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation, but"), "determinism", 2),
         (torch.AcceleratorError("CUDA error: device-side assert triggered"), "assertion", 1),
         (torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered"), "device", 201),
         (torch.AcceleratorError("CUDA error: unspecified launch failure"), "device", 201),
@@ -72,7 +73,7 @@ def test_every_errno_of_storage_is_retried(number: int) -> None:
 
 
 def test_docs_have_the_same_table() -> None:
-    page = (ROOT / "docs" / "interruptions.md").read_text()
+    page = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|.*?\| ([\d, then]+) \|", page, re.MULTILINE)
     said = {name: codes for names, codes in rows for name in re.findall(r"`(\w+)`", names)}
     assert set(said) == {cause.name for cause in CAUSES}

@@ -6,7 +6,7 @@ checking.py   messages about mistakes         plan.py       what the settings co
 """
 
 from trainers.config.layers import parse_override, read_file
-from trainers.config.load import add_options, as_tree, build, fingerprint, load, read_recipe, recipe_names, schema
+from trainers.config.load import add_options, as_tree, build, fingerprint, flat, load, read_recipe, recipe_names, schema
 from trainers.config.plan import Plan, make_plan, resolve_global_batch
 from trainers.config.settings import Config
 
@@ -17,6 +17,7 @@ __all__ = [
     "as_tree",
     "build",
     "fingerprint",
+    "flat",
     "load",
     "make_plan",
     "parse_override",

@@ -6,6 +6,7 @@ A mistake is a UserError that names the key, its value and the remedy, before to
 import argparse
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -65,6 +66,14 @@ def fingerprint(config: Config) -> str:
 def as_tree(config: Config) -> Tree:
     """The settings as plain data, with the names that a file uses; unset alternatives are left out."""
     return config.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def flat(settings: Mapping[str, Any], above: str = "") -> Tree:
+    """Nested settings by their whole keys, such as `model.name`."""
+    found: Tree = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return found
 
 
 def recipe_names() -> list[str]:

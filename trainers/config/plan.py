@@ -77,6 +77,11 @@ def check_world(config: Config, name: str, world: int, forwards: int) -> None:
             f"ddp.static_graph = True with {forwards} forwards per step (batch.micro = {config.batch.micro}): "
             "torch's DDP can't do both; set one of them to false or 0"
         )
+    if name == "fsdp" and config.model.compile_mode in ("reduce-overhead", "max-autotune"):
+        raise UserError(
+            f"model.compile_mode = {config.model.compile_mode!r} with strategy = 'fsdp': CUDA graphs need weights that "
+            "stay where they are, and FSDP gathers them elsewhere; use max-autotune-no-cudagraphs, or ddp"
+        )
 
 
 def _horovod(config: Config, world: int) -> Iterator[str]:

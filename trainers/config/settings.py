@@ -14,7 +14,22 @@ from trainers.config.checking import refuse
 from trainers.config.sections.base import Positive, Settings
 from trainers.config.sections.data import Augment, Data
 from trainers.config.sections.learning import Batch, Ema, Loss, Model, Optimizer, Schedule, Validate
-from trainers.config.sections.running import Checkpoint, Comm, Ddp, Debug, Fsdp, Horovod, Log, Metrics, Run, Wandb
+from trainers.config.sections.running import (
+    Checkpoint,
+    Comm,
+    Ddp,
+    Debug,
+    Fsdp,
+    Horovod,
+    Host,
+    Log,
+    Metrics,
+    Mlflow,
+    Publish,
+    Run,
+    Tensorboard,
+    Wandb,
+)
 
 
 class Config(Settings):
@@ -31,8 +46,15 @@ class Config(Settings):
         "Else the path of a checkpoint.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one.")
-    precision: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="bf16 and fp16 are autocast with fp32 weights."
+    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="fp32: in full. tf32: a GPU multiplies and convolves fp32 numbers in TF32 (10 bits of mantissa); "
+        "elsewhere it is fp32. bf16 and fp16 are autocast with fp32 weights.",
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="The same bits in every start on the same GPUs and versions, at a cost in speed; an operation that "
+        "cannot do so ends the run with exit code 2. Processors need no switch.",
     )
     strategy: Literal["auto", "ddp", "fsdp", "single", "horovod"] = Field(
         default="auto",
@@ -58,13 +80,19 @@ class Config(Settings):
     ddp: Ddp = Field(default=Ddp(), description="DDP only.")
     horovod: Horovod = Field(default=Horovod(), description="Horovod.")
     fsdp: Fsdp = Field(default=Fsdp(), description="FSDP.")
+    host: Host = Field(default=Host(), description="The process on its node.")
     wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
+    tensorboard: Tensorboard = Field(default=Tensorboard(), description="TensorBoard.")
+    mlflow: Mlflow = Field(default=Mlflow(), description="MLflow.")
     metrics: Metrics = Field(default=Metrics(), description="Prometheus.")
+    publish: Publish = Field(default=Publish(), description="What is published at the end.")
     debug: Debug = Field(default=Debug(), description="Debugging.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Config":
-        found = [text for rule in (_alternatives, _mixing, _precision, _communication) for text in rule(self)]
+        found = [
+            text for rule in (_alternatives, _mixing, _precision, _compiling, _communication) for text in rule(self)
+        ]
         if found:
             refuse(*found)
         return self
@@ -99,8 +127,18 @@ def _precision(config: Config) -> Iterator[str]:
     """What each precision excludes."""
     if config.precision == "fp64" and config.model.compile:
         yield "model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false"
-    if config.precision == "fp16" and config.device == "cpu":
-        yield "precision = 'fp16' with device = 'cpu': fp16 needs a GPU; use fp32 or bf16"
+    if config.precision in ("tf32", "fp16") and config.device == "cpu":
+        name = config.precision
+        yield f"precision = {name!r} with device = 'cpu': {name} needs a GPU; use fp32 or bf16"
+
+
+def _compiling(config: Config) -> Iterator[str]:
+    """What belongs to a compiled model."""
+    if config.model.compile_mode != "default" and not config.model.compile:
+        yield (
+            f"model.compile_mode = {config.model.compile_mode!r} with model.compile = False: nothing is compiled; set "
+            "model.compile to true, or remove the mode"
+        )
 
 
 def _communication(config: Config) -> Iterator[str]:

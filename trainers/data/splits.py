@@ -29,8 +29,9 @@ class Splits:
 
     train: Loader
     val: Loader
-    class_names: list[str]
+    class_names: list[str]  # for people
     decoder: str
+    class_keys: list[str]  # as the dataset's archive names them
 
     @property
     def classes(self) -> int:
@@ -51,12 +52,12 @@ class Stored:
 def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
     """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies.
 
-    `pin` prepares batches in pinned memory, for a GPU. Raises UserError.
+    `pin` prepares batches as a GPU wants them: in pinned memory, and in its memory format. Raises UserError.
     """
     if config.data.dir == "synthetic" and not config.data.dataset:
         return _synthetic(config, pin)
     stored = _user(config) if config.data.dataset else _shards(root or Path(config.data.dir))
-    train, val, names = stored
+    train, val, keys, names = stored
     _check_classes(config.model.num_classes, len(names), config.data.dataset or config.data.dir)
     decoder = decode.choose(config.data.decoder)
     options = _loader_options(config, pin)
@@ -65,26 +66,27 @@ def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
         _loader(val, transforms.validation(config, decoder), config.data.val_sizes[0], options),
         names,
         decoder.description,
+        keys,
     )
 
 
-def _shards(root: Path) -> tuple[Stored, Stored, list[str]]:
+def _shards(root: Path) -> tuple[Stored, Stored, list[str], list[str]]:
     shards = [open_split(root, split) for split in ("train", "val")]
     train, val = (Stored(s.read_together, s.labels, s.name, {"neighbours": s.neighbours}) for s in shards)
-    return train, val, shards[0].class_names
+    return train, val, shards[0].class_keys, shards[0].class_names
 
 
-def _user(config: Config) -> tuple[Stored, Stored, list[str]]:
+def _user(config: Config) -> tuple[Stored, Stored, list[str], list[str]]:
     name = config.data.dataset
     halves = [user.open_dataset(name, split, config.model.num_classes) for split in ("train", "val")]
     if halves[0].class_names != halves[1].class_names:
         raise UserError(f"data.dataset = {name!r}: train and val have different `classes`; they must be the same")
     train, val = (Stored(half.read, half.labels, half.name) for half in halves)
-    return train, val, halves[0].class_names
+    return train, val, halves[0].class_names, halves[0].class_names
 
 
 def _synthetic(config: Config, pin: bool) -> Splits:
-    data, last = config.data, config.model.channels_last
+    data, last = config.data, config.model.in_channels_last(pin)
     names = [f"class {index}" for index in range(config.model.num_classes or 1000)]
     sizes = (data.synthetic_samples, data.image_size), (max(1, data.synthetic_samples // 5), data.val_sizes[0])
     options = {**_loader_options(config, pin), "readahead": 0}  # nothing is read
@@ -96,7 +98,7 @@ def _synthetic(config: Config, pin: bool) -> Splits:
         Loader(half.read, made, half.labels, size, **options)
         for size, half in ((size, Synthetic(samples, len(names), size, last)) for samples, size in sizes)
     )
-    return Splits(train, val, names, "nothing: they are generated")
+    return Splits(train, val, names, "nothing: they are generated", names)
 
 
 def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> Loader:
@@ -117,7 +119,7 @@ def _loader_options(config: Config, pin: bool) -> dict[str, Any]:
     data = config.data
     return {
         "workers": data.workers or _cores(config), "prefetch": data.prefetch, "readers": data.readers,
-        "readahead": data.readahead, "pin": pin, "channels_last": config.model.channels_last,
+        "readahead": data.readahead, "pin": pin, "channels_last": config.model.in_channels_last(pin),
     }  # fmt: skip
 
 

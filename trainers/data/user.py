@@ -6,8 +6,6 @@ width), or the bytes of an encoded picture, which `data.decoder` decodes; bytes 
 names the classes. Several threads call `[i]` at once.
 """
 
-import importlib
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from trainers.data.sampler import Ids
 from trainers.exits import ExitError, UserError
 from trainers.files import retried
+from trainers.named import imported
 
 
 class UserDataset:
@@ -78,7 +77,7 @@ class UserDataset:
 def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
     """Call the user's function for one split, and check what it returns; raises UserError."""
     key = f"data.dataset = {name!r}"
-    make = _imported(key, name)
+    make = imported(key, name)
     try:
         dataset = make(split=split)
     except Exception as error:
@@ -96,7 +95,7 @@ def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
 def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], torch.Tensor]:
     """The user's function of a picture (3, size, size), uint8, and its sample's random numbers; raises UserError."""
     key = f"augment.function = {name!r}"
-    function = _imported(key, name)
+    function = imported(key, name)
 
     def change(picture: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
         shape = picture.shape
@@ -109,17 +108,6 @@ def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], tor
         return made
 
     return change
-
-
-def _imported(key: str, name: str) -> Any:
-    """What `package.module:function` names; raises UserError."""
-    module, separator, function = name.partition(":")
-    if not separator or not module or not function:
-        raise UserError(f"{key}: must be `package.module:function`")
-    try:
-        return operator.attrgetter(function)(importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"{key}: cannot be imported ({error}); it must be on PYTHONPATH") from error
 
 
 def _whole_number(label: Any) -> int | None:

@@ -1,6 +1,8 @@
 """BatchNorm over one process's samples, or over those of all processes; it replaces PyTorch's and timm's."""
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -9,9 +11,25 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainers.exits import UserError
+from trainers.models.synchronised import Sum, normalised
 
-Sum = Callable[[Tensor], Tensor]
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_thread = threading.local()  # backward runs in a thread per GPU
+
+
+@contextlib.contextmanager
+def untracked() -> Iterator[None]:
+    """Within this context the running statistics stay: a forward is computed again, for its backward."""
+    _thread.untracked = True
+    try:
+        yield
+    finally:
+        _thread.untracked = False
+
+
+def tracks() -> bool:
+    """Whether a forward in training updates the running statistics; what is compiled always does, once."""
+    return torch.compiler.is_compiling() or not getattr(_thread, "untracked", False)
 
 
 def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
@@ -33,7 +51,8 @@ class BatchNorm(_BatchNorm):
     """BatchNorm over one process's samples, or over those of all processes, of which some may have none.
 
     PyTorch's BatchNorm refuses a single value per channel, which a small last batch can bring; its SyncBatchNorm needs
-    GPUs. timm's BatchNorm also applies dropout and an activation (`drop`, `act`), and so does its replacement.
+    GPUs, whose kernels are used there (synchronised.py). timm's BatchNorm also applies dropout and an activation
+    (`drop`, `act`), and so does its replacement.
     """
 
     total: Sum | None
@@ -62,27 +81,50 @@ class BatchNorm(_BatchNorm):
 
     def _normalised(self, x: Tensor) -> Tensor:
         if self.training and self.total is not None:
+            if x.is_cuda and x.dtype != torch.float64:  # fp64 is for exact checks
+                by_kernels: Tensor = self._global_by_kernels(x, self.total)
+                return by_kernels
             return self._global(x, self.total)
         if self.training and x.numel() < 2 * x.size(1):
             # Fewer than two values per channel have no variance: each is its own mean, so the output is the shift.
             # The running statistics stay as they are.
             return self._scaled(x - x).to(x.dtype)
+        if self.training and not tracks():
+            return self._untracked(x)
         statistics: Tensor | None = self.running_mean
         if statistics is not None and self.weight is not None and self.weight.dtype != statistics.dtype:
-            return self._in_the_type_of_statistics(x, statistics.dtype)
+            return self._with_own_statistics(x)
         result: Tensor = super().forward(x)
         return result
 
-    def _in_the_type_of_statistics(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """PyTorch needs scale and shift in the statistics' type; FSDP may have gathered them in 16 bits."""
+    def _in_type_of_statistics(self) -> tuple[Tensor | None, Tensor | None]:
+        """Scale and shift in the statistics' type, which PyTorch needs; FSDP may have gathered them in 16 bits."""
+        if self.weight is None or self.running_mean is None:
+            return self.weight, self.bias
+        return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
+
+    def _untracked(self, x: Tensor) -> Tensor:
+        """The same forward again; what is saved for backward must be alike, so statistics are there to be changed."""
+        mean, variance = (None if part is None else part.clone() for part in (self.running_mean, self.running_var))
+        weight, bias = self._in_type_of_statistics()
+        return functional.batch_norm(x, mean, variance, weight, bias, True, 0.0, self.eps)
+
+    def _with_own_statistics(self, x: Tensor) -> Tensor:
         tracked = self.num_batches_tracked
         if self.training and tracked is not None:
             tracked.add_(1)
         share = self.momentum if self.momentum is not None or tracked is None else 1 / float(tracked)
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+        weight, bias = self._in_type_of_statistics()
         return functional.batch_norm(
             x, self.running_mean, self.running_var, weight, bias, self.training, share or 0.0, self.eps
         )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _global_by_kernels(self, x: Tensor, total: Sum) -> Tensor:
+        weight, bias = (None if part is None else part.float() for part in (self.weight, self.bias))
+        out, found = normalised(x, weight, bias, self.eps, total)
+        self._track(*found)
+        return out
 
     def _global(self, x: Tensor, total: Sum) -> Tensor:
         values = x if x.dtype == torch.float64 else x.float()
@@ -106,7 +148,7 @@ class BatchNorm(_BatchNorm):
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor, count: Tensor, any_: Tensor) -> None:
         """Update the running statistics after a forward, if any process had a sample in it."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None or not tracks():
             return
         self.num_batches_tracked.add_(any_)
         momentum = self.momentum if self.momentum is not None else 1 / self.num_batches_tracked.clamp(min=1)

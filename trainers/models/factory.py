@@ -7,9 +7,11 @@ results are the same after a resume, but not on any number of processes.
 """
 
 import difflib
-import importlib
 import inspect
+import logging
 import pickle
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +22,18 @@ from torch import Tensor, nn
 from trainers.config import Config
 from trainers.exits import UserError
 from trainers.files import retried
-from trainers.models.batch_norm import Sum, replace_batch_norm
+from trainers.models import weights
+from trainers.models.batch_norm import replace_batch_norm
+from trainers.models.synchronised import Sum
+from trainers.named import imported
+
+log = logging.getLogger("trainers")
 
 # torchvision's models for one size of picture, and their parameter for it; all others take any size.
 SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 # torchvision's models that return several tensors in training.
 AUXILIARY = ("googlenet", "inception_v3")
+NESTED = ("state_dict", "model", "model_state_dict")
 
 
 def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
@@ -40,7 +48,7 @@ def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -
     if settings.head_init_std:
         init_head(model, settings.head_init_std)
     if settings.pretrained:
-        load_pretrained(model, Path(settings.pretrained), keep_head=settings.pretrained_head == "keep")
+        load_pretrained(model, weights.file_of(config), settings.pretrained_head)
     replace_batch_norm(model, total if settings.batch_norm == "global" else None)
     return model.to(dtype)
 
@@ -56,12 +64,7 @@ def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
         return _from_torchvision(rest or kind, classes, image_size)
     if kind == "timm":
         return _from_timm(rest, classes, image_size)
-    try:
-        function = getattr(importlib.import_module(kind), rest)
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"model.name = {name!r}: cannot be imported ({error}); it must be `package.module:function` on PYTHONPATH"
-        ) from error
+    function = imported(f"model.name = {name!r}", name)
     sized = "image_size" in inspect.signature(function).parameters
     model = function(num_classes=classes, **({"image_size": image_size} if sized else {}))
     if not isinstance(model, nn.Module):
@@ -91,13 +94,7 @@ def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
 
 
 def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(
-            f"model.name = 'timm:{name}': timm is not installed ({error}); install it where training runs, for example "
-            "in an image built from ours with `pip install timm`, or use torchvision:NAME"
-        ) from None
+    timm = import_timm(f"timm:{name}")
     if not timm.is_model(name):
         raise UserError(
             f"model.name = 'timm:{name}': timm {timm.__version__} has no such model; "
@@ -106,6 +103,18 @@ def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
     described = timm.get_pretrained_cfg(name)
     size: Any = {"img_size": image_size} if described is not None and described.fixed_input_size else {}
     return _called(f"timm:{name}", lambda: timm.create_model(name, pretrained=False, num_classes=classes, **size))
+
+
+def import_timm(name: str) -> Any:
+    """The library timm, for the model of a name; raises UserError."""
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(
+            f"model.name = {name!r}: timm is not installed ({error}); install it where training runs with "
+            "`pip install timm` (our images have it), or use torchvision:NAME"
+        ) from None
+    return timm
 
 
 def _called(name: str, make: Callable[[], Any]) -> nn.Module:
@@ -162,23 +171,47 @@ def find_head(model: nn.Module) -> tuple[str, Any]:
     return heads[-1] if heads else ("", None)
 
 
-def load_pretrained(model: nn.Module, path: Path, keep_head: bool = True) -> None:
-    """Load a state dict whose names and shapes fit, except the last linear layer's if that is not kept.
-
-    Raises UserError.
-    """
+def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:
+    """Load a state dict whose names and shapes fit; `head` is as model.pretrained_head. Raises UserError."""
     try:
-        state = read_state(path)
-        if not keep_head:
-            prefix = find_head(model)[0] + "."
-            fresh = {name: value for name, value in model.state_dict().items() if name.startswith(prefix)}
-            state = {name: value for name, value in state.items() if not name.startswith(prefix)} | fresh
+        state = _adapted(read_state(path), model)
+        name = find_head(model)[0]
+        fresh = {key: value for key, value in model.state_dict().items() if key.startswith(f"{name}.")}
+        unlike = any(key not in state or state[key].shape != value.shape for key, value in fresh.items())
+        if head == "drop" or (head == "auto" and unlike):
+            found = state.get(f"{name}.weight")
+            log.info(
+                "model.pretrained: the head (%s) starts at random with %d outputs; these weights have %s of them",
+                name, len(fresh[f"{name}.weight"]), "none" if found is None else len(found),
+            )  # fmt: skip
+            state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
         model.load_state_dict(state)
-    except (OSError, RuntimeError, ValueError, AttributeError, TypeError, pickle.UnpicklingError) as error:
+    except refused_state() as error:
         raise UserError(
             f"model.pretrained = {str(path)!r}: {' '.join(str(error).split())[:400]}; it must be a state dict of this "
-            "very model; if only the number of classes differs, set model.pretrained_head to drop"
+            "very model; if only the number of classes differs, set model.pretrained_head to auto"
         ) from error
+
+
+def refused_state() -> tuple[type[Exception], ...]:
+    """The errors by which a file turns out to be no state dict, or not a model's."""
+    return OSError, RuntimeError, ValueError, AttributeError, TypeError, KeyError, pickle.UnpicklingError
+
+
+def _adapted(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """A state as this model has it: timm renames older names, and resizes position embeddings to the pictures."""
+    adapt = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
+    if adapt and type(model).__module__.startswith("timm."):
+        adapted: dict[str, Tensor] = adapt(state, model)
+        return adapted
+    place = "encoder.pos_embedding"
+    if type(model).__module__ == "torchvision.models.vision_transformer" and place in state:
+        from torchvision.models.vision_transformer import interpolate_embeddings
+
+        known: Any = model
+        if state[place].shape != known.state_dict()[place].shape:
+            return dict(interpolate_embeddings(known.image_size, known.patch_size, OrderedDict(state)))
+    return state
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -193,6 +226,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
             raise ValueError(str(error)) from error
     else:
         state = retried(lambda: torch.load(path, map_location="cpu", weights_only=True), path)
+        # published checkpoints often hold the state dict beside other things
+        nested: Any = state
+        state = next((nested[key] for key in NESTED if isinstance(nested, dict) and key in nested), state)
     if state and all(name.startswith("module.") for name in state):
         return {name.removeprefix("module."): value for name, value in state.items()}
     return state

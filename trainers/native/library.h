@@ -14,5 +14,7 @@ int trainyard_cut(const uint8_t *data, size_t bytes, const double *box, const in
 int trainyard_resize(const uint8_t *pixels, int height, int width, const double *box, const int *bounds, int cubic,
                      int size_y, int size_x, uint8_t *out);
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room);
+int trainyard_has_crc32(void);
+uint32_t trainyard_crc32(const uint8_t *data, size_t bytes);
 
 #endif

@@ -149,7 +149,7 @@ static int same_coefficients(Rewriter *all, jvirt_barray_ptr *coefficients) {
       rows[c] = from->mem->access_virt_barray((j_common_ptr)from, coefficients[c], row * tall, tall, FALSE);
     }
     for (int column = 0; column < scan->across; column++) {
-      memset(blocks, 0, sizeof *blocks * scan->blocks);
+      memset(blocks, 0, sizeof *blocks * scan->unit.blocks);
       if (scan_read(scan, row * scan->across + column, places)) return 0;
       if (!same_mcu(all, rows, column, row, blocks)) return 0;
     }

@@ -13,70 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PADDING 4096 /* bytes behind the bits: more than an MCU can take, so that damage is seen after it */
 #define MOST_PIXELS 128000000ull /* as in trainers/data/limits.py */
-#define FOLLOWS 128  /* see take_code */
-#define END 128      /* a step that is beyond a block's end wherever it begins */
-
-/* Where the coefficients lie in a block; the rest, for what comes behind the last: damage, and the block's end */
-static const uint8_t zigzag[63 + END + 1] = {
-   0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14,
-  21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
-  47, 55, 62, 63, [64 ... 63 + END] = 63};
-
-static int extend(unsigned bits, int size) { /* T.81, figure F.12 */
-  return (int)bits - (bits < 1u << (size - 1) ? (1 << size) - 1 : 0);
-}
-
-/* By how much a symbol moves on in the block: over a run of zeros and the number, or beyond its end. */
-static unsigned step_of(int symbol) { return symbol & 15 || symbol == 0xf0 ? (unsigned)(symbol >> 4) + 1 : END; }
-
-/* An entry of `fast`, for what the next LOOK bits may be: bits 0-6 bits to consume, 8-15 the step, 16-31 the number, or
-   its size with FOLLOWS where LOOK bits do not hold all of it. 0: a longer code, or no table has it. */
-static void take_code(Table *table, unsigned code, int length, int symbol) {
-  int size = symbol & 15, spare = LOOK - length - size;
-  if (spare < 0) {
-    uint32_t entry = (uint32_t)size << 16 | step_of(symbol) << 8 | FOLLOWS | (uint32_t)(length + size);
-    for (unsigned rest = 0; rest < 1u << (LOOK - length); rest++) table->fast[code << (LOOK - length) | rest] = entry;
-    return;
-  }
-  for (unsigned bits = 0; bits < 1u << size; bits++) {
-    uint32_t number = size ? (uint32_t)extend(bits, size) << 16 : 0;
-    uint32_t entry = number | step_of(symbol) << 8 | (uint32_t)(length + size);
-    uint32_t *first = table->fast + ((code << size | bits) << spare);
-    for (unsigned rest = 0; rest < 1u << spare; rest++) first[rest] = entry;
-  }
-}
-
-/* 17 bytes and more of a DHT segment: how many codes have each length, and their symbols. Bytes taken, 0 if wrong. */
-static size_t take_table(Scan *scan, const uint8_t *from, size_t bytes) {
-  if (bytes < 17) return 0;
-  int class = from[0] >> 4, place = from[0] & 15, total = 0;
-  if (class > 1 || place > 3) return 0;
-  for (int length = 1; length <= 16; length++) total += from[length];
-  if (total > 256 || bytes < 17 + (size_t)total) return 0;
-  Table *table = (class ? scan->ac : scan->dc) + place;
-  memset(table, 0, sizeof *table);
-  memcpy(table->symbols, from + 17, total);
-  unsigned code = 0;
-  for (int length = 1, k = 0; length <= 16; length++, code <<= 1) {
-    table->first[length] = k - (int)code;
-    for (int n = from[length]; n > 0; n--, k++, code++) {
-      if (code >= 1u << length) return 0;
-      if (class ? (table->symbols[k] & 15) > 10 : table->symbols[k] > 11) return 0; /* T.81, tables F.1 and F.2 */
-      if (length <= LOOK) take_code(table, code, length, table->symbols[k]);
-    }
-    table->most[length] = from[length] ? (int)code - 1 : -1;
-  }
-  table->known = 1;
-  return 17 + (size_t)total;
-}
-
-static int take_tables(Scan *scan, const uint8_t *from, size_t bytes) {
-  for (size_t taken; bytes; from += taken, bytes -= taken)
-    if (!(taken = take_table(scan, from, bytes))) return 1;
-  return 0;
-}
+#define MOST_AHEAD 64 /* MCUs of an interval that is read as a whole, two such ones at a time */
+#define NUMBERS 64    /* of a block */
 
 static int round_up(int number, int unit) { return (number + unit - 1) / unit; }
 
@@ -95,8 +34,8 @@ static int take_frame(Scan *scan, const uint8_t *from, size_t bytes) {
     if (h > wide) wide = h;
     if (v > tall) tall = v;
     for (int n = components == 1 ? 1 : h * v; n > 0; n--) {
-      if (scan->blocks == MOST_BLOCKS) return 1;
-      scan->of[scan->blocks++] = c;
+      if (scan->unit.blocks == MOST_BLOCKS) return 1;
+      scan->unit.component[scan->unit.blocks++] = c;
     }
   }
   scan->components = components;
@@ -114,7 +53,8 @@ static int take_scan(Scan *scan, const uint8_t *from, size_t bytes) {
     int dc = from[2 + 2 * c] >> 4, ac = from[2 + 2 * c] & 15;
     if (from[1 + 2 * c] != scan->identity[c] || dc > 3 || ac > 3) return 1;
     if (!scan->dc[dc].known || !scan->ac[ac].known) return 1;
-    scan->dc_of[c] = (uint8_t)dc, scan->ac_of[c] = (uint8_t)ac;
+    for (int b = 0; b < scan->unit.blocks; b++)
+      if (scan->unit.component[b] == c) scan->unit.dc[b] = scan->dc + dc, scan->unit.ac[b] = scan->ac + ac;
   }
   const uint8_t *rest = from + 1 + 2 * count;
   return rest[0] != 0 || rest[1] != 63 || rest[2] != 0;
@@ -125,7 +65,7 @@ enum { APP0 = 0xe0, APP14 = 0xee, APP15 = 0xef, COM = 0xfe, DQT = 0xdb, DHT = 0x
 
 static int take_segment(Scan *scan, int marker, const uint8_t *from, size_t bytes) {
   switch (marker) {
-    case DHT: return take_tables(scan, from, bytes);
+    case DHT: return huffman_tables(scan->dc, scan->ac, from, bytes);
     case SOF0: case SOF1: scan->size_at = scan->header_bytes + 5; return take_frame(scan, from, bytes);
     case SOS: return take_scan(scan, from, bytes);
     case DRI: if (bytes == 2) scan->interval = from[0] << 8 | from[1]; return bytes != 2;
@@ -175,6 +115,7 @@ void scan_close(Scan *scan) {
   free(scan->dc);
   free(scan->bits);
   free(scan->segments);
+  free(scan->store);
   memset(scan, 0, sizeof *scan);
 }
 
@@ -217,95 +158,70 @@ int scan_choose(Scan *scan, int left, int top, int right, int bottom) {
   scan->left = left, scan->top = top, scan->wide = right - left;
   scan->segments = calloc((size_t)scan->count, sizeof(Segment));
   scan->bits = malloc((size_t)(scan->stop - scan->data) + PADDING);
-  if (!scan->segments || !scan->bits) return 1;
+  int mcus = scan->interval > MOST_AHEAD ? 1 : 2 * scan->interval;
+  scan->store = malloc((size_t)mcus * scan->unit.blocks * NUMBERS * sizeof *scan->store);
+  if (!scan->segments || !scan->bits || !scan->store) return 1;
   mark_wanted(scan, right, bottom);
-  scan->segment = -1;
+  scan->stored[0] = scan->stored[1] = -1;
   return gather(scan);
 }
 
-/* At least 56 bits ahead. */
-static inline void fill(Bits *now) {
-  uint64_t more;
-  memcpy(&more, now->at, sizeof more);
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-  more = __builtin_bswap64(more);
-#endif
-  now->ahead |= more >> now->held;
-  now->at += (63 - now->held) >> 3;
-  now->held |= 56;
+static void enter(Scan *scan, Lane *lane, int segment) {
+  const Segment *found = scan->segments + segment;
+  lane_start(lane, &scan->unit, scan->bits + found->start, scan->bits + found->end);
 }
 
-static inline void consume(Bits *now, int bits) {
-  now->ahead <<= bits;
-  now->held -= bits;
+/* The first MCU behind the last wanted one of a segment that holds some; some more where the window ends within it. */
+static int end_of_wanted(const Scan *scan, int segment) {
+  int all = scan->across * scan->down, end = (segment + 1) * scan->interval, right = scan->left + scan->wide;
+  int last = (end < all ? end : all) - 1, row = last / scan->across, column = last % scan->across;
+  if (column >= right) return row * scan->across + right;
+  return column < scan->left ? (row - 1) * scan->across + right : last + 1;
 }
 
-/* The entry of a code that is longer than LOOK: bits to consume, the step, the number. 0 where no table has the code. */
-static uint32_t slow_entry(uint64_t ahead, const Table *table) {
-  for (int length = LOOK + 1; length <= 16; length++) {
-    int code = (int)(ahead >> (64 - length));
-    if (code > table->most[length]) continue;
-    int symbol = table->symbols[(code + table->first[length]) & 255], size = symbol & 15;
-    uint32_t number = size ? (uint32_t)extend((unsigned)(ahead << length >> (64 - size)), size) << 16 : 0;
-    return number | step_of(symbol) << 8 | (uint32_t)(length + size);
-  }
-  return 0;
+/* Make a lane read the next segment with wanted MCUs into its half of `store`. */
+static int ask_for_segment(Scan *scan, int which, int segment) {
+  while (segment < scan->count && !scan->segments[segment].end) segment++;
+  scan->stored[which] = segment;
+  if (segment == scan->count) return 0;
+  Lane *lane = scan->lane + which;
+  int mcus = end_of_wanted(scan, segment) - segment * scan->interval;
+  int16_t *half = scan->store + (size_t)which * scan->interval * scan->unit.blocks * NUMBERS;
+  memset(half, 0, (size_t)mcus * scan->unit.blocks * NUMBERS * sizeof *half);
+  enter(scan, lane, segment);
+  return lane_ask(lane, mcus, half, NUMBERS);
 }
 
-static inline uint32_t next_entry(Bits *now, const Table *table) {
-  if (now->held < 32) fill(now); /* a code has 16 bits at most, its number 11 */
-  uint32_t entry = table->fast[now->ahead >> (64 - LOOK)];
-  if (__builtin_expect(!entry, 0)) entry = slow_entry(now->ahead, table);
-  if (entry & FOLLOWS) {
-    int size = (int)(entry >> 16), length = (int)(entry & 63) - size;
-    uint32_t number = (uint32_t)extend((unsigned)(now->ahead << length >> (64 - size)), size);
-    entry = number << 16 | (entry & 0xff7f);
-  }
-  consume(now, (int)(entry & 63));
-  return entry;
+/* Short intervals: read two segments at a time. */
+static int read_segments(Scan *scan, int segment) {
+  if (ask_for_segment(scan, 0, segment) || ask_for_segment(scan, 1, segment + 1)) return 1;
+  return lanes_read(scan->lane, scan->lane + 1);
 }
 
-static inline __attribute__((always_inline)) int read_ac(Bits *bits, const Table *table, int16_t *block) {
-  Bits now = *bits; /* in registers */
-  unsigned k = 1;
-  while (k < 64) {
-    uint32_t entry = next_entry(&now, table);
-    if (__builtin_expect(!entry, 0)) return 1;
-    k += entry >> 8 & 255;
-    if (block) block[zigzag[k - 1]] = (int16_t)(entry >> 16); /* of an end and of a run alone: 0, where 0 is */
-  }
-  *bits = now;
-  return k > 64 && k < END;
-}
-
-static int read_block(Scan *scan, int c, int16_t *block) {
-  int *value = scan->last + c;
-  uint32_t entry = next_entry(&scan->now, scan->dc + scan->dc_of[c]);
-  *value += (int16_t)(entry >> 16);
-  if (!entry || *value > 32767 || *value < -32768) return 1;
-  if (!block) return read_ac(&scan->now, scan->ac + scan->ac_of[c], NULL);
-  block[0] = (int16_t)*value;
-  return read_ac(&scan->now, scan->ac + scan->ac_of[c], block);
-}
-
-/* The next MCU of the segment. Whether the segment had so much data is seen afterwards: there is PADDING. */
-static int read_mcu(Scan *scan, int16_t (**blocks)[64]) {
-  for (int b = 0; b < scan->blocks; b++)
-    if (read_block(scan, scan->of[b], blocks ? *blocks[b] : NULL)) return 1;
-  scan->next++;
-  return (scan->now.at - scan->bits) * 8 - scan->now.held > (ptrdiff_t)scan->segments[scan->segment].end * 8;
-}
-
-int scan_read(Scan *scan, int n, int16_t (**blocks)[64]) {
-  int wanted = (scan->top + n / scan->wide) * scan->across + scan->left + n % scan->wide;
-  int segment = wanted / scan->interval;
-  if (segment != scan->segment) {
-    scan->segment = segment;
+/* Long ones, or no markers: read what comes before the MCU, which is not kept, and the MCU. */
+static int read_up_to(Scan *scan, int segment, int wanted) {
+  Lane *lane = scan->lane;
+  if (segment != scan->stored[0]) {
+    scan->stored[0] = segment;
     scan->next = segment * scan->interval;
-    scan->now = (Bits){.at = scan->bits + scan->segments[segment].start};
-    memset(scan->last, 0, sizeof scan->last);
+    enter(scan, lane, segment);
   }
-  while (scan->next < wanted)
-    if (read_mcu(scan, NULL)) return 1;
-  return read_mcu(scan, blocks);
+  if (lane_ask(lane, wanted - scan->next, scan->store, 0) || lane_read(lane)) return 1;
+  memset(scan->store, 0, (size_t)scan->unit.blocks * NUMBERS * sizeof *scan->store);
+  scan->next = wanted + 1;
+  return lane_ask(lane, 1, scan->store, NUMBERS) || lane_read(lane);
+}
+
+int scan_read(Scan *scan, int n, int16_t (**blocks)[NUMBERS]) {
+  int wanted = (scan->top + n / scan->wide) * scan->across + scan->left + n % scan->wide;
+  int segment = wanted / scan->interval, mcu = 0;
+  if (scan->interval > MOST_AHEAD) {
+    if (read_up_to(scan, segment, wanted)) return 1;
+  } else {
+    if (segment != scan->stored[0] && segment != scan->stored[1] && read_segments(scan, segment)) return 1;
+    mcu = wanted % scan->interval + (segment == scan->stored[1]) * scan->interval;
+  }
+  const int16_t *from = scan->store + (size_t)mcu * scan->unit.blocks * NUMBERS;
+  for (int b = 0; blocks && b < scan->unit.blocks; b++) memcpy(*blocks[b], from + b * NUMBERS, sizeof **blocks);
+  return 0;
 }

@@ -3,12 +3,9 @@
 from typing import TYPE_CHECKING
 
 from trainers.config import Config, Plan
-from trainers.exits import UserError
 from trainers.parallel.environment import Place, under_mpi, under_torchrun
 
 if TYPE_CHECKING:  # torch is imported late: a start is located and counted before anything of it can crash
-    import torch
-
     from trainers.parallel.base import Strategy
 
 
@@ -22,7 +19,9 @@ def locate(launcher: str) -> Place:
 
 def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
     """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
-    device = choose_device(config.device, place)
+    from trainers.parallel.device import prepare_device
+
+    device = prepare_device(config, place)
     if plan.strategy == "horovod":
         from trainers.parallel.horovod import Horovod
 
@@ -38,21 +37,3 @@ def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
     from trainers.parallel.ddp import Ddp
 
     return Ddp(place, device, config.comm, config.ddp)
-
-
-def choose_device(wanted: str, place: Place) -> "torch.device":
-    """The device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
-    import torch
-
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    count = torch.cuda.device_count()
-    if count < place.local_world:
-        raise UserError(
-            f"device = {wanted!r}: {place.local_world} processes on this node but {count} usable GPUs; "
-            "start as many processes per node as there are GPUs, or set device to cpu"
-        )
-    device = torch.device("cuda", place.local_rank)
-    torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True  # sizes stay the same, so trying convolution algorithms once pays
-    return device

@@ -64,7 +64,7 @@ class Horovod(Strategy):
         hvd = self._hvd
         wrapped: Optimizer = hvd.DistributedOptimizer(
             optimizer,
-            named_parameters=list(model.named_parameters()),
+            named_parameters=[(name, one) for name, one in model.named_parameters() if one.requires_grad],
             compression=self._compression(),
             backward_passes_per_step=self._accumulation,
             op=hvd.Adasum if self._settings.op == "adasum" else hvd.Average,

@@ -14,6 +14,7 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 """
 
 import contextlib
+import inspect
 import os
 import signal
 import sys
@@ -21,7 +22,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight
+from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight, no_core_dumps
 from trainers.pod import peers, process, transport
 from trainers.telemetry import flight
 
@@ -33,7 +34,7 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
     process.end_on_sigterm()  # torch's agent handles it once it runs
-    process.no_core_dumps()
+    no_core_dumps()
     end_on_failed_preflight()
     listening = preflight()
     # Imported late: torch takes seconds, and peers that have started already ask this pod
@@ -102,6 +103,9 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     from torch.distributed.elastic.multiprocessing import PContext
 
     original = PContext.close
+    if not takes(original, "self", "death_sig", "timeout"):
+        unknown("processes that are stopped get 30 s, whatever TRAINYARD_GRACE_SECONDS says")
+        return
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
@@ -114,7 +118,10 @@ def give_up_on_permanent_failures() -> None:
     """Keep torch's agent from restarting processes in place after a permanent failure."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    original = LocalElasticAgent._monitor_workers
+    original: Any = getattr(LocalElasticAgent, "_monitor_workers", None)
+    if not takes(original, "self", "worker_group"):
+        unknown("--max-restarts restarts wrong settings (2) and a loss that is NaN (77), too")
+        return
 
     def monitor(self: Any, group: Any) -> Any:
         result = original(self, group)
@@ -123,6 +130,18 @@ def give_up_on_permanent_failures() -> None:
         return result
 
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+def takes(method: Any, *parameters: str) -> bool:
+    """Whether a method of torch's, which is none of its interface, has the parameters that it is known to have."""
+    return callable(method) and tuple(inspect.signature(method).parameters) == parameters
+
+
+def unknown(consequence: str) -> None:
+    """Say that this torch's launcher is another one than is known here, and what follows from that."""
+    import torch
+
+    print(f"warning: torch {torch.__version__} has another launcher than is known here: {consequence}", file=sys.stderr)
 
 
 def _runs(pid: int) -> bool:

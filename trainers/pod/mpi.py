@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainers.exits import Exit, ExitError, UserError
+from trainers.exits import Exit, ExitError, UserError, no_core_dumps
 from trainers.pod import log, mpi_hosts, mpi_ranks, process, transport
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
@@ -257,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         internal.add_argument("environment", type=Path)
         internal.add_argument("rest", nargs=argparse.REMAINDER)
     options = parser.parse_args(argv)
-    process.no_core_dumps()
+    no_core_dumps()
     if options.command == "orted":
         return start_daemon(options.environment, options.rest)
     if options.command == "stop":

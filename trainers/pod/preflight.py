@@ -4,7 +4,8 @@
 
 It waits up to `--timeout` for the dataset's manifest, with `--idle` only while a preparation makes progress. Then it
 checks the data's files and sizes, that results can be written, shared memory and, with `--gpus`, that each GPU
-computes. The main container checks the peers, because a pod in its init phase has no DNS name yet.
+computes and keeps what is written to its memory. The main container checks the peers, because a pod in its init phase
+has no DNS name yet.
 """
 
 import argparse
@@ -17,20 +18,16 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from trainers.exits import Exit, ExitError, UserError, cause_of, write_termination_message
+from trainers.exits import Exit, ExitError, InputError, UserError, cause_of, write_termination_message
 from trainers.files import peek_json, retried, write_json
+from trainers.pod import gpus
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
-
-if TYPE_CHECKING:
-    import torch
 
 EVERY = 5.0
 CURED_BY_RETRY = 128  # exit codes from here up are retried
 MOST_TRIES = 4  # of one pod in a row, as many starts as run.max_restarts allows by default
-KERNEL = 256  # rows of the product by which a GPU is tried
 _WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
 
 
@@ -96,11 +93,13 @@ def check(options: argparse.Namespace) -> None:
     if options.shm:
         check_shared_memory(Path("/dev/shm"), options.shm)
     if options.gpus:
-        check_gpus(options.gpus)
+        gpus.check(options.gpus, options.gpu_memory)
     if options.results:
         check_results(options.results, options.results_free)
     for path in options.secret:
         wait_for_secret(path, options.secret_timeout, options.every)
+    if options.weights:
+        wait_for_weights(options.weights, options.timeout, options.every)
     if options.data:
         wait_for_data(options.data, options.timeout, options.every, options.idle)
         check_data(options.data)
@@ -117,45 +116,6 @@ def check_shared_memory(mount: Path, wanted: int) -> None:
             "(global.training.shmSize); it gets no more than the pod's memory limit and the node's memory hold"
         )
     _say(f"shared memory: {_size(found)}")
-
-
-def check_gpus(wanted: int) -> None:
-    """Check that this pod can use as many GPUs as it has processes, and that each computes.
-
-    Raises UserError and ExitError.
-    """
-    import torch
-
-    found = torch.cuda.device_count()
-    if found < wanted:
-        raise UserError(
-            f"{found} GPUs can be used here instead of {wanted}: check the pod's GPU limit, the device plugin and the "
-            "driver (`nvidia-smi` on the node)"
-        )
-    for index in range(wanted):
-        try_device(torch.device("cuda", index))
-    _say(f"GPUs: {found}, each has computed")
-
-
-def try_device(device: "torch.device") -> None:
-    """Run a small kernel on a device and compare what comes back; raises ExitError, and UserError for a wrong image.
-
-    A product of whole numbers below 2^11 is exact in fp32 and in TF32, so any other result is a fault.
-    """
-    import torch
-
-    remedy = "see `nvidia-smi -q` and Xid lines of `dmesg` on the node; cordon it if the GPU keeps failing"
-    try:
-        left = torch.arange(KERNEL**2, dtype=torch.float32, device=device).reshape(KERNEL, KERNEL) % 4
-        sums = (left @ torch.ones_like(left)).sum(dim=1).cpu()
-        right = (torch.arange(KERNEL**2, dtype=torch.float32).reshape(KERNEL, KERNEL) % 4).sum(dim=1) * KERNEL
-    except Exception as error:
-        cause, text = cause_of(error), f"{device} on {os.uname().nodename} cannot compute ({error}); {remedy}"
-        if cause.code == Exit.CONFIG:
-            raise UserError(f"{cause.means}: {text}") from error
-        raise ExitError(text, Exit.DEVICE) from error
-    if not torch.equal(sums, right):
-        raise ExitError(f"{device} on {os.uname().nodename} computes wrong numbers; {remedy}", Exit.DEVICE)
 
 
 def check_results(folder: Path, free_wanted: int) -> None:
@@ -236,6 +196,30 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float 
         time.sleep(min(1.0, every, max(timeout - (now - started), 0.01)))
 
 
+def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
+    """Wait for the pretrained weights that the run's settings in a file name; raises UserError."""
+    from trainers import config  # imported late: without weights to wait for, nothing needs it
+    from trainers.models import weights
+
+    run = config.build(config.read_file(path))
+    started, said = time.monotonic(), -every
+    while weights.is_fetched(run):
+        try:
+            _say(f"weights: {weights.file_of(run)}")
+            return
+        except InputError as error:
+            passed = time.monotonic() - started
+            if passed >= timeout:
+                raise UserError(
+                    f"{error} (waited {passed:.0f} s); see `kubectl get jobs,pods` and the logs of the dataset's Job; "
+                    "the time to wait is global.dataset.wait"
+                ) from None
+            if passed - said >= every:
+                said = passed
+                _say(f"waiting for the weights in {weights.folder_of(run)}, {timeout - passed:.0f} s left")
+        time.sleep(min(1.0, every))
+
+
 def progress(root: Path) -> str:
     """The progress of a dataset's preparation, in a few words."""
     if not root.is_dir():
@@ -256,10 +240,12 @@ def check_data(root: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainers.preflight", description="Check this pod before training.")
     parser.add_argument("--data", type=Path, help="prepared dataset to wait for and check")
+    parser.add_argument("--weights", type=Path, help="settings of the run, whose pretrained weights to wait for")
     parser.add_argument("--results", type=Path, help="run directory, or where it will be")
     parser.add_argument("--results-free", type=int, default=256 << 20, help="bytes that must be free there")
     parser.add_argument("--shm", type=int, default=0, help="bytes that /dev/shm must have")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs that must be usable")
+    parser.add_argument("--gpu-memory", type=float, default=0, help="most seconds to test the memory of each")
     parser.add_argument(
         "--secret", type=Path, action="append", default=[], help="file of a mounted Secret to wait for; may be repeated"
     )

@@ -1,8 +1,7 @@
-"""What the first process of a pod does for itself and its children: signals, limits, and ends that do not come."""
+"""What the first process of a pod does for itself and its children: signals, and ends that do not come."""
 
 import contextlib
 import os
-import resource
 import signal
 import sys
 import threading
@@ -25,12 +24,6 @@ def end_on_sigterm() -> None:
     the whole grace period while torch is imported.
     """
     signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
-
-
-def no_core_dumps() -> None:
-    """Leave no core dumps, which hold weights and secrets and can fill a node; a program may still ask for its own."""
-    _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def end_with_hung_children(grace: float) -> None:

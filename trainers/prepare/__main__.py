@@ -4,6 +4,8 @@ python -m trainers.prepare build --config prepare.json [--retry 3600]
 python -m trainers.prepare build --set source.kind=http --set source.url=https://... --set out=/data/imagenet
 python -m trainers.prepare verify /data/imagenet
 python -m trainers.prepare repair --config prepare.json
+python -m trainers.prepare weights --config train.json
+python -m trainers.prepare look /data/imagenet
 python -m trainers.prepare --schema
 """
 
@@ -11,7 +13,6 @@ import argparse
 import functools
 import json
 import os
-import resource
 import signal
 import sys
 import time
@@ -20,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from trainers import config as training
 from trainers.config import layers
-from trainers.exits import Exit, ExitError, InputError, UserError, guarded, printable
+from trainers.exits import Exit, ExitError, InputError, UserError, guarded, no_core_dumps, printable
 from trainers.prepare.settings import Config, parse, schema
 
 
@@ -31,24 +33,38 @@ def main(arguments: list[str] | None = None) -> int:
     if options.schema:
         print(json.dumps(schema(), indent=2))
         return Exit.DONE
-    # A core would hold credentials and pictures, and fill the node's disk
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    no_core_dumps()
     # A container's first process ignores SIGTERM by default
     signal.signal(signal.SIGTERM, _stop)
     # Imported late: the schema and wrong arguments need none of it
     from trainers.prepare.build import Options, build
+    from trainers.prepare.looking import look
     from trainers.prepare.verify import repair, verify
 
     if options.command == "verify":
         verify(options.folder)
         return Exit.DONE
+    if options.command == "weights":
+        fetch_weights(options)
+        return Exit.DONE
+    if options.command == "look":
+        look(options.folder, options.out)
+        return Exit.DONE
     if options.command not in ("build", "repair"):
-        raise UserError("no command was given; use build, verify or repair, or see --help")
+        raise UserError("no command was given; use build, verify, repair, look or weights, or see --help")
     part, parts = _part(options.part)
     how = Options(part, parts, options.wait, options.progress)
     found = settings(options)
     retry(lambda: (build if options.command == "build" else repair)(found, how), options.retry)
     return Exit.DONE
+
+
+def fetch_weights(options: argparse.Namespace) -> None:
+    """Fetch the weights that the settings of a run name; raises UserError and ExitError."""
+    from trainers.prepare.weights import fetch
+
+    run = training.load(options)
+    retry(lambda: fetch(run, options.wait), options.retry)
 
 
 def settings(options: argparse.Namespace) -> Config:
@@ -84,21 +100,31 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("build", "prepare a folder, or resume its preparation"), ("repair", "rebuild damaged shards")):
         command = commands.add_parser(name, help=text)
         layers.add_options(command)
+        _add_patience(command)
         command.add_argument(
             "--part", default="", metavar="I/N", help="share the work with others: this is number I of N"
         )
-        command.add_argument("--wait", type=float, default=3600.0, help="most seconds to wait for another preparation")
-        command.add_argument(
-            "--retry",
-            type=float,
-            default=0.0,
-            metavar="SECONDS",
-            help="retry for so long what can be mended meanwhile, such as credentials or a missing archive",
-        )
         command.add_argument("--progress", type=float, default=5.0, help="seconds between lines of progress")
+    weights = commands.add_parser("weights", help="fetch the pretrained weights that a run's settings name, once")
+    training.add_options(weights)
+    _add_patience(weights)
     check = commands.add_parser("verify", help="check every byte of a prepared folder")
     check.add_argument("folder", type=Path)
+    page = commands.add_parser("look", help="write a page that shows what a prepared folder holds")
+    page.add_argument("folder", type=Path)
+    page.add_argument("--out", type=Path, help="the page's file (default: dataset.html in the folder)")
     return parser
+
+
+def _add_patience(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--wait", type=float, default=3600.0, help="most seconds to wait for another preparation")
+    command.add_argument(
+        "--retry",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="retry for so long what can be mended meanwhile, such as credentials or a missing file",
+    )
 
 
 def _part(text: str) -> tuple[int, int]:

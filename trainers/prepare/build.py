@@ -34,6 +34,7 @@ from trainers.prepare.catalogue import Catalogue, read_catalogue
 from trainers.prepare.class_names import Naming
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
+from trainers.prepare.looking import look_once
 from trainers.prepare.plan import Plan, ShardPlan, make_plan, meaning
 from trainers.prepare.progress import Progress, say
 from trainers.prepare.settings import Config
@@ -79,7 +80,10 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
     done, pause, deadline = -1, FIRST_PAUSE, 0.0
     while True:
         try:
-            return _build(config, options)
+            manifest = _build(config, options)
+            if manifest:
+                look_once(config.out)
+            return manifest
         except OSError as error:
             before, done = done, _count_finished(config.out, done)
             if done > before:

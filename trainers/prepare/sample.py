@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.exits import UserError
-from trainers.files import atomic
+from trainers.files import atomic, cache_folder
 from trainers.prepare.build import build
 from trainers.prepare.lock import exclusive
 from trainers.prepare.progress import say
@@ -37,7 +37,7 @@ _VERSION = 1
 
 def ensure_sample() -> Path:
     """Return the prepared sample set, after preparing it at its first use; several processes may ask at once."""
-    cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard") / "sample"
+    cache = cache_folder() / "sample"
     text = f"{_VERSION} {PER_CLASS} {_QUALITY}"
     root = cache / hashlib.sha256(text.encode()).hexdigest()[:12]
     archive = root / "fashion.zip"
@@ -63,8 +63,7 @@ def _source() -> Path:
     if named := os.environ.get("TRAINYARD_SAMPLE_SOURCE"):
         return Path(named)
     installed = Path("/usr/share/datasets/fashion-mnist")
-    cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")
-    unpacked = cache / "debian" / installed.relative_to("/")
+    unpacked = cache_folder() / "debian" / installed.relative_to("/")
     return unpacked if unpacked.is_dir() and not installed.is_dir() else installed
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from trainers.config import Config
+from trainers.config import Config, flat
 from trainers.files import read_json
 from trainers.report.confusion import Confusion, matrix, read_confusion, worst
 from trainers.report.page import Markup, card, note, table
@@ -189,10 +189,10 @@ def settings(summary: dict[str, Any]) -> str:
     config = summary.get("config", {})
     if not config:
         return ""
-    defaults = _flat(Config.model_construct().model_dump(by_alias=True))
+    defaults = flat(Config.model_construct().model_dump(by_alias=True))
     changed = [
         (Markup(f"<code>{_breakable(key)}</code>"), yaml.safe_dump(value, default_flow_style=True).split("\n")[0])
-        for key, value in _flat(config).items()
+        for key, value in flat(config).items()
         if defaults.get(key) != value
     ]
     whole = html.escape(yaml.safe_dump(config, sort_keys=False))
@@ -205,14 +205,6 @@ def settings(summary: dict[str, Any]) -> str:
 def _breakable(key: str) -> str:
     """A setting's name that a narrow page may break at its underscores and dots."""
     return html.escape(key).replace("_", "_<wbr>").replace(".", ".<wbr>")
-
-
-def _flat(tree: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """Nested settings by their dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value})
-    return flat
 
 
 assert set(COLOURS) == set(CAUSES)

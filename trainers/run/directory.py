@@ -30,12 +30,13 @@ MOVING = ".moving"  # in previous/: a run that is being moved there
 def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
     """What must stay the same for a run to be resumed; None is not known.
 
-    Another optimizer would find no moments that it can use, another `no_decay` trains differently, and another seed or
-    number of training samples changes the order of the samples.
+    Another optimizer would find no moments that it can use, another `no_decay` or `freeze` trains other parameters or
+    differently, and another seed or number of training samples changes the order of the samples.
     """
     return {
         "model.name": config.model.name,
         "model.num_classes": classes,
+        "model.freeze": sorted(config.model.frozen),
         "batch.global": batch,
         "seed": config.seed,
         "optimizer.name": config.optimizer.name,

@@ -30,6 +30,7 @@ from trainers.run.result import Result, write_confusion
 from trainers.telemetry import prometheus
 from trainers.telemetry import stragglers as slowest
 from trainers.telemetry.clock import PARTS, Clock, goodput
+from trainers.telemetry.energy import KINDS, known, meter
 from trainers.telemetry.goodput import Past, settle
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.sinks import Telemetry
@@ -55,6 +56,8 @@ class Recorder:
         # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
         self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
         self._wall = 0.0
+        self._meter = meter(strategy.device, strategy.place.local_rank == 0)
+        self._energy: dict[str, float] = {}  # joules of all starts, by kind
 
     def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
         """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
@@ -138,10 +141,12 @@ class Recorder:
         self._seconds = seconds
         with self._clock.spent("communication"):
             held = slowest.memory_held(self._strategy.device)
-            packed = slowest.pack(mine, spent, held, self._strategy.rank, self._strategy.world)
-            losses, times, memory = slowest.unpack(self._strategy.sum(packed), self._strategy.world)
+            rank, world = self._strategy.rank, self._strategy.world
+            packed = slowest.pack(mine, spent, held, self._meter.read(), rank=rank, world=world)
+            losses, times, memory, joules = slowest.unpack(self._strategy.sum(packed), world)
         self._pending = []
         self._refuse_ill(mine, losses, step)
+        self._energy = {kind: self._past.joules.get(kind, 0.0) + j for kind, j in zip(KINDS, joules, strict=True)}
         wall = sum(spent.values()) - spent["validation"]
         self._wall += wall
         self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
@@ -153,6 +158,7 @@ class Recorder:
             telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
                 lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
+                **({"joules": used} if (used := known(self._energy)) else {}),
             )  # fmt: skip
             telemetry.ranks(self._ranks, self._times, memory)
 
@@ -171,33 +177,25 @@ class Recorder:
         if (telemetry := self._reporting) is not None:
             telemetry.event("checkpoint", step, self._epoch(step))
 
-    def provenance(self, result: Result) -> str:
-        """One line that says what trained the published weights."""
-        return (
-            f"{self._config.model.name}, {self._identity['model.num_classes']} classes, trained by trainyard "
-            f"{__version__} (torch {torch.__version__}): {self._length.steps} steps of {self._order.batch}, "
-            f"seed {self._config.seed}, top1 {result.top1:.2f} %"
-        )
-
-    def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
-        """Write summary.json; raises TakenOverError where another job has the run directory."""
+    def summary(self, status: str, step: int, epochs: int, result: Result | None = None) -> dict[str, Any]:
+        """What summary.json holds."""
         seconds = self._clock.read()
-        training = sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
         samples = self._order.samples_before(step)
         overall = slowest.find(self._times, self._wall)
-        summary = {
+        return {
             "status": status,
             "steps": step,
             "epochs": epochs,
             "top1": result.top1 if result else None,
             "top5": result.top5 if result else None,
             "validation_samples": result.samples if result else None,
-            "images_per_second": round(samples / max(training, 1e-9), 2),
+            "images_per_second": round(samples / max(training_seconds(seconds), 1e-9), 2),
             "world_size": self._strategy.world,
             "strategy": self._strategy.name,
             "seconds": seconds,
             "goodput": round(goodput(seconds), 4),
             "restarts": self._past.restarts,
+            "joules": known(self._energy),
             "slowest_rank": overall.as_dict() if overall else None,
             "ranks": [
                 {**who, "seconds": {part: round(value, 3) for part, value in zip(PARTS, times, strict=True)}}
@@ -212,6 +210,11 @@ class Recorder:
             "versions": {"trainyard": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "config": as_tree(self._config),
         }
+
+    def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
+        """Write summary.json; raises TakenOverError where another job has the run directory."""
+        summary = self.summary(status, step, epochs, result)
+        seconds = summary["seconds"]
         with self._directory.fenced():
             write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
         if (telemetry := self._reporting) is None:
@@ -221,7 +224,7 @@ class Recorder:
         if result is not None:
             telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
-                f"{summary['images_per_second']:,.0f} img/s over {training:,.0f} s of training; "
+                f"{summary['images_per_second']:,.0f} img/s over {training_seconds(seconds):,.0f} s of training; "
                 f"published to {self._directory.path / 'published'}"
             )
 
@@ -262,6 +265,11 @@ class Recorder:
         if self._strategy.first and self._directory.held():
             self.summarize("failed", step, self._order.epoch(step))
         raise error
+
+
+def training_seconds(seconds: dict[str, float]) -> float:
+    """Seconds that steps took, by cause."""
+    return sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
 
 
 def rewind_all(directory: Path, step: int, validated: int, staging: Path | None = None) -> int:

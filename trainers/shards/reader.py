@@ -16,7 +16,6 @@ import json
 import os
 import resource
 import threading
-import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from trainers.exits import UserError
 from trainers.files import forget_cached, retried
+from trainers.native import crc32
 from trainers.shards import manifest as manifests
 from trainers.shards.index import INDEX_DTYPE, load_index
 
@@ -60,7 +60,7 @@ class Shards:
         self.root = root
         self.split = split
         self.classes = manifest.classes
-        self.class_names = _class_names(root)
+        self.class_keys, self.class_names = _classes(root)
         self._files = [root / entry.file for entry in entries]
         self._starts = [0]
         for entry in entries:
@@ -164,7 +164,7 @@ class Shards:
         for i in ids:
             offset = int(self._offsets[i]) - start
             content = data if len(ids) == 1 else data[offset : offset + int(self._sizes[i])]
-            if zlib.crc32(content) != self._checksums[i]:
+            if crc32(content) != self._checksums[i]:
                 raise DamagedError(int(i), start + offset)
             found.append(content)
         return found
@@ -212,11 +212,13 @@ def _read_exactly(descriptor: int, size: int, offset: int) -> bytes:
     return data
 
 
-def _class_names(root: Path) -> list[str]:
-    """Read the human names of the classes, by class index."""
+def _classes(root: Path) -> tuple[list[str], list[str]]:
+    """Read the classes, by index: as the archive names them, and for people."""
     path = root / manifests.CLASSES_FILE
     try:
-        return [str(entry["name"]) for entry in json.loads(retried(path.read_text, path))]
+        entries = json.loads(retried(path.read_text, path))
+        names = [str(entry["name"]) for entry in entries]
+        return [str(entry.get("synset", entry["name"])) for entry in entries], names
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} is not a list of classes ({error}); {manifests.REMEDY}") from None
 

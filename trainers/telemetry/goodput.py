@@ -5,7 +5,8 @@ an `end` line with its seconds by cause. Every second from the first start to th
 checkpoint (or the `end` line), or was lost, or passed while no process was alive.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainers.telemetry.beats import last_alive
@@ -15,12 +16,13 @@ from trainers.telemetry.metrics import Event, read_events
 
 @dataclass(frozen=True)
 class Past:
-    """Earlier starts: how many, and seconds lost, waited, and not counted since the run was finished meanwhile."""
+    """Earlier starts: how many, seconds lost, waited, and not counted since the run was finished meanwhile; joules."""
 
     restarts: int = 0
     lost: float = 0.0
     waited: float = 0.0
     idle: float = 0.0
+    joules: Mapping[str, float] = field(default_factory=dict)
 
 
 def settle(clock: Clock, directory: Path, step: int) -> Past:
@@ -33,16 +35,17 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
     if end:
         earlier = dict(clock.before)
         clock.add({cause: seconds - earlier.get(cause, 0.0) for cause, seconds in end["seconds_total"].items()})
+    joules: Mapping[str, float] = next((event["joules"] for event in reversed(events) if "joules" in event), {})
     idle = float(starts[-1]["idle"])
     life = clock.started - float(starts[0]["started"]) - idle  # from the first start to this one
     rest = max(0.0, life - sum(clock.before.values()))
     if end and end["status"] == "finished":  # a longer run was asked for; nobody waited for it
-        return Past(len(starts), idle=idle + rest)
+        return Past(len(starts), idle=idle + rest, joules=joules)
     signs = [float(event["time"]) for event in events if "time" in event]
     alive = max([*signs, last_alive(directory, before=clock.started)])
     waited = rest if end else min(rest, max(0.0, clock.started - alive))
     clock.spend({"lost": rest - waited, "restart_wait": waited})
-    return Past(len(starts), rest - waited, waited, idle)
+    return Past(len(starts), rest - waited, waited, idle, joules)
 
 
 def _orderly_end(events: list[Event], step: int) -> Event | None:

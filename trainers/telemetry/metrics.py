@@ -8,6 +8,8 @@ from typing import Any
 from trainers.files import MISSING, Appender, retried, write_atomically
 
 Event = dict[str, Any]
+# What W&B, TensorBoard and MLflow show, as `train/loss` and so on
+SHOWN = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
 class MetricsFile:
@@ -40,6 +42,20 @@ def read_events(path: Path) -> list[Event]:
         except ValueError:
             continue
     return events
+
+
+def numbers(event: Event, processes: int) -> dict[str, float]:
+    """The numbers of an event under its kind; none where it has nothing to show.
+
+    The rate is also there per process, by which world sizes are compared.
+    """
+    kind = event["event"]
+    if kind not in ("train", "validate"):
+        return {}
+    shown = {f"{kind}/{key}": float(event[key]) for key in SHOWN if key in event}
+    if "images_per_second" in event:
+        shown[f"{kind}/images_per_second_per_process"] = event["images_per_second"] / processes
+    return shown
 
 
 def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -> int:

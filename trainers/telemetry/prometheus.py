@@ -152,7 +152,7 @@ class Endpoint(Collector):
         yield restarts
         ill = _gauge(
             "trainyard_loss_ill",
-            "1 once a loss was no number or above log.max_loss; in training it ends the run",
+            "1 once a loss was NaN or infinite, or in training above log.max_loss, which ends the run",
             "run",
         )
         ill.add_metric([run], self._ill)

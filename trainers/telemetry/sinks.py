@@ -1,4 +1,4 @@
-"""Sends rank 0's events to every sink: metrics.jsonl, console, W&B, Prometheus, TrainJob."""
+"""Sends rank 0's events to every sink: metrics.jsonl, console, W&B, TensorBoard, MLflow, Prometheus, TrainJob."""
 
 import contextlib
 import logging
@@ -10,7 +10,7 @@ from typing import Any
 
 from trainers.config import Config
 from trainers.files import retried
-from trainers.telemetry import trainjob, wandb
+from trainers.telemetry import mlflow, outbox, tensorboard, trainjob, wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events
 from trainers.telemetry.prometheus import Endpoint
@@ -21,7 +21,7 @@ log = logging.getLogger("trainers")
 
 
 class Telemetry:
-    """Sends each event to metrics.jsonl, the console, W&B, Prometheus and the TrainJob, as far as they are on."""
+    """Sends each event to metrics.jsonl, and to the others of these sinks as far as they are on."""
 
     def __init__(
         self,
@@ -36,21 +36,27 @@ class Telemetry:
         """`path` is the run directory; `ours` says whether this run still has it."""
         self._endpoint = endpoint
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
-        self._wandb: Any | None = wandb.start(config, config.run.name or path.resolve().name, self.say)
+        name = config.run.name or path.resolve().name
+        self._wandb: Any | None = wandb.start(config, name, self.say)
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)
         self._file = MetricsFile(path / "metrics.jsonl", ours)
+        started = (tensorboard.start(config, path, self.say), mlflow.start(config, path, name, self.say))
+        self._outboxes = [one for one in started if one]
         self._trainjob = trainjob.start(total, self.say)
-        self._processes = 1
+        self._processes, self._stopped = 1, False
 
     def event(self, kind: str, step: int, epoch: int, **fields: Any) -> None:
         """Report an event."""
         event: Event = {"event": kind, "step": step, "epoch": epoch, "time": round(time.time(), 3), **fields}
         self._file.write(event)
+        for one in self._outboxes:
+            one.wake()
         self._console.show(event)
         if self._endpoint is not None:
             self._endpoint.show(event)
+        self._stopped = event.get("status") == "stopped"
         self._processes = event.get("world_size", self._processes)
         if self._wandb is not None:
             wandb.report(self._wandb, event, self._processes)
@@ -63,7 +69,8 @@ class Telemetry:
             self._endpoint.show_ranks(ranks, times, held)
 
     def linger(self, longest: float) -> None:
-        """Give Prometheus time to scrape the last numbers, a few seconds at most."""
+        """Give services time to take the last numbers, and Prometheus to scrape them."""
+        self._close_outboxes(min(longest, outbox.LAST_SECONDS))
         if self._endpoint is not None:
             self._endpoint.linger(longest)
 
@@ -77,9 +84,15 @@ class Telemetry:
         if self._trainjob is not None:
             self._trainjob.close()
         self._file.close()
+        # The next start sends what is missing, and a pod that was told to stop has no time for it
+        self._close_outboxes(outbox.STOP_SECONDS if self._stopped else outbox.LAST_SECONDS)
         if self._wandb is not None:
             wandb.finish(self._wandb, self.say)
         self._console.close()
+
+    def _close_outboxes(self, seconds: float) -> None:
+        outboxes, self._outboxes = self._outboxes, []
+        outbox.close(outboxes, self.say, seconds)
 
 
 class _Log(RotatingFileHandler):

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from trainers.telemetry.clock import PARTS
+from trainers.telemetry.energy import KINDS
 
 NOTABLE = 0.2  # share of the time from which the console mentions it
 
@@ -28,18 +29,30 @@ class Slowest:
         return asdict(self)
 
 
-def pack(losses: Tensor, spent: dict[str, float], held: float, rank: int, world: int) -> Tensor:
-    """Losses (steps,), and this rank's seconds and bytes in its own place among zeros: (steps + 4 * world,), to sum."""
+class Told(NamedTuple):
+    """What all ranks told: losses (steps,), seconds by rank and part, bytes by rank, and all ranks' joules by kind."""
+
+    losses: Tensor
+    seconds: list[list[float]]
+    memory: list[float]
+    joules: list[float]
+
+
+def pack(
+    losses: Tensor, spent: dict[str, float], held: float, joules: Sequence[float], *, rank: int, world: int
+) -> Tensor:
+    """Losses (steps,), this rank's joules by kind, and its seconds and bytes in its own place among zeros, to sum."""
     rows = torch.zeros(world, len(PARTS) + 1, dtype=torch.float64)
     rows[rank] = torch.tensor([*(spent[part] for part in PARTS), held], dtype=torch.float64)
-    return torch.cat([losses, rows.flatten()])
+    return torch.cat([losses, torch.tensor(joules, dtype=torch.float64), rows.flatten()])
 
 
-def unpack(total: Tensor, world: int) -> tuple[Tensor, list[list[float]], list[float]]:
-    """The sum of what all ranks packed: losses (steps,), seconds by rank and part, and bytes by rank."""
-    steps = len(total) - world * (len(PARTS) + 1)
-    rows: list[list[float]] = total[steps:].view(world, len(PARTS) + 1).tolist()
-    return total[:steps], [row[:-1] for row in rows], [row[-1] for row in rows]
+def unpack(total: Tensor, world: int) -> Told:
+    """What all ranks packed, from the sum."""
+    ranks = world * (len(PARTS) + 1)
+    losses, joules, rest = torch.split(total, [len(total) - ranks - len(KINDS), len(KINDS), ranks])
+    rows: list[list[float]] = rest.view(world, len(PARTS) + 1).tolist()
+    return Told(losses, [row[:-1] for row in rows], [row[-1] for row in rows], joules.tolist())
 
 
 def memory_held(device: torch.device) -> float:

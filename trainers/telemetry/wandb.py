@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config import Config, as_tree
-from trainers.telemetry.metrics import Event
+from trainers.telemetry.metrics import Event, numbers
 
 # W&B refuses run ids with these characters, and longer ones.
 REFUSED, LONGEST = re.compile(r"[:;,#?/%'\\\s]"), 64
 FINISH_SECONDS = 60.0  # that a run which has ended waits for its last numbers to be taken
 log = logging.getLogger("trainers")
-KEYS = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
 
 def find_key() -> str | None:
@@ -75,14 +74,10 @@ def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any 
 
 
 def report(run: Any, event: Event, processes: int = 1) -> None:
-    """Report the numbers of an event under its kind; the rate also per process, by which world sizes are compared."""
-    kind = event["event"]
-    if kind in ("train", "validate"):
-        numbers = {f"{kind}/{key}": event[key] for key in KEYS if key in event}
-        if "images_per_second" in event:
-            numbers[f"{kind}/images_per_second_per_process"] = event["images_per_second"] / processes
+    """Report the numbers of an event."""
+    if shown := numbers(event, processes):
         try:
-            run.log(numbers, step=event["step"])
+            run.log(shown, step=event["step"])
         except Exception as error:  # its service has ended, say
             log.warning("Weights & Biases took no numbers at step %s: %s", event["step"], error)
 

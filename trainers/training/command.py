@@ -5,6 +5,7 @@ import warnings
 
 from trainers import config, parallel
 from trainers.exits import Exit, end_on_failed_preflight
+from trainers.models import weights
 from trainers.run import starts
 from trainers.run.directory import over_already
 from trainers.run.failures import explained
@@ -15,7 +16,7 @@ def main(module: str, launcher: str, description: str) -> int:
     end_on_failed_preflight()
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     config.add_options(parser)
-    settings = config.load(parser.parse_args())
+    settings = weights.followed(config.load(parser.parse_args()))
     place = parallel.locate(launcher)
     plan = config.make_plan(settings, launcher, place.world)
     if message := over_already(settings, plan.batch):

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainers.config import Config
+from trainers.config import Config, Plan
 from trainers.data.dataset import Data
 from trainers.data.transforms import normalizer
 from trainers.models import factory
+from trainers.models.freeze import freeze
 from trainers.parallel.base import Strategy
+from trainers.training import compiled
 from trainers.training import optimizer as optimizers
+from trainers.training.checkpointing import checkpoint_blocks
 from trainers.training.ema import Ema
 
-DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Learner:
 
     plain: nn.Module  # the model by itself: its weights are saved, validated and published
     model: nn.Module  # the same as the strategy wraps it, and compiled if asked for; training calls this one
+    validated: nn.Module  # the same without the strategy's part in gradients; validation calls this one
+    sizes: frozenset[int]  # samples of this process's forwards in a whole step
     optimizer: Optimizer
     scaler: torch.amp.GradScaler  # scales the loss in fp16, else does nothing
     ema: Ema | None
@@ -35,7 +40,7 @@ class Learner:
     def predict(self, pictures: Tensor) -> Tensor:
         """Outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
         with self.autocast:
-            outputs: Tensor = self.plain(self.normalise(pictures))
+            outputs: Tensor = self.validated(self.normalise(pictures))
         return outputs
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:
@@ -43,16 +48,19 @@ class Learner:
         return self.ema.applied() if self.ema else contextlib.nullcontext()
 
 
-def build_learner(config: Config, strategy: Strategy, data: Data) -> Learner:
+def build_learner(config: Config, plan: Plan, strategy: Strategy, data: Data) -> Learner:
     """Build the model and its optimizer; every process calls it. Raises UserError."""
     device, precision = strategy.device, config.precision
     kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights
     plain = factory.build(config, data.splits.classes, kept, strategy.sum if strategy.world > 1 else None)
+    freeze(plain, config.model.frozen)
     plain.to(device)
-    if config.model.channels_last:
+    if config.model.in_channels_last(device.type == "cuda"):
         plain.to(memory_format=torch.channels_last)
-    compiled: Any = torch.compile(plain) if config.model.compile else plain
-    model = strategy.wrap(compiled)
+    if config.model.checkpointing:
+        checkpoint_blocks(plain)
+    called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
+    model = strategy.wrap(called)
     optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
     ema = None
     if config.ema.decay:
@@ -61,9 +69,11 @@ def build_learner(config: Config, strategy: Strategy, data: Data) -> Learner:
     return Learner(
         plain=plain,
         model=model,
+        validated=plain if strategy.lockstep else called,  # FSDP compiles the parts of the model
+        sizes=compiled.sizes(data.order, plan, strategy.rank, strategy.world),
         optimizer=optimizer,
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=ema,
-        autocast=torch.autocast(device.type, DTYPES[precision], enabled=precision in ("bf16", "fp16")),
+        autocast=torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST),
         normalise=normalizer(config.data.mean, config.data.std, device, kept),
     )

@@ -5,11 +5,9 @@ Every process of a run executes this file at the same pace. What they share goes
 run (trainer.py): of its parts only `t.progress` changes.
 """
 
-import contextlib
 import math
-import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import torch
@@ -21,16 +19,18 @@ from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
 from trainers.data.sampler import Ids
 from trainers.exits import Exit, ExitError
+from trainers.models.described import describe
+from trainers.parallel import probe
 from trainers.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
 from trainers.parallel.environment import Place
 from trainers.run import checkpoint, publish
 from trainers.run.directory import record_failure
 from trainers.run.owner import TakenOverError
 from trainers.run.result import Result
-from trainers.training import schedule
-from trainers.training.loss import loss_sum
-from trainers.training.mixup import mix, mixes
-from trainers.training.optimizer import by_name
+from trainers.training import garbage
+from trainers.training.compiled import called_with
+from trainers.training.resume import resume
+from trainers.training.step import learning_rate, train_step
 from trainers.training.trainer import Trainer, build
 from trainers.training.validate import evaluate
 
@@ -41,41 +41,12 @@ def run(config: Config, plan: Plan, place: Place) -> None:
     Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other
     errors mean is said by the caller (run/failures.py).
     """
-    t = build(config, plan, parallel.connect(config, plan, place))
+    strategy = parallel.connect(config, plan, place)
+    probe.check(config.comm, strategy)
+    t = build(config, plan, strategy)
     resume(t)
     train(t)
     finish(t)
-
-
-# ------------------------------------------------------------------------------------------------ resume
-
-
-def resume(t: Trainer) -> None:
-    """Load the checkpoint, if there is one, and begin the record at its step."""
-    learner, records, progress = t.learner, t.records, t.progress
-    if found := records.found:
-        state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
-        load(t, state, averaged=found.holds("ema"))
-        learner.scaler.load_state_dict(found.meta["scaler"])
-        progress.step = progress.saved = found.step
-        progress.validated = int(found.meta["validated"])
-    records.recorder.begin(progress.step, progress.validated, t.identity)
-    signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
-    records.clock.begin()
-
-
-def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
-    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
-    learner = t.learner
-    average = state.pop("ema", {})
-    if learner.ema and averaged:
-        t.strategy.load_weights(learner.plain, average)
-        learner.ema.restart()
-    if state:
-        state["optimizer"] = by_name(state["optimizer"], learner.optimizer, learner.plain)
-    t.strategy.load(learner.plain, learner.optimizer, state)
-    if learner.ema and not averaged:
-        learner.ema.restart()  # from the loaded weights
 
 
 # ------------------------------------------------------------------------------------------------ step
@@ -83,30 +54,38 @@ def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
 
 def train(t: Trainer) -> None:
     """Do the remaining steps, validating and saving when due."""
-    progress, records, strategy, end = t.progress, t.records, t.strategy, t.data.length.steps
-    batches = prefetched(t.data.splits.train.batches(jobs(t)), strategy.device)
+    every = t.config.host.gc_steps
+    batches = prefetched(t.data.splits.train.batches(jobs(t)), t.strategy.device)
     t.learner.model.train()
-    while progress.step < end:
-        if epoch_to_validate(t) is not None:
-            validate(t)
-        records.watchdog.beat("step", progress.step)
-        batch = next_batch(t, batches)
-        vote = strategy.vote(wish(t))  # travels while the step is computed
-        with records.clock.spent("compute"):
-            loss = train_step(t, batch)
-            t.pace.step_asked()
-        records.clock.move("compute", "communication", strategy.exposed_seconds())
-        progress.step += 1
-        records.recorder.step_done(progress.step, batch.ids, loss)
-        if progress.step % t.config.log.every_steps == 0 or progress.step == end or save_due(t):
-            flush(t)
-        with records.clock.spent("communication"):
-            outcome = vote()
-        if outcome not in (CONTINUE, SAVE):
-            end_early(t, outcome)
-        if outcome == SAVE or save_due(t):
-            flush(t)
-            save(t)
+    with garbage.at_steps(every):
+        while t.progress.step < t.data.length.steps:
+            if epoch_to_validate(t) is not None:
+                validate(t)
+            next_step(t, batches)
+            garbage.collect(t.progress.step, every)
+
+
+def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
+    """Do a step, and what is due after it."""
+    progress, records, strategy = t.progress, t.records, t.strategy
+    records.watchdog.beat("step", progress.step)
+    batch = next_batch(t, batches)
+    vote = strategy.vote(wish(t))  # travels while the step is computed
+    with records.clock.spent("compute"):
+        loss = train_step(t, batch)
+        t.pace.step_asked()
+    records.clock.move("compute", "communication", strategy.exposed_seconds())
+    progress.step += 1
+    records.recorder.step_done(progress.step, batch.ids, loss)
+    if progress.step % t.config.log.every_steps == 0 or progress.step == t.data.length.steps or save_due(t):
+        flush(t)
+    with records.clock.spent("communication"):
+        outcome = vote()
+    if outcome not in (CONTINUE, SAVE):
+        end_early(t, outcome)
+    if outcome == SAVE or save_due(t):
+        flush(t)
+        save(t)
 
 
 def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
@@ -130,47 +109,6 @@ def catch_up(t: Trainer) -> None:
     """Let the device do what was asked of it: the wait for it is neither metrics' nor validation's."""
     with t.records.clock.spent("compute"):
         t.pace.wait()
-
-
-def train_step(t: Trainer, batch: Batch) -> Tensor:
-    """One optimizer step; this process's share of the global batch's mean loss."""
-    learner, strategy, order, step = t.learner, t.strategy, t.data.order, t.progress.step
-    total = len(order.global_batch(step))
-    weight = strategy.loss_weight(len(batch.ids), total)
-    schedule.set_learning_rate(learner.optimizer, learning_rate(t, step))
-    # Dropout and the like draw the same numbers after a resume as they would have without it.
-    strategy.seed(((t.config.seed << 32) + step) * strategy.world + strategy.rank)
-    losses = []
-    # All processes do the same number of forwards, also where a ragged batch leaves some of them empty.
-    parts = order.parts(len(batch.ids), t.plan.forwards)
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        with contextlib.nullcontext() if last else strategy.accumulating(learner.model):
-            loss = loss_of(t, batch.pictures[part], batch.labels[part])
-            learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
-    t.records.writer.settle()  # copying a checkpoint may overlap forward and backward, but must end here
-    strategy.step(learner.optimizer, learner.scaler, t.config.optimizer.clip_norm)
-    learner.optimizer.zero_grad()
-    if learner.ema:
-        learner.ema.update(step)
-    return torch.stack(losses).sum() / total
-
-
-def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Summed training loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
-    config = t.config
-    inputs, targets = t.learner.normalise(pictures), labels
-    if mixes(config.augment):
-        inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
-    with t.learner.autocast:
-        outputs = t.learner.model(inputs)
-    return loss_sum(outputs, targets, config.loss)
-
-
-def learning_rate(t: Trainer, step: int) -> float:
-    """The learning rate of a step, counted from 0."""
-    return schedule.learning_rate(t.config, t.strategy.rate_batch(t.plan.batch), t.data.length, step)
 
 
 def wish(t: Trainer) -> int:
@@ -222,9 +160,15 @@ def validate(t: Trainer) -> Result:
 
     records.writer.settle()
     catch_up(t)
+    loader, size = t.data.splits.val, t.config.validate_.batch
+    whole = frozenset([min(size, len(loader.labels))])
+
+    def forward(pictures: Tensor) -> Tensor:
+        with called_with(t.config, len(pictures), whole):
+            return learner.predict(pictures)
+
     with records.clock.spent("validation"), learner.averaged():
-        size = t.config.validate_.batch
-        result = evaluate(learner.plain, learner.predict, t.data.splits.val, t.strategy, batch=size, ballot=ballot)
+        result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ballot=ballot)
     if isinstance(result, int):
         end_early(t, result)
     t.progress.validated = epoch
@@ -276,6 +220,7 @@ def facts(t: Trainer) -> dict[str, object]:
         "version": __version__,
         "torch": torch.__version__,
         "config": as_tree(t.config),
+        "classes": [t.data.splits.class_keys, t.data.splits.class_names],
     }
 
 
@@ -303,10 +248,7 @@ def finish(t: Trainer) -> None:
         check_lease(t)
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
-            if t.strategy.first:
-                staging = records.directory.staging
-                with records.directory.fenced():
-                    publish.publish(weights, path / "published", records.recorder.provenance(result), staging)
+            t.strategy.on_first(lambda: publish_model(t, weights, result))
         if t.strategy.first:
             records.recorder.summarize("finished", step, t.progress.validated, result)
             with records.directory.fenced():
@@ -315,6 +257,18 @@ def finish(t: Trainer) -> None:
             records.recorder.close()
     leave(t)
     records.recorder.linger()
+
+
+def publish_model(t: Trainer, weights: Mapping[str, Tensor], result: Result) -> None:
+    """Publish whole weights, on the first process; raises UserError where an export fails."""
+    splits, directory = t.data.splits, t.records.directory
+    found = describe(t.config, splits.class_keys, splits.class_names)
+    summary = t.records.recorder.summary("finished", t.progress.step, t.progress.validated, result)
+    with directory.fenced():
+        publish.publish(
+            directory.path / "published", t.learner.plain, weights, found=found, summary=summary,
+            staging=directory.staging,
+        )  # fmt: skip
 
 
 def end_early(t: Trainer, outcome: int) -> NoReturn:

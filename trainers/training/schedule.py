@@ -26,9 +26,10 @@ def learning_rate(config: Config, global_batch: float, length: Length, step: int
         # From a given start, the first unit has just that; from zero, the first unit is one increment above it.
         done = index / warmup if schedule.warmup_start else (index + 1) / warmup
         return peak * (schedule.warmup_start + (1 - schedule.warmup_start) * done)
-    if schedule.name == "cosine":
+    if schedule.name in ("cosine", "linear"):
         progress = (index - warmup) / max(1, end - warmup)
-        return peak * (schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * progress)))
+        left = 0.5 * (1 + math.cos(math.pi * progress)) if schedule.name == "cosine" else 1 - progress
+        return peak * (schedule.final + (1 - schedule.final) * left)
     if schedule.name == "step":
         passed = sum(index * unit >= milestone * length.steps_per_epoch for milestone in schedule.milestones)
         return peak * schedule.gamma**passed
@@ -36,6 +37,6 @@ def learning_rate(config: Config, global_batch: float, length: Length, step: int
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the rate of every group."""
+    """Set the rate of every group, times the group's own factor."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate * group["lr_scale"]

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from trainers.config import Config, Plan
 from trainers.data import decode
 from trainers.data.dataset import Data, open_data
+from trainers.parallel import numa
 from trainers.parallel.base import Strategy
 from trainers.prepare.sample import ensure_sample
 from trainers.run.checkpoint import Found
 from trainers.run.directory import RunDirectory, identity
+from trainers.run.export import refuse_missing
 from trainers.run.records import Records, open_records
 from trainers.telemetry.sinks import log_to
 from trainers.training.learner import Learner, build_learner
@@ -48,14 +50,17 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     What is cheap and may be refused comes first: wrong data, a run directory that cannot be written, another run's
     checkpoint. Then the model is built.
     """
+    refuse_missing(config.publish.export)
     root = ensure_sample() if config.data.dir == "sample" else None  # prepared at its first use
     data = open_data(config, plan.batch, pin=strategy.device.type == "cuda", root=root)
+    if config.host.numa and strategy.device.type == "cuda":
+        numa.bind(strategy.device)  # after the loader has counted its cores, before it starts threads
     directory = RunDirectory(config)
     wanted = identity(config, plan.batch, data.splits.classes, data.order.samples)
     found: Found | None = strategy.on_first(lambda: directory.start(wanted))
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
     log_to(directory.path, strategy.rank, directory.lease.in_force)
     decode.agree(strategy.gather_objects, data.splits.decoder)
-    learner = build_learner(config, strategy, data)
+    learner = build_learner(config, plan, strategy, data)
     records = open_records(config, strategy, data, directory, found)
     return Trainer(config, plan, strategy, data, learner, records, pace_of(strategy.device), wanted)

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainers.data.loader import Loader
+from trainers.data.prefetch import prefetched
 from trainers.data.sampler import validation_batches
 from trainers.parallel.base import CONTINUE, Strategy
 from trainers.run.result import Result
+from trainers.training.pace import Pace
 
 # Most classes for which a validation also counts confusions (33 MB, which all processes sum).
 MOST_CONFUSED = 2048
@@ -25,6 +27,7 @@ def evaluate(
     forward: Callable[[Tensor], Tensor],
     loader: Loader,
     strategy: Strategy,
+    pace: Pace,
     *,
     batch: int,
     ballot: Callable[[], int],
@@ -32,6 +35,7 @@ def evaluate(
     """Measure the model on the whole split, or return the vote that ended it early.
 
     `forward` gives outputs (N, classes) for uint8 pictures (N, 3, H, W) on the device, for up to `batch` at a time.
+    The host waits for the device only as `pace` asks, so that few batches lie there, until the counts are read.
     """
     samples = len(loader.labels)
     mine = validation_batches(samples, batch, strategy.rank, strategy.world)
@@ -39,7 +43,7 @@ def evaluate(
     tally = Tally(strategy.device)
     share_buffers(model, strategy)
     model.eval()
-    batches = loader.batches((0, ids) for ids in mine)
+    batches = prefetched(loader.batches((0, ids) for ids in mine), strategy.device)
     # Tensors made in inference mode must not be kept by a strategy that gathers parameters for a forward.
     without_gradients = torch.no_grad if strategy.lockstep else torch.inference_mode
     for index in range(rounds):
@@ -47,9 +51,10 @@ def evaluate(
         item = next(batches) if index < len(mine) else None
         with without_gradients():
             if item:
-                tally.add(forward(item.pictures.to(strategy.device, non_blocking=True)), item.labels)
+                tally.add(forward(item.pictures), item.labels)
             elif strategy.lockstep:
-                forward(blank(loader).to(strategy.device))
+                forward(blank(loader, strategy.device))
+        pace.step_asked()
         if (vote := outcome()) != CONTINUE:
             model.train()
             return vote
@@ -62,15 +67,17 @@ class Tally:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._counts = torch.zeros(3, dtype=torch.int64, device=device)
+        self._samples = 0
+        self._right = torch.zeros(2, dtype=torch.int64, device=device)
         self._loss = torch.zeros((), dtype=torch.float64, device=device)
         self._confusion = torch.zeros(0, dtype=torch.int64, device=device)
 
     def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Count a batch: outputs (N, classes) and labels (N,)."""
-        outputs, labels = outputs.double(), labels.to(self._device, non_blocking=True)
+        """Count a batch: outputs (N, classes) and labels (N,), both on the device, which is not waited for."""
+        outputs = outputs.double()
         classes = outputs.size(1)
-        self._counts += count_correct(outputs, labels)
+        self._samples += len(labels)
+        self._right += count_correct(outputs, labels)
         self._loss += functional.cross_entropy(outputs, labels, reduction="sum")
         if classes <= MOST_CONFUSED:
             if not len(self._confusion):
@@ -80,27 +87,28 @@ class Tally:
 
     def result(self, samples: int, strategy: Strategy) -> Result:
         """Sum over all processes; every process calls it."""
-        counts, loss = strategy.sum(self._counts).cpu(), strategy.sum(self._loss)
+        counted = int(strategy.sum(torch.tensor(self._samples)))
+        right, loss = strategy.sum(self._right).tolist(), float(strategy.sum(self._loss))
         size = strategy.vote(len(self._confusion))()  # a process without any batch does not know the number of classes
         confusion = None
         if size:
             mine = self._confusion if len(self._confusion) else self._confusion.new_zeros(size)
             confusion = strategy.sum(mine).cpu().view(math.isqrt(size), -1)
-        if int(counts[0]) != samples:
-            raise RuntimeError(f"validation counted {int(counts[0])} samples of {samples}")
-        return Result(samples, int(counts[1]), int(counts[2]), float(loss) / samples, confusion)
+        if counted != samples:
+            raise RuntimeError(f"validation counted {counted} samples of {samples}")
+        return Result(samples, right[0], right[1], loss / samples, confusion)
 
 
-def blank(loader: Loader) -> Tensor:
+def blank(loader: Loader, device: torch.device) -> Tensor:
     """A batch of one black picture."""
-    return torch.zeros(1, 3, loader.size, loader.size, dtype=torch.uint8)
+    return torch.zeros(1, 3, loader.size, loader.size, dtype=torch.uint8, device=device)
 
 
 def count_correct(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Count samples, those right at the first guess, and those right within five."""
+    """Count the samples that are right at the first guess, and those right within five."""
     guesses = outputs.topk(min(5, outputs.size(1)), dim=1).indices
     right = guesses == labels[:, None]
-    return torch.stack([torch.tensor(len(labels), device=right.device), right[:, 0].sum(), right.sum()])
+    return torch.stack([right[:, 0].sum(), right.sum()])
 
 
 def share_buffers(model: nn.Module, strategy: Strategy) -> None:

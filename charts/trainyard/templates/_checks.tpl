@@ -122,7 +122,9 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- if eq (join "," $claim.accessModes) "ReadWriteOncePod" -}}
 {{- $pods := ternary 1 0 (and (eq $which "data") $.Values.dataset.enabled) -}}
-{{- if $.Values.filebrowser.enabled -}}{{- $pods = add $pods 1 -}}{{- end -}}
+{{- range list "evaluate" "filebrowser" -}}
+{{- if (index $.Values .).enabled -}}{{- $pods = add $pods 1 -}}{{- end -}}
+{{- end -}}
 {{- range $job, $training := $trainings -}}
 {{- $pods = add $pods (int $training.nodes) (ternary 1 0 (and (eq $job "mpijob") (eq $which "results"))) -}}
 {{- end -}}

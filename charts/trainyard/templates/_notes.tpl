@@ -49,7 +49,7 @@ WARNING: dataset.source.url is gs://..., which needs the package gcsfs. This pro
 has, or read the bucket through s3:// and the endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).
 {{ end }}
 {{- $made := dict }}
-{{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "registry" }}{{ $made = merge $made (dict (values . | compact | join "") true) }}{{ end }}
+{{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "mlflow" "registry" }}{{ $made = merge $made (dict (values . | compact | join "") true) }}{{ end }}
 {{- if and .Values.secrets.enabled (compact (keys $made)) }}
 WARNING: secrets created from values can be read in the release's values. Beyond a trial, create them yourself and name them in global.secrets.
 {{ end }}

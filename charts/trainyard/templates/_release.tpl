@@ -17,7 +17,7 @@ which of them a release has. Call with a list: the context, the part, and the na
 
 {{/*
 What the parts must know of each other, as JSON: trains, the jobs that train; parts, those that render anything; made, the secrets that values
-or an operator make; awaited, those that an operator creates; and wait, for how many seconds.
+or an operator make; awaited, those that an operator creates; wait, for how many seconds; and weights, the settings for fetching pretrained weights.
 */}}
 {{- define "trainyard.facts" -}}
 {{- include "common.once" (list . "FactsJson" "trainyard.gatheredFacts" .) -}}
@@ -26,7 +26,7 @@ or an operator make; awaited, those that an operator creates; and wait, for how 
 {{- define "trainyard.gatheredFacts" -}}
 {{- $trains := include "trainyard.trains" . | fromJsonArray -}}
 {{- $parts := $trains -}}
-{{- range list "storage" "secrets" "dataset" "filebrowser" "trainjob" -}}
+{{- range list "storage" "secrets" "dataset" "evaluate" "filebrowser" "trainjob" -}}
 {{- if (index $.Values .).enabled -}}{{- $parts = append $parts . -}}{{- end -}}
 {{- end -}}
 {{- $made := list -}}
@@ -35,13 +35,30 @@ or an operator make; awaited, those that an operator creates; and wait, for how 
 {{- /* the values of a part that is off hold no defaults */ -}}
 {{- if .Values.secrets.enabled -}}
 {{- $wait = .Values.secrets.external.wait -}}
-{{- range $which := list "kaggle" "objectstore" "http" "wandb" -}}
+{{- range $which := list "kaggle" "objectstore" "http" "wandb" "mlflow" -}}
 {{- if (index $.Values.secrets.external $which).remoteKey -}}{{- $awaited = append $awaited $which -}}{{- end -}}
 {{- if compact (values (index $.Values.secrets $which)) -}}{{- $made = append $made $which -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $made = concat $made $awaited | uniq -}}
-{{- mustToJson (dict "trains" $trains "parts" ($parts | uniq) "made" $made "awaited" $awaited "wait" $wait) -}}
+{{- mustToJson (dict "trains" $trains "parts" ($parts | uniq) "made" $made "awaited" $awaited "wait" $wait "weights" (include "trainyard.weights" . | fromJsonArray)) -}}
+{{- end -}}
+
+{{/*
+Settings for fetching the pretrained weights that the jobs start from, as a JSON list without doubles: the part of their settings that names
+weights, so that a change of anything else does not fetch them again, and a length and a batch, which must be set.
+*/}}
+{{- define "trainyard.weights" -}}
+{{- $weights := list -}}
+{{- range include "trainyard.trainings" . | fromJson -}}
+{{- if include "common.fetchedWeights" . -}}
+{{- $model := pick (get .config "model" | default dict) "name" "pretrained" "pretrained_sha256" "weights_mirror" -}}
+{{- $_ := set $model "weights_dir" (include "common.weightsFolder" .) -}}
+{{- $data := dict "dir" (printf "/data/%s" $.Values.global.dataset.name) -}}
+{{- $weights = append $weights (dict "recipe" .recipe "model" $model "data" $data "epochs" 1 "batch" (dict "global" 64)) -}}
+{{- end -}}
+{{- end -}}
+{{- mustToJson ($weights | uniq) -}}
 {{- end -}}
 
 {{/*
@@ -62,6 +79,39 @@ is none and its `enabled` is empty.
 {{- end -}}
 {{- end -}}
 {{- mustToJson $trains -}}
+{{- end -}}
+
+{{/*
+Render an object of the evaluation, which must know the run that it measures: its name, and its settings where this release trains it. Call with
+a list: the context, and the name of a template.
+*/}}
+{{- define "trainyard.evaluate" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.evaluate.enabled -}}
+{{- $_ := set (get $root.Subcharts "evaluate") "Evaluated" (include "trainyard.evaluated" $root | fromJson) -}}
+{{- end -}}
+{{- include "trainyard.part" (list $root "evaluate" (index . 1)) -}}
+{{- end -}}
+
+{{- define "trainyard.evaluated" -}}
+{{- $run := .Values.evaluate.run -}}
+{{- $config := dict -}}
+{{- $names := list -}}
+{{- $trainings := include "trainyard.trainings" . | fromJson -}}
+{{- $trains := include "trainyard.trains" . | fromJsonArray -}}
+{{- range $job := $trains -}}
+{{- $training := get $trainings $job -}}
+{{- $name := include "common.runName" (list $.Release.Name $job $training $trains) -}}
+{{- $names = append $names $name -}}
+{{- if or (eq $run $name) (and (not $run) (eq 1 (len $trains))) -}}
+{{- $config = include "common.runSettings" (list $ $training $name) | fromJson -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not $run) (ne 1 (len $names)) -}}
+{{- $which := ternary (printf "%s are trained" (join " and " $names)) "this release trains none" (not (empty $names)) -}}
+{{- fail (printf "\n\nevaluate.run is not set, and %s: set it to the run whose model is to be measured, its folder under runs/ on the results claim.\n" $which) -}}
+{{- end -}}
+{{- mustToJson (dict "run" ($run | default (first $names)) "config" $config) -}}
 {{- end -}}
 
 {{/* The training settings of each job that trains, as JSON by job. */}}

@@ -211,6 +211,15 @@ def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(name: str,
             torch.testing.assert_close(state[key], value, rtol=0, atol=1e-12)
 
 
+def test_precision_is_the_sources_and_the_cores_are_used() -> None:
+    """Goyal's P100 and torchvision's script computed in fp32, NVIDIA's and timm's figures are of mixed precision."""
+    found = {name: recipe(name).precision for name in RESNETS}
+    assert found == {
+        "resnet50-90": "fp32", "resnet50-a3": "bf16", "resnet50-nvidia-90": "bf16", "resnet50-v2": "fp32"
+    }  # fmt: skip
+    assert all(recipe(name).data.workers == 0 for name in RESNETS)
+
+
 @pytest.mark.parametrize("name", RESNETS)
 def test_a_recipe_says_where_it_comes_from_and_that_it_was_not_rerun(name: str) -> None:
     header = (ROOT / "trainers" / "recipes" / f"{name}.yaml").read_text().split("\nmodel:")[0].replace("\n# ", " ")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -36,6 +37,17 @@ def built() -> None:
         subprocess.check_call([sys.executable, ROOT / "trainers/native/build.py", native.cached_path()])
         native.library.cache_clear()
     assert native.library() is not None
+
+
+def test_checksums_are_those_of_zlib_at_any_length_and_place() -> None:
+    library = native.library()
+    assert library is not None
+    content = np.random.Generator(np.random.Philox(key=5)).bytes(70_000)
+    lengths = [*range(200), 4095, 65_537]
+    for start in range(3):
+        parts = [content[start : start + length] for length in lengths]
+        assert [native.crc32(part) for part in parts] == [zlib.crc32(part) for part in parts]
+        assert [library.trainyard_crc32(part, len(part)) for part in parts] == [zlib.crc32(part) for part in parts]
 
 
 def photo(height: int = HEIGHT, width: int = WIDTH) -> Image.Image:

@@ -33,12 +33,12 @@ def compiled(folder: Path, source: str, *others: str) -> Path:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_jpeg.c", "resize.c", "rewrite.c", "scan.c")
+    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_jpeg.c", "resize.c", "rewrite.c", "scan.c", "huffman.c")
 
 
 @pytest.fixture(scope="module")
 def changing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_augment.c", "jpeg.c", "resize.c", "scan.c")
+    return compiled(tmp_path_factory.mktemp("fuzz"), "fuzz_augment.c", "jpeg.c", "resize.c", "scan.c", "huffman.c")
 
 
 class Counts(NamedTuple):

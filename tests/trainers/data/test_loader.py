@@ -38,6 +38,13 @@ def as_bytes(batches: list[Batch]) -> list[bytes]:
     return [batch.pictures.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes() for batch in batches]
 
 
+def test_batches_for_a_gpu_are_in_its_memory_format_unless_told_otherwise(data: Path) -> None:
+    for told, for_gpu, for_cpu in (("null", True, False), ("true", True, True), ("false", False, False)):
+        for pin, expected in ((True, for_gpu), (False, for_cpu)):
+            splits = open_splits(settings(data, **{"model.channels_last": told}), pin=pin)
+            assert (splits.train.channels_last, splits.val.channels_last) == (expected, expected)
+
+
 @pytest.mark.parametrize("decoder", ["native", "torchvision"])
 @pytest.mark.parametrize("policy", ["none", "trivial", "rand", "rand_increasing"])
 def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, decoder: str) -> None:

@@ -162,7 +162,7 @@ def built(**settings: Any) -> nn.Module:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["pth", "safetensors", "ddp"])
+@pytest.mark.parametrize("kind", ["pth", "safetensors", "ddp", "nested"])
 def test_pretrained_weights_are_loaded(tmp_path: Path, kind: str) -> None:
     torch.manual_seed(99)
     weights = {name: torch.rand_like(value.float()).to(value.dtype) for name, value in built().state_dict().items()}
@@ -170,17 +170,19 @@ def test_pretrained_weights_are_loaded(tmp_path: Path, kind: str) -> None:
     if kind == "safetensors":
         save_file(weights, path)
     else:
-        torch.save({("module." if kind == "ddp" else "") + name: value for name, value in weights.items()}, path)
+        state = {("module." if kind == "ddp" else "") + name: value for name, value in weights.items()}
+        torch.save({"model": state, "epoch": 3} if kind == "nested" else state, path)
     net = built(pretrained=str(path))
     for name, value in net.state_dict().items():
         assert torch.equal(value, weights[name]), name
 
-    with pytest.raises(UserError, match=r"model\.pretrained = .*size mismatch.*set model\.pretrained_head to drop"):
-        built(pretrained=str(path), num_classes=9)
-    other = built(pretrained=str(path), num_classes=9, pretrained_head="drop")
-    fresh = built(num_classes=9)
-    for name, value in other.state_dict().items():
-        assert torch.equal(value, fresh.state_dict()[name] if name.startswith("fc.") else weights[name]), name
+    with pytest.raises(UserError, match=r"model\.pretrained = .*size mismatch.*set model\.pretrained_head to auto"):
+        built(pretrained=str(path), num_classes=9, pretrained_head="keep")
+    for classes, head in ((9, "auto"), (9, "drop"), (4, "drop")):
+        other = built(pretrained=str(path), num_classes=classes, pretrained_head=head)
+        fresh = built(num_classes=classes)
+        for name, value in other.state_dict().items():
+            assert torch.equal(value, fresh.state_dict()[name] if name.startswith("fc.") else weights[name]), name
     del weights["body.0.weight"]
     torch.save(weights, tmp_path / "part.pth")
     for head in ("keep", "drop"):

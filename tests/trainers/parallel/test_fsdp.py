@@ -28,6 +28,7 @@ def test_bf16_is_computed_with_and_fp32_kept(fleet: Fleet, tmp_path: Path) -> No
     assert first == second
     assert (first["kept"], first["computed"]) == (["torch.float32"], ["torch.bfloat16"])
     assert first["losses"][-1] < first["losses"][0]
+    assert first["meshes"] == ["cpu 2"]  # the configured device, also where there is a GPU
 
 
 def test_a_run_that_fails_resumes_to_the_same_bits(fleet: Fleet, tmp_path: Path) -> None:
@@ -58,6 +59,25 @@ def test_parts_are_the_repeated_blocks_and_large_layers() -> None:
     assert len(blocks(Blocks(4))) == 3
     assert len(blocks(Net(4))) == 2
     assert blocks(nn.Linear(2, 2)) == []
+
+
+def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
+    """Torch's own limit is 8 for all modules together, and what exceeds it runs without the compiler, in silence."""
+    from torch._dynamo import config as dynamo
+    from torch._dynamo.utils import counters
+
+    from trainers.parallel.fsdp import allow_programs
+
+    blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
+    with dynamo.patch(recompile_limit=dynamo.recompile_limit):
+        torch._dynamo.reset()
+        counters.clear()
+        allow_programs(len(blocks))
+        for block in blocks:
+            block.compile(backend="eager", dynamic=False)
+            block(torch.ones(2, block[0].in_features))
+        assert counters["stats"]["unique_graphs"] == len(blocks)
+    torch._dynamo.reset()
 
 
 def test_types_of_weights_and_sums() -> None:

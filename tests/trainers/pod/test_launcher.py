@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import ROOT, environment
 
 from tests import patience
 from trainers.pod import launcher
-from trainers.pod.launcher import exit_code
+from trainers.pod.launcher import exit_code, give_children, give_up_on_permanent_failures
 
 
 def test_launchers_exit_code_is_the_one_that_says_most() -> None:
@@ -60,3 +61,30 @@ def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Pa
     command = ["prlimit", "--core=1000000", sys.executable, "-m", "trainers.launch", "--nproc-per-node", "1"]
     done = patience.run([*command, str(program)], cwd=ROOT, env=environment())
     assert done.stdout.splitlines()[-1:] == ["0 2000"], done.stderr
+
+
+def test_another_torchs_launcher_is_left_alone_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods that are none of torch's interface are replaced only where they have the form that is known."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    for owner, name, replace in (
+        (PContext, "close", lambda: give_children(5.0, set())),
+        (LocalElasticAgent, "_monitor_workers", give_up_on_permanent_failures),
+    ):
+        known = getattr(owner, name)
+        monkeypatch.setattr(owner, name, known)
+        replace()
+        assert getattr(owner, name) is not known
+        assert not capsys.readouterr().err
+
+        def another(self: object, something: int) -> None:
+            """Of a later torch."""
+
+        monkeypatch.setattr(owner, name, another)
+        replace()
+        assert getattr(owner, name) is another
+        assert "has another launcher than is known here: " in capsys.readouterr().err
+        monkeypatch.undo()

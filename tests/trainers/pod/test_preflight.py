@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from trainers.exits import ExitError, UserError, end_on_failed_preflight
-from trainers.pod import preflight
+from trainers.pod import gpus, preflight
 from trainers.shards import heartbeat
 
 
@@ -49,6 +49,30 @@ def test_it_waits_in_words_until_the_manifest_is_there(prepared, tmp_path, capsy
     said = capsys.readouterr().out
     assert "the preparation has not started" in said
     assert "3 shards are finished" in said
+
+
+def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, capsys):
+    folder = tmp_path / "weights" / "resnet50-IMAGENET1K_V1"
+    settings = {"recipe": "finetune", "data": {"dir": str(tmp_path / "pets")}}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=r"these weights are not in .*python -m trainers.prepare weights.*waited 0 s"):
+        preflight.main(["--weights", str(path), "--timeout", "0.2", "--every", "0.1"])
+
+    def appear():
+        time.sleep(0.3)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"trainyard": {"file": "model.pth"}}))
+
+    thread = threading.Thread(target=appear)
+    thread.start()
+    assert preflight.main(["--weights", str(path), "--timeout", "60", "--every", "0.1"]) == 0
+    thread.join()
+    said = capsys.readouterr().out
+    assert f"waiting for the weights in {folder}" in said
+    assert f"weights: {folder / 'model.pth'}" in said
+    path.write_text(json.dumps({**settings, "model": {"pretrained": "/data/mine.pth"}}))
+    assert preflight.main(["--weights", str(path), "--timeout", "0"]) == 0
 
 
 def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
@@ -134,7 +158,7 @@ def test_missing_gpus_are_counted(monkeypatch):
     cuda = types.SimpleNamespace(device_count=lambda: 2)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
     with pytest.raises(UserError, match="2 GPUs can be used here instead of 99"):
-        preflight.check_gpus(99)
+        gpus.check(99, 0)
 
 
 class Broken(TorchFunctionMode):
@@ -155,17 +179,80 @@ class Broken(TorchFunctionMode):
 
 
 def test_a_gpu_must_compute_and_compute_right():
-    preflight.try_device(torch.device("cpu"))
+    gpus.try_device(torch.device("cpu"))
     with Broken(), pytest.raises(ExitError, match=r"cpu on .* computes wrong numbers.*cordon") as caught:
-        preflight.try_device(torch.device("cpu"))
+        gpus.try_device(torch.device("cpu"))
     assert caught.value.code == 201
     failed = torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
     with Broken(failed), pytest.raises(ExitError, match=r"cannot compute .*ECC.*nvidia-smi -q") as caught:
-        preflight.try_device(torch.device("cpu"))
+        gpus.try_device(torch.device("cpu"))
     assert caught.value.code == 201
     unfit = RuntimeError("CUDA error: no kernel image is available for execution on the device")
     with Broken(unfit), pytest.raises(UserError, match="the image does not fit the node's GPU or driver"):
-        preflight.try_device(torch.device("cpu"))
+        gpus.try_device(torch.device("cpu"))
+
+
+CHUNK = 4096
+
+
+def test_memory_that_keeps_what_is_written_is_told(monkeypatch):
+    text = gpus.try_memory(torch.device("cpu"), 10 * CHUNK + 100, 60, CHUNK)
+    assert text.startswith("memory: 0.0 GiB written and compared in ")
+    assert "of the test" not in text
+    assert "no memory is free" in gpus.try_memory(torch.device("cpu"), CHUNK - 1, 60, CHUNK)
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+def test_a_bit_that_flips_and_a_word_at_another_address_are_found(inverted):
+    chunks = gpus.allocate(torch.device("cpu"), 6 * CHUNK, CHUNK)
+    assert [len(chunk) for chunk in chunks] == [CHUNK // 4] * 6
+    assert gpus.write(chunks, inverted, time.monotonic() + 60) == 6
+    assert gpus.count_wrong(chunks, inverted) == 0
+    chunks[4][17] ^= 1 << 20
+    assert gpus.count_wrong(chunks, inverted) == 1
+    chunks[2].copy_(chunks[3])  # two addresses that are the same cells
+    chunks[1][:8] = chunks[1][8:16].clone()
+    assert gpus.count_wrong(chunks, inverted) == 1 + CHUNK // 4 + 8
+    assert gpus.count_wrong(chunks, not inverted) == 6 * CHUNK // 4
+
+
+def test_each_bit_is_written_as_0_and_as_1():
+    chunk = gpus.allocate(torch.device("cpu"), CHUNK, CHUNK)[0]
+    gpus.fill(chunk, 5, False)
+    plain = chunk.clone()
+    gpus.fill(chunk, 5, True)
+    assert torch.equal(chunk, ~plain)
+    assert len(plain.unique()) == len(plain)
+
+
+def test_memory_that_does_not_keep_it_ends_the_start(monkeypatch):
+    written = gpus.write
+
+    def flip(chunks, inverted, until):
+        count = written(chunks, inverted, until)
+        if inverted:
+            chunks[3][7] ^= 1
+        return count
+
+    monkeypatch.setattr(gpus, "write", flip)
+    with pytest.raises(ExitError, match=r"memory of cpu on .* does not keep.*: 1 of 6,144 words.*cordon") as caught:
+        gpus.try_memory(torch.device("cpu"), 6 * CHUNK, 60, CHUNK)
+    assert caught.value.code == 201
+
+
+def test_the_test_of_memory_ends_in_time_and_says_how_much_it_did():
+    text = gpus.try_memory(torch.device("cpu"), 10 * CHUNK, 1e-9, CHUNK)
+    assert "5% of the test: more seconds would test the rest" in text
+
+
+def test_an_error_of_the_gpu_in_the_test_of_memory_is_the_gpus(monkeypatch):
+    def fail(*_):
+        raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setattr(gpus, "fill", fail)
+    with pytest.raises(ExitError, match=r"fails in a test of its memory .*ECC") as caught:
+        gpus.try_memory(torch.device("cpu"), CHUNK, 60, CHUNK)
+    assert caught.value.code == 201
 
 
 def test_what_may_heal_keeps_its_code_and_is_bounded(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ Processes end with their launcher, survivors continue without them, and permanen
 """
 
 import contextlib
+import signal
 import socket
 import subprocess
 import time
@@ -14,7 +15,7 @@ import pytest
 import torch
 from conftest import Trainer, events, ranks_of, wait_for_step
 
-from tests import patience
+from tests import documents, patience
 from trainers.exits import UserError
 from trainers.run import checkpoint
 
@@ -65,6 +66,31 @@ def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: 
     assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-11) for name in one)
     steps = [event["step"] for event in events(run, "train")]
     assert steps == list(range(1, 33))
+
+
+def test_the_documents_command_continues_without_a_lost_node(trainer: Trainer, tmp_path: Path) -> None:
+    command = documents.text("interruptions.md", "--nnodes 1:2", {":29400": f":{free_port()}"}).strip()
+    run, nodes = tmp_path / "runs" / "default", []
+    for host in (True, False):
+        conf = f"is_host={host},last_call_timeout=4,keep_alive_interval=1"
+        own = {"PET_RDZV_CONF": conf, "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        nodes.append(documents.start(command, tmp_path, FIRST="127.0.0.1", TRAINYARD_JOB="elastic", **own))
+        trainer.running.append(nodes[-1])
+    first, second = nodes
+    patience.wait("a checkpoint of both", lambda: 2 in world_sizes(run), lambda: patience.processor_seconds(first.pid))
+    second.kill()
+    second.communicate()
+    patience.wait("it resumes", lambda: trains_again(run), lambda: patience.processor_seconds(first.pid))
+    first.send_signal(signal.SIGTERM)
+    output, _ = patience.communicate(first)
+    assert first.returncode == 143, output
+    assert world_sizes(run)[-1] == 1
+
+
+def trains_again(run: Path) -> bool:
+    """Whether a resumed run has done a step, which is worth a checkpoint."""
+    resumed, trained = events(run, "resume"), events(run, "train")
+    return bool(resumed) and trained[-1]["time"] > resumed[-1]["time"]
 
 
 def world_sizes(run: Path) -> list[int]:

@@ -1,27 +1,23 @@
 """report.html in a real browser, and what it says; the records behind it are made up, as those of a large run."""
 
-import html
 import json
 import math
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import browser
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
+from tests import documents
 from trainers import report
 from trainers.exits import UserError
 from trainers.report.confusion import read_confusion, worst
 from trainers.report.svg import Line, Share, duration, line_chart, number, stacked_area, stacked_bar
 from trainers.run.result import write_confusion
 
-CHROMIUM = ["chromium", "--no-sandbox", "--headless", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage"]
 NAMES = [f"n{index:08d} a class with quite a long name, number {index}" for index in range(1000)]
 CAUSES = ("init", "data_wait", "compute", "communication", "checkpoint", "validation", "lost", "restart_wait", "other")
 
@@ -82,33 +78,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-MEASURE = """<!doctype html><style>body{{margin:0}}iframe{{border:0;display:block}}</style>
-<iframe width="{width}" height="2600" srcdoc="{page}"></iframe><script>addEventListener("load", () => {{
-  const inner = document.querySelector("iframe"), root = inner.contentDocument.documentElement;
-  const cards = inner.contentWindow.getComputedStyle(root.querySelector(".cards")).gridTemplateColumns;
-  document.title = [root.scrollWidth, inner.contentWindow.innerWidth, root.querySelectorAll("svg").length,
-                    cards.split(" ").length].join(" ");
-}})</script>"""
-
-
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_page_in_a_browser(run: Path, tmp_path: Path, width: int, dark: bool) -> None:
-    frame, picture = tmp_path / "frame.html", tmp_path / "page.png"  # no window is as narrow as a phone; a frame is
-    frame.write_text(MEASURE.format(width=width, page=html.escape((run / "report.html").read_text())))
-    command = [
-        *CHROMIUM, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={max(width, 600)},2600",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"--screenshot={picture}", "--dump-dom",
-        frame.as_uri(),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
-    assert found, done.stdout[:2000] + done.stderr
-    scroll, inner, charts, columns = map(int, found.groups())
-    assert inner == width
-    assert scroll == inner, "the page is wider than the window"
-    assert charts == 7
-    assert columns == (1 if width < 600 else 2)
-    shot = np.asarray(Image.open(picture).convert("L"), dtype=float)[:, :width]
+    shown = browser.show((run / "report.html").read_text(), tmp_path, width, dark)
+    shot = shown.shot
+    assert shown.inner == width
+    assert shown.scroll == shown.inner, "the page is wider than the window"
+    assert shown.charts == 7
+    assert shown.columns == (1 if width < 600 else 2)
     assert (shot.mean() < 80) == dark  # light or dark as the reader's system asks for
     assert shot.std() > 10
     assert all(block.std() > 2 for block in np.array_split(shot, 6)), "a sixth of the page is blank"
@@ -141,11 +118,11 @@ def test_page_of_a_run_that_continues_or_failed(tmp_path: Path) -> None:
 
 
 def test_command_writes_the_page(run: Path, tmp_path: Path) -> None:
-    """`python -m trainers.report RUN`, as docs/reports.md has it."""
+    """By the command of docs/reports.md."""
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
-    command = [sys.executable, "-m", "trainers.report", str(tmp_path / "run")]
-    assert subprocess.check_output(command, text=True).strip() == str(tmp_path / "run" / "report.html")
+    said = documents.run("reports.md", "trainers.report", RUN=tmp_path / "run").stdout
+    assert said.strip() == str(tmp_path / "run" / "report.html")
     assert (tmp_path / "run" / "report.html").read_text() == report.render(tmp_path / "run")
 
 

@@ -12,6 +12,7 @@ import torch
 from conftest import ROOT, Trainer, events
 from safetensors.torch import save_file
 
+from tests import documents
 from trainers.exits import UserError
 from trainers.report import comparison, scaling
 
@@ -126,8 +127,16 @@ def test_records_that_say_too_little(tmp_path: Path) -> None:
         scaling.main([str(run)])
 
 
+def test_the_documents_command(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    for world in (1, 2, 4):
+        make_run(tmp_path / "runs", world, 64 * world).rename(tmp_path / "runs" / f"on-{world}")
+    text = documents.run("reports.md", "trainers.scaling", cwd=tmp_path).stdout
+    assert "ddp, fixed batch per process (weak scaling)" in text
+    assert "<polyline" in (tmp_path / "scaling.html").read_text()
+
+
 def test_command(tmp_path: Path) -> None:
-    """`python -m trainers.scaling RUN...`, as docs/reports.md has it."""
     runs = [str(make_run(tmp_path, world, 64 * world, strategy=strategy))
             for world, strategy in ((1, "ddp"), (2, "ddp"), (4, "ddp"), (1, "horovod"), (4, "horovod"))]  # fmt: skip
     command = [sys.executable, "-m", "trainers.scaling", *runs, "--html", str(tmp_path / "page.html")]

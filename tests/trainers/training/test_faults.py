@@ -20,7 +20,7 @@ import faulty
 import pytest
 from conftest import ROOT, environment
 from faulted import ENDLESS, SETTINGS, assert_ends, assert_one_fails, assert_same, start
-from faulty import CODES, FIRST, LATER, POINTS, STEPWISE
+from faulty import CODES, ERRORS, FIRST, LATER, POINTS, STEPWISE
 from forked import Fleet
 
 from tests import patience
@@ -92,6 +92,47 @@ def test_what_may_heal_is_retried_wherever_it_happens(
     assert_ends(fleet, run, f"{point} {action}", [CODES[action]])
     assert_ends(fleet, run, "", [0])
     assert_same(run, undisturbed)
+
+
+Table = Callable[[str, object], None]
+
+
+def row(point: str, error: str, codes: object, then: str) -> str:
+    """A row of the table of injected faults."""
+    name, text, _ = ERRORS[error]
+    return f"{point:12} {name.rpartition('.')[2]:18} {text.splitlines()[0][:64]:64} {codes!s:10} {then}"
+
+
+def test_errors_of_gpus_and_nccl_at_every_point(
+    fleet: Fleet, tmp_path: Path, undisturbed: Path, record_property: Table
+) -> None:
+    """What may heal ends each start at the next point; the run still comes to the same bits. The errors take turns."""
+    run, rows = tmp_path / "run", []
+    healing = itertools.cycle(error for error, (_, _, code) in ERRORS.items() if code >= 128)
+    for point, error in zip(POINTS, healing, strict=False):
+        if point in ("released", "leaving", "left"):
+            (run / "summary.json").unlink(missing_ok=True)  # else the run is over, and its start ends with 0
+        assert_ends(fleet, run, f"{point} {error}", [CODES[error]], **ENDLESS)
+        rows.append(row(point, error, CODES[error], "resumed"))
+    (run / "summary.json").unlink()
+    assert_ends(fleet, run, "", [0], **ENDLESS)
+    assert_same(run, undisturbed)
+    for text in rows:
+        record_property("table", ("Injected faults: place, error, exit code, what the next start does", text))
+
+
+@pytest.mark.parametrize(
+    ("point", "error"),
+    [("connecting", "unfit"), ("built", "workspace"), ("step", "assertion"), ("forward", "random"),
+     ("stepped", "usage"), ("validating", "memory"), ("copied", "assertion"), ("publishing", "memory")],
+)  # fmt: skip
+def test_errors_that_a_retry_cannot_heal_end_the_run(
+    fleet: Fleet, tmp_path: Path, point: str, error: str, record_property: Table
+) -> None:
+    assert_ends(fleet, tmp_path / "run", f"{point} {error}", [CODES[error]])
+    assert CODES[error] < 128, "an operator would retry it"
+    text = row(point, error, CODES[error], "ended")
+    record_property("table", ("Injected faults: place, error, exit code, what the next start does", text))
 
 
 def test_the_one_that_gives_up_says_why_the_others_failed(fleet: Fleet, tmp_path: Path) -> None:
@@ -171,7 +212,7 @@ def survive(fleet: Fleet, run: Path, strategy: str, draw: random.Random, struck:
     while codes != [0, 0]:
         resumes = any((run / "checkpoints").glob("step-*"))
         point = draw.choice([point for point in POINTS if resumes or point not in LATER])
-        action = draw.choice(["kill", "kill", "cuda", "nccl", "stale"])
+        action = draw.choice(["kill", "kill", "stale", *(error for error in ERRORS if CODES[error] >= 128)])
         rank = 0 if point in FIRST else draw.randrange(2)
         hit = draw.randrange(1, 4) if point in STEPWISE else 1
         fault = f"{point} {action} {rank} {hit}" if len(struck) < FAULTS else ""

@@ -11,7 +11,7 @@ import pytest
 from conftest import Trainer, events, ranks_of, wait_for_step
 from published import assert_same_weights
 
-from tests import patience
+from tests import documents, patience
 
 pytestmark = pytest.mark.takes(75)
 
@@ -59,6 +59,21 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     trainer.train(run, 2, **kind(), **{"checkpoint.every_steps": 0})
     assert_same_weights(run, undisturbed)
     assert losses(run) == losses(undisturbed)
+
+
+def test_the_documents_commands_stop_and_resume(trainer: Trainer, tmp_path: Path) -> None:
+    commands = documents.text("interruptions.md", "run.dir=build/stopped").strip().splitlines()
+    assert len(commands) == 2
+    run, done = tmp_path / "build" / "stopped", 0
+    for command in commands:
+        process = documents.start(command, tmp_path)
+        trainer.running.append(process)
+        wait_for_step(run, done + 2, process)
+        process.send_signal(signal.SIGTERM)
+        output, _ = patience.communicate(process)
+        assert process.returncode == 143, output
+        assert [event["step"] for event in events(run, "resume")] == ([done] if done else [])
+        done = json.loads((run / "summary.json").read_text())["steps"]
 
 
 def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:

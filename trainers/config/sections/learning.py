@@ -1,6 +1,6 @@
 """What is trained and how it learns: model, batch, optimizer, schedule, loss, average, validation."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -38,14 +38,72 @@ class Model(Settings):
         description="Standard deviation of the normal distribution the last linear layer starts from; 0: default.",
     )
     pretrained: str = Field(
-        default="", description="Path of a .pth or .safetensors state dict to start from; empty: none."
+        default="",
+        description="Weights to start from: torchvision's by name (`IMAGENET1K_V2`, `ResNet50_Weights.IMAGENET1K_V2`), "
+        "`timm` (the default ones of the timm model), an http(s), s3 or gs address, or the path of a .pth or "
+        ".safetensors state dict or of a published/ folder. All but paths are fetched once beforehand, by the "
+        "dataset's Job or `python -m trainers.prepare weights`. Empty: none.",
     )
-    pretrained_head: Literal["keep", "drop"] = Field(
-        default="keep",
-        description="`drop`: the last linear layer is initialised at random, as another number of classes requires.",
+    pretrained_head: Literal["auto", "keep", "drop"] = Field(
+        default="auto",
+        description="The last linear layer of these weights. auto: kept if it fits the number of classes, else it "
+        "starts at random. `keep`: it must fit. `drop`: it starts at random.",
     )
-    channels_last: bool = Field(default=False, description="Use the channels_last memory format.")
-    compile: bool = Field(default=False, description="Compile the model with torch.compile.")
+    pretrained_sha256: str = Field(
+        default="",
+        pattern="^$|^[0-9a-f]{64}$",
+        description="SHA-256 of the weights, in hexadecimal digits: they are refused if they have another one. "
+        "An address needs it unless its file name ends in a part of it, as in resnet50-11ad3fa6.pth.",
+    )
+    weights_dir: str = Field(
+        default="",
+        description="Folder of fetched weights; empty: `weights` beside data.dir (/data/weights on a cluster).",
+    )
+    weights_mirror: str = Field(
+        default="",
+        pattern="^$|^https?://",
+        description="Address of a mirror that has the files of https://download.pytorch.org and https://huggingface.co "
+        "under the same paths; it is asked in their place.",
+    )
+    freeze: str | list[str] = Field(
+        default=[],
+        description="Parameters that stay as they are: `backbone` (all but the head, the last linear layer), or a list "
+        "of names of modules or parameters, in which * and ? stand for any text, such as [conv1, bn1, 'layer[12]']. A "
+        "frozen BatchNorm keeps its statistics.",
+    )
+    channels_last: bool | None = Field(
+        default=None,
+        description="Use the channels_last memory format, which tensor cores need; unset: on GPUs, not on processors.",
+    )
+    compile: bool = Field(
+        default=False,
+        description="Compile the model with torch.compile, for training and validation. Smaller batches at the end of "
+        "an epoch run as the model is written: no sample is left out, and nothing is compiled again.",
+    )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] = Field(
+        default="default",
+        description="torch.compile's mode. `reduce-overhead` replays CUDA graphs, for small models and batches; "
+        "`max-autotune` also tries out kernels, which takes minutes at the start.",
+    )
+    checkpointing: bool = Field(
+        default=False,
+        description="Gradient checkpointing: keep only the inputs of the model's blocks for backward and compute the "
+        "rest again, for less memory and about a third more computing. The results stay.",
+    )
+
+    @property
+    def frozen(self) -> list[str]:
+        """The patterns of `freeze`."""
+        return [self.freeze] if isinstance(self.freeze, str) and self.freeze else list(self.freeze)
+
+    @property
+    def compile_options(self) -> dict[str, Any]:
+        """What torch.compile is told: a program for each shape, rather than a slower one for all."""
+        return {"dynamic": False, "mode": self.compile_mode}
+
+    def in_channels_last(self, on_gpu: bool) -> bool:
+        """Whether pictures and weights lie in channels_last order, on a GPU or elsewhere."""
+        return on_gpu if self.channels_last is None else self.channels_last
 
 
 class Batch(Settings):
@@ -87,10 +145,19 @@ class Optimizer(Settings):
     weight_decay: Annotated[float, Field(ge=0.0)] = Field(
         default=1e-4, description="Weight decay: L2 with sgd, decoupled with adamw, within the trust ratio with lamb."
     )
-    no_decay: list[Literal["norm", "bias"]] = Field(
+    no_decay: list[Literal["norm", "bias", "vector", "embedding"]] = Field(
         default=["norm", "bias"],
-        description="Parameters without weight decay: "
-        "`norm` (scale and shift of normalisation layers), `bias` (all others).",
+        description="Parameters without weight decay: `norm` (scale and shift of normalisation layers), `bias` (all "
+        "other biases), `vector` (all others of one dimension, such as LayerScale's), `embedding` (class tokens and "
+        "position embeddings of vision transformers).",
+    )
+    layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        default=1.0,
+        description="Layer-wise learning rates: from the head down, each block of the model has this much of the rate "
+        "of the one above it (as BEiT and timm have it); 1: the same for all.",
+    )
+    head_lr_scale: Annotated[float, Field(gt=0.0)] = Field(
+        default=1.0, description="Factor for the learning rate of the head, the last linear layer."
     )
 
     @model_validator(mode="after")
@@ -114,7 +181,9 @@ class Optimizer(Settings):
 class Schedule(Settings):
     """Learning rate over the run."""
 
-    name: Literal["cosine", "step", "constant"] = Field(default="cosine", description="Shape after the warmup.")
+    name: Literal["cosine", "linear", "step", "constant"] = Field(
+        default="cosine", description="Shape after the warmup."
+    )
     every: Literal["step", "epoch"] = Field(
         default="step", description="Change the learning rate every step or every epoch."
     )
@@ -122,7 +191,9 @@ class Schedule(Settings):
     warmup_start: Fraction = Field(
         default=0.0, description="Learning rate at the start of the warmup, as a fraction of the peak."
     )
-    final: Fraction = Field(default=0.0, description="Learning rate at the end of a cosine, as a fraction of the peak.")
+    final: Fraction = Field(
+        default=0.0, description="Learning rate at the end of a cosine or line, as a fraction of the peak."
+    )
     milestones: list[Annotated[float, Field(gt=0.0)]] = Field(
         default=[30.0, 60.0, 80.0], description="Epochs at which `step` multiplies the learning rate by `gamma`."
     )

@@ -1,10 +1,12 @@
 """The run directory, checkpoints, communication, logging and telemetry."""
 
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from trainers.config.sections.base import Natural, Positive, Settings
+from trainers.config.checking import refuse
+from trainers.config.sections.base import Fraction, Natural, Positive, Settings
 
 
 class Run(Settings):
@@ -13,7 +15,7 @@ class Run(Settings):
     dir: str = Field(
         default="runs/default", min_length=1, description="Run directory; on a cluster it lies on the results claim."
     )
-    name: str = Field(default="", description="Name shown in reports and W&B; empty: the last part of run.dir.")
+    name: str = Field(default="", description="Name shown in reports, W&B and MLflow; empty: the last part of run.dir.")
     max_restarts: Natural = Field(
         default=3, description="Restarts allowed without a new checkpoint; one more ends with exit code 1."
     )
@@ -72,6 +74,16 @@ class Comm(Settings):
         default="none",
         description="Type in which DDP sends gradients and FSDP sums them, rounded; Horovod has its own key.",
     )
+    probe: Literal["auto", "always", "never"] = Field(
+        default="auto",
+        description="Before training, measure the transport between nodes (on one node, between its GPUs) for about "
+        "10 seconds, and name a node that is far slower than the others. `auto`: on GPUs.",
+    )
+    probe_least: Fraction = Field(
+        default=0.0,
+        description="A node with less than this share of the median node's bandwidth ends the run with exit code 201; "
+        "0: one with less than half is only named.",
+    )
     timeout_seconds: Positive = Field(
         default=600, description="A collective that takes longer ends the run with exit code 138."
     )
@@ -126,6 +138,21 @@ class Fsdp(Settings):
     )
 
 
+class Host(Settings):
+    """The process on its node."""
+
+    numa: bool = Field(
+        default=True,
+        description="Bind each process to the cores beside its GPU, where the kernel names them (NUMA); it does not "
+        "change how many threads prepare pictures.",
+    )
+    gc_steps: Natural = Field(
+        default=50,
+        description="Steps between Python's garbage collections, at the same steps on all processes, which otherwise "
+        "wait for each other's in turn. 0: whenever Python likes.",
+    )
+
+
 class Wandb(Settings):
     """Weights & Biases, on rank 0 only."""
 
@@ -141,10 +168,66 @@ class Wandb(Settings):
         return "off" if value is False else value
 
 
+class Tensorboard(Settings):
+    """TensorBoard, by rank 0 only."""
+
+    enabled: bool = Field(
+        default=False, description="Write TensorBoard's event files to tensorboard/ in the run directory."
+    )
+
+
+class Mlflow(Settings):
+    """MLflow, on rank 0 only."""
+
+    mode: Literal["auto", "off"] = Field(
+        default="auto",
+        description="`auto`: on when there is a tracking server (uri, or MLFLOW_TRACKING_URI), else off.",
+    )
+    uri: str = Field(
+        default="",
+        description="Address of the tracking server, such as https://mlflow.example.com; empty: MLFLOW_TRACKING_URI. "
+        "Its user and password, or token, are in MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD and "
+        "MLFLOW_TRACKING_TOKEN, or the Secret's files of these names.",
+    )
+    experiment: str = Field(
+        default="trainyard", min_length=1, description="MLflow experiment, which is created if it is not there."
+    )
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        """YAML 1.1 reads `off` without quotes as false."""
+        return "off" if value is False else value
+
+    @field_validator("uri")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.username or parts.password:
+            refuse(
+                "mlflow.uri must not hold a user name or password, since it is kept in a ConfigMap and in the run's "
+                "records: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or name a Secret in "
+                "global.secrets.mlflow"
+            )
+        if value and (parts.scheme not in ("http", "https") or not parts.hostname):
+            refuse(f"mlflow.uri = {value!r}: give the address of a tracking server, http://... or https://...")
+        return value
+
+
 class Metrics(Settings):
     """Prometheus endpoint, on the first process of each node; the numbers of the run are rank 0's."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="Port of the text endpoint; 0: none.")
+
+
+class Publish(Settings):
+    """What is published beside weights, config.json and the model card."""
+
+    export: list[Literal["torch", "onnx"]] = Field(
+        default=[],
+        description="Other formats of the model: `torch` is model.pt2, `onnx` is model.onnx, which needs the "
+        "packages onnx and onnxscript. Each is compared with the model before it is published.",
+    )
 
 
 class Debug(Settings):

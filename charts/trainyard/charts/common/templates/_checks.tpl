@@ -18,7 +18,7 @@
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT" "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT" "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
 {{- $pod := merge (dict "env" (concat .training.env .training.rdma.env)) .training -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
-{{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" -}}
+{{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
 {{- include "common.checkPod" (dict "path" "global.training" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" $containers) -}}
 {{- end -}}
@@ -30,6 +30,9 @@
 {{- end -}}
 {{- if dig "data" "dir" "" . -}}
 {{- fail "\n\nglobal.training.config.data.dir follows from the dataset's name: set global.dataset.name instead.\n" -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*@" (dig "mlflow" "uri" "" .) -}}
+{{- fail "\n\nglobal.training.config.mlflow.uri holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret in global.secrets.mlflow.existingSecret.\n" -}}
 {{- end -}}
 {{- if and (dig "batch" "global" 0 .) (dig "batch" "per_process" 0 .) -}}
 {{- fail "\n\nglobal.training.config.batch sets global and per_process: keep global (the same result on any number of GPUs) or per_process (a batch that grows with them).\n" -}}

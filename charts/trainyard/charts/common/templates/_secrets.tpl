@@ -1,4 +1,4 @@
-{{/* Name of a Secret. Call with a list: the context, and `kaggle`, `objectstore`, `http` or `wandb`. */}}
+{{/* Name of a Secret. Call with a list: the context, and `kaggle`, `objectstore`, `http`, `wandb` or `mlflow`. */}}
 {{- define "common.secret" -}}
 {{- $root := index . 0 -}}
 {{- $secret := index $root.Values.global.secrets (index . 1) -}}

@@ -131,6 +131,10 @@ GPUs: with GPUs, a job that needs fewer would still get as many.
     - --data
     - {{ .run.config.data.dir | quote }}
     {{- end }}
+    {{- if and (not .run.ungated) (include "common.fetchedWeights" .run.training) }}
+    - --weights
+    - /etc/trainyard/config.json
+    {{- end }}
     - --results
     - {{ .run.config.run.dir | quote }}
     - --shm
@@ -144,6 +148,10 @@ GPUs: with GPUs, a job that needs fewer would still get as many.
     {{- if $training.gpusPerNode }}
     - --gpus
     - {{ int $training.gpusPerNode | quote }}
+    {{- with $training.gpuMemoryTest }}
+    - --gpu-memory
+    - {{ int . | quote }}
+    {{- end }}
     {{- end }}
     {{- if and (has "wandb" .root.Facts.awaited) (not .run.keyless) }}
     - --secret
@@ -218,6 +226,7 @@ and extra, more YAML of the container.
 {{- $run := .run -}}
 {{- $training := .run.training -}}
 {{- $own := .own | default (include "common.jobSelector" $run | fromJson) -}}
+{{- $mlflow := and (not $run.keyless) (include "common.secretRequired" (list .root "mlflow")) -}}
 metadata:
   {{- $annotations := include "common.trainerAnnotations" (list .root $training.podAnnotations) | fromJson }}
   {{- include "common.podMetadata" (dict "root" .root "pod" $training "annotations" $annotations) | nindent 2 }}
@@ -261,11 +270,17 @@ spec:
         {{- include "common.containerSecurity" (or $training.rdma.resource $training.unrestricted.runAsRoot) | nindent 8 }}
       volumeMounts:
         {{- include "common.trainerMounts" .root | nindent 8 }}
+        {{- if $mlflow }}
+        {{- include "common.secretMount" "mlflow" | nindent 8 }}
+        {{- end }}
         {{- with $training.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
   volumes:
     {{- include "common.trainerConfigVolume" (dict "root" .root "run" $run "secrets" (not $run.keyless)) | nindent 4 }}
+    {{- if $mlflow }}
+    {{- include "common.secretVolume" (list .root "mlflow") | nindent 4 }}
+    {{- end }}
     {{- include "common.claimVolume" (list .root "data") | nindent 4 }}
     {{- include "common.claimVolume" (list .root "results") | nindent 4 }}
     - name: shm

@@ -97,6 +97,20 @@ version of the chart does not change the job of a run without them.
 {{- mustToJson $what -}}
 {{- end -}}
 
+{{/* The trainer's settings of a run, as JSON. Call with a list: the context, what it trains, and its name. */}}
+{{- define "common.runSettings" -}}
+{{- $training := index . 1 -}}
+{{- $config := dict "recipe" $training.recipe -}}
+{{- $_ := include "common.mergeInto" (list $config $training.config) -}}
+{{- $_ := include "common.mergeInto" (list $config (dict
+  "run" (dict "dir" (printf "/results/runs/%s" (index . 2)))
+  "data" (dict "dir" (printf "/data/%s" (index . 0).Values.global.dataset.name)))) -}}
+{{- if include "common.fetchedWeights" $training -}}
+{{- $_ := include "common.mergeInto" (list $config (dict "model" (dict "weights_dir" (include "common.weightsFolder" $training)))) -}}
+{{- end -}}
+{{- mustToJson $config -}}
+{{- end -}}
+
 {{/*
 All that a training job runs with, derived once, as JSON: name, runName, image, command, training, scheduling, processes, nodes, config. Call
 with a dict: root, command (may hold <np> for the number of processes of the job), and identity, what else changes the job. The hash leaves
@@ -116,11 +130,7 @@ out what does not change the computation: labels, chart version, TTL, suspend, q
 {{- range .command -}}
 {{- $command = append $command (replace "<np>" (toString (mul $nodes $processes)) .) -}}
 {{- end -}}
-{{- $config := dict "recipe" $training.recipe -}}
-{{- $_ := include "common.mergeInto" (list $config $training.config) -}}
-{{- $_ := include "common.mergeInto" (list $config (dict
-  "run" (dict "dir" (printf "/results/runs/%s" $runName))
-  "data" (dict "dir" (printf "/data/%s" $root.Values.global.dataset.name)))) -}}
+{{- $config := include "common.runSettings" (list $root $training $runName) | fromJson -}}
 {{- $run := dict "runName" $runName "image" (include "common.image" $root) "command" $command "config" $config "nodes" $nodes "processes" $processes -}}
 {{- $what := include "common.identity" $training | fromJson -}}
 {{- $what = merge $what $run (dict "identity" .identity "storage" (include "common.place" $root)) -}}
@@ -129,4 +139,25 @@ out what does not change the computation: labels, chart version, TTL, suspend, q
 {{- $_ := set $run "scheduling" (include "common.placement" (list $root.Values.global.scheduling $training.scheduling) | fromJson) -}}
 {{- include "common.addMetrics" (list $root $run) -}}
 {{- mustToJson $run -}}
+{{- end -}}
+
+{{/*
+Whether a training's pretrained weights are fetched beforehand, as torchvision's and timm's by name and those at an address are: "true" or
+nothing. These recipes start from such weights. Call with the training settings.
+*/}}
+{{- define "common.fetchedWeights" -}}
+{{- $config := .config | default dict -}}
+{{- $model := get $config "model" | default dict -}}
+{{- $pretrained := get $model "pretrained" | toString -}}
+{{- if not (hasKey $model "pretrained") -}}
+{{- $pretrained = ternary "timm" "" (has .recipe (list "finetune" "finetune-vit")) -}}
+{{- end -}}
+{{- if or (eq $pretrained "timm") (regexMatch "^(https?|s3|gs)://" $pretrained) (regexMatch "^([A-Za-z0-9_]+_Weights\\.)?[A-Z][A-Z0-9_]*$" $pretrained) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The folder of fetched weights, on the data claim unless values say otherwise. Call with the training settings. */}}
+{{- define "common.weightsFolder" -}}
+{{- dig "model" "weights_dir" "" (.config | default dict) | default "/data/weights" -}}
 {{- end -}}

@@ -43,47 +43,23 @@ metadata:
 spec:
   {{- include "common.podHead" (dict "root" $root "pod" $pod "scheduling" $pod.scheduling "own" $alike) | nindent 2 }}
   restartPolicy: Never
-  {{- with include "common.sidecars" $pod | trim }}
+  {{- $sidecars := include "common.sidecars" $pod | trim }}
+  {{- if or $sidecars $root.Facts.weights }}
   initContainers:
+    {{- with $sidecars }}
     {{- . | nindent 4 }}
+    {{- end }}
+    {{- range $index, $_ := $root.Facts.weights }}
+    {{- $container := dict "name" (printf "weights-%d" $index) "command" (include "dataset.weightsCommand" $index) }}
+    {{- include "dataset.container" (merge $container (dict "root" $root "pod" $pod "own" $own "secret" $secret)) | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
-    - name: prepare
-      image: {{ include "common.image" $root | quote }}
-      imagePullPolicy: {{ $root.Values.global.image.pullPolicy }}
-      command:
-        - python
-        - -m
-        - trainers.prepare
-        - build
-        - --config
-        - /etc/trainyard/prepare.json
-        # what is wrong outside of the values, such as credentials, may be mended meanwhile
-        - --retry
-        - {{ int $root.Values.activeDeadlineSeconds | quote }}
-      env:
-        {{- include "common.env" (dict "root" $root "own" $own "env" $pod.env) | nindent 8 }}
-      {{- with $pod.envFrom }}
-      envFrom:
-        {{- toYaml . | nindent 8 }}
-      {{- end }}
-      resources:
-        {{- include "common.quantities" $root.Values.resources | nindent 8 }}
-      {{- include "common.lastWord" . | nindent 6 }}
-      securityContext:
-        {{- include "common.containerSecurity" "" | nindent 8 }}
-      volumeMounts:
-        - name: trainyard
-          mountPath: /etc/trainyard
-          readOnly: true
-        {{- with $secret }}
-        {{- include "common.secretMount" . | nindent 8 }}
-        {{- end }}
-        {{- include "common.claimMount" (list $root "data" false) | nindent 8 }}
-        {{- include "common.scratchMounts" $root | nindent 8 }}
-        {{- with $pod.extraVolumeMounts }}
-        {{- toYaml . | nindent 8 }}
-        {{- end }}
+    {{- $main := .root.Facts.weights | empty | ternary "" (include "dataset.weightsCommand" 0) }}
+    {{- if ne (include "dataset.source" $root | fromJson).kind "none" }}
+    {{- $main = include "dataset.buildCommand" $root }}
+    {{- end }}
+    {{- include "dataset.container" (dict "root" $root "pod" $pod "own" $own "secret" $secret "name" "prepare" "command" $main) | nindent 4 }}
   volumes:
     - name: trainyard
       configMap:
@@ -95,6 +71,63 @@ spec:
     {{- include "common.claimVolume" (list $root "data") | nindent 4 }}
     {{- include "common.scratchVolumes" $root | nindent 4 }}
     {{- with $pod.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* The command that prepares the dataset. */}}
+{{- define "dataset.buildCommand" -}}
+- python
+- -m
+- trainers.prepare
+- build
+- --config
+- /etc/trainyard/prepare.json
+# what is wrong outside of the values, such as credentials, may be mended meanwhile
+- --retry
+- {{ int .Values.activeDeadlineSeconds | quote }}
+{{- end -}}
+
+{{/* The command that fetches pretrained weights once; a second time it finds them. Call with the number of their settings. */}}
+{{- define "dataset.weightsCommand" -}}
+- python
+- -m
+- trainers.prepare
+- weights
+- --config
+- /etc/trainyard/weights-{{ . }}.json
+- --retry
+- "600"
+{{- end -}}
+
+{{/* A container of the preparation. Call with a dict: root, pod, own, secret, name, and command as YAML. */}}
+{{- define "dataset.container" -}}
+- name: {{ .name }}
+  image: {{ include "common.image" .root | quote }}
+  imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
+  command:
+    {{- .command | nindent 4 }}
+  env:
+    {{- include "common.env" (dict "root" .root "own" .own "env" .pod.env) | nindent 4 }}
+  {{- with .pod.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resources:
+    {{- include "common.quantities" .root.Values.resources | nindent 4 }}
+  {{- include "common.lastWord" . | nindent 2 }}
+  securityContext:
+    {{- include "common.containerSecurity" "" | nindent 4 }}
+  volumeMounts:
+    - name: trainyard
+      mountPath: /etc/trainyard
+      readOnly: true
+    {{- with .secret }}
+    {{- include "common.secretMount" . | nindent 4 }}
+    {{- end }}
+    {{- include "common.claimMount" (list .root "data" false) | nindent 4 }}
+    {{- include "common.scratchMounts" .root | nindent 4 }}
+    {{- with .pod.extraVolumeMounts }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end -}}
@@ -116,7 +149,8 @@ upgrade. It costs seconds: on a dataset that is complete with the same settings 
 {{- define "dataset.hashedName" -}}
 {{- $pod := include "dataset.pod" (dict "root" . "configMap" "") -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
-{{- include "common.jobName" (list . (printf "%s%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .) $bounds)) -}}
+{{- $weights := ternary "" (mustToJson .Facts.weights) (empty .Facts.weights) -}}
+{{- include "common.jobName" (list . (printf "%s%s%s%s%s" (include "dataset.config" .) $pod (include "dataset.queueLabels" .) $bounds $weights)) -}}
 {{- end -}}
 
 {{/* The Job and the settings that it reads. */}}
@@ -153,6 +187,13 @@ spec:
           containerName: prepare
           operator: In
           values: [2]
+      {{- range $index, $_ := .Facts.weights }}
+      - action: FailJob
+        onExitCodes:
+          containerName: weights-{{ $index }}
+          operator: In
+          values: [2]
+      {{- end }}
       - action: Ignore
         onPodConditions:
           - type: DisruptionTarget
@@ -170,6 +211,12 @@ metadata:
   labels:
     {{- include "common.labels" . | nindent 4 }}
 data:
+  {{- with include "dataset.config" . }}
   prepare.json: |
-    {{- include "dataset.config" . | nindent 4 }}
+    {{- . | nindent 4 }}
+  {{- end }}
+  {{- range $index, $settings := .Facts.weights }}
+  weights-{{ $index }}.json: |
+    {{- mustToPrettyJson $settings | nindent 4 }}
+  {{- end }}
 {{- end -}}

@@ -23,10 +23,19 @@ must agree with it.
 {{- end -}}
 {{- $kind = get (dict "competition" "kaggle" "dataset" "kaggle-dataset" "path" "path") (first $set) | default (ternary "http" "objectstore" (regexMatch "^https?://" $source.url)) -}}
 {{- end -}}
+{{- if eq $kind "none" -}}
+{{- if $set -}}
+{{- fail (printf "\n\ndataset.source.kind is none, and dataset.source.%s is set: leave one of them out.\n" (first $set)) -}}
+{{- end -}}
+{{- if not .Facts.weights -}}
+{{- fail "\n\ndataset.source.kind is none: there are no pretrained weights to fetch; set model.pretrained in global.training.config, or dataset.enabled: false.\n" -}}
+{{- end -}}
+{{- mustToJson (dict "kind" "none") -}}
+{{- else -}}
 {{- $key := get $keys $kind -}}
 {{- if not $key -}}
 {{- $meant := get (dict "s3" "objectstore" "gs" "objectstore" "gcs" "objectstore" "minio" "objectstore" "bucket" "objectstore" "s3fs" "objectstore" "object-store" "objectstore" "objectStore" "objectstore" "url" "http" "https" "http" "web" "http" "imagenet" "kaggle" "competition" "kaggle" "kaggleDataset" "kaggle-dataset" "folder" "path" "local" "path" "file" "path" "pvc" "path" "claim" "path") $kind -}}
-{{- fail (printf "\n\ndataset.source.kind is %s%s There are http, objectstore, kaggle, kaggle-dataset and path; left out, it follows from the address.\n" $kind (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
+{{- fail (printf "\n\ndataset.source.kind is %s%s There are http, objectstore, kaggle, kaggle-dataset, path and none; left out, it follows from the address.\n" $kind (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
 {{- end -}}
 {{- $address := get $source $key -}}
 {{- if not $address -}}
@@ -46,6 +55,7 @@ must agree with it.
 {{- fail "\n\ndataset.source.endpoint holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret in global.secrets.objectstore.existingSecret.\n" -}}
 {{- end -}}
 {{- mustToJson (dict "kind" $kind "key" $key "address" $address) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuse an address of another kind, one that holds a password, and one of a folder. Call with a dict: kind, url. */}}
@@ -67,6 +77,7 @@ must agree with it.
 {{/* Settings of the preparation, as JSON. */}}
 {{- define "dataset.config" -}}
 {{- $from := include "dataset.source" . | fromJson -}}
+{{- if ne $from.kind "none" -}}
 {{- $config := dict -}}
 {{- $_ := include "common.mergeInto" (list $config .Values.settings) -}}
 {{- $_ := set $config "source" (dict "kind" $from.kind $from.key $from.address) -}}
@@ -76,10 +87,20 @@ must agree with it.
 {{- $_ := set $config "out" (printf "/data/%s" .Values.global.dataset.name) -}}
 {{- mustToPrettyJson $config -}}
 {{- end -}}
+{{- end -}}
 
-{{/* The Secret with a kind's credentials: its name under global.secrets, or nothing. A web server's is always optional: most need none. */}}
+{{/*
+The Secret with a kind's credentials: its name under global.secrets, or nothing. A web server's is always optional: most need none. Without a
+dataset it is that of the weights' addresses.
+*/}}
 {{- define "dataset.secret" -}}
 {{- $kind := (include "dataset.source" . | fromJson).kind -}}
+{{- if eq $kind "none" -}}
+{{- range .Facts.weights -}}
+{{- $address := .model.pretrained | toString -}}
+{{- if regexMatch "^(s3|gs)://" $address -}}{{- $kind = "objectstore" -}}{{- else if and (eq $kind "none") (hasPrefix "http" $address) -}}{{- $kind = "http" -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if hasPrefix "kaggle" $kind -}}
 kaggle
 {{- else if and (eq $kind "objectstore") (not .Values.source.anonymous) -}}

@@ -2,7 +2,7 @@
 {{- define "secrets.externalsecrets" -}}
 {{- $external := .Values.external }}
 {{- $made := include "secrets.fromValues" . | fromJson }}
-{{- range $which := list "kaggle" "objectstore" "http" "wandb" "registry" }}
+{{- range $which := list "kaggle" "objectstore" "http" "wandb" "mlflow" "registry" }}
 {{- $from := index $external $which }}
 {{- if $from.remoteKey }}
 {{- if not $external.store.name }}

@@ -1,4 +1,4 @@
-{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `objectstore`, `http`, `wandb` or `registry`. */}}
+{{/* Name of the Secret that this part makes. Call with a list: the context, and `kaggle`, `objectstore`, `http`, `wandb`, `mlflow` or `registry`. */}}
 {{- define "secrets.name" -}}
 {{- printf "%s-%s" (index . 0).Release.Name (index . 1) -}}
 {{- end -}}
@@ -43,5 +43,9 @@
 {{- $_ := set $registry ".dockerconfigjson" (mustToJson (dict "auths" (dict $server (dict "username" .username "password" .password "auth" $auth)))) -}}
 {{- end -}}
 {{- end -}}
-{{- mustToJson (dict "kaggle" $kaggle "objectstore" $store "http" (dict "netrc" .Values.http.netrc "url" .Values.http.url) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- $mlflow := dict "MLFLOW_TRACKING_TOKEN" .Values.mlflow.token "MLFLOW_TRACKING_USERNAME" .Values.mlflow.username "MLFLOW_TRACKING_PASSWORD" .Values.mlflow.password -}}
+{{- if or (ne (empty .Values.mlflow.username) (empty .Values.mlflow.password)) (and .Values.mlflow.token .Values.mlflow.username) -}}
+{{- fail "\n\nsecrets.mlflow: set token, or username and password.\n" -}}
+{{- end -}}
+{{- mustToJson (dict "kaggle" $kaggle "mlflow" $mlflow "objectstore" $store "http" (dict "netrc" .Values.http.netrc "url" .Values.http.url) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
 {{- end -}}

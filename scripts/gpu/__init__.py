@@ -1,0 +1,1 @@
+"""`make gpu`: proves the CUDA path on one GPU within nine minutes."""

@@ -1,0 +1,91 @@
+"""The parts of `make gpu` run here too, on tiny sizes: all that a processor can, and what needs a GPU says so."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import patience
+
+pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
+ROOT = Path(__file__).parents[2]
+SMALL = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+GPU_ONLY = {
+    "modes": {"tf32", "fp16", "compile", "bf16, compile"},
+    "groups": set(),
+    "faults": {"memory too small", "illegal memory access", "device-side assert"},
+    "checkpoint": set(),
+    "loader": set(),
+    "profile": set(),
+}
+
+
+@pytest.mark.parametrize("name", GPU_ONLY)
+def test_a_part_runs_on_a_processor(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-m", f"scripts.gpu.parts.{name}", str(tmp_path / "rows.json"), "--device", "cpu"]
+    env = {**os.environ, **SMALL}
+    done = patience.run(command, cwd=ROOT, env=env)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert done.returncode == 0, done.stdout
+    assert {row["name"] for row in rows if row["state"] == "needs a GPU"} == GPU_ONLY[name]
+    assert {row["state"] for row in rows} <= {"ok", "needs a GPU", "not known"}
+    assert any(row["state"] == "ok" for row in rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+
+
+def test_speed_runs_beside_its_peers(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scripts.gpu.parts.speed", str(tmp_path / "rows.json"), "--device", "cpu"]
+    done = patience.run(command, cwd=ROOT, env={**os.environ, **SMALL})
+    rows = {row["name"]: row for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
+    assert done.returncode == 0, done.stdout
+    for name in ("ours, generated pictures", "ours, JPEGs", "torchvision's reference step (AMP)", "timm's step"):
+        assert rows[name]["rate"] > 0, name
+    assert rows["JPEGs beside generated pictures"]["state"] == "needs a GPU"
+
+
+@pytest.mark.parametrize(
+    ("mode", "waits", "losses", "state"),
+    [
+        ("bf16", {}, [2.0, 1.9], "ok"),
+        ("bf16", {"evaluate": 4}, [2.0, 1.9], "ok"),
+        ("bf16", {"evaluate": 5}, [2.0, 1.9], "failed"),
+        ("bf16", {"train_step": 1}, [2.0, 1.9], "failed"),
+        ("bf16", {"save": 1}, [2.0, 1.9], "failed"),
+        ("fp16", {"save": 2}, [2.0, 1.9], "ok"),
+        ("bf16", {}, [2.0, 2.2], "failed"),
+        ("mixup", {}, [2.0, float("nan")], "failed"),
+    ],
+)
+def test_a_mode_fails_by_its_losses_and_by_waits(
+    tmp_path: Path, mode: str, waits: dict[str, int], losses: list[float], state: str
+) -> None:
+    from scripts.gpu import part, training
+    from scripts.gpu.parts import modes
+
+    seen = training.Seen(losses=losses)
+    seen.calls.update(evaluate=1, save=1)
+    seen.waits.update(waits)
+    here = part.Part(tmp_path / "rows.json", "cuda", tmp_path)
+    modes.judge(here, mode, seen, [2.0, 1.9], modes.MODES[mode][1])
+    assert here.rows[0]["state"] == state, here.rows
+
+
+def test_overlapping_kernels_count_once() -> None:
+    from scripts.gpu.parts import profile
+
+    assert profile.covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.7)]) == 4.0
+
+
+def test_a_step_that_fails_for_real_is_what_the_models_promise() -> None:
+    """On a processor reading beyond the end is an IndexError; the little model itself trains."""
+    from scripts.gpu import models
+
+    pictures = torch.zeros(2, 3, 32, 32)
+    failing = models.asserting(10)
+    for _ in range(5):
+        assert failing(pictures).shape == (2, 10)
+    with pytest.raises(IndexError):
+        failing(pictures)

@@ -1,0 +1,72 @@
+"""Runs with frozen parts and rates by layer: frozen values stay to the bit, on any strategy, and resumes are exact."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import events
+from forked import Fleet
+from published import weights
+
+HOROVOD = importlib.util.find_spec("horovod") is not None
+WAYS = [("ddp", 1), ("ddp", 2), ("fsdp", 2), *([("horovod", 2)] if HOROVOD else [])]
+STEPS = 11
+FROZEN = ("body.0.", "body.1.")
+OVER: dict[str, Any] = {
+    "max_steps": STEPS, "epochs": None, "model.freeze": ["body.0", "body.1"], "optimizer.layer_decay": 0.5,
+    "optimizer.head_lr_scale": 4.0, "ema.decay": 0.5, "optimizer.lr": 0.2, "schedule.warmup_epochs": 0,
+    "checkpoint.every_steps": 5, "optimizer.clip_norm": 1.0,
+}  # fmt: skip
+
+
+def trained(fleet: Fleet, run: Path, kind: str, world: int, **over: Any) -> Path:
+    module = "trainers.hvd" if kind == "horovod" else "trainers.ddp"
+    return fleet.train(run, world, module, **{**OVER, "strategy": kind if world > 1 else "auto", **over})
+
+
+@pytest.fixture(scope="module")
+def runs(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    folder = tmp_path_factory.mktemp("finetuning")
+    return {(kind, world): trained(fleet, folder / f"{kind}-{world}", kind, world) for kind, world in WAYS}
+
+
+def test_losses_agree_and_fall(runs: dict[tuple[str, int], Path]) -> None:
+    losses = {way: [event["loss"] for event in events(run, "train")] for way, run in runs.items()}
+    alone = losses["ddp", 1]
+    assert len(alone) == STEPS
+    assert sum(alone[-3:]) < sum(alone[:3])
+    for way, found in losses.items():
+        assert found == pytest.approx(alone, rel=0, abs=1e-12), way
+
+
+def test_frozen_values_and_statistics_stay_to_the_bit(
+    runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path
+) -> None:
+    """Against the start of the same model, as a run whose learning rate is next to nothing keeps it."""
+    start = weights(trained(fleet, tmp_path / "start", "ddp", 1, **{"model.freeze": ["backbone"], "max_steps": 1}))
+    for way, run in runs.items():
+        found = weights(run)
+        for name, value in start.items():
+            same = torch.equal(found[name], value)
+            assert same == name.startswith(FROZEN), (way, name)
+
+
+@pytest.mark.parametrize(("kind", "world"), WAYS)
+def test_a_resumed_run_ends_with_the_same_bits(
+    runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path, kind: str, world: int
+) -> None:
+    """From the checkpoint of step 5: its schedule is that of the whole run, so only the later part is done again."""
+    whole = runs[kind, world]
+    over = {"resume": str(whole / "checkpoints" / "step-00000005")}
+    again = trained(fleet, tmp_path / "again", kind, world, **over)
+    assert next(event["step"] for event in events(again, "train")) == 6
+    assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
+
+
+def test_another_freeze_is_not_the_same_run(runs: dict[tuple[str, int], Path], fleet: Fleet, tmp_path: Path) -> None:
+    over = {"resume": str(runs["ddp", 1] / "checkpoints" / "step-00000005"), "model.freeze": "backbone"}
+    codes, output = fleet.wait(fleet.start(tmp_path / "other", 1, **{**OVER, **over}))
+    assert codes == [2]
+    assert "model.freeze = ['backbone'], but" in output

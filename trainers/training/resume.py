@@ -1,0 +1,35 @@
+"""Continues a run where its newest checkpoint left it, on any number of processes."""
+
+import signal
+
+from trainers.run import checkpoint
+from trainers.training.optimizer import by_name
+from trainers.training.trainer import Trainer
+
+
+def resume(t: Trainer) -> None:
+    """Load the checkpoint, if there is one, and begin the record at its step."""
+    learner, records, progress = t.learner, t.records, t.progress
+    if found := records.found:
+        state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
+        load(t, state, averaged=found.holds("ema"))
+        learner.scaler.load_state_dict(found.meta["scaler"])
+        progress.step = progress.saved = found.step
+        progress.validated = int(found.meta["validated"])
+    records.recorder.begin(progress.step, progress.validated, t.identity)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
+    records.clock.begin()
+
+
+def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:
+    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
+    learner = t.learner
+    average = state.pop("ema", {})
+    if learner.ema and averaged:
+        t.strategy.load_weights(learner.plain, average)
+        learner.ema.restart()
+    if state:
+        state["optimizer"] = by_name(state["optimizer"], learner.optimizer, learner.plain)
+    t.strategy.load(learner.plain, learner.optimizer, state)
+    if learner.ema and not averaged:
+        learner.ema.restart()  # from the loaded weights
