@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -38,12 +39,20 @@ def kubeconfig() -> str:
     return os.environ.get("KUBECONFIG") or str(own if own.exists() else Path.home() / ".kube" / "config")
 
 
-@functools.cache
+_ONE_AT_A_TIME = threading.Lock()
+
+
 def client() -> Client:
     """Return the client, connected as the kubeconfig's current context says, else as a pod of the cluster is.
 
     Raises KubeError where there is neither.
     """
+    with _ONE_AT_A_TIME:  # the package writes a certificate to a file that a second thread would read half-written
+        return _connected()
+
+
+@functools.cache
+def _connected() -> Client:
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # tries that fail are told in our words
     urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it is the kubeconfig that says so
     settings = kubernetes.client.Configuration()

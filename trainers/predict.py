@@ -4,8 +4,11 @@ python -m trainers.predict --model runs/mine --data pictures/
 python -m trainers.launch --nproc-per-node 2 -m trainers.predict --model runs/mine --data pictures/
 """
 
+from trainers import garbage
 from trainers.exits import guarded
-from trainers.inference import predict
+
+with garbage.paused():
+    from trainers.inference import predict
 
 if __name__ == "__main__":
     guarded(predict.main)

@@ -111,13 +111,13 @@ def test_each_stage_is_printed_and_nothing_is_listed_twice(cluster, tmp_path):
 
 def test_a_log_is_read_at_most_every_two_seconds(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
     cluster.logs["a"] = "epoch 1\nepoch 2\n"
     last_line, begun = follow.log_reader("default"), time.monotonic()
     assert {last_line("a", "pytorch") for _ in range(100)} == {"epoch 2"}
     assert cluster.count("log", watches=False) <= 1 + (time.monotonic() - begun) / 2
     assert cluster.requests[0][1] == {"container": "pytorch", "tailLines": "1"}
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
 
 
 def test_a_watch_that_breaks_or_is_too_old_misses_nothing(cluster, tmp_path):
@@ -164,7 +164,7 @@ def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
     """Argo CD deletes a job and creates the next one."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
     monkeypatch.setattr(follow, "REPLACED", 3600.0)
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
     cluster.put("pytorchjobs", job())
     looks, wait = [], Watched.wait
 
@@ -179,7 +179,7 @@ def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
     threading.Timer(0.5, lambda: cluster.drop("pytorchjobs", "run-pytorchjob")).start()
     assert follow.follow("run", "default", set(), 120) == 0
     assert looks
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
 
 
 def test_a_release_whose_job_stays_away_is_told(cluster, tmp_path):

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,9 @@ def here(cluster, tmp_path, monkeypatch) -> Iterator[Cluster]:
     """The server, and this process as its client."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
     monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
     yield cluster
-    connection.client.cache_clear()
+    connection._connected.cache_clear()
 
 
 def why(kubeconfig: Path | str, **env: str) -> "subprocess.CompletedProcess[str]":
@@ -49,6 +51,17 @@ def refused(kubeconfig: Path | str, **env: str) -> str:
     assert done.stderr.startswith("why: ")
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr
+
+
+def test_threads_that_ask_first_at_once_share_one_connection(here):
+    begun = threading.Barrier(16)
+
+    def ask(_: int) -> connection.Client:
+        begun.wait()
+        return connection.client()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len({id(client) for client in pool.map(ask, range(16))}) == 1
 
 
 def test_no_kubeconfig_is_told_with_the_remedy(tmp_path):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests import documents
+from tests import documents, patience
 from tests.e2e import cluster
 from tests.e2e.cases import nested
 from tests.e2e.cluster import get, kubectl, until, why
@@ -104,7 +104,7 @@ def forwarded(namespace: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{re.search(r'127.0.0.1:([0-9]+)', line)[1]}"
     finally:
         forward.terminate()
-        forward.wait(20)
+        forward.wait(patience.IDLE)
 
 
 def upgrade(namespace: str, image: dict[str, str], **values: object) -> None:

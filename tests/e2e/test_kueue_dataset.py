@@ -19,7 +19,7 @@ from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 from tests.e2e.saying import says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(3), pytest.mark.takes(70)]
-IDLE = 40  # seconds for which trainers hold their quota while nobody prepares, on a machine that is not slow
+IDLE = 90  # seconds for which trainers hold their quota while nobody prepares, on a machine that is not slow
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
 # What keeps a job waiting, and what scripts/why says of it
 CASES = {

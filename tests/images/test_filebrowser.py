@@ -69,7 +69,7 @@ def served(folder: Path, writable: str = "false") -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(20)
+        server.wait(patience.IDLE)
 
 
 @pytest.fixture(scope="module")

@@ -256,11 +256,11 @@ def test_waiting_for_another_preparation_is_bounded(archive, tmp_path):
     def hold():
         with building.exclusive(tmp_path / "little" / writer.WORK / "lock", 0, print):
             held.set()
-            release.wait(10)
+            release.wait(patience.IDLE)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(5)
+    assert held.wait(patience.IDLE)
     with pytest.raises(ExitError, match=rf"being prepared by process {os.getpid()}"):
         build(config(archive, tmp_path / "little"), Options(wait_seconds=0.3))
     release.set()

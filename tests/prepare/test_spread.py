@@ -95,11 +95,11 @@ def test_one_that_works_alone_and_parts_keep_out_of_each_others_way(archive, pre
     def hold():
         with building.exclusive(out / writer.WORK / "lock", 0, print):
             held.set()
-            release.wait(10)
+            release.wait(patience.IDLE)
 
     alone = threading.Thread(target=hold)
     alone.start()
-    held.wait(5)
+    assert held.wait(patience.IDLE)
     with pytest.raises(ExitError, match="being prepared by process"):
         build(config(archive, out), Options(1, 3, wait_seconds=0.2))
     threading.Timer(0.3, release.set).start()

@@ -64,7 +64,7 @@ class World:
     def run(self) -> None:
         """Run all processes, also those that they start, to their ends."""
         self.next(None)
-        assert self._done.wait(120), "the model hangs"
+        assert self._done.wait(600), "the model hangs"
         if self.errors:
             raise self.errors[0]
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from trainers import garbage
 from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight, no_core_dumps
 from trainers.pod import peers, process, transport
 from trainers.telemetry import flight
@@ -38,12 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     end_on_failed_preflight()
     listening = preflight()
     # Imported late: torch takes seconds, and peers that have started already ask this pod
-    import torch
-    from torch.distributed import run as torchrun
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import elastic_launch
+    with garbage.paused():
+        import torch
+        from torch.distributed import run as torchrun
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
+        from torch.distributed.launcher.api import elastic_launch
 
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
         sys.argv[1:] if argv is None else argv

@@ -208,8 +208,9 @@ def meet(what: Plan) -> None:
             ) from None
         return
     begun = said = time.monotonic()
-    end, why, first = begun + what.bound, "", Peer()
-    while (now := time.monotonic()) < end:
+    end, first = begun + what.bound, Peer()
+    while True:
+        now = time.monotonic()
         try:
             socket.create_connection((what.names[0], what.rendezvous), PROBE_SECONDS).close()
             return
@@ -221,12 +222,14 @@ def meet(what: Plan) -> None:
             if now - said >= EVERY:
                 print(f"preflight: waiting for {what.names[0]}, which loads torch", flush=True)
                 said = now
+        elif now > end:
+            raise ExitError(
+                f"{what.names[0]} answers, but not on the rendezvous port {what.rendezvous} ({why} for "
+                f"{what.bound:.0f} s): see that pod's log; MASTER_PORT must be the same in all pods, and no "
+                "NetworkPolicy may keep them apart",
+                Exit.HANG,
+            )
         time.sleep(0.2 if now - begun < 5 else 1.0)
-    raise ExitError(
-        f"{what.names[0]} answers, but not on the rendezvous port {what.rendezvous} ({why} for {what.bound:.0f} s): "
-        "see that pod's log; MASTER_PORT must be the same in all pods, and no NetworkPolicy may keep them apart",
-        Exit.HANG,
-    )
 
 
 def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listener | None:

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import NoReturn
 
 from trainers import config as training
+from trainers import garbage
 from trainers.config import layers
 from trainers.exits import Exit, ExitError, InputError, UserError, guarded, no_core_dumps, printable
 from trainers.prepare.settings import Config, parse, schema
@@ -37,9 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
     # A container's first process ignores SIGTERM by default
     signal.signal(signal.SIGTERM, _stop)
     # Imported late: the schema and wrong arguments need none of it
-    from trainers.prepare.build import Options, build
-    from trainers.prepare.looking import look
-    from trainers.prepare.verify import repair, verify
+    with garbage.paused():
+        from trainers.prepare.build import Options, build
+        from trainers.prepare.looking import look
+        from trainers.prepare.verify import repair, verify
 
     if options.command == "verify":
         verify(options.folder)

@@ -3,7 +3,7 @@
 import argparse
 import warnings
 
-from trainers import config, parallel
+from trainers import config, garbage, parallel
 from trainers.exits import Exit, end_on_failed_preflight
 from trainers.models import weights
 from trainers.run import starts
@@ -28,7 +28,8 @@ def main(module: str, launcher: str, description: str) -> int:
             starts.count(settings)
         # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a
         # start is counted before torch, the process group or the dataset can crash it.
-        from trainers.training import loop
+        with garbage.paused():
+            from trainers.training import loop
 
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
         loop.run(settings, plan, place)

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from trainers import __version__, parallel, report
+from trainers import __version__, garbage, parallel, report
 from trainers.config import Config, Plan, as_tree
 from trainers.data.loader import Batch
 from trainers.data.prefetch import prefetched
@@ -27,7 +27,6 @@ from trainers.run import checkpoint, publish
 from trainers.run.directory import record_failure
 from trainers.run.owner import TakenOverError
 from trainers.run.result import Result
-from trainers.training import garbage
 from trainers.training.compiled import called_with
 from trainers.training.resume import resume
 from trainers.training.step import learning_rate, train_step

@@ -268,7 +268,7 @@ def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: P
         assert "error: the ranks ended with code 77" in out
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait(patience.IDLE) == 0
 
 
 @pytest.mark.parametrize("told", ["launcher", "worker"])
@@ -285,7 +285,7 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
         out = patience.communicate(launcher)[0]
         assert out.count("SAVED") == 2, out
-        assert settling.wait(10) == 0
+        assert settling.wait(patience.IDLE) == 0
         assert launcher.returncode == Exit.STOPPED
         if follower is not None:
             out = patience.communicate(follower)[0]
@@ -294,7 +294,7 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
     finally:
         launcher.kill()
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(20) == 0
+        assert worker.wait(patience.IDLE) == 0
     assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
 
 

@@ -288,7 +288,7 @@ def test_sigterm_ends_the_wait_at_once(tmp_path):
     assert waiting.stdout is not None
     waiting.stdout.readline()  # it waits now
     waiting.terminate()
-    assert waiting.wait(timeout=10) == 143
+    assert waiting.wait(timeout=50) == 143
 
 
 def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys):

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests import patience
 from trainers.exits import Exit, ExitError
 from trainers.pod import transport
 
@@ -72,7 +73,7 @@ def test_a_fallback_is_said_while_it_trains(tmp_path, capsys):
     assert environ["NCCL_DEBUG"] == "INFO"
     assert environ["NCCL_DEBUG_FILE"].startswith(str(tmp_path))
     (tmp_path / "nccl.node-1.57.log").write_text(ON_TCP)
-    thread.join(5)
+    thread.join(patience.IDLE)
     time.sleep(0.01)
     assert "RDMA was asked for, and NCCL uses TCP" in capsys.readouterr().err
     assert transport.watch({}, tmp_path) is None

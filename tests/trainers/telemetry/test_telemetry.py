@@ -173,7 +173,7 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
     assert scrape(other, "run")["trainyard_step"] == 7
     began = time.monotonic()
     first.linger()  # scraped only once: nobody comes regularly
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 1
 
 
 def test_a_run_waits_for_scrapes_that_are_late() -> None:

@@ -189,7 +189,7 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
     reporter.show(train_event(6, time.time()))
     started = time.monotonic()
     reporter.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4  # of the server's 5
 
 
 def test_nothing_is_started_where_trainer_asks_for_nothing(ca: Path, token: Path) -> None:
