@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 RELEASE = "measured"
 SETTINGS = [
     "--set", "mpijob.enabled=false,global.training.nodes=1,global.training.processesPerNode=1",
-    "--set", "global.training.config.max_steps=12,global.training.config.wandb.mode=off",
+    "--set", "global.training.config.max_steps=12,global.training.config.batch.global=192",
+    "--set", "global.training.config.wandb.mode=off",
     "--set", "evaluate.enabled=true,evaluate.processes=2",
     "--set", "evaluate.resources.requests.cpu=50m,evaluate.resources.requests.memory=256Mi",
 ]  # fmt: skip

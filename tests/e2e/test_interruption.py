@@ -15,7 +15,7 @@ FIRST = 14  # steps after which it is held: beyond a checkpoint
 KEY = "a-key-that-is-not-one"
 SETTINGS = [
     "--set", "pytorchjob.enabled=false", "--set", "mpijob.runPolicy.suspend=false",
-    "--set", "global.training.config.max_steps=40",  # beyond the first epoch
+    "--set", "global.training.config.max_steps=40,global.training.config.batch.global=192",  # beyond the first epoch
     "--set", "global.training.config.checkpoint.every_steps=10",
     "--set", "global.training.config.wandb.mode=off",
     "--set", "global.secrets.wandb.existingSecret=wandb",

@@ -27,7 +27,8 @@ SETTINGS = [
     "--set", "global.storage.data.existingClaim=data,global.storage.data.size=",
     "--set", "global.storage.results.existingClaim=results,global.storage.results.size=",
     "--set", "mpijob.enabled=false,global.training.nodes=1,global.training.processesPerNode=1",
-    "--set", "global.training.config.max_steps=6,global.training.config.wandb.mode=off",
+    "--set", "global.training.config.max_steps=6,global.training.config.batch.global=192",
+    "--set", "global.training.config.wandb.mode=off",
 ]  # fmt: skip
 
 
