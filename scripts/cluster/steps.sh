@@ -102,8 +102,15 @@ wait_addons() {
   rolled_out "${DEPLOYMENTS[1]}"
 }
 
+# training-operator waits for a Secret that it makes itself: its kubelet mounts it when it looks at the pod next, within 90 seconds, or when
+# the pod changes.
 # A pod that is Ready does not mean that its webhook answers: ask it
 start_operators() {
+  local try
+  for try in {1..20}; do
+    kubectl -n kubeflow rollout status deploy/training-operator --timeout=3s && break
+    kubectl -n kubeflow annotate pods --all --overwrite "trainyard/look-again=$try"
+  done
   rolled_out "${DEPLOYMENTS[2]}" && rolled_out "${DEPLOYMENTS[3]}" &&
     wait_for 300 kube-apiserver kubectl create --dry-run=server -f "$HERE/addons/probe.yaml"
 }
