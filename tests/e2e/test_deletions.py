@@ -49,7 +49,8 @@ def trained(namespace, job, starts, beyond=4):
     resumed = re.findall(r"resumed at step (\d+)", text)
     done = [int(step) for step in re.findall(r"step +(\d+)/", text)]
     first = int(resumed[-1]) if resumed else 0
-    return bool(resumed) == (starts > 1) and max(done, default=0) >= first + beyond
+    # one that stopped after the last step that the gate allows has none to show before it is held again
+    return bool(resumed) == (starts > 1) and max(done, default=first) >= first + beyond
 
 
 def delete(namespace, *pods):
