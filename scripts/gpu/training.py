@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trainers import config, parallel
+from trainers.config import layers
 from trainers.parallel.base import Strategy
 from trainers.training import loop
 
@@ -45,11 +46,7 @@ def settings(folder: Path, device: str, **over: Any) -> Tree:
         "checkpoint": {"every_steps": 20 if gpu else 4}, "validate": {"every_epochs": 0, "batch": 32 if gpu else 4},
     }  # fmt: skip
     for key, value in over.items():
-        *parts, last = key.split("__")
-        place = tree
-        for part in parts:
-            place = place.setdefault(part, {})
-        place[last] = value
+        tree = layers.overlay(tree, layers.nested(key.replace("__", "."), value))
     return tree
 
 

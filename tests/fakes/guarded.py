@@ -6,11 +6,10 @@ import ipaddress
 import select
 import socket
 import ssl
-import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.fakes import files
+from tests.fakes import files, loopback
 
 
 def authority(folder: Path) -> tuple[Path, Path]:
@@ -134,13 +133,5 @@ def proxy(user: str, password: str) -> Iterator[tuple[str, list[str]]]:
     """Run the proxy on loopback; its address, and what was asked of it."""
     seen: list[str] = []
     handler = type("Handler", (Proxy,), {"wanted": login(user, password), "seen": seen})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with loopback.serving(handler) as server:
+        yield f"127.0.0.1:{server.server_port}", seen

@@ -2,11 +2,12 @@
 
 import gzip
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.fakes import loopback
 
 
 class Weights:
@@ -101,15 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 def running() -> Iterator[Weights]:
     """Run the server on a free port of loopback."""
     seen = Weights()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"seen": seen}))
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # a client that leaves
-    seen.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with loopback.serving(type("Own", (Handler,), {"seen": seen})) as server:
+        server.handle_error = lambda *_: None  # a client that leaves
+        seen.url = f"http://127.0.0.1:{server.server_port}"
         yield seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

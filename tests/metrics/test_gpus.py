@@ -1,14 +1,14 @@
 """The dashboard's panels of GPUs, asked of a real Prometheus, over series in the form of NVIDIA's dcgm-exporter."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from scripts.dashboard.panels import Panel, panels
 from scripts.dashboard.server import Prometheus, running
 from tests import patience
+from tests.fakes import loopback
 
 pytestmark = pytest.mark.takes(15)
 VALUES = {"namespace": ".*", "run": "first|second", "__rate_interval": "10s"}
@@ -71,26 +71,21 @@ def job(path: str, address: str, honor: bool = False, **labels: str) -> dict[str
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """One exporter is scraped with honor_labels, the others without, as the Prometheus operator does by default."""
-    answers = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    threading.Thread(target=answers.serve_forever, daemon=True).start()
-    address = f"127.0.0.1:{answers.server_port}"
-    exporter = {"namespace": "gpu-operator", "pod": "dcgm-exporter-abcde"}
-    jobs = [
-        job("/first", address, namespace="vision", pod="first-0"),
-        job("/second", address, namespace="vision", pod="second-node-0-0-x7x2k"),
-        job("/other", address, namespace="vision", pod="other-0"),
-        job("/dcgm-first", address, **exporter),
-        job("/dcgm-second", address, honor=True, **exporter),
-        job("/dcgm-other", address, **exporter),
-        job("/dcgm-namesake", address, **exporter),
-    ]
-    try:
+    with loopback.serving(Answer) as answers:
+        address = f"127.0.0.1:{answers.server_port}"
+        exporter = {"namespace": "gpu-operator", "pod": "dcgm-exporter-abcde"}
+        jobs = [
+            job("/first", address, namespace="vision", pod="first-0"),
+            job("/second", address, namespace="vision", pod="second-node-0-0-x7x2k"),
+            job("/other", address, namespace="vision", pod="other-0"),
+            job("/dcgm-first", address, **exporter),
+            job("/dcgm-second", address, honor=True, **exporter),
+            job("/dcgm-other", address, **exporter),
+            job("/dcgm-namesake", address, **exporter),
+        ]
         with running(tmp_path_factory.mktemp("gpus"), jobs) as found:
             patience.wait("all are scraped", lambda: len(found.query("up == 1")) == len(jobs), patience.still)
             yield found
-    finally:
-        answers.shutdown()
-        answers.server_close()
 
 
 @pytest.mark.parametrize("panel", GPUS, ids=lambda panel: panel.title)

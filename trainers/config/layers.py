@@ -67,9 +67,14 @@ def parse_override(text: str) -> Tree:
         tree: Any = yaml.load(value, Loader) if value else ""
     except yaml.YAMLError:
         tree = value
+    return nested(key, tree)
+
+
+def nested(key: str, value: Any) -> Tree:
+    """Settings that hold one value, at a key such as `model.name`."""
     for part in reversed(key.split(".")):
-        tree = {part: tree}
-    return dict(tree)
+        value = {part: value}
+    return dict(value)
 
 
 def overlay(base: Any, over: Any) -> Any:

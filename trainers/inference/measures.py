@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainers.inference.forward import Outcome
+from trainers.run.result import Counts
 
 BINS = 15
 
@@ -22,26 +23,12 @@ class Bin:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Counts):
     """Numbers over all pictures; `confusion` (classes, classes) counts [truth, guess]. Accuracies are in percent."""
 
-    samples: int
-    correct1: int
-    correct5: int
-    loss: float
     ece: float
     bins: list[Bin]
     confusion: NDArray[np.int64]
-
-    @property
-    def top1(self) -> float:
-        """Share of pictures whose first guess is right."""
-        return 100 * self.correct1 / self.samples
-
-    @property
-    def top5(self) -> float:
-        """Share of pictures with the right class among the first five guesses."""
-        return 100 * self.correct5 / self.samples
 
     def recall(self, index: int) -> float | None:
         """Of the pictures of a class, the share that was found, in percent; None without any."""

@@ -12,14 +12,13 @@ from trainers.files import write_atomically
 
 
 @dataclass(frozen=True)
-class Result:
-    """The result of a validation; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
+class Counts:
+    """How many samples there were and how many were right, by the first guess and by five, and their mean loss."""
 
     samples: int
     correct1: int
     correct5: int
     loss: float
-    confusion: Tensor | None = None
 
     @property
     def top1(self) -> float:
@@ -30,6 +29,13 @@ class Result:
     def top5(self) -> float:
         """Share of samples with the right class among the first five guesses."""
         return 100 * self.correct5 / self.samples
+
+
+@dataclass(frozen=True)
+class Result(Counts):
+    """The result of a validation; accuracies in percent. `confusion` is (classes, classes) int64, [truth, guess]."""
+
+    confusion: Tensor | None = None
 
 
 def write_confusion(

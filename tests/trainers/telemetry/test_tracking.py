@@ -4,10 +4,9 @@ import base64
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests import patience
-from tests.fakes import mlflow_server
+from tests.fakes import loopback, mlflow_server
 from trainers import config
 from trainers.telemetry import mlflow, outbox, tensorboard
 from trainers.telemetry.metrics import read_events
@@ -222,15 +221,8 @@ def refusing(status: int) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *args: object) -> None:
             pass
 
-    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.server_address[1]}", seen
-    finally:
-        listener.shutdown()
-        listener.server_close()
-        thread.join()
+    with loopback.serving(Handler) as listener:
+        yield f"http://127.0.0.1:{listener.server_port}", seen
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])
