@@ -13,9 +13,10 @@ beside() {
   BESIDE[$name]=$!
 }
 
-# await NAME: ends with its exit code
+# await NAME: ends with its exit code; 0 if it was awaited before
 await() {
   local rc=0
+  [ -n "${BESIDE[$1]:-}" ] || return 0
   wait "${BESIDE[$1]}" || rc=$?
   unset "BESIDE[$1]"
   cat "$BESIDE_LOGS/$1"
