@@ -10,6 +10,8 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.fakes import loopback
+
 _SCRIPT = Path(__file__).parents[2] / "scripts/demo/serve_archive.py"
 _spec = importlib.util.spec_from_file_location("serve_archive", _SCRIPT)
 serve_archive = importlib.util.module_from_spec(_spec)
@@ -87,11 +89,5 @@ def running(folder: Path, handler: type = FaultyHandler, **attributes: object) -
     server = serve_archive.make_server(folder, "127.0.0.1", 0, kind)
     server.handle_error = lambda *args: None
     control.server = server
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with loopback.running(server):
         yield control
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

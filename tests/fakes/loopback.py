@@ -2,14 +2,13 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServer]:
-    """Answer requests by this handler; `server_port` of what is yielded is the port."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+def running(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
+    """Let a server answer while the block runs; then close it."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
@@ -18,3 +17,8 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[ThreadingHTTPServ
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def serving(handler: type[BaseHTTPRequestHandler]) -> AbstractContextManager[ThreadingHTTPServer]:
+    """Answer requests by this handler; `server_port` of what is yielded is the port."""
+    return running(ThreadingHTTPServer(("127.0.0.1", 0), handler))
