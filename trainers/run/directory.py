@@ -139,15 +139,20 @@ class RunDirectory:
             retry = is_retry(self.config)
             self._reports = retried(lambda: self.lease.take(self.checkpoints), self.lease.root)
             with self.fenced():
-                self._move_aside(always=self.config.resume == "never" and not retry)
-                self.lease.enter()
-                checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
-                for name in ("failed.json", "summary.json"):
-                    retried(lambda name=name: self._drop(name), self.path / name)  # type: ignore[misc]
+                # As a whole: each of its steps can be repeated, and finds what the one before has done
+                retried(lambda: self._settle(always=self.config.resume == "never" and not retry), self.path)
                 text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
                 write_atomically(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
             raise starts.unwritable(self.path, error) from error
+
+    def _settle(self, always: bool) -> None:
+        """Make the directory this job's, which has taken its lease; raises OSError."""
+        self._move_aside(always)
+        self.lease.enter()
+        checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
+        for name in ("failed.json", "summary.json"):
+            self._drop(name)
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
         """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
@@ -234,9 +239,9 @@ class RunDirectory:
             entry.rename(moving / entry.name)
         older = sorted((path for path in entries(previous) if path.name.isdigit()), key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
+        starts.forget(self.config)  # as long as a crash leaves the rest to the next start
         moving.rename(previous / f"{number:03d}")
         sync_folder(self.path)
-        starts.forget(self.config)
         for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)
 

@@ -1,6 +1,8 @@
 """The run directory's lease, restarts and failures, without any training."""
 
+import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -377,6 +379,44 @@ def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
     assert entered.find_checkpoint()[0] is None
     assert [path.name for path in (tmp_path / "previous").iterdir()] == ["001"]
     assert {"checkpoints", "config.yaml"} <= {path.name for path in (tmp_path / "previous" / "001").iterdir()}
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOTCONN, "lost"), KeyboardInterrupt()], ids=["fails", "dies"])
+def test_any_rename_may_fail_while_a_directory_is_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
+) -> None:
+    """Before the storage has carried it out, or after; a storage that fails is asked again, a dead job is restarted."""
+    rename, died = Path.rename, isinstance(error, KeyboardInterrupt)
+    for number in itertools.count(1):
+        root, calls = tmp_path / str(number), itertools.count(1)
+        monkeypatch.setenv("TRAINYARD_JOB", "a")
+        enter(root)
+        checkpoint.save(root / "checkpoints", 2, {"model": {}}, {})
+        monkeypatch.setenv("TRAINYARD_JOB", "b")
+        starts.count(settings(root, resume="never"))
+        failed: list[str] = []
+
+        def failing_once(path: Path, target: Path, at: int = number, calls: Any = calls, failed: Any = failed) -> Path:
+            fails = next(calls) == at
+            renamed = rename(path, target) if done or not fails else target
+            if fails:
+                failed.append(path.name)
+                raise error
+            return renamed
+
+        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            patch.setattr(Path, "rename", failing_once)
+            entered = enter(root, resume="never")
+        if died:
+            entered = enter(root, resume="never")
+        assert entered.find_checkpoint()[0] is None
+        assert not checkpoint.steps(root / "checkpoints")
+        assert checkpoint.steps(root / "previous" / "001" / "checkpoints"), failed
+        assert [path.name for path in (root / "previous").iterdir()] == ["001"], failed
+        if not failed:
+            break
+    assert number > 5
 
 
 def test_who_has_lost_the_directory_moves_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
