@@ -21,7 +21,7 @@ import pytest
 
 from tests import patience
 from tests.prepare.make_archives import DATA, HASTE, SYNSETS, config, contents, imagenet, picture, write_zip
-from trainers.exits import ExitError, UserError
+from trainers.exits import ExitError, InputError, UserError
 from trainers.prepare import build as building
 from trainers.prepare import lock, writer
 from trainers.prepare.build import Options, build
@@ -347,10 +347,12 @@ guarded(lambda: main(["build", "--set", "source.kind=path", "--set", "source.pat
     assert "is full" in done.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_named(archive, tmp_path):
+@pytest.mark.parametrize("out", ["file", "file/little"])
+def test_a_folder_that_cannot_be_made_is_named_at_once(archive, tmp_path, capsys, out):
     (tmp_path / "file").write_text("")
-    with pytest.raises((UserError, ExitError), match="file/little"):
-        build(config(archive, tmp_path / "file" / "little"))
+    with pytest.raises(InputError, match=f"{out}/.prepare cannot be made: a file is in its way"):
+        build(config(archive, tmp_path / out))
+    assert "retried" not in capsys.readouterr().err
 
 
 def test_an_archive_replaced_under_a_damaged_folder_is_refused(tmp_path):

@@ -102,9 +102,17 @@ def _build(config: Config, options: Options) -> Manifest | None:
     if not options.rebuild and (manifest := _complete(config, look_only=True)):
         return manifest
     for folder in (work, *(config.out / split for split in SPLITS)):
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder)
     with _locked(work, options), beating(config.out):
         return (None if options.rebuild else _complete(config)) or _prepare(config, options)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder; raises InputError where a file is in its way, and OSError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{folder} cannot be made: a file is in its way; remove it, or give another folder") from None
 
 
 def _count_finished(root: Path, default: int) -> int:
