@@ -33,7 +33,7 @@ def test_two_sent_folders_become_a_fetched_model(folder: Path, image: dict[str, 
     unpack("train", range(1000), folder / "pictures")
     pretrain(folder)
     (text,) = documents.texts("first-model.md", HERE)
-    done = patience.run(["bash", "-euxc", text], cwd=folder)
+    done = patience.run(["bash", "-euxc", text], beside=cluster.stirring, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     run = folder / "build" / "first"
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
