@@ -78,8 +78,17 @@ def stirring() -> object:
             found = kube.items(kind, None, accept=kube.METADATA)
             objects += [one["metadata"]["uid"] + one["metadata"]["resourceVersion"] for one in found]
     node = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run/node.pid"
-    logs = Path("/proc", node.read_text().strip(), "root/var/log/pods").rglob("*.log") if OWN else ()
-    return objects, sum(log.stat().st_size for log in logs)
+    return objects, bytes_of(Path("/proc", node.read_text().strip(), "root/var/log/pods")) if OWN else 0
+
+
+def bytes_of(folder: Path) -> int:
+    """Return the size of all files in a folder, from which others remove some meanwhile."""
+    total = 0
+    for within, _, names in os.walk(folder):  # which passes over folders that are gone
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(within, name).lstat().st_size
+    return total
 
 
 def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
