@@ -239,7 +239,7 @@ class RunDirectory:
             entry.rename(moving / entry.name)
         older = sorted((path for path in entries(previous) if path.name.isdigit()), key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
-        starts.forget(self.config)  # as long as a crash leaves the rest to the next start
+        starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
         moving.rename(previous / f"{number:03d}")
         sync_folder(self.path)
         for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:

@@ -1,6 +1,5 @@
 """The run directory's lease, restarts and failures, without any training."""
 
-import contextlib
 import errno
 import itertools
 import json
@@ -381,35 +380,42 @@ def test_a_move_that_was_cut_short_is_finished(tmp_path: Path, monkeypatch: pyte
     assert {"checkpoints", "config.yaml"} <= {path.name for path in (tmp_path / "previous" / "001").iterdir()}
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException, done: bool) -> list[str]:
+    """Make the rename of this number fail, `done` or not; returns a list that gets the name of what it was."""
+    rename, calls = Path.rename, itertools.count(1)
+    failed: list[str] = []
+
+    def failing(path: Path, target: Path) -> Path:
+        fails = next(calls) == at
+        renamed = rename(path, target) if done or not fails else target
+        if fails:
+            failed.append(path.name)
+            raise error
+        return renamed
+
+    monkeypatch.setattr(Path, "rename", failing)
+    return failed
+
+
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("error", [OSError(errno.ENOTCONN, "lost"), KeyboardInterrupt()], ids=["fails", "dies"])
 def test_any_rename_may_fail_while_a_directory_is_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
 ) -> None:
     """Before the storage has carried it out, or after; a storage that fails is asked again, a dead job is restarted."""
-    rename, died = Path.rename, isinstance(error, KeyboardInterrupt)
     for number in itertools.count(1):
-        root, calls = tmp_path / str(number), itertools.count(1)
+        root = tmp_path / str(number)
         monkeypatch.setenv("TRAINYARD_JOB", "a")
         enter(root)
         checkpoint.save(root / "checkpoints", 2, {"model": {}}, {})
         monkeypatch.setenv("TRAINYARD_JOB", "b")
         starts.count(settings(root, resume="never"))
-        failed: list[str] = []
-
-        def failing_once(path: Path, target: Path, at: int = number, calls: Any = calls, failed: Any = failed) -> Path:
-            fails = next(calls) == at
-            renamed = rename(path, target) if done or not fails else target
-            if fails:
-                failed.append(path.name)
-                raise error
-            return renamed
-
-        with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-            patch.setattr(Path, "rename", failing_once)
-            entered = enter(root, resume="never")
-        if died:
-            entered = enter(root, resume="never")
+        with monkeypatch.context() as patch:
+            failed = fail_once(patch, number, error, done)
+            try:
+                entered = enter(root, resume="never")
+            except KeyboardInterrupt:
+                entered = enter(root, resume="never")
         assert entered.find_checkpoint()[0] is None
         assert not checkpoint.steps(root / "checkpoints")
         assert checkpoint.steps(root / "previous" / "001" / "checkpoints"), failed
