@@ -82,8 +82,8 @@ def test_a_complete_folder_never_looks_incomplete_to_trainers(archive, tmp_path,
         return real(*arguments)
 
     monkeypatch.setattr(building, "read_catalogue", meanwhile)
-    publish = building._publish
-    monkeypatch.setattr(building, "_publish", lambda *how: seen.append(manifests.exists(out)) or publish(*how))
+    publish = building.publish
+    monkeypatch.setattr(building, "publish", lambda *how: seen.append(manifests.exists(out)) or publish(*how))
     build(settings, Options(2, 3, progress_seconds=0.05))
     assert seen[-1]
 

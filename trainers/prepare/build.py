@@ -6,11 +6,9 @@ and gives the same bytes. A complete folder is only checked.
 
 import errno
 import itertools
-import json
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,30 +20,28 @@ from trainers.files import (
     LONGEST_PAUSE,
     StorageError,
     patience,
-    sha256,
     sync_folder,
-    write_atomically,
 )
-from trainers.prepare import pictures, rewriting
+from trainers.prepare import existing, rewriting
 from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.digest import check_sha256
-from trainers.prepare.archives.tar import remove_leftovers
-from trainers.prepare.catalogue import Catalogue, read_catalogue
+from trainers.prepare.catalogue import read_catalogue
 from trainers.prepare.class_names import Naming
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
 from trainers.prepare.looking import look_once
 from trainers.prepare.plan import Plan, ShardPlan, make_plan, meaning
 from trainers.prepare.progress import Progress, say
+from trainers.prepare.publish import publish
 from trainers.prepare.settings import Config
-from trainers.prepare.sources.base import Source, Traffic
+from trainers.prepare.sources.base import Traffic
 from trainers.prepare.sources.retry import Patience
 from trainers.prepare.timing import Spent
 from trainers.prepare.workers import Crew
 from trainers.prepare.writer import Finished, Job, finished
 from trainers.shards import manifest as manifests
 from trainers.shards.heartbeat import beating
-from trainers.shards.manifest import SPLITS, WORK, Manifest, SplitEntry
+from trainers.shards.manifest import SPLITS, WORK, Manifest
 
 
 @dataclass(frozen=True)
@@ -97,14 +93,14 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
 
 def _build(config: Config, options: Options) -> Manifest | None:
     """Prepare the folder, once; raises OSError where storage fails."""
-    config = _as_before(config)
+    config = existing.as_before(config)
     work = config.out / WORK
-    if not options.rebuild and (manifest := _complete(config, look_only=True)):
+    if not options.rebuild and (manifest := existing.complete(config, look_only=True)):
         return manifest
     for folder in (work, *(config.out / split for split in SPLITS)):
         _make(folder)
     with _locked(work, options), beating(config.out):
-        return (None if options.rebuild else _complete(config)) or _prepare(config, options)
+        return (None if options.rebuild else existing.complete(config)) or _prepare(config, options)
 
 
 def _make(folder: Path) -> None:
@@ -126,16 +122,6 @@ def _count_finished(root: Path, default: int) -> int:
 def _is_users(error: OSError) -> bool:
     """Whether an error of a write is the user's to mend."""
     return error.errno in FULL or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
-def _as_before(config: Config) -> Config:
-    """Keep what a prepared folder decided about seekable pictures: their pixels are the same with and without."""
-    if not manifests.exists(config.out):
-        return config
-    before = "seekable" in manifests.load(config.out).settings
-    if before != config.seekable:
-        say(f"{config.out} was prepared with seekable: {str(before).lower()}, and stays so")
-    return config.model_copy(update={"seekable": before})
 
 
 def _storage_error(root: Path, error: OSError) -> Exception:
@@ -163,43 +149,6 @@ def _locked(work: Path, options: Options) -> Iterator[None]:
         yield
 
 
-def _complete(config: Config, *, look_only: bool = False) -> Manifest | None:
-    """Return the manifest of a complete folder; raises UserError for one of another source or other settings."""
-    if not manifests.exists(config.out):
-        return None
-    manifest = manifests.load(config.out)
-    wanted = meaning(config)
-    found = dict(manifest.settings)
-    if (digest := config.source.sha256) and digest != (known := manifest.source.get("sha256")):
-        raise UserError(
-            f"source.sha256 = '{digest}', and {config.out} was prepared "
-            f"{f'from an archive with {known}' if known else 'without comparing it'}: {_OTHER_FOLDER}"
-        )
-    beside = {"bytes", "directory_sha256", "sha256"}
-    for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
-        wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
-    # A complete folder stays valid with another image's encoder or rewriter; only a repair would mix the two
-    keys = [key for key in {**wanted, **found} if key not in ("encoder", "seekable")]
-    if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
-        changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
-        raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")
-    if manifest.left_out and config.undecodable == "fail":
-        raise UserError(
-            f"{config.out} was prepared without {len(manifest.left_out)} pictures that cannot be decoded, first "
-            f"{manifest.left_out[0]}, and undecodable is 'fail': set 'leave_out', or {_OTHER_FOLDER}"
-        )
-    if problems := manifests.wrong_files(config.out, manifest):
-        if not look_only:
-            say(f"{problems[0]} ({len(problems)} wrong in all): preparing again what is missing")
-        return None
-    counts = " and ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
-    say(f"{config.out} is complete ({counts} samples, sizes checked); nothing to do, nothing downloaded")
-    return manifest
-
-
-_OTHER_FOLDER = "give the dataset another name, or delete that folder"
-
-
 def _prepare(config: Config, options: Options) -> Manifest | None:
     """Do the work, with the folder locked."""
     started = time.monotonic()
@@ -218,7 +167,7 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         plan = make_plan(catalogue, meaning(config))
         # The plan has its own copies: for ImageNet this frees 50 MB while shards are made
         catalogue = replace(catalogue, splits={})
-        _refuse_other_archive(config.out, plan)
+        existing.refuse_other_archive(config.out, plan)
         job = Job(
             config.out, archive, plan.key, config.decode, config.reencode,
             seekable="seekable" in meaning(config), leave_out=config.undecodable == "leave_out",
@@ -232,7 +181,7 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         if found is None:
             say(f"part {options.part} of {options.parts} is done; the others still have shards to make")
             return None
-        manifest = _publish(config, catalogue, plan, source, found)
+        manifest = publish(config, catalogue, plan, source, found)
     finally:
         source.close()
     _summarise(config, manifest, meters, (started, directory_done, shards_done, time.monotonic()))
@@ -271,23 +220,6 @@ def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[
         say(f"{done:,} pictures were made seekable; kept as they are: {kept or 'none'}")
     if manifest.left_out:
         say(f"{len(manifest.left_out)} pictures that cannot be decoded were left out; {manifests.FILE} names them")
-
-
-def _refuse_other_archive(root: Path, plan: Plan) -> None:
-    """Raise UserError before a repair from another archive, or by another encoder, than the folder was made with."""
-    if not manifests.exists(root) or (manifest := manifests.load(root)).plan == plan.key:
-        return
-    if (before := manifest.settings.get("encoder")) and before != pictures.encoder():
-        raise UserError(
-            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: repair it "
-            f"with the image that prepared it, or {_OTHER_FOLDER}"
-        )
-    if (before := manifest.settings.get("seekable")) and before != rewriting.rewriter():
-        raise UserError(
-            f"{root} was made seekable by rewriter {before}, and here is {rewriting.rewriter() or 'none'}, which gives "
-            f"other bytes: repair it with the image that prepared it, or {_OTHER_FOLDER}"
-        )
-    raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
 
 
 def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: Meters) -> None:
@@ -365,48 +297,3 @@ def _gather(job: Job, plan: Plan, options: Options) -> list[Finished] | None:
             )
         say(f"waiting for the other parts: {best} of {len(plan.shards)} shards are finished")
         time.sleep(options.progress_seconds)
-
-
-def _publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, found: list[Finished]) -> Manifest:
-    """Write the classes, remove files that do not belong to the plan, and write the manifest."""
-    root = config.out
-    classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]
-    text = (json.dumps(classes, indent=1) + "\n").encode()
-    write_atomically(root / manifests.CLASSES_FILE, text)
-    known = {name for record in found for name in (record.entry.file, record.entry.index)}
-    for split in SPLITS:
-        for path in (root / split).iterdir():
-            if f"{split}/{path.name}" not in known:
-                path.unlink(missing_ok=True)
-    wanted = meaning(config)
-    splits = {}
-    for split in SPLITS:
-        shards = tuple(record.entry for record, shard in zip(found, plan.shards, strict=True) if shard.split == split)
-        splits[split] = SplitEntry(sum(s.samples for s in shards), sum(s.bytes for s in shards), shards)
-    manifest = Manifest(
-        name=root.name,
-        classes=len(classes),
-        settings={key: value for key, value in wanted.items() if key != "source"},
-        source={
-            **wanted["source"],
-            "bytes": source.size,
-            "directory_sha256": catalogue.fingerprint,
-            **({"sha256": config.source.sha256} if config.source.sha256 else {}),
-        },
-        plan=plan.key,
-        splits=splits,
-        classes_sha256=sha256(root / manifests.CLASSES_FILE),
-        left_out=tuple(sorted(name for record in found for name in record.left_out)),
-        seekable=_outcomes(found) if "seekable" in wanted else None,
-    )
-    write_atomically(root / manifests.FILE, manifest.to_json().encode())
-    remove_leftovers(root / WORK)
-    return manifest
-
-
-def _outcomes(found: list[Finished]) -> dict[str, int]:
-    """How many pictures were made seekable, and how many were not for which reason."""
-    total: Counter[str] = Counter()
-    for record in found:
-        total.update(record.seekable)
-    return dict(total)
