@@ -40,21 +40,23 @@ def suspended(
 def queued(thing: dict, workload: dict, workloads: Sequence[dict], now: datetime) -> Finding:
     """Explain a job by its Workload: what it waits for, and to whom it has given way."""
     held = conditions(workload)
-    if "Admitted" in held:
+    out = held.get("Evicted", {})  # while its pods are stopped it is still admitted
+    if "Admitted" in held and not out:
         return admitted(thing, since(held["Admitted"]["lastTransitionTime"], now))
     waits = {c["type"]: c.get("message", "") for c in workload.get("status", {}).get("conditions") or []}
     checks = [c for c in workload.get("status", {}).get("admissionChecks") or [] if c.get("state") != "Ready"]
-    if "QuotaReserved" in held and checks:
+    if "QuotaReserved" in held and checks and not out:
         text = f"it has its quota and waits for the check {checks[0]['name']}: {checks[0].get('message', '')}"
         return Finding(name(thing), "queued", text.strip(": "), remedy(text, QUEUES))
     text = waits.get("QuotaReserved", "") or f"it waits in Kueue's queue {workload['spec'].get('queueName', '')}"
-    out = held.get("Evicted", {})
     if workload["spec"].get("active") is False:
         text = f"its Workload was made inactive: {out.get('message', 'by hand')}"
         patch = """--type merge -p '{"spec":{"active":true}}'"""
         return Finding(name(thing), "held back", text, f"to let it in again: kubectl patch {name(workload)} {patch}")
     if not out:
         return Finding(name(thing), "queued", text, remedy(text, QUEUES))
+    if "QuotaReserved" in held:
+        text = "its pods are being stopped"
     state = "preempted" if out.get("reason") == "Preempted" else "evicted"
     text = " ".join(filter(None, (out.get("message", "") + preemptor(out.get("message", ""), workloads) + ";", text)))
     return Finding(name(thing), f"{state}, queued again", text, remedy(text, QUEUES))

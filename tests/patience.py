@@ -63,6 +63,31 @@ def processor_seconds(pid: int) -> float:
     return total / TICKS
 
 
+def queued_seconds(pid: int) -> float:
+    """Return for how long the threads of a process and of its descendants have waited for a processor (proc(5)).
+
+    Those that have ended are not counted, so it may become less.
+    """
+    total = 0
+    for one in family(pid):
+        for schedule in Path(f"/proc/{one}/task").glob("*/schedstat"):
+            try:
+                total += int(schedule.read_text().split()[1])
+            except OSError:
+                continue
+    return total / 1e9
+
+
+def effort(pid: int) -> tuple[float, float]:
+    """Return the seconds for which a process and its descendants have had a processor, and have waited for one."""
+    return processor_seconds(pid), queued_seconds(pid)
+
+
+def has_tried(before: tuple[float, float], now: tuple[float, float], idle: float = IDLE) -> bool:
+    """Whether a process that may use less than a hundredth of a processor has worked, or was not let."""
+    return now[0] - before[0] > idle / 100 or abs(now[1] - before[1]) > idle / 4
+
+
 def still() -> object:
     """Report no progress except the process's own."""
     return None
@@ -76,18 +101,18 @@ def communicate(
 ) -> tuple[str, str]:
     """Do what `Popen.communicate` does, until the process ends; kill it and fail when it hangs.
 
-    It hangs when for `idle` seconds it and its descendants use less than a hundredth of a processor, and `beside`,
-    which tells of what it waits for, returns one and the same value.
+    It hangs when for `idle` seconds it and its descendants use less than a hundredth of a processor, though they get
+    one when they want it, and `beside`, which tells of what it waits for, returns one and the same value.
     """
-    used, other, since = 0.0, object(), time.monotonic()
+    tried, other, since = (0.0, 0.0), object(), time.monotonic()
     while True:
         try:
             return process.communicate(stdin, timeout=idle / 6)
         except subprocess.TimeoutExpired as late:
             stdin = None  # it has been taken
-            now, (before, other) = processor_seconds(process.pid), (other, beside())
-            if now - used > idle / 100 or other != before:
-                used, since = now, time.monotonic()
+            now, (before, other) = effort(process.pid), (other, beside())
+            if has_tried(tried, now, idle) or other != before:
+                tried, since = now, time.monotonic()
             if time.monotonic() - since > idle:
                 process.kill()
                 said = "\n".join(filter(None, process.communicate()))

@@ -349,6 +349,16 @@ def test_a_job_of_any_kind_that_gave_way(kind):
     says(text, "preemptee path: /all (job/other); more", "global.scheduling.queuePriority says who comes first")
 
 
+def test_a_job_that_gives_way_and_whose_pods_have_not_ended():
+    """Kueue takes its admission back when they have."""
+    late = {"lastTransitionTime": OLD}
+    held = [condition(kind, f"{kind} of old") | late for kind in ("Admitted", "QuotaReserved")]
+    mine = workload(*held, condition("Evicted", PREEMPTED, reason="Preempted"))
+    text = explain(jobs=[thing("TrainJob", "demo-x", spec={"suspend": True})], workloads=[mine])
+    assert "trainjob/demo-x  preempted, queued again" in text
+    assert "preemptee path: /all; its pods are being stopped" in text
+
+
 def test_what_kueue_does_with_a_job_beside_waiting():
     def said(of: dict, kind: str = "PyTorchJob", labels: dict | None = None, **more: Any) -> str:
         held = thing(kind, "demo-x", {"conditions": [condition("Suspended")]}, labels=labels or {})

@@ -191,12 +191,12 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has done so many steps."""
-    used, since = 0.0, time.monotonic()
+    tried, since = (0.0, 0.0), time.monotonic()
     while not any(event["step"] >= step for event in events(run, "train")):
         assert process.poll() is None, process.communicate()[0]
         if time.monotonic() - since > patience.IDLE:
-            before, used, since = used, patience.processor_seconds(process.pid), time.monotonic()
-            assert used - before > patience.IDLE / 100, "the run makes no progress"
+            before, tried, since = tried, patience.effort(process.pid), time.monotonic()
+            assert patience.has_tried(before, tried), "the run makes no progress"
         time.sleep(0.02)
 
 
