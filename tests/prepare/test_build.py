@@ -27,6 +27,7 @@ from trainers.prepare import lock, writer
 from trainers.prepare.build import Options, build
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
+from trainers.shards.manifest import WORK
 from trainers.shards.reader import open_split
 
 
@@ -251,10 +252,10 @@ def test_of_two_preparations_one_works_and_the_other_waits_in_words(server, prep
 
 def test_waiting_for_another_preparation_is_bounded(archive, tmp_path):
     release, held = threading.Event(), threading.Event()
-    (tmp_path / "little" / writer.WORK).mkdir(parents=True)
+    (tmp_path / "little" / WORK).mkdir(parents=True)
 
     def hold():
-        with building.exclusive(tmp_path / "little" / writer.WORK / "lock", 0, print):
+        with building.exclusive(tmp_path / "little" / WORK / "lock", 0, print):
             held.set()
             release.wait(patience.IDLE)
 
@@ -269,7 +270,7 @@ def test_waiting_for_another_preparation_is_bounded(archive, tmp_path):
 
 def test_the_lock_of_a_dead_machine_is_taken_over(archive, prepared, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
-    work = tmp_path / "little" / writer.WORK
+    work = tmp_path / "little" / WORK
     work.mkdir(parents=True)
     with (work / "lock").open("w+b") as held:  # as a file server keeps it
         fcntl.flock(held, fcntl.LOCK_EX)

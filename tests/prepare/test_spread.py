@@ -13,9 +13,9 @@ from tests.prepare.make_archives import config, contents
 from tests.prepare.test_build import command
 from trainers.exits import ExitError
 from trainers.prepare import build as building
-from trainers.prepare import writer
 from trainers.prepare.build import Options, build
 from trainers.shards import manifest as manifests
+from trainers.shards.manifest import WORK
 
 
 def share(settings, parts, **how):
@@ -90,10 +90,10 @@ def test_a_complete_folder_never_looks_incomplete_to_trainers(archive, tmp_path,
 
 def test_one_that_works_alone_and_parts_keep_out_of_each_others_way(archive, prepared, tmp_path, capsys):
     out, release, held = tmp_path / "little", threading.Event(), threading.Event()
-    (out / writer.WORK).mkdir(parents=True)
+    (out / WORK).mkdir(parents=True)
 
     def hold():
-        with building.exclusive(out / writer.WORK / "lock", 0, print):
+        with building.exclusive(out / WORK / "lock", 0, print):
             held.set()
             release.wait(patience.IDLE)
 

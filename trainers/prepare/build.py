@@ -27,6 +27,7 @@ from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.digest import check_sha256
 from trainers.prepare.catalogue import read_catalogue
 from trainers.prepare.class_names import Naming
+from trainers.prepare.job import Finished, Job, finished
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.lock import exclusive
 from trainers.prepare.looking import look_once
@@ -38,7 +39,6 @@ from trainers.prepare.sources.base import Traffic
 from trainers.prepare.sources.retry import Patience
 from trainers.prepare.timing import Spent
 from trainers.prepare.workers import Crew
-from trainers.prepare.writer import Finished, Job, finished
 from trainers.shards import manifest as manifests
 from trainers.shards.heartbeat import beating
 from trainers.shards.manifest import SPLITS, WORK, Manifest

@@ -6,10 +6,10 @@ from collections import Counter
 from trainers.files import sha256, write_atomically
 from trainers.prepare.archives.tar import remove_leftovers
 from trainers.prepare.catalogue import Catalogue
+from trainers.prepare.job import Finished
 from trainers.prepare.plan import Plan, meaning
 from trainers.prepare.settings import Config
 from trainers.prepare.sources.base import Source
-from trainers.prepare.writer import Finished
 from trainers.shards import manifest as manifests
 from trainers.shards.manifest import SPLITS, WORK, Manifest, SplitEntry
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
+from trainers.prepare.job import Job
 from trainers.prepare.pictures import NAMED
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.progress import Progress
+from trainers.prepare.ranges import LARGEST_REQUEST, Request
 from trainers.prepare.timing import Spent
-from trainers.prepare.writer import LARGEST_REQUEST, Job, OpenShard, Request
+from trainers.prepare.writer import OpenShard
 
 
 class _StoppedError(Exception):

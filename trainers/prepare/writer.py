@@ -16,101 +16,32 @@ import secrets
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainers.exits import FULL, UserError
-from trainers.files import MISSING, forget_cached, retried, sha256, sync_folder, write_atomically
+from trainers.files import forget_cached, retried, sha256, sync_folder, write_atomically
 from trainers.prepare import pictures, rewriting
-from trainers.prepare.archives.members import Container, DamagedMemberError, Member, extract, name_of
+from trainers.prepare.archives.members import DamagedMemberError, Member, extract, name_of
+from trainers.prepare.job import Job
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.progress import say
-from trainers.prepare.settings import Reencode
+from trainers.prepare.ranges import Request, requests
 from trainers.prepare.timing import Spent
 from trainers.shards.index import INDEX_DTYPE
-from trainers.shards.manifest import WORK, ShardEntry
+from trainers.shards.manifest import ShardEntry
 from trainers.shards.tar_member import BLOCK, OVERHEAD, TAR_END, frame
 
-# One request fetches neighbours up to LARGEST_REQUEST, and reads through gaps up to LARGEST_GAP rather than ask again
-LARGEST_REQUEST = 2 << 20
-LARGEST_GAP = 64 << 10
 # A damaged picture is fetched again before it is blamed on the archive
 TRIES = 3
 _MEMBER_FIELDS = Member._fields[1:]
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every shard of a preparation shares."""
-
-    root: Path
-    container: Container
-    plan_key: str
-    decode: Literal["sampled", "all", "none"] = "sampled"
-    reencode: Reencode | None = None
-    seekable: bool = False
-    # Pictures that cannot be decoded: leave them out, or fail
-    leave_out: bool = False
-
-    @property
-    def resized(self) -> bool:
-        """Whether pictures get other sizes than the plan knows."""
-        return self.seekable or self.reencode is not None
-
-    @property
-    def work(self) -> Path:
-        """The folder of temporary files and records."""
-        return self.root / WORK
-
-    def record_path(self, plan: ShardPlan) -> Path:
-        """Where the record of a finished shard lies."""
-        return self.work / f"{plan.split}-{plan.number:05d}.json"
-
-
-class Request(NamedTuple):
-    """Bytes to fetch at once, and the positions in the shard of the samples that lie there."""
-
-    start: int
-    stop: int
-    samples: list[int]
-    # One of its samples is larger than requests otherwise are; such requests are made one at a time
-    large: bool
-
-
-class Finished(NamedTuple):
-    """What the record of a finished shard says."""
-
-    entry: ShardEntry
-    left_out: tuple[str, ...]
-    # How many pictures were rewritten, and how many kept their bytes for which reason
-    seekable: dict[str, int]
-
-
-def finished(job: Job, plan: ShardPlan) -> Finished | None:
-    """Return a shard's record if it was finished under the same plan and its files still have their sizes.
-
-    Raises OSError and StorageError.
-    """
-    path = job.record_path(plan)
-    try:
-        record = json.loads(retried(path.read_text, path))
-        entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
-        seekable = dict(record.get("seekable", {}))
-        sizes = [retried((job.root / name).stat, job.root / name).st_size for name in (entry.file, entry.index)]
-        good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
-    except (*MISSING, ValueError, KeyError, TypeError):
-        return None
-    as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
-    whole = entry.samples + len(left_out) == len(plan.members)
-    return Finished(entry, left_out, seekable) if good and as_planned and whole else None
 
 
 class OpenShard:
@@ -336,21 +267,6 @@ class OpenShard:
                     ) from None
             raw = self.job.container.source.read_range(member.offset, span)
         raise AssertionError("unreachable")
-
-
-def requests(members: NDArray[Any]) -> Iterator[Request]:
-    """Gather samples that lie close together in the archive."""
-    order = np.argsort(members["offset"], kind="stable")
-    starts = members["offset"][order].tolist()
-    stops = (members["offset"] + members["span"])[order].tolist()
-    sizes = members["size"][order]
-    first = 0
-    for i in range(1, len(starts) + 1):
-        if i < len(starts) and starts[i] - stops[i - 1] <= LARGEST_GAP and stops[i] - starts[first] <= LARGEST_REQUEST:
-            continue
-        large = max(stops[i - 1] - starts[first], int(sizes[first:i].max())) > LARGEST_REQUEST
-        yield Request(starts[first], stops[i - 1], order[first:i].tolist(), large)
-        first = i
 
 
 def _reopened(path: Path, descriptor: int, action: Callable[[int], Result]) -> Result:
