@@ -40,26 +40,43 @@ def suspended(
 def queued(thing: dict, workload: dict, workloads: Sequence[dict], now: datetime) -> Finding:
     """Explain a job by its Workload: what it waits for, and to whom it has given way."""
     held = conditions(workload)
-    out = held.get("Evicted", {})  # while its pods are stopped it is still admitted
-    if "Admitted" in held and not out:
+    if "Evicted" in held:  # first: it is still admitted while its pods are being stopped
+        return evicted(thing, workload, workloads)
+    if "Admitted" in held:
         return admitted(thing, since(held["Admitted"]["lastTransitionTime"], now))
-    waits = {c["type"]: c.get("message", "") for c in workload.get("status", {}).get("conditions") or []}
     checks = [c for c in workload.get("status", {}).get("admissionChecks") or [] if c.get("state") != "Ready"]
-    if "QuotaReserved" in held and checks and not out:
+    if "QuotaReserved" in held and checks:
         text = f"it has its quota and waits for the check {checks[0]['name']}: {checks[0].get('message', '')}"
         return Finding(name(thing), "queued", text.strip(": "), remedy(text, QUEUES))
-    text = waits.get("QuotaReserved", "") or f"it waits in Kueue's queue {workload['spec'].get('queueName', '')}"
     if workload["spec"].get("active") is False:
-        text = f"its Workload was made inactive: {out.get('message', 'by hand')}"
-        patch = """--type merge -p '{"spec":{"active":true}}'"""
-        return Finding(name(thing), "held back", text, f"to let it in again: kubectl patch {name(workload)} {patch}")
-    if not out:
-        return Finding(name(thing), "queued", text, remedy(text, QUEUES))
-    if "QuotaReserved" in held:
-        text = "its pods are being stopped"
+        return held_back(thing, workload, "by hand")
+    text = waiting(workload)
+    return Finding(name(thing), "queued", text, remedy(text, QUEUES))
+
+
+def evicted(thing: dict, workload: dict, workloads: Sequence[dict]) -> Finding:
+    """Explain a job that had to give its quota back."""
+    held = conditions(workload)
+    out = held["Evicted"]
+    if workload["spec"].get("active") is False:
+        return held_back(thing, workload, out.get("message", "by hand"))
     state = "preempted" if out.get("reason") == "Preempted" else "evicted"
-    text = " ".join(filter(None, (out.get("message", "") + preemptor(out.get("message", ""), workloads) + ";", text)))
+    then = "its pods are being stopped" if "QuotaReserved" in held else waiting(workload)
+    text = " ".join(filter(None, (out.get("message", "") + preemptor(out.get("message", ""), workloads) + ";", then)))
     return Finding(name(thing), f"{state}, queued again", text, remedy(text, QUEUES))
+
+
+def held_back(thing: dict, workload: dict, cause: str) -> Finding:
+    """Explain a job whose Workload is inactive."""
+    patch = """--type merge -p '{"spec":{"active":true}}'"""
+    text = f"its Workload was made inactive: {cause}"
+    return Finding(name(thing), "held back", text, f"to let it in again: kubectl patch {name(workload)} {patch}")
+
+
+def waiting(workload: dict) -> str:
+    """Return why Kueue has no quota for a job."""
+    said = {c["type"]: c.get("message", "") for c in workload.get("status", {}).get("conditions") or []}
+    return said.get("QuotaReserved", "") or f"it waits in Kueue's queue {workload['spec'].get('queueName', '')}"
 
 
 def preemptor(message: str, workloads: Sequence[dict]) -> str:

@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainers.exits import FULL, Exit, ExitError, InputError, UserError
-from trainers.files import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    StorageError,
-    patience,
-    sync_folder,
-)
+from trainers.files import FIRST_PAUSE, LONGEST_PAUSE, StorageError, patience, sync_folder
 from trainers.prepare import existing, rewriting
 from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.digest import check_sha256
@@ -84,8 +78,9 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
             before, done = done, _count_finished(config.out, done)
             if done > before:
                 pause, deadline = FIRST_PAUSE, time.monotonic() + patience()
-            if _is_users(error) or time.monotonic() > deadline:
-                raise _storage_error(config.out, error) from None
+            failure = _storage_error(config.out, error)
+            if isinstance(failure, InputError) or time.monotonic() > deadline:
+                raise failure from None
             say(f"{error}; retried in {pause:.1f} s, finished shards are kept")
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -119,13 +114,8 @@ def _count_finished(root: Path, default: int) -> int:
         return default
 
 
-def _is_users(error: OSError) -> bool:
-    """Whether an error of a write is the user's to mend."""
-    return error.errno in FULL or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
 def _storage_error(root: Path, error: OSError) -> Exception:
-    """Explain a failed write: a full disk is the user's to mend (InputError), anything else may pass."""
+    """Explain a failed write: a full or forbidden disk is the user's to mend (InputError), anything else may pass."""
     if error.errno in FULL:
         return InputError(
             f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "

@@ -1,11 +1,11 @@
 """What every shard of a preparation shares, and the records of finished ones."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from trainers.files import MISSING, retried
+from trainers.files import MISSING, retried, write_atomically
 from trainers.prepare.archives.members import Container
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.settings import Reencode
@@ -66,3 +66,11 @@ def finished(job: Job, plan: ShardPlan) -> Finished | None:
     as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
     whole = entry.samples + len(left_out) == len(plan.members)
     return Finished(entry, left_out, seekable) if good and as_planned and whole else None
+
+
+def write_record(job: Job, plan: ShardPlan, found: Finished) -> None:
+    """Write the record of a finished shard; raises OSError and StorageError."""
+    left_out = {"left_out": found.left_out} if found.left_out else {}
+    seekable = {"seekable": found.seekable} if job.seekable else {}
+    record = {"plan": job.plan_key, "shard": asdict(found.entry), **left_out, **seekable}
+    write_atomically(job.record_path(plan), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())

@@ -10,7 +10,6 @@ from scratch.
 
 import errno
 import io
-import json
 import os
 import secrets
 import threading
@@ -18,17 +17,16 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from trainers.exits import FULL, UserError
-from trainers.files import forget_cached, retried, sha256, sync_folder, write_atomically
+from trainers.files import forget_cached, retried, sha256, sync_folder
 from trainers.prepare import pictures, rewriting
 from trainers.prepare.archives.members import DamagedMemberError, Member, extract, name_of
-from trainers.prepare.job import Job
+from trainers.prepare.job import Finished, Job, write_record
 from trainers.prepare.plan import ShardPlan
 from trainers.prepare.progress import say
 from trainers.prepare.ranges import Request, requests
@@ -248,10 +246,8 @@ class OpenShard:
         self._index.replace(job.root / entry.index)
         self._tar.replace(job.root / entry.file)
         sync_folder(job.root / plan.split)
-        left_out = {"left_out": sorted(name for name, _ in self.undecodable.values())} if self.undecodable else {}
-        seekable = {"seekable": dict(self._seekable)} if job.seekable else {}
-        found = {"plan": job.plan_key, "shard": asdict(entry), **left_out, **seekable}
-        write_atomically(record, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
+        left_out = tuple(sorted(name for name, _ in self.undecodable.values()))
+        write_record(job, plan, Finished(entry, left_out, dict(self._seekable)))
 
     def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:
         """Extract a picture from the fetched bytes; fetch it again separately if it is damaged."""
