@@ -94,7 +94,7 @@ def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))
     servers.append(socket.create_server((PODS[2], port)))  # takes the connection and says nothing
-    assert re.search(r"no answer for \d s\): a NetworkPolicy, mesh or firewall", str(failed(plan_of(PODS[0], port))))
+    assert re.search(r"no answer for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(plan_of(PODS[0], port))))
 
 
 def test_something_else_on_the_port_is_told_apart(port, servers):
@@ -122,7 +122,7 @@ def test_an_elastic_job_starts_with_fewer_but_not_without_the_first(port, server
 
 def test_the_rendezvous_port_must_open_too(port, servers):
     what = plan_of(PODS[1], port, bound=0.5)
-    with pytest.raises(ExitError, match=rf"not on the rendezvous port {port + 1} \(connection refused for 0 s\)"):
+    with pytest.raises(ExitError, match=rf"not on the rendezvous port {port + 1} \(connection refused for \d+ s\)"):
         peers.meet(what)
     servers.append(socket.create_server((PODS[0], port + 1)))
     peers.meet(what)

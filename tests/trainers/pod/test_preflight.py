@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+from tests import patience
 from trainers.exits import ExitError, UserError, end_on_failed_preflight
 from trainers.pod import gpus, preflight
 from trainers.shards import heartbeat
@@ -44,7 +45,7 @@ def test_it_waits_in_words_until_the_manifest_is_there(prepared, tmp_path, capsy
 
     thread = threading.Thread(target=appear)
     thread.start()
-    assert preflight.main(["--data", str(out), "--timeout", "10", "--every", "0.1"]) == 0
+    assert preflight.main(["--data", str(out), "--timeout", "60", "--every", "0.1"]) == 0
     thread.join()
     said = capsys.readouterr().out
     assert "the preparation has not started" in said
@@ -56,7 +57,7 @@ def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, caps
     settings = {"recipe": "finetune", "data": {"dir": str(tmp_path / "pets")}}
     path = tmp_path / "config.json"
     path.write_text(json.dumps(settings))
-    with pytest.raises(UserError, match=r"these weights are not in .*python -m trainers.prepare weights.*waited 0 s"):
+    with pytest.raises(UserError, match=r"these weights are not in .*python -m trainers.prepare weights.*waited \d+ s"):
         preflight.main(["--weights", str(path), "--timeout", "0.2", "--every", "0.1"])
 
     def appear():
@@ -87,25 +88,34 @@ def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
     assert log.read_text().strip() == done.stderr.strip().removeprefix("error: ")
 
 
-def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path):
-    """Otherwise trainers would hold the quota that the preparation needs."""
+def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path, monkeypatch):
+    """Otherwise trainers would hold the quota that the preparation needs. Time passes as preflight sleeps."""
+    now, meanwhile = [0.0], []
+
+    def sleep(seconds):
+        now[0] += seconds
+        for step in meanwhile:
+            step()
+
+    monkeypatch.setattr(preflight, "time", types.SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     out = tmp_path / "little"
-    wait = ["--data", str(out), "--timeout", "60", "--idle", "1"]
-    with pytest.raises(UserError, match=r"nobody has prepared .* for 1 s .*the folder is not there yet.*upgrade its"):
+    wait = ["--data", str(out), "--timeout", "60", "--idle", "3"]
+    with pytest.raises(UserError, match=r"nobody has prepared .* for 3 s .*the folder is not there yet.*upgrade its"):
         preflight.main(wait)
     shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
 
     def prepare():
-        with heartbeat.beating(out, 0.2):
-            time.sleep(2.5)
-        shutil.copy(prepared / "manifest.json", out)
+        before = heartbeat.signs(out)
+        patience.wait("a heartbeat", lambda: heartbeat.signs(out) != before, patience.still)
+        if now[0] > began + 10:
+            shutil.copy(prepared / "manifest.json", out)
 
-    thread = threading.Thread(target=prepare)
-    thread.start()
-    started = time.monotonic()
-    assert preflight.main(wait) == 0
-    assert time.monotonic() - started > 2
-    thread.join()
+    began = now[0]
+    with heartbeat.beating(out, 0.05):
+        meanwhile.append(prepare)
+        assert preflight.main(wait) == 0
+    assert 10 < now[0] - began < 12
+    meanwhile.clear()
     (out / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"nobody has prepared .*3 shards are finished"):
         preflight.main(wait)
@@ -301,7 +311,7 @@ def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys):
 
     thread = threading.Thread(target=appear)
     thread.start()
-    assert preflight.main(["--secret", str(key), "--secret-timeout", "10", "--every", "0.1"]) == 0
+    assert preflight.main(["--secret", str(key), "--secret-timeout", "60", "--every", "0.1"]) == 0
     thread.join()
     assert f"waiting for {key}, a Secret that an operator creates" in capsys.readouterr().out
 

@@ -52,9 +52,8 @@ def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: 
     assert len(lost) == 1
     second.kill()  # the launcher alone: its process must go with it
     second.communicate()
-    deadline = time.monotonic() + 5
     while Path(f"/proc/{lost[0]}").exists():
-        assert time.monotonic() < deadline, "the launcher's process outlives it"
+        assert first.poll() is None, "the launcher's process outlives it"
         time.sleep(0.05)
     output, _ = patience.communicate(first)
     assert first.returncode == 0, output

@@ -24,7 +24,7 @@ from tests.fakes import wandb_server
 from trainers import config
 from trainers.exits import UserError
 from trainers.parallel.environment import Place
-from trainers.telemetry import wandb
+from trainers.telemetry import prometheus, wandb
 from trainers.telemetry.clock import Clock, process_start
 from trainers.telemetry.metrics import rewind
 from trainers.telemetry.prometheus import Endpoint, serve
@@ -173,7 +173,7 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
     assert scrape(other, "run")["trainyard_step"] == 7
     began = time.monotonic()
     first.linger()  # scraped only once: nobody comes regularly
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < prometheus.SHORTEST
 
 
 def test_a_run_waits_for_scrapes_that_are_late() -> None:
@@ -258,11 +258,14 @@ def test_every_second_has_a_cause() -> None:
         with clock.spent("checkpoint"):
             time.sleep(0.1)
     time.sleep(0.02)
+    asked = time.monotonic()
     seconds = clock.read()
+    answered = time.monotonic()
     assert seconds["data_wait"] >= 0.05
     assert seconds["checkpoint"] >= 0.1
     assert seconds["other"] >= 0.02
-    assert abs(sum(seconds.values()) - (time.monotonic() - began)) < 0.02
+    rounded = 0.01  # each of them is, to milliseconds
+    assert asked - began - rounded < sum(seconds.values()) < answered - began + rounded
 
 
 KEY = "0123456789" * 4

@@ -17,6 +17,7 @@ import pytest
 from conftest import events
 from forked import Fleet
 
+from tests import patience
 from trainers.telemetry import trainjob
 from trainers.telemetry.trainjob import Progress, Reporter, send
 
@@ -180,16 +181,13 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
     for step in range(1, 6):
         before = len(server.messages)
         reporter.show(train_event(step, time.time()))
-        deadline = time.monotonic() + 10
-        while len(server.messages) == before and time.monotonic() < deadline:
-            time.sleep(0.005)
-    assert len(server.messages) >= 5
+        patience.wait("a message", lambda count=before: len(server.messages) > count, patience.still)
     assert len(said) == 1
-    server.delay = 5.0
+    server.delay = 60.0
     reporter.show(train_event(6, time.time()))
     started = time.monotonic()
     reporter.close()
-    assert time.monotonic() - started < 4  # of the server's 5
+    assert time.monotonic() - started < 30  # of the server's 60
 
 
 def test_nothing_is_started_where_trainer_asks_for_nothing(ca: Path, token: Path) -> None:
