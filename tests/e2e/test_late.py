@@ -95,7 +95,7 @@ def external_secrets(namespace) -> Iterator[None]:
     if kubectl("get", "crd", STORES, "--ignore-not-found"):
         pytest.skip("this cluster has External Secrets Operator, for which the test cannot act")
     misconfigured.apply(namespace, kind_of_external_secrets())
-    kubectl("wait", "--for=condition=Established", f"crd/{STORES}", "--timeout=60s")
+    kubectl("wait", "--for=condition=Established", f"crd/{STORES}", "--timeout=24h")
     yield
     kubectl("delete", "crd", STORES, "--ignore-not-found")
 
