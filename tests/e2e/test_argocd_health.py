@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import patience
 from tests.e2e import cluster
 
 pytestmark = [
