@@ -187,6 +187,15 @@ def overcome(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[
     return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
 
 
+def left_behind(findings: list[Finding], thing: dict, jobs: list[dict]) -> list[Finding]:
+    """Take the remedy from a pod whose PyTorchJob or MPIJob is gone, as when the operator was switched under load."""
+    alive = {j["metadata"].get("uid") for j in jobs}
+    owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
+    if all(one["uid"] in alive for one in owners):
+        return findings
+    return [f._replace(state=f"{f.state}, its job is gone, and Kubernetes deletes it", remedy="") for f in findings]
+
+
 def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
@@ -204,7 +213,7 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     for number, p in enumerate(objects["pods"]):
         said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
-        findings += overcome(said, p, succeeded)
+        findings += left_behind(overcome(said, p, succeeded), p, jobs)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])

@@ -137,6 +137,18 @@ def test_what_a_retry_has_overcome_needs_no_remedy(kind):
         assert ("overcome by a retry" in text, "remedy" in text) == (overcome, not overcome), text
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_pod_whose_job_is_gone_needs_no_remedy(there):
+    said = "preflight: waiting for 1 of 1 peers (demo-worker-0: its name does not resolve: the pod has not started)"
+    pod = over(143, said)
+    pod["metadata"]["ownerReferences"] = [{"kind": "PyTorchJob", "name": "demo", "uid": "1" if there else "2"}]
+    job = thing("PyTorchJob", "demo", {"conditions": [condition("Running")]})
+    job["metadata"]["uid"] = "1"
+    text = explain(**{"pytorchjobs.kubeflow.org": [job]}, pods=[pod])
+    assert f"because: {said}" in text
+    assert ("its job is gone" in text, "remedy" in text) == (not there, there), text
+
+
 def test_a_preflight_that_hands_its_failure_over():
     said = "/results is full: free space or enlarge the claim"
     preflight = {"name": "preflight", "state": {"terminated": {"exitCode": 0, "message": said}}}

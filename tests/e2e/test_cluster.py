@@ -224,12 +224,11 @@ def test_a_second_one_is_told_which_process_holds_the_machine() -> None:
     with subprocess.Popen([str(ROOT / "scripts/cluster/hold"), "sleep", "600"], env=ENV) as holder:
         while f"{holder.pid} sleep" not in (STATE / "owner").read_text() and holder.poll() is None:
             time.sleep(0.05)
-        start = time.monotonic()
         for name in ("up", "down", "hold"):
             done = script(name, *(["true"] if name == "hold" else []), TRAINYARD_WAIT="1")
             assert done.returncode == 1
             assert re.search(rf"held by sleep 600 \(pid {holder.pid}, in {ROOT}, since", done.stderr), done.stderr
-        assert time.monotonic() - start < 10 * patience.slowness()
+        assert holder.poll() is None  # none of them waited for its end
         holder.kill()  # and the lock does not outlive a killed holder
         assert script("hold", "true", TRAINYARD_WAIT="5").returncode == 0
 

@@ -181,7 +181,7 @@ def test_the_status_shows_progress_time_left_and_metrics(story):
     assert told["step"] == STEPS
     assert told["images_per_second"] > 0
     assert re.search(r"trainjob/\S+ +Complete", story.finished)
-    assert "remedy" not in story.finished
+    assert "remedy" not in story.finished, story.finished
 
 
 def test_an_exit_code_that_no_retry_cures_fails_the_job_at_once_and_is_named(story):
