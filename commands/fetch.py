@@ -1,13 +1,17 @@
 """Copy files of a release's claim to this machine, through a short-lived pod that mounts the claim read-only.
 
 scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
+
+Where the connection to the cluster breaks, the copy begins again, five times at most.
 """
 
 import argparse
+import re
 import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +39,13 @@ PLAIN = {
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 }
+TRIES = 5
+PAUSE = 1.0  # seconds before the second try; doubled for each further one
+# What kubectl says of a connection that broke: of its WebSocket, of SPDY before Kubernetes 1.31, of TCP
+BROKEN = re.compile(
+    r"unexpected EOF|websocket: close|connection reset|connection lost|use of closed network|GOAWAY|INTERNAL_ERROR|"
+    r"i/o timeout|TLS handshake timeout|connection refused"
+)
 LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
 
 
@@ -135,6 +146,22 @@ def unpack(command: list[str], environment: dict[str, str], destination: Path) -
     return (said or "could not be unpacked here") if sender.returncode or unpacked.returncode else ""
 
 
+def copy(command: list[str], environment: dict[str, str], destination: Path) -> str:
+    """Unpack the tar that a command sends; returns what went wrong, if anything.
+
+    A connection that breaks, as it does with large copies (kubernetes/kubernetes#60140), is made again, TRIES times in
+    all, and the copy begins again.
+    """
+    for attempt in range(1, TRIES + 1):
+        error = unpack(command, environment, destination)
+        if not BROKEN.search(error) or attempt == TRIES:
+            break
+        said = printable(f"fetch: the connection broke, copying again ({attempt} of {TRIES}): {error.splitlines()[-1]}")
+        print(said, file=sys.stderr, flush=True)
+        time.sleep(2 ** (attempt - 1) * PAUSE)
+    return error
+
+
 def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
     pod = pod_name(what.claim)
@@ -143,7 +170,7 @@ def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     try:
         start(namespace, idle_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)
-        if error := unpack(command, environment, destination):
+        if error := copy(command, environment, destination):
             raise KubeError(f"{path} on claim {what.claim}: {error}")
     finally:
         kube.delete("pods", namespace, pod)

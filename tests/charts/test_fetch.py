@@ -81,6 +81,30 @@ def test_a_sender_that_says_much_does_not_stop_the_copy(tmp_path):
     assert said.endswith("the last word")
 
 
+CUT = "error: error reading from error stream: read message: websocket: close 1006 (abnormal closure): unexpected EOF"
+
+
+@pytest.mark.parametrize(("breaks", "said"), [(2, ""), (9, CUT)])
+def test_a_connection_that_breaks_is_made_again(tmp_path, monkeypatch, capsys, breaks, said):
+    monkeypatch.setattr(fetch, "PAUSE", 0)
+    (claim := tmp_path / "claim").mkdir()
+    (here := tmp_path / "here").mkdir()
+    (claim / "model.pth").write_bytes(os.urandom(100_000))
+    tries, tar = tmp_path / "tries", f"tar -C {claim} -cf - ."
+    cut = f"{tar} | head -c 5000; echo '{CUT}' >&2; exit 1"
+    command = sending(f"echo >> {tries}", f"if [ $(wc -l < {tries}) -le {breaks} ]; then {cut}; fi", tar)
+    assert fetch.copy(command, {}, here) == said
+    assert len(tries.read_text()) == min(breaks + 1, fetch.TRIES)
+    assert ((here / "model.pth").read_bytes() == (claim / "model.pth").read_bytes()) == (not said)
+    assert f"copying again (1 of {fetch.TRIES}): {CUT}" in capsys.readouterr().err
+
+
+def test_what_no_further_try_cures_ends_at_once(tmp_path, capsys):
+    said = "tar: /claim/runs/x: Cannot open: No such file or directory\ncommand terminated with exit code 2"
+    assert fetch.copy(sending(f"echo '{said}' >&2", "exit 2"), {}, tmp_path) == said
+    assert "again" not in capsys.readouterr().err
+
+
 def test_owners_and_modes_of_the_claim_stay_there(tmp_path):
     claim, here = tmp_path / "claim", tmp_path / "here"
     claim.mkdir()

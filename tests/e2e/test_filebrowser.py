@@ -42,14 +42,14 @@ for name, to in (("password", "/etc/filebrowser/password"), ("up", "../../etc/gr
     os.symlink(to, f"/results/{{name}}")
 for _ in range({BEGUN * 4}):
     try:
-        print(urllib.request.urlopen("http://{NAME}/", timeout=5).status, flush=True)
-        urllib.request.urlopen("http://{NAME}{SUMMARY}", timeout=5)
+        print(urllib.request.urlopen("http://{NAME}/", timeout=60).status, flush=True)
+        urllib.request.urlopen("http://{NAME}{SUMMARY}", timeout=60)
         sys.exit("a file without a password")
     except urllib.error.HTTPError as error:
         print(error.code, flush=True)
         proxied = {{"Origin": "https://files.example.com", "Host": "files.example.com", "X-Forwarded-Proto": "https",
                    "X-Forwarded-For": "192.0.2.7", "Content-Type": {FORM[1]!r}}}
-        print(urllib.request.urlopen(urllib.request.Request("http://{NAME}/", {FORM[0]!r}, proxied), timeout=5).status)
+        print(urllib.request.urlopen(urllib.request.Request("http://{NAME}/", {FORM[0]!r}, proxied), timeout=60).status)
         sys.exit(error.code not in {REFUSED})
     except OSError:
         time.sleep(0.25)

@@ -50,9 +50,9 @@ def start(command: str, namespace: str, *options: str, **env: str) -> subprocess
     )
 
 
-def watching(namespace: str, job: str = "", **env: str) -> subprocess.Popen[str]:
+def watching(namespace: str, job: str = "", *options: str, **env: str) -> subprocess.Popen[str]:
     """List all jobs, or follow one, by the page's commands."""
-    return start(WATCH[1].replace("JOB", job) if job else WATCH[0], namespace, **env)
+    return start(WATCH[1].replace("JOB", job) if job else WATCH[0], namespace, *options, **env)
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +138,15 @@ def test_a_wrong_setting_is_told_with_its_exit_code(outputs) -> None:
     assert output.rstrip().endswith("trainjob/wrong: Failed")
 
 
-def test_what_never_starts_says_why_where_the_sdk_says_nothing(outputs, client) -> None:
+def test_what_never_starts_says_why_where_the_sdk_says_nothing(outputs, namespace: str, client) -> None:
     code, output = outputs["waits"]
     assert code == 1
-    assert "warning: Pod waits-node-0-0-" in output
-    assert "FailedScheduling" in output
     assert "error: trainjob/waits has not ended in 25 s and continues" in output
+    followed = watching(namespace, "waits", "--timeout", "5")  # now that a busy machine has had time to look at it
+    said = patience.communicate(followed)[0]
+    assert followed.returncode == 1
+    assert re.search(r"warning: Pod waits-node-0-0-\S+ FailedScheduling: ", said), said
+    assert "error: trainjob/waits has not ended in 5 s and continues" in said
     assert "FailedScheduling" not in [event.reason for event in client.get_job_events("waits")]
 
 

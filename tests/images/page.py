@@ -23,7 +23,7 @@ def ask(url: str, password: str = "", method: str = "GET", body: bytes | None = 
         sent["Authorization"] = "Basic " + base64.b64encode(f":{password}".encode()).decode()
     request = urllib.request.Request(url, data=body, method=method, headers=sent)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())

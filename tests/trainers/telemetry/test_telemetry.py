@@ -41,7 +41,7 @@ def free_port() -> int:
 
 def scrape(port: int, run: str) -> dict[str, float]:
     """The numbers of a run's endpoint by name, without the label that names the run: every one of them has it."""
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     lines = text.splitlines()
     helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -101,9 +101,10 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
         assert first[f'trainyard_rank_seconds_total{{{host},part="compute",rank="{rank}"}}'] > 0.5
         assert 2e7 < first[f'trainyard_rank_memory_bytes{{device="cpu",{host},rank="{rank}"}}'] < 1e11
     assert first["trainyard_loss_ill"] == 0
-    assert 0 <= time.time() - first["trainyard_last_step_timestamp_seconds"] < 30
-    assert 0 < time.time() - first["trainyard_started_timestamp_seconds"] < 120
-    assert 0 <= time.time() - first["trainyard_last_checkpoint_timestamp_seconds"] < 60
+    started = first["trainyard_started_timestamp_seconds"]
+    assert 0 < time.time() - started < 3600
+    assert started < first["trainyard_last_step_timestamp_seconds"] <= time.time()
+    assert started < first["trainyard_last_checkpoint_timestamp_seconds"] <= time.time()
     process.send_signal(signal.SIGTERM)
     output, _ = patience.communicate(process)
     assert process.returncode == 143, output
