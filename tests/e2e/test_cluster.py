@@ -221,16 +221,20 @@ def test_down_leaves_the_machine_as_before(life: Life, what: str) -> None:
 
 
 def test_a_second_one_is_told_which_process_holds_the_machine() -> None:
+    owner = STATE / "owner"
     with subprocess.Popen([str(ROOT / "scripts/cluster/hold"), "sleep", "600"], env=ENV) as holder:
-        while f"{holder.pid} sleep" not in (STATE / "owner").read_text() and holder.poll() is None:
-            time.sleep(0.05)
-        for name in ("up", "down", "hold"):
-            done = script(name, *(["true"] if name == "hold" else []), TRAINYARD_WAIT="1")
-            assert done.returncode == 1
-            assert re.search(rf"held by sleep 600 \(pid {holder.pid}, in {ROOT}, since", done.stderr), done.stderr
-        assert holder.poll() is None  # none of them waited for its end
-        holder.kill()  # and the lock does not outlive a killed holder
-        assert script("hold", "true", TRAINYARD_WAIT="5").returncode == 0
+        try:
+            while not (owner.exists() and f"{holder.pid} sleep" in owner.read_text()) and holder.poll() is None:
+                time.sleep(0.05)
+            for name in ("up", "down", "hold"):
+                done = script(name, *(["true"] if name == "hold" else []), TRAINYARD_WAIT="1")
+                assert done.returncode == 1
+                assert re.search(rf"held by sleep 600 \(pid {holder.pid}, in {ROOT}, since", done.stderr), done.stderr
+            assert holder.poll() is None  # none of them waited for its end
+        finally:
+            holder.kill()
+    # And the lock does not outlive a killed holder
+    assert script("hold", "true", TRAINYARD_WAIT="5").returncode == 0
 
 
 def test_a_node_that_cannot_start_says_why_and_leaves_only_its_logs() -> None:
