@@ -2,7 +2,7 @@
 
 scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 
-Where the connection to the cluster breaks, the copy begins again, five times at most.
+Where the connection to the cluster breaks, the copy begins again; five tries in all.
 """
 
 import argparse
@@ -39,6 +39,7 @@ PLAIN = {
         "seccompProfile": {"type": "RuntimeDefault"},
     }
 }
+LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
 TRIES = 5
 PAUSE = 1.0  # seconds before the second try; doubled for each further one
 # What kubectl says of a connection that broke: of its WebSocket, of SPDY before Kubernetes 1.31, of TCP
@@ -46,7 +47,6 @@ BROKEN = re.compile(
     r"unexpected EOF|websocket: close|connection reset|connection lost|use of closed network|GOAWAY|INTERNAL_ERROR|"
     r"i/o timeout|TLS handshake timeout|connection refused"
 )
-LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
 
 
 def rank(pod: dict) -> tuple[bool, str]:

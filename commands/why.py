@@ -187,9 +187,8 @@ def overcome(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[
     return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
 
 
-def left_behind(findings: list[Finding], thing: dict, jobs: list[dict]) -> list[Finding]:
-    """Take the remedy from a pod whose PyTorchJob or MPIJob is gone, as when the operator was switched under load."""
-    alive = {j["metadata"].get("uid") for j in jobs}
+def left_behind(findings: list[Finding], thing: dict, alive: set[str]) -> list[Finding]:
+    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator."""
     owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
     if all(one["uid"] in alive for one in owners):
         return findings
@@ -211,9 +210,10 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     serving = objects.get("deployments.apps", [])
     findings += [deployments.explain(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
+    alive = {j["metadata"].get("uid", "") for j in jobs}
     for number, p in enumerate(objects["pods"]):
         said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
-        findings += left_behind(overcome(said, p, succeeded), p, jobs)
+        findings += left_behind(overcome(said, p, succeeded), p, alive)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
