@@ -29,7 +29,7 @@ SLOW: dict[str, dict[str, Any]] = {
     "communication": {"kind": "compute", "rank": 1, "from": 10, "to": 11, "seconds": LONG},
     "data_of_rank_1": {"kind": "data", "rank": 1, "from": 12, "to": 12, "seconds": LONG},
     "lost": {"kind": "compute", "from": 14, "to": 14, "seconds": LONG},
-    "first": {"kind": "compute", "from": 1, "to": 1, "seconds": 2.5},
+    "first": {"kind": "compute", "from": 1, "to": 1, "seconds": 5.0},
     "checkpoint": {"kind": "checkpoint", "seconds": 0.3},
     "validation": {"kind": "validation", "seconds": 0.5},
 }
@@ -48,13 +48,15 @@ def run(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory, slowness: float)
     run = tmp_path_factory.mktemp("goodput") / "run"
     over = {
         "model.name": "slow_models:net", "checkpoint.every_steps": 4, "model.batch_norm": "local",
-        "comm.hang_seconds": 2.0, "epochs": 2,
+        "comm.hang_seconds": 4.0 * slowness, "epochs": 2,  # of the faults, only the first step's lasts longer
     }  # fmt: skip
     slow = [fault | {"seconds": fault["seconds"] * slowness} for fault in SLOW.values()]
     faults = [*slow, {"kind": "compute", "from": 15, "seconds": 60}]
     job = fleet.start(run, 2, env={"FAULTS": json.dumps(faults)}, **over)
     steps = lambda: [event["step"] for event in events(run, "train")]  # noqa: E731
-    patience.wait("step 14", lambda: 14 in steps(), steps)
+    ended = lambda: any(process.poll() is not None for process in job[0])  # noqa: E731
+    patience.wait("step 14", lambda: 14 in steps() or ended(), steps)
+    assert not ended(), fleet.wait(job)[1]
     for rank in (0, 1):
         os.kill(json.loads((run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"], signal.SIGKILL)
     killed = time.time()
