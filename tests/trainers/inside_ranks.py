@@ -28,7 +28,8 @@ from trainers.parallel.base import Strategy
 from trainers.training import optimizer as optimizers
 
 SLEEP = 0.4
-LATE = 0.5  # far longer than an exchange of the probe takes, also where many programs share the cores
+LATE = 0.5  # seconds that the late rank waits before an exchange, far longer than all others
+USUAL = 0.05  # what all others wait: other work on these cores, which delays some by 10 ms, is little beside it
 WIDTH = 1024  # of 8 layers, 32 MiB in all
 M_MMAP_THRESHOLD = -3
 
@@ -168,14 +169,13 @@ def probed(kind: str, slow: str, nodes: str = "yes", **over: Any) -> dict[str, s
     place = replace(place, local_rank=0, local_world=1) if nodes == "yes" else place
     strategy = parallel.connect(chosen, config.make_plan(chosen, "ddp", place.world), place)
     original = probe.dist.batch_isend_irecv
-    probe.REPEATS = 12  # other work on these cores delays some, and must not delay all of them
+    probe.REPEATS = 6  # other work on these cores delays some, and must not delay all of them
 
-    def late(operations: Any) -> Any:
-        time.sleep(LATE)
+    def delayed(operations: Any) -> Any:
+        time.sleep(LATE if place.rank == int(slow) else USUAL)
         return original(operations)
 
-    if place.rank == int(slow):
-        probe.dist.batch_isend_irecv = late
+    probe.dist.batch_isend_irecv = delayed
     said, error = io.StringIO(), ""
     with contextlib.redirect_stdout(said):
         try:
