@@ -102,8 +102,14 @@ def test_one_that_works_alone_and_parts_keep_out_of_each_others_way(archive, pre
     assert held.wait(patience.IDLE)
     with pytest.raises(ExitError, match="being prepared by process"):
         build(config(archive, out), Options(1, 3, wait_seconds=0.2))
-    threading.Timer(0.3, release.set).start()
-    share(config(archive, out), 3)
+    said = ""
+    with ThreadPoolExecutor(1) as pool:
+        parts = pool.submit(share, config(archive, out), 3)
+        while "waiting for process" not in said and not parts.done():
+            time.sleep(0.05)
+            said += capsys.readouterr().err
+        release.set()
+        parts.result()
     alone.join()
-    assert "waiting for process" in capsys.readouterr().err
+    assert "waiting for process" in said
     assert contents(out) == contents(prepared)

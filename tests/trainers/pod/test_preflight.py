@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import types
 
@@ -16,6 +15,20 @@ from tests import patience
 from trainers.exits import ExitError, UserError, end_on_failed_preflight
 from trainers.pod import gpus, preflight
 from trainers.shards import heartbeat
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Preflight's clock, whose time passes only as it sleeps: the seconds now, and what happens in each sleep."""
+    now, meanwhile = [0.0], []
+
+    def sleep(seconds):
+        now[0] += seconds
+        for happens in meanwhile:
+            happens()
+
+    monkeypatch.setattr(preflight, "time", types.SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    return types.SimpleNamespace(now=now, meanwhile=meanwhile)
 
 
 def test_all_is_well(prepared, tmp_path, capsys):
@@ -34,25 +47,24 @@ def test_it_starts_fast_and_without_torch(prepared):
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_it_waits_in_words_until_the_manifest_is_there(prepared, tmp_path, capsys):
+def test_it_waits_in_words_until_the_manifest_is_there(prepared, tmp_path, capsys, clock):
     out = tmp_path / "little"
 
-    def appear():
-        time.sleep(0.3)
-        shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
-        time.sleep(0.3)
-        shutil.copy(prepared / "manifest.json", out)
+    def prepare():
+        if out.exists():
+            shutil.copy(prepared / "manifest.json", out)
+        else:
+            shutil.copytree(prepared, out, ignore=shutil.ignore_patterns("manifest.json"))
 
-    thread = threading.Thread(target=appear)
-    thread.start()
-    assert preflight.main(["--data", str(out), "--timeout", "60", "--every", "0.1"]) == 0
-    thread.join()
+    clock.meanwhile.append(prepare)
+    assert preflight.main(["--data", str(out), "--timeout", "60", "--every", "1"]) == 0
+    assert clock.now == [2.0]
     said = capsys.readouterr().out
     assert "the preparation has not started" in said
     assert "3 shards are finished" in said
 
 
-def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, capsys):
+def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, capsys, clock):
     folder = tmp_path / "weights" / "resnet50-IMAGENET1K_V1"
     settings = {"recipe": "finetune", "data": {"dir": str(tmp_path / "pets")}}
     path = tmp_path / "config.json"
@@ -61,14 +73,11 @@ def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, caps
         preflight.main(["--weights", str(path), "--timeout", "0.2", "--every", "0.1"])
 
     def appear():
-        time.sleep(0.3)
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps({"trainyard": {"file": "model.pth"}}))
 
-    thread = threading.Thread(target=appear)
-    thread.start()
+    clock.meanwhile.append(appear)
     assert preflight.main(["--weights", str(path), "--timeout", "60", "--every", "0.1"]) == 0
-    thread.join()
     said = capsys.readouterr().out
     assert f"waiting for the weights in {folder}" in said
     assert f"weights: {folder / 'model.pth'}" in said
@@ -88,16 +97,9 @@ def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):
     assert log.read_text().strip() == done.stderr.strip().removeprefix("error: ")
 
 
-def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path, monkeypatch):
-    """Otherwise trainers would hold the quota that the preparation needs. Time passes as preflight sleeps."""
-    now, meanwhile = [0.0], []
-
-    def sleep(seconds):
-        now[0] += seconds
-        for step in meanwhile:
-            step()
-
-    monkeypatch.setattr(preflight, "time", types.SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+def test_in_a_queue_it_waits_only_while_somebody_prepares(prepared, tmp_path, clock):
+    """Otherwise trainers would hold the quota that the preparation needs."""
+    now, meanwhile = clock.now, clock.meanwhile
     out = tmp_path / "little"
     wait = ["--data", str(out), "--timeout", "60", "--idle", "3"]
     with pytest.raises(UserError, match=r"nobody has prepared .* for 3 s .*the folder is not there yet.*upgrade its"):
@@ -301,18 +303,15 @@ def test_sigterm_ends_the_wait_at_once(tmp_path):
     assert waiting.wait() == 143
 
 
-def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys):
+def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys, clock):
     key = tmp_path / "secrets" / "wandb" / "WANDB_API_KEY"
 
     def appear():
-        time.sleep(0.4)
         key.parent.mkdir(parents=True)
         key.write_text("key")
 
-    thread = threading.Thread(target=appear)
-    thread.start()
+    clock.meanwhile.append(appear)
     assert preflight.main(["--secret", str(key), "--secret-timeout", "60", "--every", "0.1"]) == 0
-    thread.join()
     assert f"waiting for {key}, a Secret that an operator creates" in capsys.readouterr().out
 
 
