@@ -20,7 +20,7 @@ from trainers.exits import UserError
 from trainers.shards import reader as shards_module
 from trainers.shards.reader import Shards, open_split
 
-DELAY = 0.01
+DELAY = 0.03
 
 
 def settings(data: Path | str, **over: Any) -> config.Config:
@@ -87,7 +87,7 @@ def test_an_empty_batch_of_a_ragged_end(data: Path) -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Storage that answers each read after 10 ms, however many there are; the sizes of all reads."""
+    """Storage that answers each read after DELAY seconds, however many there are; the sizes of all reads."""
     sizes: list[int] = []
     read = shards_module._read_exactly
 

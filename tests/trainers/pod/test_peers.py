@@ -41,6 +41,7 @@ def plan_of(me: str, port: int, **other) -> peers.Plan:
 def run_all(what: list[peers.Plan], delay: dict[str, float]) -> dict[str, object]:
     """Check as all these pods at once; what each ended with."""
     ended: dict[str, object] = {}
+    over = threading.Barrier(len(what))
 
     def one(plan: peers.Plan) -> None:
         time.sleep(delay.get(plan.me, 0))
@@ -50,7 +51,7 @@ def run_all(what: list[peers.Plan], delay: dict[str, float]) -> dict[str, object
             ended[plan.me] = "reached"
         except ExitError as error:
             ended[plan.me] = error
-        time.sleep(0.5)  # a pod keeps listening
+        over.wait(patience.IDLE)  # a pod keeps listening
         listener.close()
 
     threads = [threading.Thread(target=one, args=(plan,)) for plan in what]
