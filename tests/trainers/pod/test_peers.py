@@ -1,5 +1,6 @@
 """Peers on loopback: each pod is an address of 127.0.0.0/8 with real sockets."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -19,9 +20,13 @@ MASTER_FORM = {"TRAINYARD_JOB": JOB, "TRAINYARD_PEERS_PORT": "23400", "PET_NNODE
 
 @pytest.fixture
 def port():
-    """A port that is free on all of these addresses."""
-    with socket.create_server(("", 0)) as free:
-        return free.getsockname()[1]
+    """A port that is free on all of these addresses, as the next two are."""
+    while True:
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
+            first = held.enter_context(socket.create_server(("", 0))).getsockname()[1]
+            for following in (1, 2):
+                held.enter_context(socket.create_server(("", first + following)))
+            return first
 
 
 @pytest.fixture
