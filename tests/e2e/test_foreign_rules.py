@@ -5,6 +5,7 @@ A MutatingAdmissionPolicy sets user and group where a pod leaves them open; a Va
 
 import json
 import secrets
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,16 +90,20 @@ def project(namespace, archive) -> Iterator[str]:
     name = f"users-{secrets.token_hex(3)}"
     misconfigured.apply(namespace, *users_from_a_range(namespace, name))
 
-    def refused() -> bool:
-        tried = ("run", "probe", "-n", namespace, "--image=none", "--dry-run=server")
-        rights = {"runAsUser": 1, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    def tried(**rights: object) -> "subprocess.CompletedProcess[str]":
         own = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        pod = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}} | rights
         container = {"name": "probe", "image": "none", "securityContext": own}
-        over = json.dumps({"spec": {"securityContext": rights, "containers": [container]}})
-        return "runAsUser must be" in cluster.run("kubectl", *tried, f"--overrides={over}", check=False).stderr
+        over = json.dumps({"spec": {"securityContext": pod, "containers": [container]}})
+        probe = ("run", "probe", "-n", namespace, "--image=none", "--dry-run=server", "-o", "json")
+        return cluster.run("kubectl", *probe, f"--overrides={over}", check=False)
+
+    def enforced() -> bool:  # each policy at a time of its own
+        given = f'"runAsUser": {FIRST}' in tried().stdout
+        return given and "runAsUser must be" in tried(runAsUser=1).stderr
 
     try:
-        until("the policy is enforced", refused)
+        until("both policies are enforced", enforced)
         yield namespace
     finally:
         for kind in ("validating", "mutating"):

@@ -2,8 +2,6 @@
 
 import json
 import math
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from trainers.telemetry.stragglers import pack, unpack
 
 CPU = torch.device("cpu")
 RANGE = 262_143.328850  # joules, of a package's 32-bit counter
-EVERY, JOULES = 0.01, 5.0  # seconds between advances of the counter, and by how much
 
 
 def zone(root: Path, name: str, joules: float, label: str = "package-0") -> Path:
@@ -77,38 +74,16 @@ def test_the_card_names_what_was_counted() -> None:
     )
 
 
-@pytest.fixture
-def advancing(tmp_path: Path) -> Iterator[Path]:
-    """A package whose counter grows all the time."""
-    ended = threading.Event()
+def test_a_run_counts_over_all_of_its_starts(trainer: Trainer, tmp_path: Path) -> None:
+    run, env = tmp_path / "run", {"POWERCAP": str(tmp_path / "powercap")}
     zone(tmp_path / "powercap", "intel-rapl:0", 0.0)
-    target = tmp_path / "powercap" / "intel-rapl:0" / "energy_uj"
-
-    def advance() -> None:
-        joules = 0.0
-        while not ended.wait(EVERY):
-            joules += JOULES
-            fresh = target.with_suffix(".new")
-            fresh.write_text(f"{joules * 1e6:.0f}\n")
-            fresh.rename(target)
-
-    thread = threading.Thread(target=advance)
-    thread.start()
-    yield tmp_path / "powercap"
-    ended.set()
-    thread.join()
-
-
-def test_a_run_counts_over_all_of_its_starts(trainer: Trainer, advancing: Path, tmp_path: Path) -> None:
-    run, env = tmp_path / "run", {"POWERCAP": str(advancing)}
     (tmp_path / "base.yaml").write_text("{}\n")
     for steps in (4, 8):
         code, output = finished(trainer, run, env, steps)
         assert code == 0, output
     counted = [event["joules"]["processors"] for event in events(run, "train") if "joules" in event]
-    assert counted == sorted(counted)
     assert len(counted) == 8
-    assert counted[4] >= counted[3] > 0  # the second start continues the first one's sum
+    assert counted == sorted(set(counted))  # the second start continues the first one's sum
     summary = json.loads((run / "summary.json").read_text())
     assert summary["joules"]["processors"] == counted[-1]
     assert "kWh of the nodes' processors" in (run / "published" / "README.md").read_text()
