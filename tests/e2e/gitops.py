@@ -68,6 +68,12 @@ def said(one: dict, kind: str) -> list[str]:
     return [r.get("health", {}).get("message", "") for r in resources if r["kind"] == kind]
 
 
+def starved(one: dict) -> bool:
+    """Return whether a health is unknown since its check did not get the second that Argo CD gives it (a busy machine)."""
+    resources = one.get("status", {}).get("resources", [])
+    return any("context deadline exceeded" in r.get("health", {}).get("message", "") for r in resources)
+
+
 def trouble(one: dict) -> str:
     """Return what an Application says of itself, for people."""
     status = one.get("status", {})
@@ -138,13 +144,15 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """Every state that Applications go through, from the API server's own stream of changes."""
+    """Every state that Applications go through, from the API server's own stream of changes, but for starved checks."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[Seen]] = {}
         self.process = cluster.watch(self._note, "applications", "-n", ARGOCD)
 
     def _note(self, one: dict) -> None:
+        if starved(one):
+            return
         now = Seen(time.monotonic(), *state(one), operation(one))
         self.seen.setdefault(one["metadata"]["name"], []).append(now)
 
