@@ -69,7 +69,7 @@ def said(one: dict, kind: str) -> list[str]:
 
 
 def starved(one: dict) -> bool:
-    """Return whether a health is unknown since its check did not get the second that Argo CD gives it (a busy machine)."""
+    """Return whether a health is unknown because a busy machine did not give its check the second that it may take."""
     resources = one.get("status", {}).get("resources", [])
     return any("context deadline exceeded" in r.get("health", {}).get("message", "") for r in resources)
 
