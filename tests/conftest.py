@@ -42,7 +42,7 @@ def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
     if mark is None:
         yield
         return
-    with ranks.slots(mark.args[0], "pods" if request.path.parent in CLUSTER else "processes"):
+    with ranks.slots(mark.args[0]):
         yield
 
 

@@ -2,7 +2,7 @@
 
 A file says by `pytest.mark.ranks(n)` how many it has at a time, and holds as many slots while its tests run, and so do
 those of this run's other workers and of other runs. Slots are locks on files, which end with their process, however
-that ends. Ranks in pods have slots of their own: their tests mostly wait, and others would wait for them on idle cores.
+that ends.
 """
 
 import fcntl
@@ -14,21 +14,21 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
-PER_CORE = {"pods": 4, "processes": 3}
+PER_CORE = 4
 FOLDER = Path(tempfile.gettempdir()) / f"trainyard-ranks-{os.getuid()}"
 
 
-def capacity(kind: str) -> int:
-    """Return how many ranks of a kind, `pods` or `processes`, may train at once."""
-    return PER_CORE[kind] * (os.cpu_count() or 1)
+def capacity() -> int:
+    """Return how many ranks may train at once."""
+    return PER_CORE * (os.cpu_count() or 1)
 
 
-def take(number: int, kind: str) -> list[TextIO]:
+def take(number: int) -> list[TextIO]:
     """Lock one slot after another until there are enough, whatever others hold."""
     held: list[TextIO] = []
     while len(held) < number:
-        for slot in range(capacity(kind)):
-            file = (FOLDER / f"{kind}-{slot}").open("a")
+        for slot in range(capacity()):
+            file = (FOLDER / str(slot)).open("a")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -42,13 +42,12 @@ def take(number: int, kind: str) -> list[TextIO]:
 
 
 @contextmanager
-def slots(number: int, kind: str = "processes") -> Iterator[None]:
-    """Hold slots for so many ranks of a kind; a request for more than exist gets all."""
+def slots(number: int) -> Iterator[None]:
+    """Hold slots for so many ranks; a request for more than exist gets all."""
     FOLDER.mkdir(exist_ok=True)
     with ExitStack() as stack:
-        # one after the other: two that each hold a half would wait forever
-        with (FOLDER / f"{kind}-queue").open("a") as queue:
+        with (FOLDER / "queue").open("a") as queue:  # one after the other: two that each hold a half would wait forever
             fcntl.flock(queue, fcntl.LOCK_EX)
-            for file in take(min(number, capacity(kind)), kind):
+            for file in take(min(number, capacity())):
                 stack.enter_context(file)
         yield

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HOLD = """
 import sys, time
 from tests import ranks
-with ranks.slots(int(sys.argv[1]), sys.argv[2]):
+with ranks.slots(int(sys.argv[1])):
     print("holds", flush=True)
     time.sleep(600)
 """
@@ -22,18 +22,18 @@ with ranks.slots(int(sys.argv[1]), sys.argv[2]):
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path, monkeypatch):
-    """Separate slots for this test."""
+    """Separate slots for this test, two for each of two cores."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(ranks, "FOLDER", tmp_path / ranks.FOLDER.name)
 
 
-def holder(number: int, kind: str = "processes") -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", HOLD, str(number), kind]
+def holder(number: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", HOLD, str(number)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_request_for_more_than_is_left_waits_until_it_is_free():
-    with holder(ranks.capacity("processes") - 1) as first:
+    with holder(ranks.capacity() - 1) as first:
         assert first.stdout.readline() == "holds\n"
         with ranks.slots(1):
             pass
@@ -46,13 +46,7 @@ def test_a_request_for_more_than_is_left_waits_until_it_is_free():
 
 
 def test_more_than_there_are_is_all_of_them():
-    with ranks.slots(10 * ranks.capacity("processes")), holder(1) as other:
+    with ranks.slots(10 * ranks.capacity()), holder(1) as other:
         with pytest.raises(subprocess.TimeoutExpired):
             other.wait(2)
-        other.kill()
-
-
-def test_ranks_in_pods_have_slots_of_their_own():
-    with ranks.slots(ranks.capacity("processes")), holder(ranks.capacity("pods"), "pods") as other:
-        assert other.stdout.readline() == "holds\n"
         other.kill()
