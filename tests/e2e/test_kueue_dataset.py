@@ -19,6 +19,7 @@ from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 from tests.e2e.saying import says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(3), pytest.mark.takes(70)]
+SLOWEST = 3.0  # times as slow, beyond which trainers hold their quota no longer
 IDLE = 90  # seconds for which trainers hold their quota while nobody prepares, on a machine that is not slow
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
 # What keeps a job waiting, and what scripts/why says of it
@@ -154,7 +155,8 @@ def give_way(pair: Pair, priority: str) -> None:
 @pytest.fixture(scope="module")
 def played(namespace, queued, install, image):
     """Play the stories side by side: they mostly wait. Returns what becomes of each, by its name."""
-    idle = round(IDLE * patience.slowness())  # there is time to see them hold it
+    # there is time to see them hold it; a glance at a busy machine may find it 24 times as slow: half an hour
+    idle = round(IDLE * min(SLOWEST, patience.slowness()))
     up, way = (Pair(namespace, install, name, idle) for name, idle in (("gives-up", idle), ("gives-way", 600)))
     with ThreadPoolExecutor(3) as pool:
         yield {
