@@ -65,7 +65,7 @@ def place():
 
 def as_user(place: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command in the checkout, to its end."""
-    # without bytecode each process would compile torch for itself, which takes longer than all that it does
+    # an ordinary user has none of these: Python keeps bytecode, too
     leave = ("TRAINYARD_CACHE", "XDG_CACHE_HOME", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
     # a link of uv's own to a file of another user is refused by the kernel, a symbolic one is not
     own = {"HOME": str(place / "home"), "PATH": "/usr/local/bin:/usr/bin:/bin", "USER": "nobody"}
