@@ -2,7 +2,7 @@
 
 scripts/fetch RELEASE PATH DESTINATION [-n NAMESPACE] [--claim results|data]
 
-Where the connection to the cluster breaks, the copy begins again; five tries in all.
+Where the connection to the cluster breaks, or the copy is cut off, it begins again; five tries in all.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from commands import inventory, kube, why
 from commands.errors import KubeError
@@ -47,6 +47,11 @@ BROKEN = re.compile(
     r"unexpected EOF|websocket: close|connection reset|connection lost|use of closed network|GOAWAY|INTERNAL_ERROR|"
     r"i/o timeout|TLS handshake timeout|connection refused"
 )
+# What follows a whole tar: `kubectl exec` may lose the end of what a command prints, and exit with 0 all the same
+# (kubernetes/kubernetes#124571), which the tar here does not notice between two files
+WHOLE = b"trainyard:whole"
+CUT_OFF = "the copy was cut off: unexpected EOF"
+SEND = f"""tar -C "$0" -cf - . && printf {WHOLE.decode()}"""  # $0 is the folder
 
 
 def rank(pod: dict) -> tuple[bool, str]:
@@ -132,22 +137,41 @@ def pod_name(claim: str, what: str = "fetch") -> str:
     return f"{what}-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
 
 
+def pass_on(stream: IO[bytes], receiver: IO[bytes]) -> str:
+    """Pass a stream on to a receiver, without the mark at its end; returns an error where the mark is not there."""
+    held = b""
+    try:
+        with receiver:
+            while piece := stream.read(1 << 20):
+                held += piece
+                receiver.write(held[: -len(WHOLE)])
+                held = held[-len(WHOLE) :]
+    except BrokenPipeError:
+        return ""  # the receiver has ended, and its exit code says why
+    return "" if held == WHOLE else CUT_OFF
+
+
 def unpack(command: list[str], environment: dict[str, str], destination: Path) -> str:
-    """Unpack the tar that a command sends; returns what went wrong, if anything.
+    """Unpack the tar that a command sends as SEND does; returns what went wrong, if anything.
 
     As root, too, files get this user as their owner and the usual modes: those on the claim are the pods'.
     """
     here = ["tar", "-C", str(destination), "--no-same-owner", "--no-same-permissions", "-xf", "-"]
     with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads would fill, and stop the sender
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as sender:
-            unpacked = subprocess.run(here, stdin=sender.stdout, check=False)
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as sender,
+            subprocess.Popen(here, stdin=subprocess.PIPE) as unpacker,
+        ):
+            cut = pass_on(sender.stdout, unpacker.stdin)
         errors.seek(0)
         said = errors.read()[-4000:].decode(errors="replace").strip()
-    return (said or "could not be unpacked here") if sender.returncode or unpacked.returncode else ""
+    if sender.returncode and said:
+        return said
+    return cut or ("could not be unpacked here" if sender.returncode or unpacker.returncode else "")
 
 
 def copy(command: list[str], environment: dict[str, str], destination: Path) -> str:
-    """Unpack the tar that a command sends; returns what went wrong, if anything.
+    """Unpack the tar that a command sends as SEND does; returns what went wrong, if anything.
 
     A connection that breaks, as it does with large copies (kubernetes/kubernetes#60140), is made again, TRIES times in
     all, and the copy begins again.
@@ -166,7 +190,7 @@ def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
     """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
     pod = pod_name(what.claim)
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
-    command, environment = kube.exec_command(pod, namespace, "tar", "-C", place, "-cf", "-", ".")
+    command, environment = kube.exec_command(pod, namespace, "sh", "-c", SEND, place)
     try:
         start(namespace, idle_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)

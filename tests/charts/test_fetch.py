@@ -65,55 +65,82 @@ def test_the_pod_passes_the_restricted_standard_and_writes_only_to_send(writes):
     assert spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] is not writes
 
 
-def sending(*shell: str) -> list[str]:
-    return ["sh", "-c", "; ".join(shell)]
+def sending(folder, *first: str) -> list[str]:
+    """What a pod runs, after other commands of a shell."""
+    return ["sh", "-c", "; ".join([*first, fetch.SEND]), str(folder)]
 
 
 def test_a_sender_that_says_much_does_not_stop_the_copy(tmp_path):
     (tmp_path / "claim").mkdir()
     (tmp_path / "claim/file").write_text("content")
     talk = "i=0; while [ $i -lt 20000 ]; do echo tar: file changed as we read it >&2; i=$((i+1)); done"
-    command = sending(talk, f"tar -C {tmp_path}/claim -cf - .")
     (tmp_path / "here").mkdir()
-    assert fetch.unpack(command, {}, tmp_path / "here") == ""
+    assert fetch.unpack(sending(tmp_path / "claim", talk), {}, tmp_path / "here") == ""
     assert (tmp_path / "here/file").read_text() == "content"
-    said = fetch.unpack(sending(talk, "echo the last word >&2", "exit 2"), {}, tmp_path / "here")
+    said = fetch.unpack(sending("claim", talk, "echo the last word >&2", "exit 2"), {}, tmp_path / "here")
     assert said.endswith("the last word")
 
 
 CUT = "error: error reading from error stream: read message: websocket: close 1006 (abnormal closure): unexpected EOF"
 
 
-@pytest.mark.parametrize(("breaks", "said"), [(2, ""), (9, CUT)])
-def test_a_connection_that_breaks_is_made_again(tmp_path, monkeypatch, capsys, breaks, said):
+def copied(folder, *, tries: int, cut: str) -> str:
+    """Copy a claim to `here` of a folder with `tries` tries that a cut of the shell's ends; returns the error."""
+    count = folder / "tries"
+    first = f"echo >> {count}; [ $(wc -l < {count}) -gt {tries} ] || {{ sh -c '{fetch.SEND}' {folder}/claim | {cut}; }}"
+    return fetch.copy(sending(folder / "claim", first), {}, folder / "here")
+
+
+@pytest.fixture
+def claim(tmp_path, monkeypatch):
+    """A claim with two files, beside an empty folder that they are copied to."""
     monkeypatch.setattr(fetch, "PAUSE", 0)
-    (claim := tmp_path / "claim").mkdir()
-    (here := tmp_path / "here").mkdir()
-    (claim / "model.pth").write_bytes(os.urandom(100_000))
-    tries, tar = tmp_path / "tries", f"tar -C {claim} -cf - ."
-    cut = f"{tar} | head -c 5000; echo '{CUT}' >&2; exit 1"
-    command = sending(f"echo >> {tries}", f"if [ $(wc -l < {tries}) -le {breaks} ]; then {cut}; fi", tar)
-    assert fetch.copy(command, {}, here) == said
-    assert len(tries.read_text()) == min(breaks + 1, fetch.TRIES)
-    assert ((here / "model.pth").read_bytes() == (claim / "model.pth").read_bytes()) == (not said)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "claim").mkdir()
+    for name in ("model.pth", "second.pth"):
+        (tmp_path / "claim" / name).write_bytes(os.urandom(4096))
+    return tmp_path / "claim"
+
+
+def same(one, other) -> bool:
+    names = sorted(path.name for path in one.iterdir())
+    found = sorted(path.name for path in other.iterdir())
+    return names == found and all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize(("breaks", "said"), [(2, ""), (9, CUT)])
+def test_a_connection_that_breaks_is_made_again(claim, capsys, breaks, said):
+    cut = f'head -c 5000; echo "{CUT}" >&2; exit 1'
+    assert copied(claim.parent, tries=breaks, cut=cut) == said
+    assert len((claim.parent / "tries").read_text()) == min(breaks + 1, fetch.TRIES)
+    assert same(claim, claim.parent / "here") == (not said)
     assert f"copying again (1 of {fetch.TRIES}): {CUT}" in capsys.readouterr().err
 
 
-def test_what_no_further_try_cures_ends_at_once(tmp_path, capsys):
-    said = "tar: /claim/runs/x: Cannot open: No such file or directory\ncommand terminated with exit code 2"
-    assert fetch.copy(sending(f"echo '{said}' >&2", "exit 2"), {}, tmp_path) == said
+@pytest.mark.parametrize("place", [0, 512, 700, 5120, 9728, 20480])  # between two files, too, and only the mark lost
+@pytest.mark.parametrize(("breaks", "said"), [(2, ""), (9, fetch.CUT_OFF)])
+def test_a_copy_that_is_cut_off_without_a_word_begins_again(claim, capsys, place, breaks, said):
+    assert copied(claim.parent, tries=breaks, cut=f"head -c {place}; exit 0") == said
+    assert len((claim.parent / "tries").read_text()) == min(breaks + 1, fetch.TRIES)
+    assert same(claim, claim.parent / "here") or said
+    assert f"copying again (1 of {fetch.TRIES}): {fetch.CUT_OFF}" in capsys.readouterr().err
+
+
+def test_what_no_further_try_cures_ends_at_once(claim, tmp_path, capsys):
+    said = fetch.copy(sending("/claim/runs/x"), {}, tmp_path / "here")
+    assert "/claim/runs/x: Cannot open: No such file or directory" in said
+    (tmp_path / "full").write_text("a file where the copy shall be")
+    assert fetch.copy(sending(claim), {}, tmp_path / "full") == "could not be unpacked here"
     assert "again" not in capsys.readouterr().err
 
 
-def test_owners_and_modes_of_the_claim_stay_there(tmp_path):
-    claim, here = tmp_path / "claim", tmp_path / "here"
-    claim.mkdir()
-    here.mkdir()
+def test_owners_and_modes_of_the_claim_stay_there(claim, tmp_path):
+    here = tmp_path / "here"
     (claim / "program").write_text("content")
     (claim / "program").chmod(0o4777)
     if os.getuid() == 0:
         os.chown(claim / "program", 1000, 1000)
-    assert fetch.unpack(sending(f"tar -C {claim} -cf - ."), {}, here) == ""
+    assert fetch.unpack(sending(claim), {}, here) == ""
     found = (here / "program").stat()
     assert (found.st_uid, found.st_mode & 0o7022) == (os.getuid(), 0)
 
