@@ -66,7 +66,7 @@ def test_the_pod_passes_the_restricted_standard_and_writes_only_to_send(writes):
 
 
 def sending(folder, *first: str) -> list[str]:
-    """What a pod runs, after other commands of a shell."""
+    """Return what a pod runs to send a folder, after other shell commands."""
     return ["sh", "-c", "; ".join([*first, fetch.SEND]), str(folder)]
 
 
@@ -85,7 +85,7 @@ CUT = "error: error reading from error stream: read message: websocket: close 10
 
 
 def copied(folder, *, tries: int, cut: str) -> str:
-    """Copy a claim to `here` of a folder with `tries` tries that a cut of the shell's ends; returns the error."""
+    """Copy a folder's `claim` to its `here`; a shell command shortens the first `tries` copies. Returns the error."""
     count = folder / "tries"
     first = f"echo >> {count}; [ $(wc -l < {count}) -gt {tries} ] || {{ sh -c '{fetch.SEND}' {folder}/claim | {cut}; }}"
     return fetch.copy(sending(folder / "claim", first), {}, folder / "here")
