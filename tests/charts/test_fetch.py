@@ -102,10 +102,8 @@ def claim(tmp_path, monkeypatch):
     return tmp_path / "claim"
 
 
-def same(one, other) -> bool:
-    names = sorted(path.name for path in one.iterdir())
-    found = sorted(path.name for path in other.iterdir())
-    return names == found and all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.parametrize(("breaks", "said"), [(2, ""), (9, CUT)])
@@ -113,7 +111,7 @@ def test_a_connection_that_breaks_is_made_again(claim, capsys, breaks, said):
     cut = f'head -c 5000; echo "{CUT}" >&2; exit 1'
     assert copied(claim.parent, tries=breaks, cut=cut) == said
     assert len((claim.parent / "tries").read_text()) == min(breaks + 1, fetch.TRIES)
-    assert same(claim, claim.parent / "here") == (not said)
+    assert (files(claim) == files(claim.parent / "here")) == (not said)
     assert f"copying again (1 of {fetch.TRIES}): {CUT}" in capsys.readouterr().err
 
 
@@ -122,13 +120,15 @@ def test_a_connection_that_breaks_is_made_again(claim, capsys, breaks, said):
 def test_a_copy_that_is_cut_off_without_a_word_begins_again(claim, capsys, place, breaks, said):
     assert copied(claim.parent, tries=breaks, cut=f"head -c {place}; exit 0") == said
     assert len((claim.parent / "tries").read_text()) == min(breaks + 1, fetch.TRIES)
-    assert same(claim, claim.parent / "here") or said
+    assert files(claim) == files(claim.parent / "here") or said
     assert f"copying again (1 of {fetch.TRIES}): {fetch.CUT_OFF}" in capsys.readouterr().err
 
 
 def test_what_no_further_try_cures_ends_at_once(claim, tmp_path, capsys):
-    said = fetch.copy(sending("/claim/runs/x"), {}, tmp_path / "here")
-    assert "/claim/runs/x: Cannot open: No such file or directory" in said
+    said = "tar: /claim/runs/x: Cannot open: No such file or directory\ncommand terminated with exit code 2"
+    assert fetch.copy(sending(claim, f"echo '{said}' >&2", "exit 2"), {}, tmp_path / "here") == said
+    of_tar = fetch.copy(sending("/claim/runs/x"), {}, tmp_path / "here")
+    assert "/claim/runs/x: Cannot open: No such file or directory" in of_tar
     (tmp_path / "full").write_text("a file where the copy shall be")
     assert fetch.copy(sending(claim), {}, tmp_path / "full") == "could not be unpacked here"
     assert "again" not in capsys.readouterr().err
