@@ -16,6 +16,7 @@ from trainers import __version__
 from trainers.config import Config
 from trainers.exits import UserError
 from trainers.files import read_json
+from trainers.models import small
 from trainers.models.factory import create, find_head
 from trainers.models.weights import FILE, OWN, picture_sizes
 
@@ -24,6 +25,8 @@ TIMM_TOO = (
     "densenet121", "densenet161", "densenet169", "densenet201", "resnet18", "resnet34", "resnet50", "resnet101",
     "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2",
 )  # fmt: skip
+# A model of ours that is one of timm's with other arguments
+SMALL = "trainers.models.small:resnet10"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Description:
     def timm_name(self) -> str:
         """The architecture's name in timm; empty if timm has no model with these parameters."""
         kind, _, rest = self.model.rpartition(":")
+        if self.model == SMALL:
+            return "resnet18"
         if kind == "timm":
             return rest
         return rest if kind in ("", "torchvision") and rest in TIMM_TOO else ""
@@ -111,6 +116,8 @@ def as_json(description: Description, model: nn.Module) -> dict[str, Any]:
     }
     if fixed:
         tree["model_args"] = {"img_size": description.built_for}
+    if description.model == SMALL:
+        tree["model_args"] = small.TIMM
     own = {key: value for key, value in asdict(description).items() if key in OWN_KEYS}
     return {**tree, OWN: {"version": __version__, **own}}
 
