@@ -24,19 +24,21 @@ from scripts.gpu.part import Part, main
 ROOT = Path(__file__).resolve().parents[3]
 STEPS, EVERY = 16, 4
 GREEDY = "memory too small"
+FAULTS = [
+    ("killed in step 10", "step kill 0 10", -signal.SIGKILL),
+    ("SIGTERM in step 10", "step term 0 10", 143),
+    ("CUDA error in step 10, injected", "forward cuda 0 10", 201),
+    ("killed in a checkpoint", "copied kill 0 2", -signal.SIGKILL),
+    ("NCCL error in step 10, injected", "stepped nccl 0 10", 138),
+    ("CUDA error in validation, injected", "validating cuda 0 1", 201),
+]
+OF_CPUS = 3  # one of each kind: there the tests inject a fault at every point (tests/trainers/training/test_faults.py)
 BOUND = 0.02  # of losses after a resume on a GPU, whose sums have no fixed order; on a processor they are equal
 
 
 def work(part: Part) -> None:
     """Run the faults beside each other; what takes all memory, alone."""
-    faults = [
-        ("killed in step 10", "step kill 0 10", -signal.SIGKILL),
-        ("killed in a checkpoint", "copied kill 0 2", -signal.SIGKILL),
-        ("SIGTERM in step 10", "step term 0 10", 143),
-        ("CUDA error in step 10, injected", "forward cuda 0 10", 201),
-        ("NCCL error in step 10, injected", "stepped nccl 0 10", 138),
-        ("CUDA error in validation, injected", "validating cuda 0 1", 201),
-    ]
+    faults = FAULTS if part.gpu else FAULTS[:OF_CPUS]
     jobs: dict[str, Callable[[], None]] = {name: partial(struck, part, name, *how) for name, *how in faults}
     real = {
         GREEDY: (2, "batch.micro", {"batch__global": 4096, "model__name": "torchvision:resnet50",
