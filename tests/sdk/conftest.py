@@ -1,6 +1,0 @@
-"""The scripts of examples/sdk, importable as they import each other."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "sdk"))
