@@ -1,7 +1,7 @@
 """Wait for work at the machine's own speed: as long as it makes progress, and not forever without."""
 
-import hashlib
 import os
+import statistics
 import subprocess
 import time
 from collections.abc import Callable
@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 Found = TypeVar("Found")
 IDLE = 180.0  # seconds without any progress after which work hangs
-REFERENCE = 1000  # MiB that one core of a server of 2024 hashes by SHA-256 in a second
+REFERENCE = 0.002  # processor seconds that one core of a server of 2024 takes for `_interpret`
+PIECES = 40  # of the interpreter's work that are timed: as many as the scheduler's turns on a busy machine are seen in
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -20,9 +21,10 @@ def wait(
     """Return what `look` finds once it finds something.
 
     Fail with `what` when `progress` has returned one and the same value for `idle` seconds; it is asked seldom. Looking
-    may cost more than what is looked for, so the pause between two looks is as long as a look.
+    may cost more than what is looked for, so the pause between two looks is as long as a look; it grows to
+    0.2 s.
     """
-    state, changed = progress(), time.monotonic()
+    state, changed, pause = progress(), time.monotonic(), 0.005
     asked = changed
     while True:
         begun = time.monotonic()
@@ -33,7 +35,8 @@ def wait(
             asked, (before, state) = now, (state, progress())
             changed = now if state != before else changed
             assert now - changed < idle, f"no progress for {idle:.0f} s: {what() if callable(what) else what}"
-        time.sleep(max(0.2, now - begun))
+        pause = min(2 * pause, 0.2)
+        time.sleep(max(pause, now - begun))
 
 
 def family(pid: int) -> list[int]:
@@ -134,10 +137,21 @@ def run(
 def slowness() -> float:
     """Return how many times slower this machine is just now than the one that bounds in seconds were written for.
 
-    For what must be prompt: such a bound says how much work something may be, so it is multiplied by this. Measured by
-    half a second's worth of hashing; at least 1.
+    For what is timed by the trainers themselves, such as a heartbeat that is late. Measured by what tests mostly do,
+    the interpreter's work: how long a piece of it has a processor, by the median of several, and how much longer all
+    of them take, since others have it meanwhile. At least 1.
     """
-    begun = time.monotonic()
-    for _ in range(REFERENCE // 2):
-        hashlib.sha256(bytes(1 << 20)).digest()
-    return max(1.0, (time.monotonic() - begun) * 2)
+    pieces, wall, used = [], time.monotonic(), time.thread_time()
+    for _ in range(PIECES):
+        begun = time.thread_time()
+        _interpret()
+        pieces.append(time.thread_time() - begun)
+    shared = (time.monotonic() - wall) / (time.thread_time() - used)
+    return max(1.0, statistics.median(pieces) / REFERENCE * max(1.0, shared))
+
+
+def _interpret() -> None:
+    """Work that is always the same: calls, numbers, strings and a dictionary."""
+    kept: dict[int, str] = {}
+    for number in range(20_000):
+        kept[number % 251] = str(number * number)

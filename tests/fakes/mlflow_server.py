@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -12,13 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import patience
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -51,6 +43,6 @@ def running(folder: Path, port: int) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return bool(urllib.request.urlopen(f"{url}/health", timeout=30).status == 200)
+        return bool(urllib.request.urlopen(f"{url}/health", timeout=patience.IDLE).status == 200)
     except (OSError, urllib.error.URLError):
         return False

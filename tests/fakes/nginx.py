@@ -4,10 +4,11 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests import patience, ports
 
 _CONFIG = """\
 daemon off;
@@ -38,7 +39,7 @@ class Nginx:
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = ports.free()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         user = "user root;" if os.getuid() == 0 else ""
@@ -46,19 +47,21 @@ class Nginx:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        self._process = subprocess.Popen([_program(), "-p", self.home, "-c", self.home / "nginx.conf"])
-        for _ in range(500):
+        process = subprocess.Popen([_program(), "-p", self.home, "-c", self.home / "nginx.conf"])
+        self._process = process
+
+        def answers() -> bool:
+            assert process.poll() is None, (self.home / "error.log").read_text()
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.01)
-        raise RuntimeError((self.home / "error.log").read_text())
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+        patience.wait("nginx does not listen", answers, lambda: patience.processor_seconds(process.pid))
 
     def stop(self) -> None:
         """Stop it at once, whatever it is sending."""
         if self._process:
             self._process.terminate()
-            self._process.wait(timeout=10)
+            self._process.wait()
 
     def log(self) -> str:
         """Return the access log so far."""
@@ -82,9 +85,3 @@ def _program() -> str:
     if program := str(unpacked) if unpacked.exists() else shutil.which("nginx"):
         return program
     raise RuntimeError("nginx is missing: run scripts/bootstrap servers")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

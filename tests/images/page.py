@@ -7,6 +7,8 @@ import urllib.request
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tests import patience
+
 
 class Answer(NamedTuple):
     """What a server answered."""
@@ -23,7 +25,7 @@ def ask(url: str, password: str = "", method: str = "GET", body: bytes | None = 
         sent["Authorization"] = "Basic " + base64.b64encode(f":{password}".encode()).decode()
     request = urllib.request.Request(url, data=body, method=method, headers=sent)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=patience.IDLE) as answer:
             return Answer(answer.status, answer.headers, answer.read())
     except urllib.error.HTTPError as error:
         return Answer(error.code, error.headers, error.read())

@@ -2,32 +2,23 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
 import pytest
 
-from tests import patience
+from tests import patience, ports
 from tests.images.page import ask, form, listing, log_in
 
 SERVE = Path(__file__).parents[2] / "images" / "filebrowser" / "serve.py"
 PASSWORD = "correct: horse #1 +staple"
 REFUSED = (401, 403)  # the first to browsers, with a login form
 MODEL, OUTSIDE = b"weights " * 5000, b"what nobody may read"
-
-
-def until(look: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds * patience.slowness()
-    while not look():
-        assert time.monotonic() < end
-        time.sleep(0.1)
 
 
 def answers(url: str, password: str = "") -> bool:
@@ -47,9 +38,7 @@ def served(folder: Path, writable: str = "false") -> Iterator[str]:
     (folder / "results/runs/a/report.html").write_text("<script>alert(1)</script>")
     (folder / "outside").write_bytes(OUTSIDE)
     (folder / "password").write_text(PASSWORD + "\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = ports.free()
     env = {
         "PATH": os.environ["PATH"],
         "TMPDIR": str(folder / "tmp"),
@@ -65,7 +54,7 @@ def served(folder: Path, writable: str = "false") -> Iterator[str]:
         server = subprocess.Popen([*dumping, sys.executable, SERVE], env=env, stdout=log, stderr=subprocess.STDOUT)
     (folder / "pid").write_text(str(server.pid))
     try:
-        until(lambda: answers(f"http://127.0.0.1:{port}/"))
+        patience.wait("no answer", lambda: answers(f"http://127.0.0.1:{port}/"), patience.still)
         yield f"http://127.0.0.1:{port}"
     finally:
         server.send_signal(signal.SIGTERM)
@@ -196,7 +185,7 @@ def test_a_new_password_in_the_file_ends_the_sessions_of_the_old_one(tmp_path: P
         file, cookie = f"{page}/data/set/shard.tar", log_in(page, PASSWORD)
         assert ask(file, Cookie=cookie).status == 200
         (tmp_path / "password").write_text("quite another one\n")
-        until(lambda: answers(file, "quite another one"))
+        patience.wait("the new password holds", lambda: answers(file, "quite another one"), patience.still)
         assert ask(file, PASSWORD).status in REFUSED
         assert ask(file, Cookie=cookie).status in REFUSED
 
@@ -222,7 +211,7 @@ def test_guesses_are_limited_and_sessions_are_not(tmp_path: Path) -> None:
         assert ask(secret, PASSWORD).status in REFUSED, "a guesser would learn which password is right"
         assert ask(secret, Cookie=session).status == 200
         assert "many wrong passwords: no more than one in 3 s is compared" in (tmp_path / "log").read_text()
-        until(lambda: ask(secret, PASSWORD).status == 200)
+        patience.wait("another is compared", lambda: ask(secret, PASSWORD).status == 200, patience.still)
 
 
 def test_the_same_wrong_password_counts_once(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tests import patience
 from trainers.prepare.settings import Config, parse
 from trainers.prepare.sources.retry import Patience
 from trainers.report import dataset
 from trainers.shards.reader import open_split
 
-HASTE = Patience(tries=4, first_pause=0.01, longest_pause=0.05, timeout=(5, 10))
+HASTE = Patience(tries=4, first_pause=0.01, longest_pause=0.05, timeout=(patience.IDLE, patience.IDLE))
 SYNSETS = ("n03000000", "n01000000", "n02000000")
 DATA = "ILSVRC/Data/CLS-LOC"
 

@@ -5,10 +5,11 @@ python ranks.py PROGRAM FOLDER...     each folder's name is its number of ranks
 
 import os
 import runpy
-import socket
 import sys
 import traceback
 from pathlib import Path
+
+from tests import ports
 
 
 def fork(program: str, folder: Path, rank: int, world: int, port: int) -> int:
@@ -33,10 +34,7 @@ def main(program: str, *folders: str) -> int:
     import torch.utils.data  # noqa: F401
 
     for folder in map(Path, folders):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        world = int(folder.name)
+        world, port = int(folder.name), ports.free()
         children = [fork(program, folder, rank, world, port) for rank in range(world)]
         ends = [os.waitpid(child, 0)[1] for child in children]
         if any(ends):

@@ -27,7 +27,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict]:
     (root / "program.py").write_text("\n".join([*text, calls]))
     done = patience.run(
         [sys.executable, Path(__file__).parent / "ranks.py", root / "program.py", *folders],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = {int(folder.name): json.loads((folder / "summary.json").read_text()) for folder in folders}

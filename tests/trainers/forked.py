@@ -25,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import ports
+
 Environment = dict[str, str]
 Job = dict[str, Any]
 Spawn = Callable[[Job, Sequence[int]], int]
@@ -158,7 +160,7 @@ class Fleet:
 
 def under_torchrun(world: int) -> list[Environment]:
     """What torchrun would set for each rank."""
-    port = str(free_port())
+    port = str(ports.free())
     common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
 
@@ -178,12 +180,6 @@ def under_horovodrun(world: int) -> list[Environment]:
         "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo",
     }  # fmt: skip
     return [{**common, **create_slot_env_vars(slot)} for slot in plan]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # ------------------------------------------------------------------------------------------- the program

@@ -5,7 +5,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import patience
+from tests import patience, ports
 from trainers.exits import Exit, ExitError, UserError
 from trainers.pod import mpi, mpi_hosts, mpi_ranks
 
@@ -206,9 +205,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
         pytest.skip("no OpenMPI or sshd here: scripts/bootstrap mpi installs them")
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)  # sshd asks root for it
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        port = probe.getsockname()[1]
+    port = ports.free()
     keys, me = tmp_path / "ssh", pwd.getpwuid(os.getuid()).pw_name
     keys.mkdir()
     # The files that mpi-operator mounts

@@ -1,6 +1,5 @@
 """Peers on loopback: each pod is an address of 127.0.0.0/8 with real sockets."""
 
-import contextlib
 import re
 import socket
 import threading
@@ -9,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import patience
+from tests import patience, ports
 from trainers.exits import Exit, ExitError, UserError
 from trainers.pod import peers
 
@@ -21,12 +20,7 @@ MASTER_FORM = {"TRAINYARD_JOB": JOB, "TRAINYARD_PEERS_PORT": "23400", "PET_NNODE
 @pytest.fixture
 def port():
     """A port that is free on all of these addresses, as the next two are."""
-    while True:
-        with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
-            first = held.enter_context(socket.create_server(("", 0))).getsockname()[1]
-            for following in (1, 2):
-                held.enter_context(socket.create_server(("", first + following)))
-            return first
+    return ports.free(3)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Processes end with their launcher, survivors continue without them, and permanen
 
 import contextlib
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -15,19 +14,13 @@ import pytest
 import torch
 from conftest import Trainer, events, ranks_of, wait_for_step
 
-from tests import documents, patience
+from tests import documents, patience, ports
 from trainers.exits import UserError
 from trainers.run import checkpoint
 
 pytestmark = pytest.mark.takes(30)
 
 ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  # in fp64: equal on any world to rounding
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def node(name: str, endpoint: str) -> dict[str, str]:
@@ -41,7 +34,7 @@ def node(name: str, endpoint: str) -> dict[str, str]:
 
 
 def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: Path) -> None:
-    run, endpoint = tmp_path / "run", f"127.0.0.1:{free_port()}"
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
     # As programs: of two forked at once, the second was seen to write what they share too late, again and again
     first = trainer.start(run, 1, node("first", endpoint), forked=False, **ELASTIC)
     second = trainer.start(run, 1, node("second", endpoint), forked=False, **ELASTIC)
@@ -68,7 +61,7 @@ def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: 
 
 
 def test_the_documents_command_continues_without_a_lost_node(trainer: Trainer, tmp_path: Path) -> None:
-    command = documents.text("interruptions.md", "--nnodes 1:2", {":29400": f":{free_port()}"}).strip()
+    command = documents.text("interruptions.md", "--nnodes 1:2", {":29400": f":{ports.free()}"}).strip()
     run, nodes = tmp_path / "runs" / "default", []
     for host in (True, False):
         conf = f"is_host={host},last_call_timeout=4,keep_alive_interval=1"

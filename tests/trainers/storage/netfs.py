@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from tests import patience
+from tests import patience, ports
 
 HERE = Path(__file__).parent
 SERVER = """\
@@ -67,7 +67,7 @@ class NetworkFolder:
         self.brick, self.mount, self.path = (home / name for name in ("brick", "mount", "faulty"))
         for folder in (self.brick, self.mount, self.path):
             folder.mkdir()
-        self._port = free_port()
+        self._port = ports.free()
         (home / "server.vol").write_text(SERVER.format(brick=self.brick, port=self._port))
         (home / "client.vol").write_text(CLIENT.format(port=self._port))
         self._server: subprocess.Popen[bytes] | None = None
@@ -215,9 +215,3 @@ def end(process: "subprocess.Popen[Any]") -> None:
 def unmount(place: Path) -> None:
     """Take a mount away from under whoever uses it."""
     subprocess.run(["umount", "-l", place], check=False, capture_output=True)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

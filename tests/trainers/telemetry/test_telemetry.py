@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT, Trainer, environment, events, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
-from tests import patience
+from tests import patience, ports
 from tests.fakes import wandb_server
 from trainers import config
 from trainers.exits import UserError
@@ -30,13 +30,6 @@ from trainers.telemetry.metrics import rewind
 from trainers.telemetry.prometheus import Endpoint, serve
 
 pytestmark = pytest.mark.takes(60)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def scrape(port: int, run: str) -> dict[str, float]:
@@ -80,7 +73,7 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
-    run, port = tmp_path / "run", free_port()
+    run, port = tmp_path / "run", ports.free()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
     env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
     process = trainer.start(run, 2, env, **over)
@@ -147,7 +140,7 @@ def test_port_that_is_taken() -> None:
 
 def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: Trainer, tmp_path: Path) -> None:
     """Also one that ends on a NaN loss: Prometheus could not learn of it otherwise."""
-    run, port = tmp_path / "run", free_port()
+    run, port = tmp_path / "run", ports.free()
     over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
     process = trainer.start(run, 2, {"STEP_SECONDS": "0.5"}, **over)
     seen: list[dict[str, float]] = []
@@ -162,7 +155,7 @@ def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: 
 
 
 def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
-    port, other = free_port(), free_port()
+    port, other = ports.free(), ports.free()
     assert serve(0, "run", Place(), "here") is None
     assert serve(port, "run", Place(1, 4, 1, 2), "here") is None  # not the first of its node
     assert serve(port, "run", Place(2, 4, 0, 2), "there") is not None
@@ -178,7 +171,7 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
 
 
 def test_a_run_waits_for_scrapes_that_are_late() -> None:
-    port = free_port()
+    port = ports.free()
     first = serve(port, "run", Place(), "here")
     assert first is not None
     for _ in range(2):
@@ -205,7 +198,7 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
 
 def test_two_nodes_are_joined_by_the_operators_variables(trainer: Trainer, tmp_path: Path) -> None:
     """As programs, not forked: launchers and ranks import what they need by themselves."""
-    run, port = tmp_path / "run", str(free_port())
+    run, port = tmp_path / "run", str(ports.free())
     common = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port,
               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}  # fmt: skip
     (tmp_path / "base.yaml").write_text("max_steps: 4\n")

@@ -16,7 +16,7 @@ from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests import patience
+from tests import patience, ports
 from tests.fakes import loopback, mlflow_server
 from trainers import config
 from trainers.telemetry import mlflow, outbox, tensorboard
@@ -29,7 +29,7 @@ TOKEN = "token-of-nobody"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with mlflow_server.running(tmp_path_factory.mktemp("mlflow"), mlflow_server.free_port()) as url:
+    with mlflow_server.running(tmp_path_factory.mktemp("mlflow"), ports.free()) as url:
         yield url
 
 
@@ -117,7 +117,7 @@ def test_services_that_are_not_there_cost_a_run_one_line_each(trainer: Trainer, 
     run = tmp_path / "run"
     run.mkdir()
     (run / "tensorboard").write_text("a file where the folder should be")
-    port = mlflow_server.free_port()
+    port = ports.free()
     code, output = trainer.run(run, 1, **{"tensorboard.enabled": True, "mlflow.uri": f"http://127.0.0.1:{port}"})
     assert code == 0, output
     lines = [line for line in output.splitlines() if "takes no numbers" in line]
@@ -130,7 +130,7 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(outbox, "FIRST_PAUSE", 0.2)
     monkeypatch.setattr(outbox, "LONGEST_PAUSE", 1.0)
     monkeypatch.setattr(outbox, "EVERY", 0.1)
-    run, port, said = tmp_path / "run", mlflow_server.free_port(), []
+    run, port, said = tmp_path / "run", ports.free(), []
     record(run, range(1, 4))
     settings = settings_of(run, mlflow={"uri": f"http://127.0.0.1:{port}", "experiment": "outage"})
     box = mlflow.start(settings, run, "run", said.append)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import ssl
 import subprocess
 import threading
@@ -17,7 +16,7 @@ import pytest
 from conftest import events
 from forked import Fleet
 
-from tests import patience
+from tests import patience, ports
 from trainers.telemetry import trainjob
 from trainers.telemetry.trainjob import Progress, Reporter, send
 
@@ -154,9 +153,7 @@ def test_a_server_that_refuses_costs_a_run_one_line(
 def test_what_keeps_a_message_from_its_server_is_named(server: Server, ca: Path, token: Path, tmp_path: Path) -> None:
     message = {"trainerStatus": {}}
     assert send(server.url, ca, token, message) == ""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    absent = f"https://127.0.0.1:{port}{PATH}"
+    absent = f"https://127.0.0.1:{ports.free()}{PATH}"
     assert send(absent, ca, token, message) == "its server cannot be reached (Connection refused)"
     assert "Name or service not known" in send(f"https://status.invalid{PATH}", ca, token, message)
     assert send(server.url.replace("https", "http"), ca, token, message) == "its server's address is not https"
