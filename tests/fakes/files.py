@@ -10,6 +10,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests import patience
 from tests.fakes import loopback
 
 _SCRIPT = Path(__file__).parents[2] / "scripts/demo/serve_archive.py"
@@ -29,8 +30,22 @@ class FileServer:
         self.requests: list[tuple[str, str]] = []
         self.fault: Callable[[int, Any], bool] = lambda number, handler: False
         self.delay = 0.0
+        self.holding: list[threading.Event] = []
         self.lock = threading.Lock()
         self.server: ThreadingHTTPServer | None = None
+
+    def hold(self, when: Callable[[int], object]) -> threading.Event:
+        """Answer requests, by their number, for which this is true, only once the returned event is set."""
+        released = threading.Event()
+        self.holding.append(released)
+
+        def fault(number: int, handler: Any) -> bool:
+            if when(number):
+                assert released.wait(patience.IDLE), "nobody releases the request"
+            return False
+
+        self.fault = fault
+        return released
 
     @property
     def url(self) -> str:
@@ -90,4 +105,8 @@ def running(folder: Path, handler: type = FaultyHandler, **attributes: object) -
     server.handle_error = lambda *args: None
     control.server = server
     with loopback.running(server):
-        yield control
+        try:
+            yield control
+        finally:
+            for released in control.holding:
+                released.set()

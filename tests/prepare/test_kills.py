@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+from tests import patience
 from tests.fakes import files
 from tests.prepare.make_archives import config, contents, imagenet, write_zip
 from tests.prepare.test_build import command
@@ -97,12 +98,12 @@ def test_killed_at_random_times_the_same_command_ends_with_the_same_bytes(served
 def test_a_killed_command_is_resumed_by_the_same_command(served, tmp_path):
     """The whole sequence once, as a user would: the command, kill -9, the command."""
     out, url = tmp_path / "little", f"{served.url}/archive.zip"
+    killed = served.hold(lambda number: len(finished(out)) > 1)
     process = subprocess.Popen(command(out, url, "--set", "workers=1"), stderr=subprocess.DEVNULL)
-    while len(finished(out)) < 2:
-        assert process.poll() is None
-        time.sleep(0.005)
+    patience.wait("two shards are finished", lambda: len(finished(out)) > 1, patience.still)
     process.kill()
     process.wait()
+    killed.set()
     kept = finished(out)
     done = subprocess.run(command(out, url), capture_output=True, text=True, check=True)
     assert f"{len(kept)} of 6 shards are finished from before and kept" in done.stderr

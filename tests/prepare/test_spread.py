@@ -3,7 +3,6 @@
 import os
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,7 +19,7 @@ from trainers.shards.manifest import WORK
 
 def share(settings, parts, **how):
     """Prepare with all parts at once."""
-    options = [Options(part, parts, wait_seconds=30, progress_seconds=0.05, **how) for part in range(parts)]
+    options = [Options(part, parts, wait_seconds=patience.IDLE, progress_seconds=0.05, **how) for part in range(parts)]
     with ThreadPoolExecutor(parts) as pool:
         return list(pool.map(lambda one: build(settings, one), options))
 
@@ -50,7 +49,8 @@ def test_whichever_part_ends_last_publishes(archive, prepared, tmp_path):
 def test_a_part_that_is_killed_and_comes_back(server, prepared, tmp_path):
     """As an indexed Job does it: three pods, one killed in the middle, and another in its place."""
     out = tmp_path / "little"
-    server.delay = 0.15
+    in_the_middle = ".prepare/train-00000.*.tmp"
+    killed = server.hold(lambda number: list(out.glob(in_the_middle)))
 
     def start(index):
         environment = {**os.environ, "JOB_COMPLETION_INDEX": str(index), "TRAINYARD_PREPARE_PARTS": "3"}
@@ -58,11 +58,10 @@ def test_a_part_that_is_killed_and_comes_back(server, prepared, tmp_path):
         return subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
 
     pods = [start(index) for index in range(3)]
-    while not list(out.glob(".prepare/train-00000.*.tmp")):
-        assert pods[0].poll() is None
-        time.sleep(0.002)
+    patience.wait("a shard is begun", lambda: list(out.glob(in_the_middle)), patience.still)
     pods[0].kill()
     pods[0].communicate()
+    killed.set()
     pods[0] = start(0)
     said = [patience.communicate(pod)[1] for pod in pods]
     assert [pod.returncode for pod in pods] == [0, 0, 0]
@@ -102,14 +101,17 @@ def test_one_that_works_alone_and_parts_keep_out_of_each_others_way(archive, pre
     assert held.wait(patience.IDLE)
     with pytest.raises(ExitError, match="being prepared by process"):
         build(config(archive, out), Options(1, 3, wait_seconds=0.2))
-    said = ""
+    said = []
     with ThreadPoolExecutor(1) as pool:
         parts = pool.submit(share, config(archive, out), 3)
-        while "waiting for process" not in said and not parts.done():
-            time.sleep(0.05)
-            said += capsys.readouterr().err
+
+        def waits():
+            said.append(capsys.readouterr().err)
+            return "waiting for process" in "".join(said) or parts.done()
+
+        patience.wait("they wait in words", waits, patience.still)
         release.set()
         parts.result()
     alone.join()
-    assert "waiting for process" in said
+    assert "waiting for process" in "".join(said)
     assert contents(out) == contents(prepared)

@@ -9,6 +9,7 @@ import tarfile
 
 import pytest
 
+from tests import patience
 from tests.fakes import files
 from tests.prepare.make_archives import (
     HASTE,
@@ -156,8 +157,8 @@ def test_what_a_killed_first_pass_left_is_removed_before_the_next(tmp_path, monk
 def test_parts_share_a_gzipped_tar(tmp_path, expected):
     path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
     settings = config(path, tmp_path / "out")
-    assert build(settings, Options(1, 2, wait_seconds=20, progress_seconds=0.05)) is None
-    assert build(settings, Options(0, 2, wait_seconds=20, progress_seconds=0.05)) is not None
+    assert build(settings, Options(1, 2, wait_seconds=patience.IDLE, progress_seconds=0.05)) is None
+    assert build(settings, Options(0, 2, wait_seconds=patience.IDLE, progress_seconds=0.05)) is not None
     assert found(tmp_path / "out") == expected
 
 

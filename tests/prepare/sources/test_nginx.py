@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from tests import patience
 from tests.fakes import nginx
 from tests.prepare.make_archives import HASTE, config, contents, imagenet, pictures, write_tar
 from trainers.exits import UserError
@@ -71,7 +72,12 @@ def test_a_server_that_goes_and_comes_back_is_waited_for(server, archive):
     source = HttpSource(f"{server.url}/archive.zip", traffic)
     assert bytes(source.read_range(10, 5)) == archive.read_bytes()[10:15]
     server.stop()
-    back = threading.Timer(0.2, server.start)
+
+    def come_back():
+        patience.wait("its absence is noticed", lambda: traffic.retries, patience.still)
+        server.start()
+
+    back = threading.Thread(target=come_back)
     back.start()
     assert bytes(source.read_range(1000, 500_000)) == archive.read_bytes()[1000:501_000]
     back.join()
