@@ -200,6 +200,14 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+def hold(folder: Path, *places: str) -> dict[str, str]:
+    """Environment of a run that waits at these places (little_models) until their files are removed from a folder."""
+    folder.mkdir(exist_ok=True)
+    for place in places:
+        (folder / place).touch()
+    return {"HOLD": str(folder)}
+
+
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of a launcher's ranks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -1,15 +1,36 @@
-"""Models small enough to train in a test, some of them with faults."""
+"""Models small enough to train in a test, some of them with faults.
+
+HOLD names a folder. While a file in it is named N, a process waits with its training forward N + 1; while one is named
+N-of-W, so it does in a world of W processes. Who is told to stop goes on.
+"""
 
 import os
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+HOLD, WORLD = os.environ.get("HOLD", ""), os.environ.get("WORLD_SIZE", "1")
+TOLD: list[Any] = []
+
+
+def hold(done: int) -> None:
+    """Wait while the forward after so many is held, unless this process was told to stop or is so meanwhile."""
+    if not done:
+        stop: Any = signal.getsignal(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, lambda *given: (TOLD.append(given), stop(*given)))
+    places = [Path(HOLD) / name for name in (f"{done}", f"{done}-of-{WORLD}")]
+    while not TOLD and any(place.exists() for place in places):
+        time.sleep(0.01)
+
 
 class Net(nn.Module):
     """Two convolutions with BatchNorm."""
+
+    begun = 0
 
     def __init__(self, num_classes: int, norm: bool = True) -> None:
         super().__init__()
@@ -24,6 +45,9 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             time.sleep(float(os.environ.get("STEP_SECONDS", "0")))
+            if HOLD:
+                hold(self.begun)
+                self.begun += 1
         out: Tensor = self.fc(self.body(x))
         return out
 

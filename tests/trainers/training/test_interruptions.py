@@ -3,19 +3,17 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Trainer, events, ranks_of, wait_for_step
+from conftest import Trainer, events, hold, ranks_of, wait_for_step
 from published import assert_same_weights
 
 from tests import documents, patience
+from trainers.run import fence
 
 pytestmark = pytest.mark.takes(75)
-
-SLOW = {"STEP_SECONDS": "0.1"}
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,11 @@ def losses(run: Path) -> list[tuple[int, float]]:
 
 
 def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
+    run, places = tmp_path / "run", tmp_path / "places"
+    process = trainer.start(run, 2, hold(places, "5"), **kind(), **{"checkpoint.every_steps": 0})
     wait_for_step(run, 5, process)
     os.kill(ranks_of(process)[1], signal.SIGTERM)  # one rank is told; all stop
+    (places / "5").unlink()
     output, _ = patience.communicate(process)
     assert process.returncode == 143, output
     summary = json.loads((run / "summary.json").read_text())
@@ -47,7 +46,7 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
         lines = (run / "samples" / f"rank-{rank}.jsonl").read_text().splitlines()
         assert json.loads(lines[-1])["step"] == stopped
 
-    process = trainer.start(run, 2, SLOW, **kind(), **{"checkpoint.every_steps": 0})
+    process = trainer.start(run, 2, hold(places, "3"), **kind(), **{"checkpoint.every_steps": 0})
     wait_for_step(run, stopped + 3, process)
     process.send_signal(signal.SIGTERM)  # the launcher is told, as in a pod
     output, _ = patience.communicate(process)
@@ -78,7 +77,8 @@ def test_the_documents_commands_stop_and_resume(trainer: Trainer, tmp_path: Path
 
 def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
     run, often = tmp_path / "run", {"checkpoint.every_steps": 0, "checkpoint.every_seconds": 1}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.3"}, **kind(), **often)
+    env = {"STEP_SECONDS": "0.2", **hold(tmp_path / "places", "12")}  # more than a second later
+    process = trainer.start(run, 2, env, **kind(), **often)
 
     def saves() -> list[str]:
         found = [path.parent.name for path in run.glob("checkpoints/step-*/manifest.json")]
@@ -98,7 +98,7 @@ def test_checkpoints_by_seconds_bound_what_a_kill_costs(trainer: Trainer, undist
 
 def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = trainer.start(run, 2, SLOW, **kind())
+    process = trainer.start(run, 2, hold(tmp_path / "places", "10"), **kind())
     wait_for_step(run, 10, process)
     for pid in (*ranks_of(process), process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -127,11 +127,11 @@ def test_nan_ends_with_77_and_is_not_retried(trainer: Trainer, tmp_path: Path) -
     assert sorted(path.name for path in (run / "checkpoints").glob("step-*")) == ["step-00000002"]
     assert json.loads((run / "summary.json").read_text())["status"] == "failed"
 
-    start = time.monotonic()
+    before = (run / "metrics.jsonl").read_bytes()
     code, output = trainer.run(run, 1, **ill)
-    assert (code, time.monotonic() - start < 40 * patience.slowness()) == (77, True)
+    assert code == 77
     assert "the loss of step 4 is nan" in output
-    assert not events(run, "resume")
+    assert (run / "metrics.jsonl").read_bytes() == before, "it was tried again"
 
     code, output = trainer.run(run, 1, **ill, **{"optimizer.lr": 0.01, "max_steps": 3, "epochs": None})
     assert code == 0, output  # other settings are another try
@@ -160,9 +160,13 @@ def test_fault_on_one_rank_is_the_exit_code_and_restarts_are_bounded(trainer: Tr
 
 def test_newest_job_takes_the_run_directory(trainer: Trainer, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    old = trainer.start(run, 2, {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a"}, epochs=40)
+    env = {"STEP_SECONDS": "0.3", "TRAINYARD_JOB": "job-a", **hold(tmp_path / "places", "2")}
+    old = trainer.start(run, 2, env, epochs=40)
     wait_for_step(run, 2, old)
     new = trainer.start(run, 1, {"TRAINYARD_JOB": "job-b"}, epochs=40)
+    taken = fence.folder_of(run, 2)
+    patience.wait("the lease is not taken", taken.exists, lambda: patience.processor_seconds(new.pid))
+    (tmp_path / "places" / "2").unlink()
     output, _ = patience.communicate(old)
     assert old.returncode == 2, output
     assert "taken over by job-b" in output
@@ -218,7 +222,7 @@ def test_another_namespace_with_the_same_release_is_refused_and_leaves_no_trace(
         logs = {"TRAINYARD_LOGS": str(run / "logs")}
         return {**logs, "TRAINYARD_JOB": "run-0a1b2c3d", "TRAINYARD_NAMESPACE": namespace, "TRAINYARD_RELEASE": "run"}
 
-    first = trainer.start(run, 2, {**SLOW, **of("team-a")}, **kind())
+    first = trainer.start(run, 2, {**hold(tmp_path / "places", "6"), **of("team-a")}, **kind())
     wait_for_step(run, 6, first)
     first.send_signal(signal.SIGTERM)
     output, _ = patience.communicate(first)
