@@ -19,6 +19,7 @@ class Weights:
         self.operations: list[str] = []
         self.history: dict[str, list[dict[str, Any]]] = {}
         self.down = False  # answers 503 while it is set
+        self.refused = 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -42,6 +43,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._body()
         if self.seen.down:
+            self.seen.refused += 1
             self._answer({"error": "maintenance"}, 503)
             return
         if not self.path.endswith(("/graphql", "/file_stream")):

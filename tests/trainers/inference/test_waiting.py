@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Trainer, wait_for_step
+from conftest import Trainer, hold, wait_for_step
 
 from tests import patience
 from trainers import config
@@ -29,15 +29,18 @@ def test_two_processes_wait_for_a_run_that_still_trains(trainer: Trainer, data: 
     settings = tmp_path / "config.json"
     settings.write_text(json.dumps({"recipe": "demo", "epochs": 2}))
     waits = evaluation(trainer, run, data, 2, "--wait", "3600", "--run-config", str(settings))
-    process = trainer.start(run, 1, {"STEP_SECONDS": "0.3"})
+    assert waits.stdout is not None
+    first = next((line for line in waits.stdout if line.startswith("evaluate: waiting for the model of")), "")
+    assert first, "it does not wait"
+    process = trainer.start(run, 1, hold(tmp_path / "places", "3"))
     wait_for_step(run, 3, process)
     assert waits.poll() is None
+    (tmp_path / "places" / "3").unlink()
     output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     said, _ = patience.communicate(waits)
     assert waits.returncode == 0, said
-    assert said.count(f"waiting for the model of {run}: the run has not finished") <= 1, said
-    assert "evaluate: waiting for the model of" in said
+    assert (first + said).count(f"waiting for the model of {run}: the run has not finished") <= 1, said
     summary = json.loads((run / "summary.json").read_text())
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert (result["samples"], result["top1"]) == (summary["validation_samples"], summary["top1"])

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import signal
 import socket
 import struct
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Trainer, environment, events, wait_for_step
+from conftest import ROOT, Trainer, environment, events, hold, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience, ports
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.takes(60)
 
 def scrape(port: int, run: str) -> dict[str, float]:
     """The numbers of a run's endpoint by name, without the label that names the run: every one of them has it."""
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=patience.IDLE).read().decode()
     lines = text.splitlines()
     helped = {line.split()[2] for line in lines if line.startswith("# HELP")}
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -48,7 +49,7 @@ def scrape(port: int, run: str) -> dict[str, float]:
 def scrape_at(port: int, run: str, step: int) -> dict[str, float]:
     """The numbers once the endpoint shows this step, whose line in metrics.jsonl is written a moment before."""
     shown = lambda: scrape(port, run).get("trainyard_step", 0) >= step  # noqa: E731
-    patience.wait(f"the endpoint shows step {step}", shown, patience.still, idle=60)
+    patience.wait(f"the endpoint shows step {step}", shown, patience.still)
     return scrape(port, run)
 
 
@@ -73,16 +74,16 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
-    run, port = tmp_path / "run", ports.free()
+    run, port, places, begun = tmp_path / "run", ports.free(), tmp_path / "places", time.time()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
-    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}
+    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.05", "WANDB_SILENT": "true", **hold(places, "10")}
     process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
     first = scrape_at(port, "little: a/b", 10)
     assert (first["trainyard_steps_planned"], first["trainyard_processes"]) == (24, 2)
     assert 0 < first["trainyard_loss"] < 3
     assert first["trainyard_learning_rate"] > 0
-    assert 1 < first["trainyard_images_per_second"] < 10_000
+    assert first["trainyard_images_per_second"] == events(run, "train")[-1]["images_per_second"]
     assert first["trainyard_validation_top1_percent"] in [event["top1"] for event in events(run, "validate")]
     assert first['trainyard_goodput_seconds_total{cause="init"}'] > 0.5
     assert first['trainyard_goodput_seconds_total{cause="compute"}'] > 0.5
@@ -95,17 +96,19 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
         assert 2e7 < first[f'trainyard_rank_memory_bytes{{device="cpu",{host},rank="{rank}"}}'] < 1e11
     assert first["trainyard_loss_ill"] == 0
     started = first["trainyard_started_timestamp_seconds"]
-    assert 0 < time.time() - started < 3600
+    assert started > begun - 0.1  # the kernel rounds when a process started
     assert started < first["trainyard_last_step_timestamp_seconds"] <= time.time()
     assert started < first["trainyard_last_checkpoint_timestamp_seconds"] <= time.time()
     process.send_signal(signal.SIGTERM)
     output, _ = patience.communicate(process)
     assert process.returncode == 143, output
 
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.15", "WANDB_SILENT": "true"}, **over)
+    (places / "10").unlink()
+    process = trainer.start(run, 2, {"WANDB_SILENT": "true", **hold(places, "1")}, **over)
     step = events(run, "train")[-1]["step"] + 1
     wait_for_step(run, step, process)
     second = scrape_at(port, "little: a/b", step)
+    (places / "1").unlink()
     assert second["trainyard_restarts_total"] == 1
     assert second['trainyard_goodput_seconds_total{cause="restart_wait"}'] > 0
     assert second['trainyard_goodput_seconds_total{cause="lost"}'] == 0
@@ -140,13 +143,15 @@ def test_port_that_is_taken() -> None:
 
 def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: Trainer, tmp_path: Path) -> None:
     """Also one that ends on a NaN loss: Prometheus could not learn of it otherwise."""
-    run, port = tmp_path / "run", ports.free()
+    run, port, places = tmp_path / "run", ports.free(), tmp_path / "places"
     over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "0.5"}, **over)
+    process = trainer.start(run, 2, hold(places, "1"), **over)
     seen: list[dict[str, float]] = []
     while process.poll() is None:
         with contextlib.suppress(OSError):
             seen.append(scrape(port, "run"))
+        if len(seen) > 1:  # somebody comes regularly
+            (places / "1").unlink(missing_ok=True)
         time.sleep(0.2)
     assert process.returncode == 77, process.communicate()[0]
     assert [numbers["trainyard_loss_ill"] for numbers in seen if "trainyard_loss_ill" in numbers][-1] == 1
@@ -154,7 +159,7 @@ def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: 
     assert {cause: seen[-1][f'trainyard_run_seconds{{cause="{cause}"}}'] for cause in whole} == whole
 
 
-def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
+def test_every_node_answers_and_only_the_first_tells_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     port, other = ports.free(), ports.free()
     assert serve(0, "run", Place(), "here") is None
     assert serve(port, "run", Place(1, 4, 1, 2), "here") is None  # not the first of its node
@@ -165,21 +170,28 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run() -> None:
     assert first is not None
     first.recall({"event": "train", "step": 7})
     assert scrape(other, "run")["trainyard_step"] == 7
-    began = time.monotonic()
+    clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(prometheus, "time", clock)
     first.linger()  # scraped only once: nobody comes regularly
-    assert time.monotonic() - began < prometheus.SHORTEST
 
 
-def test_a_run_waits_for_scrapes_that_are_late() -> None:
+def test_a_run_waits_for_scrapes_that_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shortest wait is far longer here, since a busy machine may be late with what this test does."""
+    pauses: list[float] = []
+    clock = types.SimpleNamespace(
+        monotonic=time.monotonic, sleep=lambda seconds: pauses.append(seconds) or time.sleep(seconds)
+    )
+    monkeypatch.setattr(prometheus, "time", clock)
+    monkeypatch.setattr(prometheus, "SHORTEST", patience.IDLE)
     port = ports.free()
     first = serve(port, "run", Place(), "here")
     assert first is not None
     for _ in range(2):
         scrape(port, "run")  # a few milliseconds apart
     first.show({"event": "validate", "top1": 50.0, "loss": 1.0})
-    ends = threading.Thread(target=first.linger)
+    ends = threading.Thread(target=first.linger, args=(patience.IDLE,))
     ends.start()
-    ends.join(1)
+    patience.wait("it does not wait", lambda: len(pauses) > 20 or not ends.is_alive(), patience.still)
     assert ends.is_alive()
     assert scrape(port, "run")["trainyard_validation_top1_percent"] == 50
     ends.join()
@@ -243,7 +255,9 @@ def test_rewind_replaces_the_file_whatever_is_in_it(tmp_path: Path) -> None:
 
 
 def test_every_second_has_a_cause() -> None:
-    assert 0 < time.monotonic() - process_start() < 10_000
+    age = lambda: int(subprocess.check_output(["ps", "-o", "etimes=", "-p", str(os.getpid())]))  # noqa: E731
+    before = age()
+    assert before <= time.monotonic() - process_start() < age() + 1
     began = time.monotonic()
     clock = Clock(began)
     clock.begin()
@@ -269,7 +283,7 @@ def mounted(folder: Path) -> dict[str, str]:
     """The environment by which a pod's trainer finds its key: as a file of a mounted Secret."""
     (folder / "secrets" / "wandb").mkdir(parents=True)
     (folder / "secrets" / "wandb" / "WANDB_API_KEY").write_text(f"{KEY}\n")
-    return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": "3"}
+    return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": str(patience.IDLE)}
 
 
 def test_the_mounted_key_reports_online_with_a_rate_per_process(trainer: Trainer, tmp_path: Path) -> None:
@@ -292,7 +306,8 @@ def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Train
     run = tmp_path / "run"
     with wandb_server.running() as server:
         server.down = True
-        process = trainer.start(run, 1, mounted(tmp_path) | {"WANDB_BASE_URL": server.url})
+        quick = {"WANDB_BASE_URL": server.url, "WANDB_INIT_TIMEOUT": "3"}
+        process = trainer.start(run, 1, mounted(tmp_path) | quick)
         output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     assert "the run is recorded offline: wandb sync" in output
@@ -302,13 +317,17 @@ def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Train
 
 
 def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run, places = tmp_path / "run", tmp_path / "places"
     with wandb_server.running() as server:
-        process = trainer.start(run, 1, mounted(tmp_path) | {"WANDB_BASE_URL": server.url, "STEP_SECONDS": "0.1"})
+        env = mounted(tmp_path) | {"WANDB_BASE_URL": server.url} | hold(places, "2", "10")
+        process = trainer.start(run, 1, env)
         wait_for_step(run, 2, process)
         server.down = True
+        (places / "2").unlink()
         wait_for_step(run, 10, process)
+        patience.wait("nothing is refused", lambda: server.refused, patience.still)
         server.down = False
+        (places / "10").unlink()
         output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     steps = [row["_step"] for row in server.history["run"] if "train/loss" in row]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Trainer, events, wait_for_step
+from conftest import Trainer, events, hold, wait_for_step
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -79,7 +79,7 @@ def test_a_killed_run_is_one_curve_in_both(trainer: Trainer, server: str, tmp_pa
     over = {"tensorboard.enabled": True, "mlflow.uri": server, "mlflow.experiment": "killed", "epochs": 3,
             "checkpoint.every_steps": 8, "run.name": "little: a/b"}  # fmt: skip
     client = MlflowClient(server)
-    process = trainer.start(run, 2, {"STEP_SECONDS": "2"}, **over)
+    process = trainer.start(run, 2, hold(tmp_path / "places", "9"), **over)
     wait_for_step(run, 9, process)
 
     def sent() -> bool:  # the step after the checkpoint, which will be done again
