@@ -38,6 +38,7 @@ def quick_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings of the client, which a run makes in its own environment."""
     for variable, value in mlflow.DEFAULTS.items():
         monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", str(round(patience.IDLE)))  # a busy server is no outage
     for variable in (mlflow.URI, *mlflow.LOGIN):
         monkeypatch.delenv(variable, raising=False)
 

@@ -1,5 +1,6 @@
 """Progress in a TrainJob's status: what is sent over real TLS, and what a server that fails costs (one line)."""
 
+import functools
 import json
 import re
 import ssl
@@ -30,7 +31,9 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.messages: list[dict[str, Any]] = []
         self.tokens: list[str | None] = []
-        self.status, self.delay = 200, 0.0
+        self.status, self.answered = 200, 0
+        self.answers = threading.Event()  # while it is not set, what is sent has no answer
+        self.answers.set()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -39,9 +42,10 @@ class Server:
                 assert self.path == PATH
                 outer.tokens.append(self.headers["Authorization"])
                 outer.messages.append(json.loads(content))
-                time.sleep(outer.delay)
+                outer.answers.wait(patience.IDLE)
                 self.send_response(outer.status)
                 self.end_headers()
+                outer.answered += 1
 
             def log_message(self, *_: object) -> None:
                 return
@@ -54,6 +58,7 @@ class Server:
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}{PATH}"
 
     def close(self) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -160,8 +165,10 @@ def test_what_keeps_a_message_from_its_server_is_named(server: Server, ca: Path,
     assert "No such file" in send(server.url, ca, tmp_path / "none", message)
     server.status = 404
     assert send(server.url, ca, token, message) == "its server answers 404 Not Found"
-    server.status, server.delay = 200, 1.0
+    server.status = 200
+    server.answers.clear()
     assert "reached (TimeoutError)" in send(server.url, ca, token, message, timeout=0.2)
+    server.answers.set()
     server.messages.clear()
     assert "cannot be reached" in send(server.url, certificate(tmp_path / "other"), token, message)
     assert server.messages == [], "the token went to a server with another certificate"
@@ -172,19 +179,19 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
 ) -> None:
     monkeypatch.setattr(trainjob, "EVERY", 0.01)
     monkeypatch.setattr(trainjob, "LAST_SECONDS", 0.5)
+    monkeypatch.setattr(trainjob, "send", functools.partial(send, timeout=2 * patience.IDLE))
     said: list[str] = []
     server.status = 500
     reporter = Reporter(server.url, ca, token, 100, said.append)
     for step in range(1, 6):
-        before = len(server.messages)
         reporter.show(train_event(step, time.time()))
-        patience.wait("a message", lambda count=before: len(server.messages) > count, patience.still)
+        patience.wait("an answer", lambda count=step: server.answered == count, patience.still)
     assert len(said) == 1
-    server.delay = 60.0
+    server.answers.clear()
     reporter.show(train_event(6, time.time()))
-    started = time.monotonic()
+    patience.wait("a message", lambda: len(server.messages) == 6, patience.still)
     reporter.close()
-    assert time.monotonic() - started < 30  # of the server's 60
+    assert server.answered == 5, "it has waited for the answer"
 
 
 def test_nothing_is_started_where_trainer_asks_for_nothing(ca: Path, token: Path) -> None:
