@@ -6,19 +6,20 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import events
+from conftest import events, hold
 from forked import Fleet
 from netfs import NetworkFolder, net
 from published import assert_same_weights
 
 from tests import patience
 from trainers.run import fence
+from trainers.telemetry.mounts import ON_A_FILE, ON_A_PATH
 
 __all__ = ["net"]
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
@@ -41,17 +42,18 @@ class Contest:
     newer: Path
     logs: Path
 
-    def begin(self, run: Path, job: str, seconds: float) -> Job:
+    def begin(self, run: Path, job: str, seconds: float, **more: str) -> Job:
         """Start a job with steps of so many seconds; looks at no mount, since the server may not answer."""
-        env = {"TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds)}
+        env = {"TRAINYARD_JOB": job, "STEP_SECONDS": str(seconds), **more}
         return self.fleet.start(run, 1, env=env, logs=self.logs / job, **SETTINGS)
 
     def take_over(self, seconds: float = 0.0) -> Job:
         """Start the newer job: the server stops before it has looked, and dies once it has taken the lease."""
         with self.net.stopped():
             job = self.begin(self.newer, "job-b", seconds)
-            time.sleep(2)
-        taken, pid = fence.folder_of(self.run, 2), job[0][0].pid
+            pid = job[0][0].pid
+            patience.wait("it has not looked", waits_for_a_file(pid), lambda: patience.processor_seconds(pid))
+        taken = fence.folder_of(self.run, 2)
         patience.wait("the lease is not taken", taken.exists, lambda: patience.processor_seconds(pid))
         self.net.kill_server()
         time.sleep(1)
@@ -66,6 +68,19 @@ class Contest:
     def snapshot(self) -> dict[str, tuple[int, int, int]]:
         stats = {str(path.relative_to(self.run)): path.stat() for path in self.run.rglob("*") if path.is_file()}
         return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def waits_for_a_file(pid: int) -> Callable[[], bool]:
+    """Make a look, which finds a process in the same call about a file as the two looks before."""
+    machine, seen = os.uname().machine, [""] * 3
+    calls = ON_A_FILE[machine] | ON_A_PATH[machine]
+
+    def look() -> bool:
+        seen[:] = [*seen[1:], Path(f"/proc/{pid}/syscall").read_text()]
+        number = seen[0].split(maxsplit=1)[:1]
+        return len(set(seen)) == 1 and bool(number) and number[0].isdigit() and int(number[0]) in calls
+
+    return look
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +134,12 @@ def test_a_call_that_is_late_changes_nothing(contest: Contest, undisturbed: Path
     assert_same(contest.run, undisturbed)
 
 
-def test_the_older_of_two_jobs_at_work_stops(contest: Contest, undisturbed: Path) -> None:
-    older = contest.begin(contest.older, "job-a", 0.5)
+def test_the_older_of_two_jobs_at_work_stops(contest: Contest, undisturbed: Path, tmp_path: Path) -> None:
+    older = contest.begin(contest.older, "job-a", 0.5, **hold(tmp_path / "places", "5"))
     saved, pid = contest.run / "checkpoints" / "step-00000004", older[0][0].pid
     patience.wait("no checkpoint", saved.exists, lambda: patience.processor_seconds(pid))
     newer = contest.take_over(0.5)
+    (tmp_path / "places" / "5").unlink()
     assert "taken over by job-b" in contest.finish(older, 2)
     contest.finish(newer, 0)
     assert_same(contest.run, undisturbed)
