@@ -1,9 +1,11 @@
 """Peers on loopback: each pod is an address of 127.0.0.0/8 with real sockets."""
 
+import contextlib
 import re
 import socket
 import threading
-import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -33,17 +35,17 @@ def servers():
 
 
 def plan_of(me: str, port: int, **other) -> peers.Plan:
-    values = {"least": len(PODS), "port": port, "rendezvous": port + 1, "wait": 20.0, "bound": 1.0} | other
-    return peers.Plan(JOB, me, PODS, **values)
+    """A pod's plan; it waits long, and where it fails, `bound` is what the test waits for."""
+    values = {"least": len(PODS), "port": port, "rendezvous": port + 1, "wait": patience.IDLE, "bound": patience.IDLE}
+    return peers.Plan(JOB, me, PODS, **(values | other))
 
 
-def run_all(what: list[peers.Plan], delay: dict[str, float]) -> dict[str, object]:
-    """Check as all these pods at once; what each ended with."""
+def run_all(what: list[peers.Plan], between: Callable[[], object] = lambda: None) -> dict[str, object]:
+    """Check as all these pods, which start in this order, with something between them; what each ended with."""
     ended: dict[str, object] = {}
     over = threading.Barrier(len(what))
 
     def one(plan: peers.Plan) -> None:
-        time.sleep(delay.get(plan.me, 0))
         listener = peers.Listener(plan.job, plan.port, plan.me)
         try:
             peers.reach(plan, listener, every=0.1)
@@ -54,21 +56,32 @@ def run_all(what: list[peers.Plan], delay: dict[str, float]) -> dict[str, object
         listener.close()
 
     threads = [threading.Thread(target=one, args=(plan,)) for plan in what]
-    for thread in threads:
+    for number, thread in enumerate(threads):
+        if number:
+            between()
         thread.start()
     for thread in threads:
         thread.join()
     return ended
 
 
+def prints(capsys, pattern: str) -> Callable[[], bool]:
+    """Make a look, which finds a pattern in what is printed from now on."""
+    said = []
+
+    def look() -> bool:
+        said.append(capsys.readouterr().out)
+        return bool(re.search(pattern, "".join(said)))
+
+    return look
+
+
 def test_pods_that_start_one_after_the_other_reach_each_other(port, capsys):
-    started = time.monotonic()
-    ended = run_all([plan_of(me, port) for me in PODS], {PODS[0]: 0.5, PODS[2]: 0.7})
+    refused = r"waiting for \d of 2 peers \(.*127.0.0.13: connection refused"
+    said = lambda: patience.wait("it waits in words", prints(capsys, refused), patience.still)  # noqa: E731
+    ended = run_all([plan_of(me, port) for me in (PODS[1], PODS[0], PODS[2])], said)
     assert set(ended.values()) == {"reached"}
-    assert time.monotonic() - started < 5 * patience.slowness()
-    said = capsys.readouterr().out
-    assert said.count("3 pods reach each other") == 3
-    assert re.search(r"waiting for \d of 2 peers \(.*127.0.0.13: connection refused", said)
+    assert capsys.readouterr().out.count("3 pods reach each other") == 3
 
 
 def failed(plan: peers.Plan) -> ExitError:
@@ -82,9 +95,7 @@ def failed(plan: peers.Plan) -> ExitError:
 
 def test_a_closed_port_is_named_with_its_pod(port, servers):
     servers.append(peers.Listener(JOB, port, PODS[1]))
-    started = time.monotonic()
-    error = failed(plan_of(PODS[0], port))
-    assert time.monotonic() - started < 5 * patience.slowness()
+    error = failed(plan_of(PODS[0], port, bound=0.5))
     refused = rf"127.0.0.13 runs, but port {port} cannot be reached \(connection refused for \d+ s\): .*see its log"
     assert re.match(refused, str(error))
     assert error.code == Exit.HANG
@@ -94,13 +105,15 @@ def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))
     servers.append(socket.create_server((PODS[2], port)))  # takes the connection and says nothing
-    assert re.search(r"no answer for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(plan_of(PODS[0], port))))
+    refused = plan_of(PODS[0], port, bound=0.5)
+    assert re.search(r"no answer for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(refused)))
 
 
 def test_something_else_on_the_port_is_told_apart(port, servers):
     other = peers.Listener("another-job", port, PODS[1])
     servers += [other, peers.Listener(JOB, port, PODS[2])]
-    assert re.search(r"something else answers .*set global.training.peers.port", str(failed(plan_of(PODS[0], port))))
+    error = failed(plan_of(PODS[0], port, bound=0.5))
+    assert re.search(r"something else answers .*set global.training.peers.port", str(error))
 
 
 def test_a_pod_that_never_starts_is_waited_for_and_named(port, servers):
@@ -114,7 +127,7 @@ def test_a_pod_that_never_starts_is_waited_for_and_named(port, servers):
 def test_an_elastic_job_starts_with_fewer_but_not_without_the_first(port, servers):
     names = (PODS[0], PODS[1], f"{JOB}-worker-2.invalid")
     two = [replace(plan_of(me, port, least=2), names=names) for me in PODS[:2]]
-    assert set(run_all(two, {}).values()) == {"reached"}
+    assert set(run_all(two).values()) == {"reached"}
     names = (f"{JOB}-worker-0.invalid", PODS[0], PODS[1])
     servers.append(peers.Listener(JOB, port, PODS[1]))
     assert "did not start" in str(failed(replace(plan_of(PODS[0], port, least=2, wait=0.5), names=names)))
@@ -136,10 +149,12 @@ def test_the_time_of_the_rendezvous_begins_when_the_first_pod_has_loaded_torch(p
     first = peers.Listener(JOB, port, PODS[0])
     first.state = "ready"
     waits = plan_of(PODS[1], port, bound=0.5)
-    opens = threading.Timer(2, lambda: servers.append(socket.create_server((PODS[0], port + 1))))
-    opens.start()
-    peers.meet(waits)
-    assert f"preflight: waiting for {PODS[0]}, which loads torch" in capsys.readouterr().out
+    loads = prints(capsys, f"preflight: waiting for {PODS[0]}, which loads torch")
+    with ThreadPoolExecutor(1) as pool:
+        meets = pool.submit(peers.meet, waits)
+        patience.wait("it waits in words", loads, patience.still)
+        servers.append(socket.create_server((PODS[0], port + 1)))
+        meets.result()
     servers.pop().close()
     first.state = "loaded"
     with pytest.raises(ExitError, match="not on the rendezvous port"):
@@ -195,6 +210,14 @@ def test_many_pods_ask_the_first_and_their_neighbours():
     assert replace(what, me="pod-50").asked() == ("pod-0", "pod-51", "pod-52")
 
 
+def listens(port: int) -> bool:
+    """Whether a port can be listened on: the thread that waited there has ended."""
+    with contextlib.suppress(OSError):
+        peers._listen(port).close()
+        return True
+    return False
+
+
 def test_failures_in_a_row_are_counted_and_end_for_good(port, tmp_path):
     environ = {**MASTER_FORM, "PET_NNODES": "2", "TRAINYARD_PEERS_PORT": str(port), "TRAINYARD_PEERS_WAIT": "0.1"}
     environ["TRAINYARD_LOGS"] = str(tmp_path / "logs")
@@ -203,6 +226,6 @@ def test_failures_in_a_row_are_counted_and_end_for_good(port, tmp_path):
         with pytest.raises((ExitError, UserError)) as caught:
             peers.check(environ, f"{JOB}-master-0")
         codes.append(caught.value.code)
-        time.sleep(0.05)
+        patience.wait("the port is not given back", lambda: listens(port), patience.still)
     assert codes == [Exit.HANG, Exit.HANG, Exit.CONFIG]
     assert "3 tries in a row" in str(caught.value)
