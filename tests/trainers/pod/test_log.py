@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import threading
-import time
 
 import pytest
 
@@ -73,11 +72,9 @@ def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatc
     for chunk in put:
         kept.put(chunk)
     got = read(reading, 70_000)  # then there is room again, behind what waits
-    end = time.monotonic() + 30
-    while len(kept._waiting) > 90_000 and time.monotonic() < end:
-        time.sleep(0.01)
+    patience.wait("it writes no more", lambda: len(kept._waiting) <= 90_000, lambda: len(kept._waiting))
     kept.put(b"the last\n")
-    closing = threading.Thread(target=kept.close, args=(20,))
+    closing = threading.Thread(target=kept.close, args=(patience.IDLE,))
     closing.start()
     got += read(reading)
     closing.join()
@@ -92,19 +89,20 @@ def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatc
     assert len(printed) - sum(lost) >= 100_000
 
 
-def read(pipe, size=1 << 30, seconds=30.0):
+def read(pipe, size=1 << 30):
     """So many bytes of a pipe, or all until its writer closes it."""
-    got, end = b"", time.monotonic() + seconds
-    while len(got) < size and time.monotonic() < end:
+    got = bytearray()
+
+    def look():
         try:
             more = os.read(pipe, min(1 << 16, size - len(got)))
         except BlockingIOError:
-            time.sleep(0.01)
-            continue
-        if not more:
-            break
-        got += more
-    return got
+            return False
+        got.extend(more)
+        return not more or len(got) == size
+
+    patience.wait("nothing more is written", look, lambda: len(got))
+    return bytes(got)
 
 
 def test_another_start_writes_on(run):

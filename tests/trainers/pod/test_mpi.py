@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +67,7 @@ def test_waiting_ends_when_all_answer(capsys: pytest.CaptureFixture[str]) -> Non
         asked.append(host)
         return "" if host == "a" or asked.count(host) > 2 else "its name does not resolve"
 
-    mpi_hosts.wait_for_ssh(["a", "b"], 2222, 30, say_every=0.0, ask=ask)
+    mpi_hosts.wait_for_ssh(["a", "b"], 2222, patience.IDLE, say_every=0.0, ask=ask)
     assert asked.count("a") == 1
     assert "1 of 2 workers do not answer on port 2222 (b: its name does not resolve)" in capsys.readouterr().out
 
@@ -226,7 +225,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
         mpi_ranks.MARK: str(tmp_path / "private" / "environment"),
         "TRAINYARD_SSH_FOLDER": str(tmp_path),
         "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
-        "TRAINYARD_WAIT_SECONDS": "30",
+        "TRAINYARD_WAIT_SECONDS": str(patience.IDLE),
         "TRAINYARD_TERMINATION_LOG": str(tmp_path / "none"),
         "OMPI_MCA_oob_tcp_if_include": "lo",
     }
@@ -318,7 +317,7 @@ def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str
     worker = start(pod, "worker")
     try:
         port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
-        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, 30)  # connects and leaves, as the readiness probe does
+        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, patience.IDLE)  # connects and leaves, as the readiness probe does
         launcher = launch_ranks(pod, tmp_path, 0, 0)
         assert "RANK" in patience.communicate(launcher)[0]
     finally:
@@ -337,9 +336,7 @@ def test_worker_says_why_sshd_ended(tmp_path: Path, pod: dict[str, str]) -> None
 
 
 def test_launcher_waits_no_longer_than_told(tmp_path: Path, pod: dict[str, str]) -> None:
-    begin = time.monotonic()
     launcher = start(pod, "launch", "--np", "2", "--", "true", TRAINYARD_WAIT_SECONDS="1")
     out = patience.communicate(launcher)[0]
     assert launcher.returncode == Exit.HANG
-    assert "127.0.0.2: connection refused" in out
-    assert time.monotonic() - begin < 20 * patience.slowness()
+    assert re.search(r"after 1 s 1 of 1 workers do not answer on port \d+ \(127.0.0.2: connection refused\)", out)
