@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests import patience
 from trainers import config
 from trainers.data import user
 from trainers.data.loader import Batch, Loader, ahead
@@ -20,7 +20,7 @@ from trainers.exits import UserError
 from trainers.shards import reader as shards_module
 from trainers.shards.reader import Shards, open_split
 
-DELAY = 0.03
+NO_FUNCTION = 0.0
 
 
 def settings(data: Path | str, **over: Any) -> config.Config:
@@ -85,41 +85,52 @@ def test_an_empty_batch_of_a_ragged_end(data: Path) -> None:
     assert batch.labels.shape == (0,)
 
 
+class Storage:
+    """Storage that answers reads only together, so many at once; the sizes of all reads, and the most at once."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.at_once, self.most = threading.Barrier(1), 0
+        self._now, self._lock, self._read = 0, threading.Lock(), shards_module._read_exactly
+
+    def read(self, descriptor: int, size: int, offset: int) -> bytes:
+        with self._lock:
+            self.sizes.append(size)
+            self._now += 1
+            self.most = max(self.most, self._now)
+        self.at_once.wait(patience.IDLE)
+        with self._lock:
+            self._now -= 1
+        return self._read(descriptor, size, offset)
+
+
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Storage that answers each read after DELAY seconds, however many there are; the sizes of all reads."""
-    sizes: list[int] = []
-    read = shards_module._read_exactly
-
-    def later(descriptor: int, size: int, offset: int) -> bytes:
-        sizes.append(size)
-        time.sleep(DELAY)
-        return read(descriptor, size, offset)
-
-    monkeypatch.setattr(shards_module, "_read_exactly", later)
-    return sizes
+def storage(monkeypatch: pytest.MonkeyPatch) -> Storage:
+    found = Storage()
+    monkeypatch.setattr(shards_module, "_read_exactly", found.read)
+    return found
 
 
-def test_readahead_hides_the_delay_of_storage(data: Path, slow: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("readahead", "at_once"), [(0, 2), (2, 16)])
+def test_readahead_asks_slow_storage_for_many_pictures_at_once(
+    data: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch, readahead: int, at_once: int
+) -> None:
+    """Without it the two threads that decode read, each one picture after the other; with it 16 others do."""
     monkeypatch.setattr(shards_module, "MAX_GAP", -1)  # these pictures are so small that one read would fetch all
-    spent = {}
-    for readahead in (0, 2):
-        loader = open_splits(settings(data, **{"data.workers": 2, "data.readahead": readahead}), pin=False).train
-        begin = time.perf_counter()
-        first = list(loader.batches(jobs(20)))
-        spent[readahead] = time.perf_counter() - begin
-        assert len(first) == 20
-    assert len(slow) == 2 * 20 * 8
-    assert spent[0] / spent[2] > 3, spent  # 2 threads against 16
+    storage.at_once = threading.Barrier(at_once)
+    loader = open_splits(settings(data, **{"data.workers": 2, "data.readahead": readahead}), pin=False).train
+    assert len(list(loader.batches(jobs(20)))) == 20
+    assert len(storage.sizes) == 20 * 8
+    assert storage.most == at_once
 
 
-def test_reading_in_order_takes_few_large_reads(data: Path, slow: list[int]) -> None:
+def test_reading_in_order_takes_few_large_reads(data: Path, storage: Storage) -> None:
     loader = open_splits(settings(data), pin=False).val
     ids = np.arange(1000)
     batches = list(loader.batches((0, part) for part in np.split(ids, 10)))
     assert sum(len(batch.ids) for batch in batches) == 1000
-    assert len(slow) <= 12
-    assert max(slow) <= shards_module.MAX_READ
+    assert len(storage.sizes) <= 12
+    assert max(storage.sizes) <= shards_module.MAX_READ
 
 
 def test_reads_are_as_large_as_allowed_and_no_larger(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +272,7 @@ def test_a_dataset_of_the_users_own(decoder: str) -> None:
         ("empty", r"its split 'train' is empty"),
         ("no_split", r"called with split='train', it failed \(TypeError"),
         ("absent", r"cannot be imported .* PYTHONPATH"),
-        ("DELAY", r"called with split='train', it failed"),
+        ("NO_FUNCTION", r"called with split='train', it failed"),
     ],
 )
 def test_a_dataset_that_does_not_fit_is_refused_in_words(name: str, words: str) -> None:

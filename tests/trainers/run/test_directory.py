@@ -62,19 +62,14 @@ def test_a_lease_is_in_force_while_its_storage_fails(tmp_path: Path, monkeypatch
 def test_a_holder_shows_that_it_is_alive_whatever_its_main_thread_does(tmp_path: Path) -> None:
     enter(tmp_path)
     heartbeat = tmp_path / "leases" / "00000001" / "heartbeat"
-    before, deadline = heartbeat.read_text(), time.monotonic() + patience.IDLE
-    while heartbeat.read_text() == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    before = heartbeat.read_text()
+    patience.wait("it shows no life", lambda: heartbeat.read_text() != before, patience.still)
 
 
 def test_an_older_holder_learns_by_itself(tmp_path: Path) -> None:
     first = enter(tmp_path)
     enter(tmp_path)
-    deadline = time.monotonic() + patience.IDLE
-    while not first.lost():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    patience.wait("it does not learn", first.lost, patience.still)
 
 
 def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
