@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.crowd import Crowd
 from tests.prepare.make_archives import DATA, SYNSETS, config, contents, imagenet, picture, pictures, write_zip
 from trainers.data import limits
 from trainers.exits import ExitError, UserError
@@ -221,23 +221,18 @@ def test_a_picture_of_another_format_is_named_wherever_it_stands(tmp_path, decod
 
 
 def test_large_pictures_are_not_unpacked_all_at_once(tmp_path, monkeypatch):
-    budget, load, held, most = 100 * 100, handling._load, [], []
+    crowd, load = Crowd(50 * 100), handling._load
 
     def counted(picture):
-        held.append(picture.width * picture.height)
-        most.append(sum(held))
-        time.sleep(0.01)
-        try:
+        with crowd.holding():
             load(picture)
-        finally:
-            held.remove(picture.width * picture.height)
 
     monkeypatch.setattr(handling, "_load", counted)
-    monkeypatch.setattr(limits, "pixels", limits.Budget(budget))
+    monkeypatch.setattr(limits, "pixels", crowd)
     content = memoryview(encoded(50, 100))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: handling.check(content), range(24)))
-    assert max(most) == budget
+    assert crowd.most == 100 * 100
 
 
 def test_a_name_in_an_archive_steers_no_terminal(tmp_path):

@@ -7,8 +7,6 @@ import re
 import struct
 import subprocess
 import sys
-import threading
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from tests.crowd import Crowd
 from trainers import native
 from trainers.data import decode, limits, transforms
 from trainers.exits import UserError
@@ -255,30 +254,21 @@ def test_no_other_format_reaches_a_decoder(name: str, kind: str) -> None:
 
 def test_large_pictures_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """No more pixels are held decoded than the budget has, however many threads decode."""
-    held, most, lock = 0, 0, threading.Lock()
     whole = decode._whole
-
-    def counted(data: bytes) -> Tensor:
-        nonlocal held, most
-        with lock:
-            held += HEIGHT * WIDTH
-            most = max(most, held)
-        time.sleep(0.02)  # so that the threads meet
-        try:
-            return whole(data)
-        finally:
-            with lock:
-                held -= HEIGHT * WIDTH
-
-    monkeypatch.setattr(decode, "_whole", counted)
-    monkeypatch.setattr(limits, "pixels", limits.Budget(2 * HEIGHT * WIDTH))
     for name, data in (("native", odd_files()["CMYK"]), ("torchvision", KINDS["grey"])):
-        most = 0
+        crowd = Crowd(HEIGHT * WIDTH)
+
+        def counted(data: bytes, crowd: Crowd = crowd) -> Tensor:
+            with crowd.holding():
+                return whole(data)
+
+        monkeypatch.setattr(decode, "_whole", counted)
+        monkeypatch.setattr(limits, "pixels", crowd)
         with ThreadPoolExecutor(8) as pool:
             opened = pool.map(decode.choose(name).open, [data] * 24)
             done = list(pool.map(lambda picture: transforms.resize(picture, 32, 32), opened))
         assert len(done) == 24
-        assert most == 2 * HEIGHT * WIDTH, name
+        assert crowd.most == 2 * HEIGHT * WIDTH, name
 
 
 def test_a_progressive_picture_counts_since_all_of_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
