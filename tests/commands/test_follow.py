@@ -34,7 +34,7 @@ class Follower:
         self.until(words, lambda: any(line.rstrip().endswith(words) for line in self.lines))
 
     def until(self, what: str, look: Callable[[], object]) -> None:
-        patience.wait(lambda: f"{what}; it said {self.lines}", look, lambda: None, idle=60)
+        patience.wait(lambda: f"{what}; it said {self.lines}", look, patience.still)
 
     def end(self) -> int:
         self.until("it ends", lambda: self.process.poll() is not None)
@@ -176,8 +176,13 @@ def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
         wait(self, seconds)
 
     monkeypatch.setattr(Watched, "wait", counted)
-    threading.Timer(0.5, lambda: cluster.drop("pytorchjobs", "run-pytorchjob")).start()
-    assert follow.follow("run", "default", set(), 120) == 0
+
+    def drop() -> None:
+        patience.wait("it watches", lambda: cluster.count("pytorchjobs", watches=True), patience.still)
+        cluster.drop("pytorchjobs", "run-pytorchjob")
+
+    threading.Thread(target=drop).start()
+    assert follow.follow("run", "default", set(), 3600) == 0
     assert looks
     connection._connected.cache_clear()
 

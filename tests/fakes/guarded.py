@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests import patience
 from tests.fakes import files, loopback
 
 
@@ -114,7 +115,7 @@ class Proxy(BaseHTTPRequestHandler):
             return
         headers = {name: self.headers[name] for name in ("Range", "Accept-Encoding") if name in self.headers}
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(urllib.request.Request(self.path, headers=headers), timeout=30) as answer:
+        with opener.open(urllib.request.Request(self.path, headers=headers), timeout=patience.IDLE) as answer:
             body = answer.read()
             self.send_response(answer.status)
             for name in ("Content-Range", "ETag", "Last-Modified"):

@@ -53,9 +53,9 @@ def test_the_archive_server_answers_as_servers_do(tmp_path):
     (tmp_path.parent / "secret.txt").write_text("secret")
     with files.running(tmp_path) as server:
         url = f"{server.url}/a.bin"
-        whole = requests.get(url, timeout=60)
+        whole = requests.get(url, timeout=patience.IDLE)
         assert (whole.status_code, len(whole.content)) == (200, 256)
-        head = requests.head(url, timeout=60)
+        head = requests.head(url, timeout=patience.IDLE)
         assert (head.headers["Content-Length"], head.headers["Accept-Ranges"]) == ("256", "bytes")
         for wish, content, shown in (
             ("bytes=0-0", bytes([0]), "bytes 0-0/256"),
@@ -63,9 +63,9 @@ def test_the_archive_server_answers_as_servers_do(tmp_path):
             ("bytes=-3", bytes([253, 254, 255]), "bytes 253-255/256"),
             ("bytes=100-9999", bytes(range(100, 256)), "bytes 100-255/256"),
         ):
-            part = requests.get(url, headers={"Range": wish}, timeout=60)
+            part = requests.get(url, headers={"Range": wish}, timeout=patience.IDLE)
             assert (part.status_code, part.content, part.headers["Content-Range"]) == (206, content, shown)
             assert part.headers["ETag"] == whole.headers["ETag"]
-        assert requests.get(url, headers={"Range": "bytes=256-300"}, timeout=60).status_code == 416
+        assert requests.get(url, headers={"Range": "bytes=256-300"}, timeout=patience.IDLE).status_code == 416
         for missing in ("none", "%2e%2e/secret.txt", ""):
-            assert requests.get(f"{server.url}/{missing}", timeout=60).status_code == 404
+            assert requests.get(f"{server.url}/{missing}", timeout=patience.IDLE).status_code == 404

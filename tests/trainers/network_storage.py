@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from tests import patience
+
 Found = TypeVar("Found")
 STALE = 60.0
 DAY = 86400.0
@@ -46,7 +48,7 @@ class World:
     def __init__(self, random: random.Random, switch: float = 0.3) -> None:
         """`switch` is how likely another process runs before a call."""
         self.random, self.switch = random, switch
-        self.time = 0.0
+        self.time, self._turns = 0.0, 0
         self.errors: list[BaseException] = []
         self._processes: list[Process] = []
         self._done = threading.Event()
@@ -64,12 +66,16 @@ class World:
     def run(self) -> None:
         """Run all processes, also those that they start, to their ends."""
         self.next(None)
-        assert self._done.wait(600), "the model hangs"
+        before = -1
+        while not self._done.wait(patience.IDLE):
+            assert self._turns != before, "the model hangs"
+            before = self._turns
         if self.errors:
             raise self.errors[0]
 
     def next(self, current: "Process | None") -> None:
         """Hand over to a process that is ready, the earliest sleeper if none is; returns on `current`'s turn."""
+        self._turns += 1
         ready = [process for process in self._processes if process.wakes <= self.time]
         if not ready and self._processes:
             ready = [min(self._processes, key=lambda process: process.wakes)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import patience
 from trainers.models.batch_norm import BatchNorm
 
 CHANNELS = 5
@@ -58,7 +59,7 @@ class Together:
     """Threads that sum tensors with each other, as processes do."""
 
     def __init__(self, world: int) -> None:
-        self._barrier = threading.Barrier(world, timeout=60)
+        self._barrier = threading.Barrier(world, timeout=patience.IDLE)
         self._given: dict[int, Tensor] = {}
         self.calls = 0
 
