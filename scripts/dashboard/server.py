@@ -18,8 +18,9 @@ from typing import Any
 
 import yaml
 
+HANGS = 180.0  # seconds without an answer of a process on this machine after which it hangs
 # requests to loopback must not go through a proxy from the environment
-_open = functools.partial(urllib.request.build_opener(urllib.request.ProxyHandler({})).open, timeout=20)
+_open = functools.partial(urllib.request.build_opener(urllib.request.ProxyHandler({})).open, timeout=HANGS)
 Series = list[tuple[float, float]]  # (Unix time, value)
 
 
@@ -70,10 +71,14 @@ def running(
     interval: str = "1s",
     within: Sequence[str] = (),
     address: str = "127.0.0.1",
+    port: int = 0,
 ) -> Iterator[Prometheus]:
-    """A server with these scrape_configs; `within` is a command that starts it elsewhere, where `address` is ours."""
+    """A server with these scrape_configs; `within` is a command that starts it elsewhere, where `address` is ours.
+
+    A port of 0 is one that is free just now.
+    """
     with socket.socket() as probe:
-        probe.bind(("", 0))
+        probe.bind(("", port))
         port = probe.getsockname()[1]
     home.mkdir(parents=True, exist_ok=True)
     config = {
@@ -90,7 +95,7 @@ def running(
         )  # fmt: skip
     server = Prometheus(f"http://{address}:{port}")
     try:
-        end = time.monotonic() + 30
+        end = time.monotonic() + HANGS
         while not _is_ready(server):
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"Prometheus does not start: {(home / 'log').read_text()}")
@@ -98,7 +103,7 @@ def running(
         yield server
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(HANGS)
 
 
 def _is_ready(server: Prometheus) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from scripts.gpu import machine, page, run
+from tests import patience
 
 ROOT = Path(__file__).parents[2]
 PART = """
@@ -45,7 +46,7 @@ def parts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def go(parts: Path, name: str, seconds: float = 60.0, left: float = 1000.0) -> dict[str, Any]:
+def go(parts: Path, name: str, seconds: float = patience.IDLE, left: float = 1000.0) -> dict[str, Any]:
     """Run one part under the real harness, in a process of its own: it kills whatever is below it."""
     out = parts / "out"
     out.mkdir(exist_ok=True)
@@ -80,8 +81,9 @@ def test_a_part_ends_well_fails_or_crashes(parts: Path) -> None:
 
 
 def test_a_part_that_hangs_is_killed_with_its_children_and_keeps_its_rows(parts: Path) -> None:
-    result = go(parts, "hangs", seconds=15)
-    assert result["state"] == "killed after 15 s"
+    seconds = round(15 * patience.slowness())  # in which it is to start
+    result = go(parts, "hangs", seconds)
+    assert result["state"] == f"killed after {seconds} s"
     assert [row["name"] for row in result["rows"]] == ["before"]
     child = int((parts / "out" / "child").read_text())
     assert not Path(f"/proc/{child}").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from scripts.dashboard.panels import Panel, panels
 from scripts.dashboard.server import Prometheus, running
-from tests import patience
+from tests import patience, ports
 from tests.fakes import loopback
 
 pytestmark = pytest.mark.takes(15)
@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             job("/dcgm-other", address, **exporter),
             job("/dcgm-namesake", address, **exporter),
         ]
-        with running(tmp_path_factory.mktemp("gpus"), jobs) as found:
+        with running(tmp_path_factory.mktemp("gpus"), jobs, port=ports.free()) as found:
             patience.wait("all are scraped", lambda: len(found.query("up == 1")) == len(jobs), patience.still)
             yield found
 

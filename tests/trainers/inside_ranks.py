@@ -27,7 +27,6 @@ from trainers.parallel import fsdp, probe
 from trainers.parallel.base import Strategy
 from trainers.training import optimizer as optimizers
 
-SLEEP = 0.4
 LATE = 0.5  # seconds that the late rank waits before an exchange, far longer than all others
 USUAL = 0.05  # what all others wait: other work on these cores, which delays some by 10 ms, is little beside it
 WIDTH = 1024  # of 8 layers, 32 MiB in all
@@ -129,8 +128,8 @@ def losses(kind: str, forwards: str, clip: str, **over: Any) -> list[float]:
     return found
 
 
-def exposed(kind: str) -> dict[str, float]:
-    """Seconds exposed in steps without and with a slow second rank; the least of some rounds.
+def exposed(kind: str, sleep: str) -> dict[str, float]:
+    """Seconds exposed in steps without and with a second rank that sleeps so long; the least of some rounds.
 
     A busy machine makes ranks wait for each other, too, which only adds to it.
     """
@@ -140,7 +139,7 @@ def exposed(kind: str) -> dict[str, float]:
     training.strategy.barrier()
     training.strategy.exposed_seconds()
     found = []
-    for slow in (0.0, SLEEP) * 3:
+    for slow in (0.0, float(sleep)) * 3:
         for _ in range(3):
             training.step(slow=slow if training.strategy.rank == 1 else 0.0)
         found.append(training.strategy.exposed_seconds())
@@ -162,8 +161,11 @@ def unused(**over: Any) -> str:
     return ""
 
 
-def probed(kind: str, slow: str, nodes: str = "yes", **over: Any) -> dict[str, str]:
-    """What the probe of the transport prints and raises; the rank `slow` begins each exchange late."""
+def probed(kind: str, slow: str, pace: str, nodes: str = "yes", **over: Any) -> dict[str, str]:
+    """What the probe of the transport prints and raises; the rank `slow` begins each exchange late.
+
+    The seconds of all are multiplied by this machine's `pace`.
+    """
     chosen = settings(strategy=kind, **{"comm.probe": "always", **over})
     place = parallel.locate("ddp")
     place = replace(place, local_rank=0, local_world=1) if nodes == "yes" else place
@@ -172,7 +174,7 @@ def probed(kind: str, slow: str, nodes: str = "yes", **over: Any) -> dict[str, s
     probe.REPEATS = 6  # other work on these cores delays some, and must not delay all of them
 
     def delayed(operations: Any) -> Any:
-        time.sleep(LATE if place.rank == int(slow) else USUAL)
+        time.sleep(float(pace) * (LATE if place.rank == int(slow) else USUAL))
         return original(operations)
 
     probe.dist.batch_isend_irecv = delayed

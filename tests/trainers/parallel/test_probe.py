@@ -6,15 +6,21 @@ from pathlib import Path
 import pytest
 from forked import Fleet
 
+from tests import patience
 from trainers.parallel import links, probe
 from trainers.parallel.links import UNKNOWN, Link
 
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(4)]
 
 
+def pace() -> str:
+    """By how much this machine is slow just now, so that a rank that is late stays far later than all others."""
+    return str(patience.slowness())
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_late_node_is_named_and_no_other(fleet: Fleet, tmp_path: Path, kind: str) -> None:
-    found = fleet.inside(tmp_path, 4, "probed", kind, "2")
+    found = fleet.inside(tmp_path, 4, "probed", kind, "2", pace())
     assert [one["error"] for one in found] == [""] * 4
     assert [one["said"] for one in found[1:]] == [""] * 3
     warning = next(line for line in found[0]["said"].splitlines() if line.startswith("warning:"))
@@ -25,18 +31,18 @@ def test_a_late_node_is_named_and_no_other(fleet: Fleet, tmp_path: Path, kind: s
 
 
 def test_by_key_it_is_refused_on_all(fleet: Fleet, tmp_path: Path) -> None:
-    found = fleet.inside(tmp_path, 3, "probed", "ddp", "1", **{"comm.probe_least": 0.4})
+    found = fleet.inside(tmp_path, 3, "probed", "ddp", "1", pace(), **{"comm.probe_least": 0.4})
     for one in found:
         assert re.match(r"201 far slower .*\(ranks 1 to 1\).*comm.probe_least = 0.4 refuses it$", one["error"]), one
 
 
 def test_one_node_compares_its_processes(fleet: Fleet, tmp_path: Path) -> None:
-    found = fleet.inside(tmp_path, 3, "probed", "ddp", "0", "no")
+    found = fleet.inside(tmp_path, 3, "probed", "ddp", "0", pace(), "no")
     assert re.findall(r"process (\d) of", found[0]["said"].partition("warning:")[2]) == ["0"]
 
 
 def test_two_nodes_are_measured_and_none_is_named(fleet: Fleet, tmp_path: Path) -> None:
-    found = fleet.inside(tmp_path, 2, "probed", "ddp", "1", **{"comm.probe_least": 1.0})
+    found = fleet.inside(tmp_path, 2, "probed", "ddp", "1", pace(), **{"comm.probe_least": 1.0})
     assert found[0]["error"] == ""
     assert "GB/s each way" in found[0]["said"]
     assert "warning" not in found[0]["said"]
@@ -44,7 +50,7 @@ def test_two_nodes_are_measured_and_none_is_named(fleet: Fleet, tmp_path: Path) 
 
 @pytest.mark.parametrize("wanted", ["auto", "never"])
 def test_without_gpus_it_is_off_by_default(fleet: Fleet, tmp_path: Path, wanted: str) -> None:
-    assert fleet.inside(tmp_path, 2, "probed", "ddp", "9", **{"comm.probe": wanted})[0]["said"] == ""
+    assert fleet.inside(tmp_path, 2, "probed", "ddp", "9", pace(), **{"comm.probe": wanted})[0]["said"] == ""
 
 
 @pytest.mark.parametrize("count", range(2, 12))

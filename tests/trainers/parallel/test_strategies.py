@@ -8,8 +8,9 @@ import pytest
 import torch
 from conftest import ROOT
 from forked import Fleet
-from inside_ranks import SLEEP, settings
+from inside_ranks import settings
 
+from tests import patience
 from trainers.config.plan import check_world
 from trainers.exits import UserError
 from trainers.parallel.horovod import tell_horovod
@@ -76,9 +77,10 @@ def test_gradients_travel_in_the_type_asked_for(fleet: Fleet, tmp_path: Path, ki
 
 @pytest.mark.parametrize("kind", ALL)
 def test_waiting_for_a_slow_rank_is_exposed(fleet: Fleet, tmp_path: Path, kind: str) -> None:
-    first, slow = fleet.inside(tmp_path, 2, "exposed", kind)
-    assert first["slowed"] - first["even"] == pytest.approx(3 * SLEEP, abs=0.5 * SLEEP)
-    assert slow["slowed"] < SLEEP, "the slow one waits for nobody"
+    sleep = 0.4 * patience.slowness()
+    first, slow = fleet.inside(tmp_path, 2, "exposed", kind, str(sleep))
+    assert first["slowed"] - first["even"] == pytest.approx(3 * sleep, abs=0.5 * sleep)
+    assert slow["slowed"] < sleep, "the slow one waits for nobody"
 
 
 @NEEDS_HOROVOD
