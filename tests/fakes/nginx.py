@@ -21,7 +21,7 @@ http {{
   access_log {home}/access.log;
   client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; fastcgi_temp_path {home}/fastcgi;
   uwsgi_temp_path {home}/uwsgi; scgi_temp_path {home}/scgi;
-  limit_req_zone $binary_remote_addr zone=slow:1m rate=20r/s;
+  limit_req_zone $binary_remote_addr zone=slow:1m rate=10r/s;
   server {{
     listen 127.0.0.1:{port};
     root {folder};

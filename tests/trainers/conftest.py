@@ -71,7 +71,7 @@ class Trainer:
             "data.workers": 1, "model.name": "little_models:net", "batch.global": 8, "epochs": 2,
             "augment.crop": "random_resized", "augment.scale": [0.5, 1.0], "precision": "fp64",
             "model.batch_norm": "global", "schedule.warmup_epochs": 1, "log.every_steps": 1, "device": "cpu",
-            "checkpoint.every_steps": 4, "debug.record_samples": True, "comm.timeout_seconds": 60,
+            "checkpoint.every_steps": 4, "debug.record_samples": True, "comm.timeout_seconds": round(patience.IDLE),
         }  # fmt: skip
         return {**base, **over}
 

@@ -45,7 +45,7 @@ def test_a_redirect_is_followed_and_its_signature_not_shown(server, prepared, tm
 
 
 def test_throttling_is_tolerated(server, prepared, tmp_path):
-    patience = Patience(tries=50, first_pause=0.02, longest_pause=0.1)
+    patience = Patience(tries=200, first_pause=0.02, longest_pause=0.1)
     build(config(f"{server.url}/busy/archive.zip", tmp_path / "little", workers=8), Options(patience=patience))
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
     assert '" 429 ' in server.log()
