@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import ports
 from tests.e2e import cluster
 from tests.e2e.cluster import kubectl
 from tests.e2e.owners import LABELS
@@ -97,8 +97,7 @@ def full_volume(namespace: str) -> Iterator[str]:
 @contextlib.contextmanager
 def registry() -> Iterator[str]:
     """A registry on the node that answers, and knows no image; yields its name."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = ports.free()
     serve = (sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", "/nowhere")
     # nsenter starts it in another namespace of processes, where a signal to nsenter does not reach it
     command = ("scripts/cluster/in-node", "setpriv", "--pdeathsig", "TERM", *serve)

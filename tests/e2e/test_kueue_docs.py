@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import time
 
 import pytest
 
@@ -64,7 +63,7 @@ def test_the_commands_print_what_the_page_says(clean, image):
         key = f"{key}{SECOND}" if key in seen and f"{key}{SECOND}" in PRINTS else key
         seen.add(key)
         if key.endswith(SECOND):
-            time.sleep(5)  # Kueue has made its decision, and the run saves
+            cluster.until("Kueue has decided", lambda key=key: re.search(PRINTS[key], cluster.why("run", NAMESPACE)))
         shell.stdin.write(f"{line}\necho; echo '<<<'\n")
         shell.stdin.flush()
         said = "".join(iter(shell.stdout.readline, "<<<\n"))
