@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
-.PHONY: help site demo demo-down train test unit soak bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
+.PHONY: help site demo demo-down train quick test unit soak bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -14,6 +14,8 @@ train: ## the demo's trainer on this machine, two processes, no cluster, under a
 	@scripts/machine train && scripts/train
 test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
 	@scripts/machine cluster && scripts/test
+quick: ## what a change touches, in two minutes: its static checks and the tests nearest to it; BASE=REVISION, BUDGET=SECONDS
+	@scripts/machine train && scripts/bootstrap python sample && .venv/bin/python -m scripts.quick
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import processor, ranks
+from tests import processor, ranks, seconds
 
 UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
 os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (scripts/bootstrap)
@@ -22,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("processor"):
         config.pluginmanager.register(processor.Account(), "processor")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(seconds.Seconds(), "seconds")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

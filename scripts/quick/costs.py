@@ -1,0 +1,61 @@
+"""What test files need and how long they take: by their marks, and by the last whole run of each on this machine."""
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts.quick.changes import ROOT
+
+MEASURED = ROOT / "build" / "test-seconds.json"  # written by tests/seconds.py
+PLAIN = 4.0  # seconds of a file that says nothing
+
+
+class Elsewhere(NamedTuple):
+    """Why files with a mark are not run here, what runs them, and where all of them are."""
+
+    why: str
+    run_by: str
+    all_of_them: tuple[str, ...] = ()
+
+
+ELSEWHERE = {
+    "e2e": Elsewhere("on the cluster", "scripts/test", ("tests/e2e",)),
+    "images": Elsewhere("with the built images", "scripts/test", ("tests/images",)),
+    "soak": Elsewhere("long runs", "scripts/test -m soak"),
+}
+
+
+class Marks(NamedTuple):
+    """What the marks of a whole file say."""
+
+    takes: float = PLAIN
+    elsewhere: str = ""  # which of ELSEWHERE
+
+
+def marks(source: str) -> Marks:
+    """Read what is assigned to pytestmark; raises SyntaxError."""
+    takes, elsewhere = PLAIN, ""
+    for statement in ast.parse(source).body:
+        if not (isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"):
+            continue
+        for node in ast.walk(statement.value):
+            name = ast.unparse(node).removeprefix("pytest.mark.") if isinstance(node, ast.Attribute) else ""
+            elsewhere = name if name in ELSEWHERE else elsewhere
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.takes":
+                takes = float(ast.literal_eval(node.args[0]))
+    return Marks(takes, elsewhere)
+
+
+def measured(path: Path = MEASURED) -> dict[str, float]:
+    """Return the seconds of each file that has been run on this machine."""
+    try:
+        return {str(name): float(seconds) for name, seconds in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def seconds(path: str, known: Mapping[str, float], slowness: float) -> float:
+    """Return how long a file takes: as measured, else as its mark says of a machine that is not slow."""
+    return known.get(path) or slowness * marks((ROOT / path).read_text()).takes

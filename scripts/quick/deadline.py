@@ -1,0 +1,13 @@
+"""A plugin of pytest: a test that would begin after QUICK_UNTIL (seconds since 1970) is skipped, and said to be."""
+
+import os
+import time
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Skip before anything is set up."""
+    if time.time() > float(os.environ["QUICK_UNTIL"]):
+        pytest.skip("the time is over")
