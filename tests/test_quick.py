@@ -148,7 +148,7 @@ def test_the_nearest_and_of_those_the_cheapest_are_taken_while_there_is_time() -
         return [one.path for one in chosen]
 
     assert taken(100, 2) == ["cheap", "near", "long", "far", "farther"]
-    assert taken(10, 2) == ["cheap", "near", "far", "farther"], "a file of 40 s runs on one worker"
+    assert taken(12, 2) == ["cheap", "near", "far", "farther"], "a file of 40 s runs on one worker"
     assert taken(10, 1) == ["cheap", "far", "farther"]
     assert taken(-5, 2) == []
 
@@ -157,6 +157,7 @@ def test_files_say_by_marks_how_long_they_take_and_whether_they_can_run_here() -
     assert costs.marks("pytestmark = [pytest.mark.takes(60), pytest.mark.e2e]\n") == (60.0, "e2e")
     assert costs.marks("pytestmark = pytest.mark.takes(7)\n@pytest.mark.soak\ndef test(): pass\n") == (7.0, "")
     assert costs.marks("import os\n") == (costs.PLAIN, "")
+    assert costs.marks("from conftest import Trainer\n") == (costs.TRAINS, "")
     known = {"tests/test_quick.py": 1.5}
     assert costs.seconds("tests/test_quick.py", known, slowness=3.0) == 1.5
     assert costs.seconds("tests/test_site.py", known, slowness=3.0) == 3 * 40

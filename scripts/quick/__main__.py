@@ -18,6 +18,7 @@ from tests import patience
 
 BUDGET = 120.0
 STARTS = 15.0  # seconds of pytest's own, on a machine that is not slow: workers, and what test files import
+LAST = 10.0  # seconds before the end in which no test begins
 WORTH_WORKERS = 20.0  # seconds of tests from which on several workers pay
 SHOWN = 10  # lines of what was chosen
 NOT_HERE = "not e2e and not images and not soak"
@@ -26,6 +27,11 @@ NOT_HERE = "not e2e and not images and not soak"
 def say(text: str) -> None:
     """Print one line."""
     print(f"quick: {text}", flush=True)
+
+
+def count(files: int) -> str:
+    """Count files in words."""
+    return f"{files} file{'' if files == 1 else 's'}"
 
 
 def some(names: Sequence[str], most: int = 6) -> str:
@@ -41,7 +47,7 @@ def main() -> int:
     if not files:
         say(f"nothing differs from {since}")
         return 0
-    say(f"{len(files)} files differ from {git('rev-parse', '--short', since)}: {some(files)}")
+    say(f"{count(len(files))} differ from {git('rev-parse', '--short', since)}: {some(files)}")
     failed = [] if lint(files) else ["static checks"]
     failed += [] if chart(files) else ["the chart's unit tests"]
     try:
@@ -101,26 +107,26 @@ def tell(
     workers: int,
 ) -> None:
     """Say what was chosen and why, what was left out, and what runs that."""
-    say(f"{len(chosen)} test files, about {sum(cost[one.path] for one in chosen):.0f} s of work")
+    say(f"{count(len(chosen))} of tests, about {sum(cost[one.path] for one in chosen):.0f} s of work")
     for one in chosen[:SHOWN]:
         print(f"  {one.path} ({cost[one.path]:.0f} s): {one.why()}")
     if more := chosen[SHOWN:]:
         print(f"  {some([one.path for one in more], 3)}")
     if late:
         seconds = sum(cost[one.path] for one in late)
-        say(f"left out for want of time: {some([one.path for one in late], 3)}, about {seconds:.0f} s of work")
-        say(f"to run them too: BUDGET={2 * (BUDGET + seconds / workers):.0f} make quick")
+        say(f"left out for want of time, about {seconds:.0f} s of work: {some([one.path for one in late], 3)};")
+        say(f"they run by: BUDGET={2 * (BUDGET + seconds / workers):.0f} make quick")
     for needs, paths in elsewhere.items():
-        why, run_by, all_of_them = costs.ELSEWHERE[needs]
+        place, run_by, all_of_them = costs.ELSEWHERE[needs]
         words = paths if len(paths) < SHOWN else all_of_them
-        say(f"left out, {len(paths)} files {why}: {run_by} {shlex.join(words)}")
+        say(f"left out for {place}, {count(len(paths))}: {run_by} {shlex.join(words)}")
 
 
 def run(paths: Sequence[str], seconds: float, left: float) -> bool:
     """Run test files, on several workers where that pays; tests that would begin when the time is over are skipped."""
     workers = ["-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder"] if seconds > WORTH_WORKERS else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "scripts.quick.deadline", *workers, "-m", NOT_HERE, *paths]
-    env = {**os.environ, "QUICK_UNTIL": str(time.time() + left), "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "QUICK_UNTIL": str(time.time() + left - LAST), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode in (0, 5)  # 5: none was collected
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from scripts.quick.links import IMPORTS, Users, is_test
 
+FILLED = 0.8  # of the workers' time
+
 
 class Concerned(NamedTuple):
     """A test file, how far it is from the change, and the way from it to the changed file."""
@@ -75,13 +77,14 @@ def fit(
 ) -> tuple[list[Concerned], list[Concerned]]:
     """Take the nearest, of those the cheapest, for as long as there is time; return them, and who is left out.
 
-    A file runs on one worker, so it must fit by itself, and all of them into what the workers have together.
+    A file runs on one worker, so it must fit by itself, and all of them into what the workers have together, of which
+    a part is lost where they do not end together.
     """
     taken: list[Concerned] = []
     left: list[Concerned] = []
     spent = 0.0
     for one in sorted(found, key=lambda one: (one.far, cost(one.path), one.path)):
-        fits = cost(one.path) <= seconds and spent + cost(one.path) <= seconds * workers
+        fits = cost(one.path) <= seconds and spent + cost(one.path) <= FILLED * seconds * workers
         (taken if fits else left).append(one)
         spent += cost(one.path) if fits else 0.0
     return taken, left

@@ -9,21 +9,21 @@ from typing import NamedTuple
 from scripts.quick.changes import ROOT
 
 MEASURED = ROOT / "build" / "test-seconds.json"  # written by tests/seconds.py
-PLAIN = 4.0  # seconds of a file that says nothing
+PLAIN, TRAINS = 4.0, 20.0  # seconds of a file that says nothing, and of one that starts trainers
 
 
 class Elsewhere(NamedTuple):
-    """Why files with a mark are not run here, what runs them, and where all of them are."""
+    """What files with a mark are for, what runs them, and where all of them are."""
 
-    why: str
+    place: str
     run_by: str
     all_of_them: tuple[str, ...] = ()
 
 
 ELSEWHERE = {
-    "e2e": Elsewhere("on the cluster", "scripts/test", ("tests/e2e",)),
-    "images": Elsewhere("with the built images", "scripts/test", ("tests/images",)),
-    "soak": Elsewhere("long runs", "scripts/test -m soak"),
+    "e2e": Elsewhere("the cluster", "scripts/test", ("tests/e2e",)),
+    "images": Elsewhere("the built images", "scripts/test", ("tests/images",)),
+    "soak": Elsewhere("the soak", "scripts/test -m soak"),
 }
 
 
@@ -36,7 +36,7 @@ class Marks(NamedTuple):
 
 def marks(source: str) -> Marks:
     """Read what is assigned to pytestmark; raises SyntaxError."""
-    takes, elsewhere = PLAIN, ""
+    takes, elsewhere = TRAINS if "from conftest import" in source or "from forked import" in source else PLAIN, ""
     for statement in ast.parse(source).body:
         if not (isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"):
             continue

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
+from tests.seconds import LATE
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Skip before anything is set up."""
     if time.time() > float(os.environ["QUICK_UNTIL"]):
-        pytest.skip("the time is over")
+        pytest.skip(LATE)

@@ -27,7 +27,7 @@ FOUND = {
     "uv.lock": ("tests/conftest.py",),
 }
 
-EXAMPLES = ("tests/test_quick.py",)  # what these name stands for others
+TABLES = ("tests/test_quick.py", "scripts/quick/checks.py", "scripts/quick/links.py")  # they use nothing that they name
 COMMENT = re.compile(r"(?m)(?:^|\s)#.*$")
 
 Users = Mapping[str, Mapping[str, float]]  # by file, or folder with a slash: who uses it, and how far that is
@@ -49,8 +49,11 @@ def _all(tree: list[str]) -> Iterator[tuple[str, str, float]]:
     known = {one for one in (*tree, *folders) if not is_test(one) and not (one.startswith("tests/") and one[-1] == "/")}
     yield from ((used, user, SETS_UP if user.endswith("/conftest.py") else IMPORTS) for used, user in _imports(modules))
     for path in sorted(python):
-        if path.startswith(("tests/", "scripts/")) and path not in EXAMPLES:
+        if path.startswith(("tests/", "scripts/")) and path not in TABLES:
             yield from _named(path, modules, known)
+        if is_test(path):
+            above = (f"{folder}/conftest.py" for folder in PurePosixPath(path).parents[:-1])
+            yield from ((used, path, SETS_UP) for used in above if used in known)
     for path in tree:
         if "/" in path and not path.endswith((".py", ".md", ".yaml", ".json")) and path.startswith("scripts/"):
             yield from _named_by_script(path, modules, known)
@@ -60,15 +63,12 @@ def _all(tree: list[str]) -> Iterator[tuple[str, str, float]]:
 
 
 def _named(path: str, modules: dict[str, str], known: set[str]) -> Iterator[tuple[str, str, float]]:
-    """What a test or script names, but for other tests; and the conftest.py that set a test up."""
+    """What a test or script names, but for other tests."""
     text = named.read((ROOT / path).read_text())
     folder = str(PurePosixPath(path).parent)
     yield from ((used, path, NAMES) for used in named.paths([*text.strings, *text.joined], folder, known))
     yield from ((used, path, STARTS) for used in named.modules(text.strings, modules) if used in known)
     yield from ((used, path, NAMES) for used in named.pages(text.strings, known))
-    if is_test(path):
-        above = (f"{folder}/conftest.py" for folder in PurePosixPath(path).parents[:-1])
-        yield from ((used, path, SETS_UP) for used in above if used in known)
 
 
 def _named_by_script(path: str, modules: dict[str, str], known: set[str]) -> Iterator[tuple[str, str, float]]:
