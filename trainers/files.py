@@ -14,7 +14,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -229,6 +229,12 @@ def peek_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def whole(note: Mapping[str, Any], key: str) -> int:
+    """A whole number of a note; 0 where it has none, whatever stands in its place."""
+    value = note.get(key)
+    return value if type(value) is int else 0
 
 
 def entries(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class Writer:
         self._on_device: torch.cuda.Event | None = None
         self._stream: torch.cuda.Stream | None = None
         self._error: BaseException | None = None
+        self.published: deque[int] = deque()  # steps of whole checkpoints, for whoever reports them
         self.last_seconds = 0.0
 
     def submit(self, step: int, state: State, meta: dict[str, Any], changing: Iterable[Tensor] | None = None) -> None:
@@ -139,6 +141,7 @@ class Writer:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             meta = {**meta, "holder": self._holder}
             write(self._folder, step, self._buffers, meta, ours=self._ours, staging=self._staging)
+            self.published.append(step)
             if self._ours():
                 prune(self._folder, *self._keep, self._staging)
         except NotOursError:

@@ -20,6 +20,7 @@ from trainers.exits import Exit, ExitError, UserError
 from trainers.files import entries, read_json, retried, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
 from trainers.run import checkpoint, fence, starts, storage
+from trainers.run.evidence import lost_checkpoint
 from trainers.run.lease import Lease
 from trainers.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
 
@@ -130,6 +131,8 @@ class RunDirectory:
             print(text, flush=True)
         if found:
             refuse_other(recorded_identity(found.meta), wanted, self.path)
+        with self.fenced():
+            retried(self._forget_the_end, self.path)
         return found
 
     def enter(self) -> None:
@@ -151,8 +154,6 @@ class RunDirectory:
         self._move_aside(always)
         self.lease.enter()
         checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
-        for name in ("failed.json", "summary.json"):
-            self._drop(name)
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
         """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
@@ -203,14 +204,15 @@ class RunDirectory:
         if stopped:
             starts.stopped(self.config)
 
-    def _drop(self, name: str) -> None:
-        """Remove a file, by way of `staging`."""
-        if (self.path / name).exists():
-            (self.path / name).rename(self.staging / name)
+    def _forget_the_end(self) -> None:
+        """Remove, by way of `staging`, how the run has ended before; a start that is refused leaves it."""
+        for name in ("failed.json", "summary.json"):
+            if (self.path / name).exists():
+                (self.path / name).rename(self.staging / name)
 
     def _refuse_to_begin_again(self, reports: list[str]) -> None:
         """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
-        aside, seen = checkpoint.damaged(self.checkpoints), starts.saw_checkpoint(self.config)
+        aside, seen = checkpoint.damaged(self.checkpoints), lost_checkpoint(self.config)
         if not aside and not seen:
             return
         lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
@@ -227,6 +229,8 @@ class RunDirectory:
         moving = previous / MOVING
         found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
         if not moving.exists() and not (always and found):
+            if always:
+                starts.forget(self.config)  # what is left may be the notes of a run whose files are gone
             return
         if not moving.exists():
             # By way of the lease's folder: who has lost the lease moves nothing. A newer job ends a move that has begun

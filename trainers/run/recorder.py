@@ -173,7 +173,7 @@ class Recorder:
                     write_confusion(self._directory.path, result.confusion, self._class_names, staging)
 
     def saved(self, step: int) -> None:
-        """Report a checkpoint."""
+        """Report a checkpoint, once it is whole."""
         if (telemetry := self._reporting) is not None:
             telemetry.event("checkpoint", step, self._epoch(step))
 

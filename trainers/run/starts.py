@@ -1,7 +1,8 @@
 """Counts the starts of a run before anything of them can crash, so that no failure is retried forever.
 
-restarts/JOB.json   restarts of a job since the last new checkpoint, and how many starts it had; each job writes its
-                    own, so that an older one which has lost the run directory changes nothing of the newer one's
+restarts/JOB.json   restarts of a job since the last new checkpoint, how many starts it had, and the newest checkpoint
+                    that any of them saw; each job writes its own, so that an older one which has lost the run directory
+                    changes nothing of the newer one's
 last_failure.json   how the last start failed, for the message of the one that gives up
 
 Operators do not bound retries, or by a number that knows nothing of progress (docs/interruptions.md).
@@ -10,16 +11,18 @@ Operators do not bound retries, or by a number that knows nothing of progress (d
 import os
 import time
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trainers.config import Config, fingerprint
 from trainers.exits import STORAGE, Exit, ExitError, UserError
-from trainers.files import StorageError, entries, peek_json, read_json, retried, write_json
+from trainers.files import StorageError, entries, peek_json, read_json, retried, whole, write_json
 from trainers.run import checkpoint
 from trainers.run.owner import job_name
 
 NONE = "none"  # no checkpoint, no job
+SEEN = "seen"
 FAILURE = "last_failure.json"
 
 
@@ -34,12 +37,13 @@ def count(config: Config) -> None:
     }
     old = read_json(path)
     same = all(old.get(key) == value for key, value in now.items())
-    restarts = (old["count"] + (not old.get("stopped"))) if same else 0
+    restarts = (whole(old, "count") + (not old.get("stopped"))) if same else 0
     if restarts > config.run.max_restarts:
         raise ExitError(_without_progress(config, restarts - 1, now["checkpoint"]), Exit.FAILED)
     try:
         retried(lambda: path.parent.mkdir(parents=True, exist_ok=True), path.parent)
-        write_json(path, {**now, "count": restarts, "starts": int(old.get("starts", 0)) + 1})
+        seen = {SEEN: latest([now["checkpoint"], *_seen(old)]) or NONE}  # also when it is gone
+        write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
     except OSError as error:
         raise unwritable(Path(config.run.dir), error) from error
 
@@ -57,13 +61,17 @@ def forget(config: Config) -> None:
         if path != own:
             path.unlink(missing_ok=True)
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_json(own, {**read_json(own), "checkpoint": NONE})
+    write_json(own, {**read_json(own), "checkpoint": NONE, SEEN: NONE})
 
 
-def saw_checkpoint(config: Config) -> str:
-    """The name of a checkpoint that an earlier start of the run saw, or nothing."""
-    seen = (str(read_json(path).get("checkpoint", NONE)) for path in entries(_file(config).parent))
-    return max((name for name in seen if name != NONE), default="")
+def saw_checkpoints(config: Config) -> list[str]:
+    """The names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
+    return [name for path in entries(_file(config).parent) for name in _seen(read_json(path))]
+
+
+def latest(names: Iterable[str]) -> str:
+    """Of names the one of the newest checkpoint, or nothing."""
+    return max(filter(checkpoint.NAME.fullmatch, names), key=lambda name: int(name[5:]), default="")
 
 
 def may_try_again(config: Config, where: str) -> bool:
@@ -73,7 +81,7 @@ def may_try_again(config: Config, where: str) -> bool:
     """
     now, last = peek_json(_file(config)), peek_json(Path(config.run.dir) / FAILURE)
     again = last.get("where") == where and last.get("job") == job_name() and last.get("start") != now.get("starts")
-    return bool(job_name() and now) and int(now["count"]) < config.run.max_restarts and not again
+    return bool(job_name() and now) and whole(now, "count") < config.run.max_restarts and not again
 
 
 def remember(config: Config, message: str, code: int, where: str = "") -> None:
@@ -99,13 +107,19 @@ def unwritable(path: Path, error: OSError) -> UserError | StorageError:
     )
 
 
+def _seen(note: Mapping[str, Any]) -> list[str]:
+    """The checkpoints that a note names."""
+    return [str(note.get(key, NONE)) for key in ("checkpoint", SEEN)]
+
+
 def _file(config: Config) -> Path:
     return Path(config.run.dir) / "restarts" / f"{urllib.parse.quote(job_name(), safe='') or NONE}.json"
 
 
 def _without_progress(config: Config, restarts: int, newest: str) -> str:
     last: dict[str, Any] = peek_json(Path(config.run.dir) / FAILURE)
-    why = f"The last start ended with {last['code']}: {last['message']}. " if last.get("job") == job_name() else ""
+    ended = f"The last start ended with {last.get('code')}: {last.get('message')}. "
+    why = ended if last.get("job") == job_name() else ""
     return (
         f"{restarts} restarts of {config.run.dir} without a new checkpoint (the last one is {newest}): retries make no "
         f"progress. {why}See logs/ for why it ended, then remove {_file(config)} to try again"

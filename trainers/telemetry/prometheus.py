@@ -40,7 +40,7 @@ GAUGES = {
     ),
     "trainyard_started_timestamp_seconds": ("start", "started", "Unix time of the first process's start"),
     "trainyard_last_step_timestamp_seconds": ("train", "time", "Unix time of the last line of training metrics"),
-    "trainyard_last_checkpoint_timestamp_seconds": ("checkpoint", "time", "Unix time of the last checkpoint's begin"),
+    "trainyard_last_checkpoint_timestamp_seconds": ("checkpoint", "time", "Unix time of the last checkpoint's end"),
     "trainyard_last_validation_timestamp_seconds": ("validate", "time", "Unix time of the last validation"),
     "trainyard_validation_loss": ("validate", "loss", "Loss over the validation split"),
     "trainyard_validation_top1_percent": ("validate", "top1", "Validation accuracy of the first guess, 0 to 100"),

@@ -68,6 +68,7 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     """Do a step, and what is due after it."""
     progress, records, strategy = t.progress, t.records, t.strategy
     records.watchdog.beat("step", progress.step)
+    report_saved(t)
     batch = next_batch(t, batches)
     vote = strategy.vote(wish(t))  # travels while the step is computed
     with records.clock.spent("compute"):
@@ -154,6 +155,7 @@ def validate(t: Trainer) -> Result:
 
     def ballot() -> int:
         records.watchdog.beat("validation", step)
+        report_saved(t)
         wanted = wish(t)
         return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
@@ -204,7 +206,13 @@ def save(t: Trainer, wait: bool = False) -> None:
             if wait:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
-    records.recorder.saved(step)
+    report_saved(t)
+
+
+def report_saved(t: Trainer) -> None:
+    """Report the checkpoints that are whole since the last call: a record of one outlives it (run/evidence.py)."""
+    while t.records.writer.published:
+        t.records.recorder.saved(t.records.writer.published.popleft())
 
 
 def facts(t: Trainer) -> dict[str, object]:
@@ -244,6 +252,7 @@ def finish(t: Trainer) -> None:
     with records.clock.spent("checkpoint"):
         if t.strategy.first:
             records.writer.wait()
+        report_saved(t)
         check_lease(t)
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
@@ -283,6 +292,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
         save(t, wait=True)
     if t.strategy.first:
         records.writer.wait()
+        report_saved(t)
         records.recorder.summarize("stopped", progress.step, progress.validated)
         records.directory.release(stopped=True)
         records.recorder.close()

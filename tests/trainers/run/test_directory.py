@@ -152,6 +152,54 @@ def test_where_a_checkpoint_was_step_0_is_refused(tmp_path: Path, monkeypatch: p
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])  # its retry
 
 
+RECORDS = {
+    "a checkpoint in the metrics": ("metrics.jsonl", [{"event": "checkpoint", "step": step} for step in (4, 8)]),
+    "a resume in the metrics": ("metrics.jsonl", [{"event": "resume", "step": 8}]),
+    "a stop in the metrics": ("metrics.jsonl", [{"event": "end", "step": 8, "status": "stopped"}]),
+    "the summary": ("summary.json", [{"status": "finished", "steps": 8}]),
+}
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_any_record_of_a_checkpoint_refuses_step_0(tmp_path: Path, record: str) -> None:
+    """As of a run of an older version, or on a mount that shows the run without its checkpoints."""
+    name, lines = RECORDS[record]
+    content = "".join(json.dumps({"epoch": 1, "time": 1.5, **line}) + "\n" for line in lines)
+    tmp_path.joinpath(name).write_text(content)
+    for _ in range(2):  # it is not forgotten with the first refusal
+        starts.count(settings(tmp_path))
+        with pytest.raises(UserError, match=r"this run had one \(step-00000008 is gone\).*resume to never"):
+            RunDirectory(settings(tmp_path)).start({})
+        assert tmp_path.joinpath(name).read_text() == content
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
+    steps = {"start": 0, "train": 3, "end": 3}
+    lines = [{"event": kind, "step": step, "status": "failed"} for kind, step in steps.items()]
+    tmp_path.joinpath("metrics.jsonl").write_text(
+        "".join(json.dumps({"epoch": 1, "time": 1.5, **line}) + "\n" for line in lines)
+    )
+    tmp_path.joinpath("summary.json").write_text(json.dumps({"status": "failed", "steps": 3}))
+    starts.count(settings(tmp_path))
+    assert RunDirectory(settings(tmp_path)).start({}) is None
+    assert not tmp_path.joinpath("summary.json").exists()
+
+
+def test_each_start_remembers_the_checkpoints_that_others_saw(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "checkpoints", 8, {"model": {}}, {})
+    starts.count(settings(tmp_path))
+    shutil.rmtree(tmp_path / "checkpoints")
+    for _ in range(3):
+        starts.count(settings(tmp_path))
+        with pytest.raises(UserError, match=r"step-00000008 is gone"):
+            enter(tmp_path).find_checkpoint()
+    for left in set(tmp_path.iterdir()) - {tmp_path / "restarts"}:  # and what else there was
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    starts.count(settings(tmp_path, resume="never"))
+    assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
+
+
 def test_a_finished_run_without_its_report_is_not_over(tmp_path: Path) -> None:
     summary = {"status": "finished", "steps": 5, "top1": 50.0, "length": directory.length_asked(settings(tmp_path))}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
