@@ -269,6 +269,11 @@ def sha256(path: Path) -> str:
     return retried(digest, path)
 
 
+def json_checksum(value: Any) -> str:
+    """SHA-256 of what JSON says, however it is spaced and ordered."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def cache_folder() -> Path:
     """Where what can be made or fetched again is kept on this machine."""
     return Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")

@@ -70,14 +70,12 @@ def _published(folder: Path) -> Trained:
 
 
 def _checkpoint(found: checkpoint.Found) -> Trained:
-    from trainers.run.tensor_file import read
-
     settings = config.build(found.meta["config"])
     count = int(found.meta["identity"]["model.num_classes"])
     keys, names = _classes(found, count)
-    weights: dict[str, Any] = dict(read(found.path / WEIGHTS))
+    weights: dict[str, Any] = dict(found.tree("model"))
     if found.holds("ema"):  # what is validated and published
-        weights |= read(found.path / "ema.safetensors")
+        weights |= found.tree("ema")
     return Trained(described.describe(settings, keys, names), weights, f"{found.path} (step {found.step})")
 
 

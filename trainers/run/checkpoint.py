@@ -2,8 +2,8 @@
 
 `checkpoints/step-00000120/` holds model.safetensors, optimizer.safetensors (and ema.safetensors) and manifest.json. Its
 files are written under a temporary folder name, each hashed while it is written and synced; the manifest is written
-last, and one rename publishes the folder. `scores.json` beside the checkpoints keeps validation accuracies, so that
-the best checkpoints can be kept.
+last, with a checksum of itself, and one rename publishes the folder. `scores.json` beside the checkpoints keeps
+validation accuracies, so that the best checkpoints can be kept.
 
 Rank 0 writes whole tensors, so a checkpoint has the same bytes for every strategy and every number of processes, and
 any number of processes resumes from it. PyTorch's distributed checkpoint
@@ -35,12 +35,13 @@ from trainers.files import (
     unreadable,
     write_json,
 )
-from trainers.run import fence, storage
+from trainers.run import fence, manifest, storage
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainers.run.tensor_file import Buffer
 
 NAME = re.compile(r"step-(\d{8,})")
+OF_STEP = re.compile(r"step-(\d{8,})x*$")  # also where it was set aside
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
 READABLE = (2, 3)
 SUFFIX = ".safetensors"
@@ -70,10 +71,15 @@ class Found:
         return f"{name}{SUFFIX}" in self.meta["files"]
 
     def load(self) -> State:
-        """Read its tensors; raises StorageError."""
+        """Read its tensors; raises OSError and StorageError."""
+        names = (name.removesuffix(SUFFIX) for name in self.meta["files"])
+        return {name: self.tree(name) for name in names}
+
+    def tree(self, name: str) -> Any:
+        """Read one of its trees, from the bytes that were checked; raises OSError and StorageError."""
         from trainers.run.tensor_file import read
 
-        return {name.removesuffix(SUFFIX): read(self.path / name) for name in self.meta["files"]}
+        return read(self.path / f"{name}{SUFFIX}", self.meta["files"][f"{name}{SUFFIX}"]["sha256"])
 
 
 def always() -> bool:
@@ -119,7 +125,7 @@ def _write(
     try:
         temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
-        write_json(temporary / "manifest.json", {"format": FORMAT, **meta, "files": files})
+        write_json(temporary / "manifest.json", manifest.sealed({"format": FORMAT, **meta, "files": files}))
         if not ours():
             raise NotOursError
         fence.publish_folder(storage, temporary, final, "manifest.json")
@@ -149,24 +155,24 @@ def read_checked(path: Path) -> Found:
 
 
 def _check(path: Path) -> Found:
-    manifest = read_json(path / "manifest.json")
-    files: Any = manifest.get("files")
-    written = manifest.get("format")
-    if written is None or not isinstance(manifest.get("step"), int):
-        raise DamagedError("manifest.json is missing or not whole")
-    if written not in READABLE:
+    meta = read_json(path / "manifest.json")
+    if fault := manifest.broken(meta):
+        raise DamagedError(fault)
+    if meta["format"] not in READABLE:
         raise UserError(
-            f"{path} has format {written}, written by version {manifest.get('version', 'unknown')}; this version, "
+            f"{path} has format {meta['format']}, written by version {meta.get('version', 'unknown')}; this version, "
             f"{__version__}, reads formats {' and '.join(map(str, READABLE))}. Nothing was changed: use the image "
             "that wrote it or a newer one, give this run another name (run.dir, on a cluster training.name), or set "
             "resume to never"
         )
-    try:
-        for name, entry in files.items():
-            _check_file(path / name, entry["bytes"], entry["sha256"])
-    except (AttributeError, KeyError, TypeError):
-        raise DamagedError("manifest.json is missing or not whole") from None
-    return Found(path, manifest)
+    if fault := manifest.wanting(meta, {file.name for file in entries(path) if file.suffix == SUFFIX}):
+        raise DamagedError(fault)
+    named = OF_STEP.search(path.name)
+    if named and int(named[1]) != meta["step"]:
+        raise DamagedError(f"manifest.json is that of step {meta['step']}")
+    for name, entry in meta["files"].items():
+        _check_file(path / name, entry["bytes"], entry["sha256"])
+    return Found(path, meta)
 
 
 def _check_file(file: Path, size: int, digest: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainers.files import retried
+from trainers.files import forget, retried
 
 DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
@@ -115,20 +115,22 @@ class Buffer:
         return len(text).to_bytes(8, "little") + text
 
 
-def read(path: Path) -> Any:
+def read(path: Path, digest: str = "") -> Any:
     """Read a tree back; lists stand where tuples were. Raises OSError and StorageError.
+
+    Where its SHA-256 is given, bytes that do not have it are the storage's fault, and read again: they had it before.
 
     Not mapped into memory, as the safetensors library does it: storage that fails under a mapping kills the process
     (SIGBUS), and a read can be retried.
     """
-    content = retried(lambda: _whole(path), path)
+    content = retried(lambda: _whole(path, digest), path)
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
     tree = json.loads(header.pop("__metadata__")["tree"])
     return _rebuilt(tree, {name: _view(content, end, entry) for name, entry in header.items()})
 
 
-def _whole(path: Path) -> bytearray:
+def _whole(path: Path, digest: str) -> bytearray:
     content = bytearray(path.stat().st_size)
     with path.open("rb", buffering=0) as file:
         done = 0
@@ -137,6 +139,9 @@ def _whole(path: Path) -> bytearray:
             if not count:
                 raise OSError(errno.EIO, f"ends after {done} of {len(content)} bytes")
             done += count
+    if digest and hashlib.sha256(content).hexdigest() != digest:
+        forget(path)
+        raise OSError(errno.EIO, "other bytes than a moment ago")
     return content
 
 

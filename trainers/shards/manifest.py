@@ -4,7 +4,6 @@
 the same source and settings give the same bytes.
 """
 
-import hashlib
 import json
 import stat
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.exits import UserError
-from trainers.files import MISSING, retried, sha256
+from trainers.files import MISSING, json_checksum, retried, sha256
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -69,7 +68,7 @@ class Manifest:
             del data["left_out"]
         if self.seekable is None:
             del data["seekable"]
-        return json.dumps({**data, "checksum": _checksum(data)}, indent=1, sort_keys=True) + "\n"
+        return json.dumps({**data, "checksum": json_checksum(data)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
@@ -78,7 +77,7 @@ class Manifest:
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
         # Manifests of earlier versions have none
-        if (checksum := data.pop("checksum", None)) is not None and checksum != _checksum(data):
+        if (checksum := data.pop("checksum", None)) is not None and checksum != json_checksum(data):
             raise ValueError("it does not have its checksum")
         if (found := data.pop("format", None)) != FORMAT:
             raise ValueError(f"format {found}, this version reads format {FORMAT}")
@@ -87,11 +86,6 @@ class Manifest:
             for name, split in data.pop("splits").items()
         }
         return cls(splits=splits, left_out=tuple(data.pop("left_out", ())), **data)
-
-
-def _checksum(data: Mapping[str, Any]) -> str:
-    """Hash what a manifest says, however it is spaced."""
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def exists(root: Path) -> bool:

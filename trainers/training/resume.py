@@ -1,6 +1,9 @@
 """Continues a run where its newest checkpoint left it, on any number of processes."""
 
 import signal
+from typing import Any
+
+import torch
 
 from trainers.run import checkpoint
 from trainers.training.optimizer import by_name
@@ -13,12 +16,18 @@ def resume(t: Trainer) -> None:
     if found := records.found:
         state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
         load(t, state, averaged=found.holds("ema"))
-        learner.scaler.load_state_dict(found.meta["scaler"])
+        load_scale(learner.scaler, found.meta["scaler"])
         progress.step = progress.saved = found.step
         progress.validated = int(found.meta["validated"])
     records.recorder.begin(progress.step, progress.validated, t.identity)
     signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
     records.clock.begin()
+
+
+def load_scale(scaler: torch.amp.GradScaler, state: dict[str, Any]) -> None:
+    """Load the scale of the loss; a precision that has none left an empty one, and fp16 begins anew then."""
+    if state:
+        scaler.load_state_dict(state)
 
 
 def load(t: Trainer, state: checkpoint.State, averaged: bool) -> None:

@@ -1,7 +1,10 @@
 """Checkpoints: complete or absent, checked, pruned."""
 
 import errno
+import json
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from trainers.run import checkpoint
 from trainers.run.checkpoint_writer import Writer
 
 pytestmark = pytest.mark.takes(15)
+
+Manifest = dict[str, Any]
+OLDER = Path(__file__).parent / "stored" / "ddp" / "checkpoints" / "step-00000003"  # without a checksum of its manifest
 
 
 def state(value: float) -> dict[str, Any]:
@@ -68,10 +74,79 @@ def test_damaged_one_is_set_aside_and_the_one_before_used(tmp_path: Path, damage
         checkpoint.at(tmp_path / "damaged-step-00000020")
 
 
-def test_a_format_that_is_not_known_is_no_damage(tmp_path: Path) -> None:
+def test_a_manifest_with_a_bit_of_any_byte_changed_is_damaged_or_says_the_same(tmp_path: Path) -> None:
+    meta = {"scaler": {}, "validated": 1, "seconds": {"init": 1.5}, "identity": {"seed": 3}, "holder": "a"}
+    path = checkpoint.save(tmp_path, 20, state(20), meta)
+    data = (path / "manifest.json").read_bytes()
+    said = {key: value for key, value in json.loads(data).items() if key != "checksum"}
+    for index in range(len(data)):
+        changed = bytearray(data)
+        changed[index] ^= 1 << index % 7
+        (path / "manifest.json").write_bytes(changed)
+        try:
+            found = checkpoint.read_checked(path)
+        except checkpoint.DamagedError:
+            continue
+        assert {key: found.meta[key] for key in said} == said, bytes(changed)
+
+
+def test_a_checkpoint_of_another_step_is_damaged(tmp_path: Path) -> None:
+    (filled(tmp_path, 10, 20) / "step-00000020").rename(tmp_path / "step-00000030")
+    found, reports = checkpoint.newest(tmp_path)
+    assert (found is not None and found.step, "is that of step 20" in reports[0]) == (10, True)
+
+
+def changed(**entries: Any) -> Callable[[Manifest], Manifest]:
+    return lambda manifest: {**manifest, **entries}
+
+
+def without(*keys: str) -> Callable[[Manifest], Manifest]:
+    """Without an entry, which is named by the keys that lead to it."""
+
+    def drop(tree: Manifest, first: str, *rest: str) -> Manifest:
+        return {**tree, first: drop(tree[first], *rest)} if rest else {k: v for k, v in tree.items() if k != first}
+
+    return lambda manifest: drop(manifest, *keys)
+
+
+@pytest.mark.parametrize("change", [
+    *(changed(step=step) for step in (4, -3, True, 3.0, "3", None)),
+    *(changed(format=written) for written in (None, "2", -2)),
+    *(changed(files=files) for files in ({}, [], None, {"model.safetensors": None})),
+    *(without("files", f"{name}.safetensors") for name in ("model", "optimizer", "ema")),
+    without("files", "model.safetensors", "bytes"), without("files", "ema.safetensors", "sha256"),
+    lambda manifest: {**manifest, "files": {**manifest["files"], "../\x00": {"bytes": 1, "sha256": "0" * 64}}},
+    without("scaler"), *(changed(scaler=scaler) for scaler in (None, [], {"scale": 1.0})),
+    without("validated"), *(changed(validated=epochs) for epochs in (None, "1", -1, False)),
+    *(changed(seconds=seconds) for seconds in (None, 3, {"init": "9"}, {"init": None})),
+    changed(identity=[]), changed(config="model"),
+])  # fmt: skip
+def test_an_older_manifest_without_a_checksum_must_hold_what_is_used_of_it(
+    tmp_path: Path, change: Callable[[Manifest], Manifest]
+) -> None:
+    assert checkpoint.read_checked(OLDER).step == 3
+    path = tmp_path / OLDER.name
+    shutil.copytree(OLDER, path)
+    (path / "manifest.json").write_text(json.dumps(change(json.loads((OLDER / "manifest.json").read_text()))))
+    assert checkpoint.newest(tmp_path)[0] is None
+    assert (tmp_path / f"damaged-{OLDER.name}").is_dir()
+
+
+def test_what_is_loaded_has_the_hashes_that_were_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checkpoint.at(filled(tmp_path, 10) / "step-00000010")
+    flip(found.path / "model.safetensors")
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
+    with pytest.raises(ExitError, match="other bytes than a moment ago") as caught:
+        found.load()
+    assert caught.value.code == 200
+
+
+def test_a_format_that_is_not_known_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = filled(tmp_path, 10, 20) / "step-00000020" / "manifest.json"
     text = manifest.read_text()
-    manifest.write_text(text.replace('"format": 3', '"format": 4, "version": "9.9.9"'))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", 4)
+        checkpoint.save(tmp_path, 20, state(20), {"version": "9.9.9"})
     with pytest.raises(
         UserError, match=r"step-00000020 has format 4, written by version 9.9.9; .* reads formats 2 and 3"
     ):

@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import events
 from faulted import ENDLESS, assert_same, start
 from forked import Fleet
+
+from trainers.training.resume import load_scale
 
 pytestmark = [pytest.mark.takes(25), pytest.mark.ranks(2)]
 
@@ -58,3 +61,12 @@ def test_fp16_scales_the_loss_and_resumes_with_the_scale(fleet: Fleet, tmp_path:
     resumed, undisturbed = (json.loads(path.read_text())["scaler"] for path in manifests)
     assert resumed == undisturbed
     assert resumed["_growth_tracker"] == 16
+
+
+def test_a_run_may_change_to_fp16_and_keeps_its_scale_then() -> None:
+    other, fp16 = torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cpu", init_scale=8.0)
+    load_scale(fp16, other.state_dict())
+    assert fp16.get_scale() == 8.0
+    again = torch.amp.GradScaler("cpu")
+    load_scale(again, fp16.state_dict())
+    assert again.get_scale() == 8.0
