@@ -228,6 +228,6 @@ def _check_url(url: str, key: str = "url") -> None:
     if SIGNED & {name.lower() for name, _ in parse_qsl(parts.query, keep_blank_values=True)}:
         refuse(
             f"source.{key}: must not hold a signature or token: it is kept in a ConfigMap. Give the address without "
-            "what follows the ?, and the whole of it as the key `url` of the Secret that global.secrets.http names "
-            "(here the file http/url in the folder TRAINYARD_SECRETS)"
+            "what follows the ?, and the whole of it as the key `url` of the Secret that global.secrets.http names, or "
+            "`weights-url` for pretrained weights (here a file in http/ of the folder TRAINYARD_SECRETS)"
         )

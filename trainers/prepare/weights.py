@@ -25,6 +25,7 @@ from trainers.prepare.settings import Source as SourceConfig
 from trainers.prepare.sources import open_source
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.http import without_query
+from trainers.prepare.sources.secrets import Signed
 
 MIRRORED = ("https://download.pytorch.org", "https://huggingface.co")
 HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")  # torch.hub's HASH_REGEX
@@ -74,7 +75,8 @@ def _fetch(config: Config, folder: Path) -> Path:
     file = folder / f"model{'.safetensors' if suffix == '.safetensors' else '.pth'}"
     scheme = "http" if urlsplit(origin.url).scheme in ("http", "https") else "objectstore"
     where = validated(SourceConfig, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
-    source = open_source(where, Traffic())
+    signed = Signed("weights-url", "model.pretrained", strict=kind_of(config.model.pretrained) == "address")
+    source = open_source(where, Traffic(), signed=signed)
     try:
         with atomic(file) as out:
             digest = _copy(source, out, shown)

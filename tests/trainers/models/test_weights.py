@@ -111,6 +111,38 @@ def test_an_address_with_a_signature_is_refused(tmp_path: Path) -> None:
         fetch(run)
 
 
+def test_signed_weights_beside_a_signed_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Secret has both addresses, each under a key of its own; what nobody signed is fetched as it is named."""
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path / "secrets"))
+    (served := tmp_path / "served").mkdir()
+    (secret := tmp_path / "secrets" / "http").mkdir(parents=True)
+    name = with_hash(served, "birds", resnet18())
+    other = with_hash(served, "beaks", factory.create("resnet18", 9).state_dict())
+    (served / "models").mkdir()
+    torch.save(resnet18(), served / RESNET)
+    with running(served) as server:
+        server.fault = lambda number, handler: (
+            "birds" in handler.path and "sig=a" not in handler.path and handler.refuse(403)
+        )
+        (secret / "url").write_text(f"{server.url}/pets.zip?sig=pets\n")
+        birds = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}")
+        beaks = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{other}")
+        assert fetch(beaks)
+        with pytest.raises(UserError, match=r"403.*signature"):
+            fetch(birds)
+        (secret / "weights-url").write_text(f"{server.url}/{other}?sig=b\n{server.url}/{name}?sig=a\n")
+        assert fetch(birds)
+        shutil.rmtree(tmp_path / "data")
+        (secret / "weights-url").write_text(f"{server.url}/{name}?sig=a\n")
+        with pytest.raises(
+            UserError, match=r"weights-url holds the address of something else than model\.pretrained: "
+        ):
+            fetch(beaks)
+        over = {"model__name": "resnet18", "model__pretrained": "IMAGENET1K_V1"}
+        assert fetch(run_of(tmp_path, server, **over, model__pretrained_sha256=files.sha256(served / RESNET)))
+    assert "sig=" not in "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
+
+
 def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
     served = tmp_path / "served"
     served.mkdir()

@@ -6,16 +6,18 @@ from trainers.prepare.settings import Source as SourceConfig
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.path import PathSource
 from trainers.prepare.sources.retry import Patience
+from trainers.prepare.sources.secrets import DATASET, Signed, signed_address
 
 
-def open_source(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
-    """Open the object that the settings name; raises UserError."""
+def open_source(
+    config: SourceConfig, traffic: Traffic, patience: Patience | None = None, signed: Signed = DATASET
+) -> Source:
+    """Open the object that the settings name, `signed` as it says where they may not hold that; raises UserError."""
     if config.kind == "http":
         # Each imported where it is needed: an archive on a volume needs no client of the network
-        from trainers.prepare.sources import secrets
         from trainers.prepare.sources.http import HttpSource
 
-        return HttpSource(config.url, traffic, locate=lambda: secrets.signed_address(config.url), patience=patience)
+        return HttpSource(config.url, traffic, locate=lambda: signed_address(config.url, signed), patience=patience)
     if config.kind == "kaggle":
         from trainers.prepare.sources.kaggle import open_competition
 

@@ -1,8 +1,9 @@
 """Where credentials are found: the environment, or the folder of mounted secrets. Never argv, never the settings."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from trainers.exits import UserError
 
@@ -12,21 +13,42 @@ def folder(which: str) -> Path:
     return Path(os.environ.get("TRAINYARD_SECRETS", "/etc/trainyard/secrets")) / which
 
 
-def signed_address(url: str) -> str:
-    """Return the signed address that the Secret of web servers holds for this one, else the address itself.
+@dataclass(frozen=True)
+class Signed:
+    """Where the Secret of web servers holds signed addresses: each source has a key of its own.
+
+    `setting` names the address without its signature. Where a person set it and the key holds only others, one of both
+    is a mistake; `strict` is false for an address that nobody set.
+    """
+
+    key: str
+    setting: str
+    strict: bool = True
+
+
+DATASET = Signed("url", "source.url")
+
+
+def signed_address(url: str, signed: Signed = DATASET) -> str:
+    """Return the signed address that the Secret of web servers holds for this one, one a line, else the address itself.
 
     The file is read anew at each call: a Secret can be renewed while a preparation reads. Raises UserError.
     """
-    path = folder("http") / "url"
-    signed = read(path)
-    if signed is None:
-        return url
-    if urlsplit(signed)._replace(query="", fragment="") != urlsplit(url)._replace(query="", fragment=""):
+    path = folder("http") / signed.key
+    found = (read(path) or "").split()
+    for address in found:
+        if _unsigned(address) == _unsigned(url):
+            return address
+    if found and signed.strict:
         raise UserError(
-            f"{path} holds the address of something else than source.url: give source.url the same address without "
-            "what follows its ?, so that the dataset says where it is from"
+            f"{path} holds the address of something else than {signed.setting}: give {signed.setting} the same address "
+            "without what follows its ?, so that the settings say where it is from"
         )
-    return signed
+    return url
+
+
+def _unsigned(url: str) -> SplitResult:
+    return urlsplit(url)._replace(query="", fragment="")
 
 
 def read(path: Path) -> str | None:
