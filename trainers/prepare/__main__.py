@@ -136,7 +136,7 @@ def _part(text: str) -> tuple[int, int]:
     if not text:
         return 0, 1
     part, _, parts = text.partition("/")
-    if not (part.isdigit() and parts.isdigit() and int(part) < int(parts)):
+    if not (part.isdecimal() and parts.isdecimal() and int(part) < int(parts)):
         raise UserError(f"'{text}' is no part of the work; write it as I/N with I from 0 to N - 1")
     return int(part), int(parts)
 

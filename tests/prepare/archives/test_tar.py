@@ -1,9 +1,11 @@
 import contextlib
+import errno
 import gzip
 import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tarfile
 
@@ -25,7 +27,12 @@ from tests.prepare.make_archives import (
 )
 from trainers.exits import ExitError, UserError
 from trainers.prepare import build as building
+from trainers.prepare.archives.stream import Reader, stream, unzipped
+from trainers.prepare.archives.tar import open_tar
+from trainers.prepare.archives.tar_scan import scan
 from trainers.prepare.build import Options, build
+from trainers.prepare.sources.base import Traffic
+from trainers.prepare.sources.path import PathSource
 from trainers.prepare.verify import repair, verify
 
 MEMBERS = imagenet(90, 30)
@@ -279,3 +286,80 @@ def test_a_sparse_file_is_refused_with_the_remedy(tmp_path):
         subprocess.run(["tar", "-C", tmp_path / "data", f"--format={kind}", "--sparse", "-cf", tmp_path / "a.tar", "."],
                        check=True)  # fmt: skip
         refused(tmp_path / "a.tar", tmp_path, r"1\.jpg in .*type 'S'.*without --sparse")
+
+
+def header(size, kind=b"0"):
+    """A tar's header with this field for its size, and a right checksum."""
+    block = bytearray(tarfile.TarInfo("train/a/1.jpg").tobuf(tarfile.USTAR_FORMAT))
+    block[124:136], block[156:157], block[148:156] = size.ljust(12, b"\0"), kind, b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def listed(tar):
+    """The members of a tar; a scan that never ends fails by its processor time."""
+
+    def late(*_):
+        raise AssertionError("60 s of processor time")
+
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, 60)
+    try:
+        return list(scan(Reader(iter([memoryview(tar)])), "a.tar"))
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.parametrize("kind", [b"0", b"5", b"x", b"g", b"L", b"K"])
+@pytest.mark.parametrize(
+    "size", [b"-0000000005", b"+0000000005", b"0_000000005", b"0o000000005", b"\xff" * 12, b"\xff" + bytes(11),
+             b"\x80" + b"\xff" * 11, b"8", b"\xb2"], ids=str)  # fmt: skip
+def test_a_size_that_is_no_number_from_0_on_is_refused(size, kind):
+    with pytest.raises(UserError, match=r"a\.tar is not a sound tar: byte 0 holds no header"):
+        listed(header(size, kind) + bytes(4096))
+
+
+@pytest.mark.parametrize(
+    "record", [b"11 size=-5\n", b"11 size=+5\n", b"12 size=1_0\n", b"9 size=5\n ", b"30 size=" + b"9" * 21 + b"\n",
+               b"-9 size=5\n", b"+9 size=5\n", b"99 path=a\n", b"8 path=a\n", b"10 path=aa\n", b"0 path=a\n",
+               b"9 path:a\n", b"\xb2 path=a\n", b" 9 path=a\n"], ids=str)  # fmt: skip
+def test_a_record_of_an_extension_header_is_as_long_as_it_says_and_holds_a_number(record):
+    extension = header(b"%011o" % len(record), b"x") + record.ljust(512, b"\0")
+    with pytest.raises(UserError, match=r"a\.tar is not a sound tar: byte [\d,]+ holds no header"):
+        listed(extension + header(b"00000000005") + b"12345".ljust(512, b"\0") + bytes(1024))
+
+
+def test_numbers_that_a_tar_may_have():
+    for size in (b"00000000005", b"5", b"    5 ", b"\x80" + bytes(10) + b"\x05"):
+        (member,) = listed(header(size) + b"12345".ljust(512, b"\0") + bytes(1024))
+        assert member.size == 5
+    record = b"9 size=5\n12 path=a=b\n"
+    extension = header(b"%011o" % len(record), b"x") + record.ljust(512, b"\0")
+    (member,) = listed(extension + header(b"7") + b"12345".ljust(512, b"\0") + bytes(1024))
+    assert (member.size, member.name) == (5, "a=b")
+
+
+def test_gzip_of_very_many_members_is_unpacked(tmp_path):
+    whole = write_tar(tmp_path / "whole", MEMBERS).read_bytes()
+    parts = [gzip.compress(whole[:1000]), gzip.compress(b"") * 20_000, gzip.compress(whole[1000:]), bytes(200_000)]
+    (tmp_path / "a.tgz").write_bytes(b"".join(parts))
+    source = PathSource(tmp_path / "a.tgz", Traffic())
+    with stream(source) as chunks:
+        assert b"".join(unzipped(chunks, source)) == whole
+
+
+def test_a_read_of_the_unpacked_tar_that_fails_is_done_again(tmp_path, monkeypatch):
+    write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
+    tar = open_tar(PathSource(tmp_path / "a.tgz", Traffic()), tmp_path / "work", Traffic(), gzipped=True)
+    real, faults = os.preadv, [errno.EIO, errno.ESTALE]
+
+    def preadv(*arguments):
+        if faults:
+            raise OSError(faults.pop(), "failed")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    found = {member.name: bytes(tar.source.read_range(member.offset, member.size)) for member in tar.members()}
+    assert (found, faults) == (MEMBERS, [])
+    assert tar.source.label == str(tmp_path / "a.tgz")

@@ -12,7 +12,7 @@ from trainers.exits import ExitError, UserError
 from trainers.prepare.build import Options, build
 from trainers.prepare.sources.base import Traffic
 from trainers.prepare.sources.http import HttpSource
-from trainers.prepare.sources.retry import Patience
+from trainers.prepare.sources.retry import PassingError, Patience, Retries
 from trainers.shards import manifest as manifests
 
 SECRET = "X-Signature=very-secret"
@@ -75,7 +75,22 @@ def test_pauses_grow_and_heed_the_server_within_bounds():
     begun = time.time()
     pause = patience.pause(1, email.utils.formatdate(begun + 5, usegmt=True))  # which has no fractions
     assert 4 - (time.time() - begun) <= pause <= 5
-    assert patience.pause(1, "soon") <= 1
+    for nonsense in ("soon", "\xb2", "\xb9\xb3", "-5", "1e9", "Wed, 21 Oct 2026 07:28:00 +99999999999999", "9" * 5000):
+        assert patience.pause(1, nonsense) <= (16 if nonsense[0] == "9" else 1)
+
+
+def test_answers_without_a_byte_are_failures_that_end():
+    asked = []
+
+    def ask(offset, length):
+        asked.append(offset)
+        yield b"" if len(asked) != 2 else b"x"
+        if len(asked) % 3:
+            raise PassingError("the answer was cut short")
+
+    with pytest.raises(ExitError, match="4 times in a row"):
+        Retries("archive", Traffic(), HASTE).fill(0, memoryview(bytearray(9)), ask)
+    assert asked == [0, 0, 1, 1, 1]
 
 
 def test_a_server_without_ranges_is_named_with_the_remedy(server, tmp_path):

@@ -14,6 +14,7 @@ PIECE = 4 << 20
 DEPTH = 8
 # Pictures hardly compress; a file that unpacks to more than this many times its size is not a dataset
 LARGEST_RATIO = 100
+_PART = 64 << 10
 _ALLOWANCE = 64 << 20
 
 
@@ -46,8 +47,8 @@ def unzipped(chunks: Iterator[memoryview], source: Source) -> Iterator[memoryvie
     unpacker = zlib.decompressobj(31)
     made = 0
     try:
-        for chunk in chunks:
-            rest: bytes | memoryview = chunk
+        for part in _parts_of(chunks):
+            rest: bytes | memoryview = part
             while len(rest):
                 if unpacker.eof:
                     if not bytes(rest).strip(b"\0"):
@@ -66,6 +67,12 @@ def unzipped(chunks: Iterator[memoryview], source: Source) -> Iterator[memoryvie
         raise UserError(f"{source.label} is damaged: it cannot be unpacked; get it again") from None
     if not unpacker.eof:
         raise UserError(f"{source.label} is cut short: its last part is missing; get it again")
+
+
+def _parts_of(chunks: Iterator[memoryview]) -> Iterator[memoryview]:
+    """Small parts: what follows the end of a gzip member is copied each time, and a hostile file is members alone."""
+    for chunk in chunks:
+        yield from (chunk[at : at + _PART] for at in range(0, len(chunk), _PART))
 
 
 class Reader:
@@ -95,7 +102,7 @@ class Reader:
             self._rest = memoryview(b"")
 
     def _parts(self, count: int) -> Iterator[memoryview]:
-        while count:
+        while count > 0:
             if not self._rest and not self._more():
                 raise CutShortError
             part, self._rest = self._rest[:count], self._rest[count:]

@@ -21,7 +21,7 @@ from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import PassingError, Patience, Retries
 
 _CHUNK = 256 << 10
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)$")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-[0-9]+/([0-9]{1,18})$")
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 # Remedies that name where a cluster's values hold them; elsewhere it is the environment
 _CERTIFICATE = (

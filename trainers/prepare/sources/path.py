@@ -12,7 +12,7 @@ class PathSource(Source):
     """Reads ranges of a file; one that changes meanwhile is an error, and storage that fails is retried."""
 
     def __init__(self, path: Path, traffic: Traffic) -> None:
-        self.label = str(path)
+        self.label, self._path = str(path), path  # messages may name another, of which this file is made
         self._traffic = traffic
         try:
             self._file = retried(lambda: path.open("rb", buffering=0), path)
@@ -27,7 +27,7 @@ class PathSource(Source):
         try:
             self._read(offset, buffer)
         except OSError:
-            retried(lambda: self._read_reopened(offset, buffer), self.label, existed=True)
+            retried(lambda: self._read_reopened(offset, buffer), self._path, existed=True)
         self._traffic.add(received=len(buffer), requests=1)
 
     def _read(self, offset: int, buffer: memoryview) -> None:
@@ -44,7 +44,7 @@ class PathSource(Source):
 
     def _read_reopened(self, offset: int, buffer: memoryview) -> None:
         """Read from a file that is opened anew, under the number of the old one, which other threads may be reading."""
-        with Path(self.label).open("rb", buffering=0) as fresh:
+        with self._path.open("rb", buffering=0) as fresh:
             os.dup2(fresh.fileno(), self._file.fileno(), inheritable=False)
         self._read(offset, buffer)
 

@@ -51,14 +51,16 @@ class Retries:
         """
         done = failures = 0
         while done < len(buffer):
+            before = done
             try:
                 for chunk in ask(offset + done, len(buffer) - done):
                     buffer[done : done + len(chunk)] = chunk
                     done += len(chunk)
-                    failures = 0
                     self._traffic.add(received=len(chunk))
+                if done == before:
+                    raise PassingError("the answer was empty")
             except PassingError as error:
-                failures += 1
+                failures = 1 if done > before else failures + 1
                 self.wait_or_give_up(error, failures)
 
     def wait_or_give_up(self, error: PassingError, failures: int) -> None:
@@ -81,9 +83,9 @@ def _seconds(asked: str | None) -> float:
     """Read a Retry-After header: seconds, or a date."""
     if not asked:
         return 0.0
-    if asked.isdigit():
+    if asked.isascii() and asked.isdigit():
         return float(asked)
     try:
         return email.utils.parsedate_to_datetime(asked).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # whatever a server may write there
         return 0.0
