@@ -231,6 +231,15 @@ def peek_json(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def fits(note: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> bool:
+    """Whether each of the entries of a note that `kinds` names is of one of its types, as far as it is there.
+
+    Whole numbers, of any of its entries, have 64 bits at most, as whatever reads them expects.
+    """
+    sized = all(abs(value) < 1 << 63 for value in note.values() if type(value) is int)
+    return sized and all(type(note[key]) in kind for key, kind in kinds.items() if key in note)
+
+
 def whole(note: Mapping[str, Any], key: str) -> int:
     """A whole number of a note; 0 where it has none, whatever stands in its place."""
     value = note.get(key)

@@ -39,7 +39,8 @@ def lacks(run: Path, config: Config | None = None) -> str:
     if not retried(run.is_dir, run):
         return "there is no such run yet"
     if failed := read_json(run / "failed.json"):
-        return f"the run has failed ({str(failed.get('message', '')).splitlines()[0]})"
+        message = str(failed.get("message", "")).partition("\n")[0]
+        return f"the run has failed ({message})"
     summary = read_json(run / "summary.json")
     if summary.get("status") != "finished":
         return "the run has not finished"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import read_json, write_json
+from trainers.files import read_json, whole, write_json
 
 BOUND = 25.0  # seconds that a running pod may take to answer
 TRIES = 3  # failures in a row after which the failure is permanent
@@ -313,7 +313,7 @@ def _count(note: Path | None, job: str) -> int:
         return 0
     try:
         old = read_json(note)
-        tries = (int(old.get("tries", 0)) if old.get("job") == job else 0) + 1
+        tries = (whole(old, "tries") if old.get("job") == job else 0) + 1
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, {"job": job, "tries": tries})
     except OSError:

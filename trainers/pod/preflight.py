@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from trainers.exits import Exit, ExitError, InputError, UserError, cause_of, write_termination_message
-from trainers.files import peek_json, retried, write_json
+from trainers.files import peek_json, retried, whole, write_json
 from trainers.pod import gpus
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
@@ -69,7 +69,7 @@ def bounded(code: int, results: Path | None) -> int:
         return code
     with contextlib.suppress(OSError, UserError, ExitError):
         note = _note(results)
-        tries = int(peek_json(note).get("tries", 0)) + 1
+        tries = whole(peek_json(note), "tries") + 1
         note.parent.mkdir(parents=True, exist_ok=True)
         write_json(note, {"tries": tries, "code": code})
         return code if tries < MOST_TRIES else Exit.FAILED

@@ -86,7 +86,8 @@ def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
     summary = read_json(path / "summary.json")
     if not summary:
         raise UserError(f"{path} holds no summary.json: give run directories of runs that have ended")
-    lines = [event for event in read_events(path / "metrics.jsonl") if event["event"] == "train"]
+    events = read_events(path / "metrics.jsonl")
+    lines = [event for event in events if event["event"] == "train" and {"samples", "seconds"} <= event.keys()]
     if len(lines) < 3:
         raise UserError(f"{path} has {len(lines)} lines of training metrics; 3 are needed (see log.every_steps)")
     world, used = int(summary["world_size"]), lines[1:]

@@ -2,6 +2,7 @@
 
 import html
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def read_confusion(path: Path) -> Confusion | None:
     try:
         with np.load(path / "validation" / "confusion.npz", allow_pickle=False) as archive:
             counts, names = archive["confusion"].astype(np.int64), [str(name) for name in archive["classes"]]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
         return None
     names += [f"class {index}" for index in range(len(names), len(counts))]
     return Confusion(counts, names)

@@ -11,7 +11,7 @@ from trainers.report import sections
 from trainers.report.page import page, tiles
 from trainers.report.svg import duration, number
 from trainers.telemetry.clock import goodput
-from trainers.telemetry.metrics import Event, read_events
+from trainers.telemetry.metrics import Event, of_kind, read_events
 
 
 def render(path: Path) -> str:
@@ -20,9 +20,7 @@ def render(path: Path) -> str:
     events = read_events(path / "metrics.jsonl")
     if not events and not summary:
         raise UserError(f"{path} holds no run: neither metrics.jsonl nor summary.json; give a run directory")
-    train, validate, starts = (
-        [event for event in events if event["event"] == kind] for kind in ("train", "validate", "start")
-    )
+    train, validate, starts = (of_kind(events, kind) for kind in ("train", "validate", "start"))
     status = str(summary.get("status", "running"))
     name = path.resolve().name
     seconds = summary.get("seconds") or _seconds_so_far(train, starts)

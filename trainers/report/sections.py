@@ -40,7 +40,7 @@ def notices(path: Path, status: str) -> str:
     if status != "finished":
         texts += [str(message) for message in [read_json(path / "failed.json").get("message")] if message]
     if hang := read_json(path / "hang.json"):
-        texts.append(f"This run hung once and was ended for a restart: {hang['message']}")
+        texts.append(f"This run hung once and was ended for a restart: {hang.get('message')}")
     return "".join(f'<div class="notice">{html.escape(text)}</div>' for text in texts)
 
 

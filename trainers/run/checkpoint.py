@@ -232,7 +232,8 @@ def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> 
 def prune(folder: Path, keep_last: int, keep_best: int = 0, staging: Path | None = None) -> None:
     """Remove all but the newest checkpoints and those with the highest scores."""
     saved = steps(folder)
-    scores = read_json(folder / "scores.json")
+    found = read_json(folder / "scores.json")
+    scores = {name: top1 for name, top1 in found.items() if type(top1) in (int, float)}  # whatever else stands there
     ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
     for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):
         _discard(path, staging or folder)

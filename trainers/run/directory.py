@@ -17,7 +17,7 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import entries, read_json, retried, sync_folder, write_atomically, write_json
+from trainers.files import entries, fits, read_json, retried, sync_folder, write_atomically, write_json
 from trainers.parallel.environment import restart_count
 from trainers.run import checkpoint, fence, starts, storage
 from trainers.run.evidence import lost_checkpoint
@@ -25,6 +25,7 @@ from trainers.run.lease import Lease
 from trainers.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
 
 KEPT = ("lease.json", "leases", "previous", "restarts")
+SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
@@ -48,14 +49,21 @@ def identity(config: Config, batch: int, classes: int | None = None, samples: in
 
 def recorded_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The identity that a checkpoint or a summary recorded; older ones have a part of it in their settings alone."""
-    config = meta.get("config", {})
-    optimizer = config.get("optimizer", {})
+    config = _part(meta, "config")
+    optimizer = _part(config, "optimizer")
+    spared = optimizer.get("no_decay")
     found = {
         "seed": config.get("seed"),
         "optimizer.name": optimizer.get("name"),
-        "optimizer.no_decay": sorted(optimizer["no_decay"]) if "no_decay" in optimizer else None,
+        "optimizer.no_decay": sorted(map(str, spared)) if isinstance(spared, list) else None,
     }
-    return {**found, **meta.get("identity", {})}
+    return {**found, **_part(meta, "identity")}
+
+
+def _part(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A section of a tree; empty where there is none, whatever stands in its place."""
+    found = tree.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Path) -> None:
@@ -93,12 +101,14 @@ def over_already(config: Config, batch: int) -> str | None:
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
         raise ExitError(
-            f"{failed['message']} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
+            f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
     summary = read_json(path / "summary.json")
     # Killed between the summary and the report, it still lacks that
     if summary.get("status") != "finished" or not (path / "report.html").exists():
         return None
+    if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
+        return None  # it resumes from its last step, and writes a whole one
     refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
     if summary.get("length") != length_asked(config):
         return None

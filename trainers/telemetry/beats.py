@@ -17,13 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.files import peek_json, write_atomically
+from trainers.files import fits, peek_json, write_atomically
 
 log = logging.getLogger("trainers")
 
 LARGEST = 1 << 16  # bytes of a datagram
 ASK_AGAIN = 0.3  # seconds
 Heartbeat = dict[str, Any]
+NUMBER, COUNT, TEXT = (int, float), (int,), (str,)
+NEEDED = {"rank": COUNT, "host": TEXT, "pid": COUNT, "what": TEXT, "step": COUNT, "beats": COUNT, "time": NUMBER}
+FURTHER = {"previous": NUMBER, "waited_seconds": NUMBER, "stack": (list,), "storage": TEXT, "done": (bool,)}
 Addressed = tuple[str, int, str]  # address, port, token
 
 
@@ -99,7 +102,7 @@ class Files:
     def _read(self, path: Path) -> Heartbeat:
         self._call = path, time.monotonic()
         try:
-            return peek_json(path)
+            return read(path)
         finally:
             self._call = None
 
@@ -157,9 +160,12 @@ class Answers:
 
     def _valid(self, data: bytes) -> dict[str, Any] | None:
         """A datagram's content, if it carries the run's token."""
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(data)
-            if isinstance(message, dict) and secrets.compare_digest(str(message.get("token")), self._token):
+            # As bytes: of text it compares ASCII alone, and anybody may send a datagram
+            if isinstance(message, dict) and secrets.compare_digest(
+                str(message.get("token")).encode(), self._token.encode()
+            ):
                 return message
         return None
 
@@ -184,8 +190,15 @@ def replace(path: Path, value: Any, staging: Path | None) -> None:
     write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False, via=staging)
 
 
+def read(path: Path) -> Heartbeat:
+    """A heartbeat's file; {} where there is none, or none that can be one."""
+    beat = peek_json(path)
+    return beat if NEEDED.keys() <= beat.keys() and fits(beat, NEEDED | FURTHER) else {}
+
+
 def last_alive(directory: Path, before: float) -> float:
     """When a process of the run last wrote a heartbeat before a moment, in Unix seconds; 0 if never."""
     beats = [peek_json(path) for path in (directory / "heartbeats").glob("rank-*.json")]
-    times = [float(beat.get(key, 0)) for beat in beats for key in ("time", "previous")]
+    keys = ("time", "previous")
+    times = [float(beat.get(key, 0)) for beat in beats if fits(beat, dict.fromkeys(keys, NUMBER)) for key in keys]
     return max((moment for moment in times if moment < before), default=0.0)

@@ -28,7 +28,7 @@ class Past:
 def settle(clock: Clock, directory: Path, step: int) -> Past:
     """Add the seconds of earlier starts to the clock of this one, which resumes from `step`; call before rewinding."""
     events = read_events(directory / "metrics.jsonl")
-    starts = [event for event in events if event["event"] == "start"]
+    starts = [event for event in events if event["event"] == "start" and {"started", "idle"} <= event.keys()]
     if not starts:
         return Past()
     end = _orderly_end(events, step)
@@ -51,5 +51,5 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
 def _orderly_end(events: list[Event], step: int) -> Event | None:
     """The `end` line of the last start, if it ended at this step without a crash."""
     last = events[-1]
-    orderly = last["event"] == "end" and last["status"] in ("finished", "stopped") and last["step"] == step
-    return last if orderly else None
+    orderly = last["event"] == "end" and last.get("status") in ("finished", "stopped") and last["step"] == step
+    return last if orderly and "seconds_total" in last else None

@@ -1,13 +1,27 @@
 """metrics.jsonl: one JSON object a line, in order of time; each step appears once, also after a resume."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainers.files import MISSING, Appender, retried, write_atomically
+from trainers.files import MISSING, Appender, fits, retried, write_atomically
 
 Event = dict[str, Any]
+NUMBER, COUNT, TEXT, TABLE = (int, float), (int,), (str,), (dict,)
+TABLES = ("seconds", "seconds_total", "joules")  # of numbers
+# What the fields of a line hold: a line of which a byte has changed is passed over, whoever reads it
+KINDS = {
+    **dict.fromkeys(("event", "status"), TEXT),
+    **dict.fromkeys(("step", "epoch", "samples", "world_size"), COUNT),
+    **dict.fromkeys(("time", "started", "idle", "loss", "lr", "images_per_second", "top1", "top5"), NUMBER),
+    **dict.fromkeys(TABLES, TABLE),
+    "slowest": TABLE,
+}
+SLOWEST = {"rank": COUNT, "cause": TEXT, "behind": NUMBER}
+# What pages show of a line, beside its step
+COMPLETE = {"train": ("loss", "lr", "images_per_second"), "validate": ("epoch", "loss", "top1", "top5"), "start": ()}
 # What W&B, TensorBoard and MLflow show, as `train/loss` and so on
 SHOWN = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
@@ -30,18 +44,44 @@ class MetricsFile:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a file, without a line that a crash has cut; raises OSError and StorageError."""
+    """The events of a file, without lines that are cut or damaged; raises OSError and StorageError."""
+    return [event for event in read_lines(path) if is_event(event)]
+
+
+def read_lines(path: Path) -> list[Event]:
+    """The same for a file whose lines may be no events, but belong to a step."""
     try:
-        text = retried(path.read_text, path)
+        data = retried(path.read_bytes, path)
     except MISSING:
         return []
-    events = []
-    for line in text.splitlines():
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return events
+    return [found for line in data.splitlines() if (found := parsed(line)) is not None]
+
+
+def parsed(line: bytes) -> Event | None:
+    """What a line says; None if it is not whole, or says what no such line can."""
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not fits(found, KINDS) or found.get("step", 0) < 0:
+        return None
+    if not math.isfinite(found.get("time", 0)):
+        return None
+    tables = [found[key] for key in TABLES if key in found]
+    numbers = all(fits(table, dict.fromkeys(table, NUMBER)) for table in tables)
+    slowest = found.get("slowest", {})
+    whole = not slowest or (SLOWEST.keys() <= slowest.keys() and fits(slowest, SLOWEST))
+    return found if numbers and whole else None
+
+
+def is_event(line: Event) -> bool:
+    """Whether a line is that of an event."""
+    return "event" in line and "step" in line
+
+
+def of_kind(events: list[Event], kind: str) -> list[Event]:
+    """The events of a kind that have all that pages show."""
+    return [event for event in events if event["event"] == kind and all(key in event for key in COMPLETE[kind])]
 
 
 def numbers(event: Event, processes: int) -> dict[str, float]:
@@ -65,7 +105,7 @@ def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -
     """
     if not retried(path.exists, path):
         return 0
-    events = read_events(path)
+    events = read_lines(path)
     kept = [event for event in events if _before(event, step, validated)]
     write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
     return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0

@@ -5,7 +5,6 @@ service is away. Once the service is back, or at the run's next start, the threa
 its beginning; what the service has already is for the connection to pass over. No fault of a service reaches the run.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainers.files import retried
-from trainers.telemetry.metrics import Event
+from trainers.telemetry.metrics import Event, is_event, parsed
 
 EVERY = 2.0  # seconds between messages
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds before another try
@@ -108,10 +107,9 @@ def read_portion(file: BinaryIO) -> list[Event]:
         if not line.endswith(b"\n"):
             file.seek(place)
             break
-        try:
-            events.append(json.loads(line))
-        except ValueError:  # cut by a crash
-            continue
+        event = parsed(line)
+        if event and is_event(event) and "time" in event:  # else it was cut by a crash, or is damaged
+            events.append(event)
     return events
 
 

@@ -257,9 +257,12 @@ def test_ranks_ask_each_other_without_storage() -> None:
     assert other.ask(patience.IDLE) == {0: beat(7)}
     stranger = socket.socket(one._socket.family, socket.SOCK_DGRAM)
     stranger.settimeout(0.3)
-    stranger.sendto(json.dumps({"token": "guessed", "asks": 1}).encode(), place[0][:2])
+    guesses = [json.dumps({"token": token, "asks": 1}).encode() for token in ("guessed", "gu\xe9ssed", "\ud800", None)]
+    for message in (*guesses, b"[" * 60_000, b"\xff", b"7"):
+        stranger.sendto(message, place[0][:2])
     with pytest.raises(TimeoutError):
         stranger.recv(100)
+    assert other.ask(5.0) == {0: beat(7)}  # the strangers' messages have ended no thread
     other.close()
     assert one.ask(0.5) == {}  # it is silent now
     one.close()
