@@ -54,6 +54,14 @@ MISTAKES = {
         helm.at("dataset.source.url", "https://data.example.com/pets.zip?X-Amz-Expires=600&X-Amz-Signature=0123"),
         "the whole of it as the key url of the Secret in global.secrets.http.existingSecret",
     ),
+    "a signature in the weights' address": Mistake(
+        helm.at(f"{TRAINING}.config.model.pretrained", "https://data.example.com/net-0123abcd.pth?sig=0123"),
+        "the whole of it as the key weights-url of the Secret in global.secrets.http.existingSecret",
+    ),
+    "a password in the weights' mirror": Mistake(
+        helm.at(f"{TRAINING}.config.model.weights_mirror", "https://ada:secret@mirror.example.com"),
+        "global.training.config.model.weights_mirror holds a user name or password",
+    ),
     "a SHA-256 that is none": Mistake(
         helm.at("dataset.source.sha256", "sha256:0123"), "write 64 hexadecimal digits, as sha256sum prints them"
     ),

@@ -11,18 +11,27 @@ from tests import patience
 from . import helm
 
 Texts = dict[str, str]
+SECRETS = Path("/var/run/secrets/trainyard")  # below which a pod has its Secrets
 
 
 class LocalPod:
-    """The first container of a pod template, whose mounts are folders below another one.
+    """The first container of a pod template, or the named one, whose mounts are folders below another one.
 
     `objects` are the rendered ones; `secrets` and `configs` those of the namespace, by name, each with its keys.
     """
 
     def __init__(
-        self, folder: Path, spec: helm.Values, objects: list[helm.Values], secrets: dict[str, Texts], configs: Any = ()
+        self,
+        folder: Path,
+        spec: helm.Values,
+        objects: list[helm.Values],
+        secrets: dict[str, Texts],
+        configs: Any = (),
+        *,
+        container: str = "",
     ) -> None:
-        self.spec, self.container = spec, spec["containers"][0]
+        known = [*spec["containers"], *spec.get("initContainers", [])]
+        self.spec, self.container = spec, next(one for one in known if container in ("", one["name"]))
         self._secrets = secrets
         self._configs = dict(configs)
         self._configs |= {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
@@ -30,6 +39,11 @@ class LocalPod:
         self._mounts = sorted(self.container["volumeMounts"], key=lambda mount: -len(mount["mountPath"]))
         for volume in spec["volumes"]:
             self._fill(volume)
+        self._secrets_folder = folder / "secrets"
+        self._secrets_folder.mkdir()
+        for mount in self._mounts:
+            if Path(mount["mountPath"]).parent == SECRETS:
+                (self._secrets_folder / Path(mount["mountPath"]).name).symlink_to(self._volumes[mount["name"]])
 
     def _fill(self, volume: helm.Values) -> None:
         """Make a volume: its files, or an empty folder."""
@@ -66,7 +80,8 @@ class LocalPod:
         for one in self.container["env"]:
             reference = one.get("valueFrom", {}).get("secretKeyRef")
             env[one["name"]] = self._secrets[reference["name"]][reference["key"]] if reference else one["value"]
-        return {key: self.local(value) for key, value in env.items()}
+        secrets = {"TRAINYARD_SECRETS": str(self._secrets_folder)} if "TRAINYARD_SECRETS" in env else {}
+        return {key: self.local(value) for key, value in env.items()} | secrets
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         """Start the container's command, with further options."""

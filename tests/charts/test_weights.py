@@ -1,12 +1,18 @@
 """Pretrained weights: the dataset's Job fetches what the trainers look for, once, and trainers wait for it."""
 
 import json
+from base64 import b64decode
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.charts.helm import HelmError, Values, documents, template
+from tests.charts.pods import LocalPod
+from tests.fakes import files
 from trainers import config
+from trainers import files as files_of
 from trainers.config import Config
 from trainers.models import weights
 
@@ -85,6 +91,72 @@ def test_without_a_source_the_job_only_fetches_weights() -> None:
     ):
         with pytest.raises(HelmError, match=said):
             template(given)
+
+
+ARCHIVE = {"url": "https://data.example.com/pets.zip"}
+COMPETITION = {"competition": "some"}
+BUCKET = {"url": "s3://bucket/pets.zip"}
+
+
+@pytest.mark.parametrize(
+    ("source", "pretrained", "named", "wanted"),
+    [
+        (ARCHIVE, None, {"http": "files"}, ("http", "http")),  # finetune's are timm's, of a public server or a mirror
+        (ARCHIVE, ADDRESS, {"http": "files"}, ("http", "http")),
+        (ARCHIVE, "s3://bucket/net.pth", {"http": "files"}, ("http", "objectstore")),
+        (COMPETITION, ADDRESS, {"http": "files"}, ("kaggle", "http")),
+        (COMPETITION, None, {}, ("kaggle", "")),
+        (BUCKET, "IMAGENET1K_V2", {}, ("objectstore", "")),
+        (BUCKET, ADDRESS, {"http": "files"}, ("objectstore", "http")),
+        ({"kind": "none"}, "gs://bucket/net.pth", {"http": "files"}, ("objectstore", "objectstore")),
+        ({"kind": "none"}, None, {"http": "files"}, ("http", "http")),
+    ],
+)
+def test_each_container_has_the_secret_of_what_it_reads(
+    source: dict[str, str], pretrained: str | None, named: dict[str, str], wanted: tuple[str, str]
+) -> None:
+    model = {} if pretrained is None else {"config": {"model": {"pretrained": pretrained}}}
+    given = values(source=source, recipe="finetune", **model)
+    given["global"]["secrets"] = {which: {"existingSecret": name} for which, name in named.items()}
+    pod = of(objects(given), "Job", "dataset")["spec"]["template"]["spec"]
+    for container, secret in zip((pod["containers"][0], pod["initContainers"][-1]), wanted, strict=True):
+        mounts = [one["name"] for one in container["volumeMounts"] if one["name"].startswith("secret-")]
+        assert mounts == ([f"secret-{secret}"] if secret else [])
+        assert ("NETRC" in str(container["env"])) == (secret == "http")
+    volumes = [one["name"] for one in pod["volumes"] if one["name"].startswith("secret-")]
+    assert sorted(volumes) == sorted({f"secret-{secret}" for secret in wanted if secret})
+
+
+def test_signed_weights_are_fetched_beside_a_signed_dataset(tmp_path: Path) -> None:
+    """By the rendered pod's own command, settings and Secret, from a server that answers signed requests alone."""
+    (served := tmp_path / "served").mkdir()
+    torch.save({"weight": torch.zeros(3)}, served / "new.pth")
+    name = f"net-{files_of.sha256(served / 'new.pth')[:8]}.pth"
+    (served / "new.pth").rename(served / name)
+    with files.running(served) as server:
+        server.fault = lambda number, handler: not handler.path.endswith("sig=net") and handler.refuse(403)
+        given = values(
+            source={"url": f"{server.url}/pets.zip"}, recipe="finetune",
+            config={"model": {"pretrained": f"{server.url}/{name}"}},
+        )  # fmt: skip
+        given["global"]["secrets"] = {"http": {"existingSecret": "signed"}}
+        found = objects(given)
+        secret = {"url": f"{server.url}/pets.zip?sig=pets", "weights-url": f"{server.url}/{name}?sig=net"}
+        spec = of(found, "Job", "dataset")["spec"]["template"]["spec"]
+        pod = LocalPod(tmp_path / "pod", spec, found, {"signed": secret}, container="weights-0")
+        code, said = pod.run("--retry", "0")
+    assert code == 0, said
+    assert "sig=" not in said
+    assert [path.name for path in pod.mounted("/data/weights").glob("net-*/model.pth")] == ["model.pth"]
+
+
+def test_the_key_for_signed_weights_is_made_from_values() -> None:
+    given = values(recipe="finetune")
+    given["secrets"] = {"enabled": True, "http": {"weightsUrl": "https://data.example.com/net.pth?sig=1"}}
+    secret = of(objects(given), "Secret", "secrets")
+    assert {key: b64decode(value) for key, value in secret["data"].items()} == {
+        "weights-url": b"https://data.example.com/net.pth?sig=1"
+    }
 
 
 def test_only_a_change_of_the_weights_is_another_job() -> None:

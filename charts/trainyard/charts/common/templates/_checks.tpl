@@ -34,8 +34,24 @@
 {{- if regexMatch "://[^/@]*@" (dig "mlflow" "uri" "" .) -}}
 {{- fail "\n\nglobal.training.config.mlflow.uri holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret in global.secrets.mlflow.existingSecret.\n" -}}
 {{- end -}}
+{{- range $key, $signed := dict "pretrained" "weights-url" "weights_mirror" "" -}}
+{{- include "common.checkAddress" (dict "path" (printf "global.training.config.model.%s" $key) "url" (dig "model" $key "" $ | toString) "signed" $signed) -}}
+{{- end -}}
 {{- if and (dig "batch" "global" 0 .) (dig "batch" "per_process" 0 .) -}}
 {{- fail "\n\nglobal.training.config.batch sets global and per_process: keep global (the same result on any number of GPUs) or per_process (a batch that grows with them).\n" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Refuse an address that gives whoever reads it access. Call with a dict: path, its key; url; and signed, the key of the Secret of web servers that
+holds it with its signature, if there is one.
+*/}}
+{{- define "common.checkAddress" -}}
+{{- if regexMatch "://[^/@]*@" .url -}}
+{{- fail (printf "\n\n%s holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" .path) -}}
+{{- end -}}
+{{- if and .signed (regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url) -}}
+{{- fail (printf "\n\n%s holds a signature or token, which would be readable in a ConfigMap: give the address without what follows the ?, and the whole of it as the key %s of the Secret in global.secrets.http.existingSecret.\n" .path .signed) -}}
 {{- end -}}
 {{- end -}}
 

@@ -34,10 +34,9 @@ Call with a dict: root, secret.
 {{/* The preparation's pod template. Call with a dict: root, configMap. */}}
 {{- define "dataset.pod" -}}
 {{- $root := .root -}}
-{{- $secret := include "dataset.secret" $root -}}
+{{- $secrets := include "dataset.secrets" $root | fromJson -}}
 {{- $pod := include "dataset.podSettings" $root | fromJson -}}
 {{- $alike := include "common.partSelector" $root | fromJson -}}
-{{- $own := include "dataset.env" (dict "root" $root "secret" $secret) | fromJson -}}
 metadata:
   {{- include "common.podMetadata" (dict "root" $root "pod" $pod) | nindent 2 }}
 spec:
@@ -51,21 +50,23 @@ spec:
     {{- end }}
     {{- range $index, $_ := $root.Facts.weights }}
     {{- $container := dict "name" (printf "weights-%d" $index) "command" (include "dataset.weightsCommand" $index) }}
-    {{- include "dataset.container" (merge $container (dict "root" $root "pod" $pod "own" $own "secret" $secret)) | nindent 4 }}
+    {{- include "dataset.container" (merge $container (dict "root" $root "pod" $pod "secret" (index $secrets.weights $index))) | nindent 4 }}
     {{- end }}
   {{- end }}
   containers:
-    {{- $main := .root.Facts.weights | empty | ternary "" (include "dataset.weightsCommand" 0) }}
+    {{- $main := dict "root" $root "pod" $pod "name" "prepare" }}
     {{- if ne (include "dataset.source" $root | fromJson).kind "none" }}
-    {{- $main = include "dataset.buildCommand" $root }}
+    {{- $_ := set (set $main "command" (include "dataset.buildCommand" $root)) "secret" $secrets.dataset }}
+    {{- else }}
+    {{- $_ := set (set $main "command" (include "dataset.weightsCommand" 0)) "secret" (first $secrets.weights) }}
     {{- end }}
-    {{- include "dataset.container" (dict "root" $root "pod" $pod "own" $own "secret" $secret "name" "prepare" "command" $main) | nindent 4 }}
+    {{- include "dataset.container" $main | nindent 4 }}
   volumes:
     - name: trainyard
       configMap:
         name: {{ .configMap | quote }}
         defaultMode: 288  # 0440
-    {{- with $secret }}
+    {{- range prepend $secrets.weights $secrets.dataset | uniq | compact }}
     {{- include "common.secretVolume" (list $root .) | nindent 4 }}
     {{- end }}
     {{- include "common.claimVolume" (list $root "data") | nindent 4 }}
@@ -100,15 +101,16 @@ spec:
 - "600"
 {{- end -}}
 
-{{/* A container of the preparation. Call with a dict: root, pod, own, secret, name, and command as YAML. */}}
+{{/* A container of the preparation. Call with a dict: root, pod, secret, name, and command as YAML. */}}
 {{- define "dataset.container" -}}
+{{- $own := include "dataset.env" . | fromJson -}}
 - name: {{ .name }}
   image: {{ include "common.image" .root | quote }}
   imagePullPolicy: {{ .root.Values.global.image.pullPolicy }}
   command:
     {{- .command | nindent 4 }}
   env:
-    {{- include "common.env" (dict "root" .root "own" .own "env" .pod.env) | nindent 4 }}
+    {{- include "common.env" (dict "root" .root "own" $own "env" .pod.env) | nindent 4 }}
   {{- with .pod.envFrom }}
   envFrom:
     {{- toYaml . | nindent 4 }}

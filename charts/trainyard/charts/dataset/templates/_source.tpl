@@ -60,12 +60,7 @@ must agree with it.
 
 {{/* Refuse an address of another kind, one that holds a password, and one of a folder. Call with a dict: kind, url. */}}
 {{- define "dataset.checkUrl" -}}
-{{- if regexMatch "://[^/@]*@" .url -}}
-{{- fail "\n\ndataset.source.url holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret with the key netrc in global.secrets.http.existingSecret.\n" -}}
-{{- end -}}
-{{- if regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url -}}
-{{- fail "\n\ndataset.source.url holds a signature or token, which would be readable in a ConfigMap: give the address without what follows the ?, and the whole of it as the key url of the Secret in global.secrets.http.existingSecret.\n" -}}
-{{- end -}}
+{{- include "common.checkAddress" (dict "path" "dataset.source.url" "url" .url "signed" "url") -}}
 {{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
 {{- fail (printf "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http reads https://..., objectstore s3://BUCKET/KEY or gs://BUCKET/KEY).\n" .kind .url) -}}
 {{- end -}}
@@ -90,22 +85,24 @@ must agree with it.
 {{- end -}}
 
 {{/*
-The Secret with a kind's credentials: its name under global.secrets, or nothing. A web server's is always optional: most need none. Without a
-dataset it is that of the weights' addresses.
+The Secrets that the Job's containers read, as JSON: the dataset's, and of each of the weights. A name under global.secrets, or nothing. A web
+server's is always optional: most need none.
 */}}
-{{- define "dataset.secret" -}}
+{{- define "dataset.secrets" -}}
 {{- $kind := (include "dataset.source" . | fromJson).kind -}}
-{{- if eq $kind "none" -}}
+{{- $dataset := "" -}}
+{{- if hasPrefix "kaggle" $kind -}}{{- $dataset = "kaggle" -}}
+{{- else if and (eq $kind "objectstore") (not .Values.source.anonymous) -}}{{- $dataset = "objectstore" -}}
+{{- else if eq $kind "http" -}}{{- $dataset = include "dataset.httpSecret" . -}}
+{{- end -}}
+{{- $weights := list -}}
 {{- range .Facts.weights -}}
-{{- $address := .model.pretrained | toString -}}
-{{- if regexMatch "^(s3|gs)://" $address -}}{{- $kind = "objectstore" -}}{{- else if and (eq $kind "none") (hasPrefix "http" $address) -}}{{- $kind = "http" -}}{{- end -}}
+{{- $store := regexMatch "^(s3|gs)://" (.model.pretrained | default "" | toString) -}}
+{{- $weights = append $weights (ternary "objectstore" (include "dataset.httpSecret" $) $store) -}}
 {{- end -}}
+{{- mustToJson (dict "dataset" $dataset "weights" $weights) -}}
 {{- end -}}
-{{- if hasPrefix "kaggle" $kind -}}
-kaggle
-{{- else if and (eq $kind "objectstore") (not .Values.source.anonymous) -}}
-objectstore
-{{- else if and (eq $kind "http") (include "common.secretRequired" (list . "http")) -}}
-http
-{{- end -}}
+
+{{- define "dataset.httpSecret" -}}
+{{- if include "common.secretRequired" (list . "http") -}}http{{- end -}}
 {{- end -}}

@@ -47,5 +47,5 @@
 {{- if or (ne (empty .Values.mlflow.username) (empty .Values.mlflow.password)) (and .Values.mlflow.token .Values.mlflow.username) -}}
 {{- fail "\n\nsecrets.mlflow: set token, or username and password.\n" -}}
 {{- end -}}
-{{- mustToJson (dict "kaggle" $kaggle "mlflow" $mlflow "objectstore" $store "http" (dict "netrc" .Values.http.netrc "url" .Values.http.url) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
+{{- mustToJson (dict "kaggle" $kaggle "mlflow" $mlflow "objectstore" $store "http" (dict "netrc" .Values.http.netrc "url" .Values.http.url "weights-url" .Values.http.weightsUrl) "wandb" (dict "WANDB_API_KEY" .Values.wandb.apiKey) "registry" $registry) -}}
 {{- end -}}
