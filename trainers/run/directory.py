@@ -7,6 +7,7 @@ previous/       what `resume: never` found here
 """
 
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import entries, fits, read_json, retried, sync_folder, write_atomically, write_json
+from trainers.files import entries, fits, read_json, retried, sync_folder, unreadable, write_atomically, write_json
 from trainers.parallel.environment import restart_count
 from trainers.run import checkpoint, fence, starts, storage
 from trainers.run.evidence import lost_checkpoint
@@ -26,6 +27,7 @@ from trainers.run.owner import TakenOverError, job_name, of_another_job, refuse_
 
 KEPT = ("lease.json", "leases", "previous", "restarts")
 SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
+PREVIOUS = re.compile("[0-9]{3,9}")
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
@@ -77,12 +79,18 @@ def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Pat
 
 
 def is_retry(config: Config) -> bool:
-    """Whether this process continues what the same job began, rather than beginning something."""
+    """Whether this process continues what the same job began, rather than beginning something.
+
+    Raises UserError and StorageError.
+    """
     job = job_name()
     if restart_count() > 0 or not job:
         return restart_count() > 0
     path = Path(config.run.dir)
-    newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
+    try:
+        newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
+    except OSError as error:
+        raise unreadable(path / fence.FOLDER, error) from error
     return newest is not None and newest.job == job and newest.entered
 
 
@@ -92,7 +100,10 @@ def over_already(config: Config, batch: int) -> str | None:
     Raises StrangerError where the directory is another release's.
     """
     path = Path(config.run.dir)
-    retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
+    try:
+        retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
+    except OSError as error:
+        raise unreadable(path / fence.FOLDER, error) from error
     if config.resume == "never" and not is_retry(config):
         return None
     failed = read_json(path / "failed.json")
@@ -251,7 +262,9 @@ class RunDirectory:
         # Checkpoints go first: without them no start continues what is half moved
         for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
             entry.rename(moving / entry.name)
-        older = sorted((path for path in entries(previous) if path.name.isdigit()), key=lambda path: int(path.name))
+        older = sorted(
+            (path for path in entries(previous) if PREVIOUS.fullmatch(path.name)), key=lambda path: int(path.name)
+        )
         number = int(older[-1].name) + 1 if older else 1
         starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
         moving.rename(previous / f"{number:03d}")

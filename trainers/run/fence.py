@@ -4,11 +4,13 @@ A lease is a folder, `leases/00000007`. It holds the record of who took it, a he
 is about to publish: checkpoints, weights and summaries are written there and renamed to where they belong. So the
 folder that grants the right to publish is also the only place to publish from:
 
-take    a folder with the record in it is renamed to the number after the newest. A rename to a folder that is not empty
-        fails, so one process gets each number, and whoever sees the number sees the record.
-fence   the new holder removes the folders of all lower numbers. After that no older holder can publish, whatever it
-        believes and however long it was suspended: what it would rename is gone, and nothing can be created in a folder
-        that was removed. Only then does the new holder look which checkpoints there are.
+take    a folder is made, the newest number is looked for, and the folder with the record in it is renamed to the next
+        one. A rename to a folder that is not empty fails, so one process gets each number, and whoever sees the number
+        sees the record.
+fence   the new holder removes the folders of all lower numbers, and those that have none yet. After that no older
+        holder can publish, whatever it believes and however long it was suspended: what it would rename is gone, and
+        nothing can be created in a folder that was removed. Only then does the new holder look which checkpoints there
+        are.
 learn   an older holder finds out at its next heartbeat, whose file is gone; nothing depends on when.
 
 No clock is compared, and no lock outlives a machine. It needs from storage that the server carries out a rename and the
@@ -29,12 +31,14 @@ neither this lease nor checkpoints; there a late checkpoint is still recognised 
 import contextlib
 import errno
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainers.exits import Exit, ExitError
+from trainers.files import fits
 from trainers.run.storage import Storage, unique
 
 FOLDER = "leases"
@@ -44,7 +48,15 @@ HEARTBEAT = "heartbeat"
 STALE_SECONDS = 60.0  # a heartbeat that has not changed for so long is that of a dead process
 BEAT_SECONDS = 2.0
 PAUSE = 0.2
+LOOKS = 10  # with pauses, at a folder without a record: the newest one stays that only if nobody is at work in it
 TRIES = 600  # with pauses: longer than a client's cache of names may lag behind
+NAME = re.compile(r"[0-9]{8,18}")
+NEW, ASIDE = ".new-", ".gone-"  # how names begin of what has no number yet, and of what is being removed
+NO_RECORD = "no_record"
+KINDS = {
+    "number": (int,), **dict.fromkeys(("holder", "job", "owner"), (str,)),
+    **dict.fromkeys(("superseded", "trusted", "writers"), (list,)), **dict.fromkeys(("entered", "released"), (bool,)),
+}  # fmt: skip
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT, errno.ESTALE, errno.ENOTDIR, errno.EBUSY)
 
 
@@ -76,13 +88,16 @@ class Record:
 def decode(data: bytes) -> Record:
     """Read a record's file; raises ValueError. What version 0.1.0 wrote is read, too."""
     found = json.loads(data)
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not fits(found, KINDS) or found.get("number", 0) < 0:
         raise ValueError("not a record")
-    trusted, holder = found.get("trusted"), str(found.get("holder", ""))
+    names = [name for key in ("superseded", "trusted", "writers") for name in found.get(key, ())]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("not a record")
+    holder: str = found.get("holder", "")
     return Record(
-        int(found.get("number", 0)), holder, str(found.get("job", "")), str(found.get("owner", "")),
-        tuple(found.get("superseded", ())), None if trusted is None else tuple(trusted),
-        tuple(found.get("writers", [holder])), bool(found.get("entered", True)), bool(found.get("released")),
+        found.get("number", 0), holder, found.get("job", ""), found.get("owner", ""),
+        tuple(found.get("superseded", ())), tuple(found["trusted"]) if "trusted" in found else None,
+        tuple(found.get("writers", [holder])), found.get("entered", True), found.get("released", False),
     )  # fmt: skip
 
 
@@ -92,18 +107,31 @@ def folder_of(root: Path, number: int) -> Path:
 
 
 def newest(storage: Storage, root: Path, *, look_only: bool = False) -> Record | None:
-    """The newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError."""
+    """The newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError.
+
+    Where its folder has no record that can be read, and still is the newest at several looks, its holder is known to
+    nobody: the record says so (`further`), and the rest is that of the last one that can be read.
+    """
+    looked: list[int] = []
     for _ in range(TRIES):
         old = _read(storage, root / MIRROR)
-        number = max(_numbers(storage, root / FOLDER, fresh=not look_only), default=0)
+        numbers = sorted(_numbers(storage, root / FOLDER, fresh=not look_only))
+        number = numbers[-1] if numbers else 0
         if not number or (old and old.number > number):
             return old
         if record := _read(storage, folder_of(root, number) / RECORD):
             by_older_version = old is not None and not old.number
             # A job of version 0.1.0 that came later is known by the file that it wrote; the owner stays
             return replace(old, number=number, owner=record.owner) if old and by_older_version else record
+        looked = [*looked, number] if number in looked else [number]
+        if len(looked) == LOOKS:
+            break
         storage.sleep(PAUSE)  # a newer job has just removed it, and the cache still shows its name
-    raise OSError(errno.EIO, f"{folder_of(root, number) / RECORD} cannot be read")
+    lower = [_read(storage, folder_of(root, one) / RECORD) for one in numbers[:-1]]
+    last = max((one for one in (*lower, old) if one), key=lambda one: one.number, default=Record())
+    if last.number == number:  # the copy that is made for people
+        return last
+    return replace(last, number=number, trusted=None, released=False, further={NO_RECORD: f"{number:08d}"})
 
 
 def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]) -> tuple[Record, Record | None]:
@@ -115,9 +143,20 @@ def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]
     with contextlib.suppress(FileExistsError):
         storage.make(root / FOLDER)
     for _ in range(TRIES):
-        wanted = follow(before := newest(storage, root))
-        record = replace(wanted, number=(before.number if before else 0) + 1)
-        if _create(storage, root, record):
+        # Before the newest is looked for: a job that takes the directory after that look removes it (`fence`), so no
+        # number is ever given to it that was taken and removed
+        new = root / FOLDER / f"{NEW}{unique()}"
+        try:
+            with contextlib.suppress(FileExistsError):
+                storage.make(new)
+            wanted = follow(before := newest(storage, root))
+            record = replace(wanted, number=(before.number if before else 0) + 1)
+            taken = _create(storage, root, new, record)
+        except Exception:
+            with contextlib.suppress(OSError):
+                remove_tree(storage, new)
+            raise
+        if taken:
             newer = _read(storage, root / MIRROR)
             numbers = [*_numbers(storage, root / FOLDER, fresh=True), newer.number if newer else 0]
             if max(numbers) <= record.number:
@@ -138,10 +177,12 @@ def fence(storage: Storage, root: Path, record: Record) -> None:
             return
         for name in older:
             path = root / FOLDER / name
-            if not name.startswith("."):
-                aside = path.with_name(f".{name}-{unique()}")
+            if not name.startswith(ASIDE):
+                aside = path.with_name(f"{ASIDE}{name}-{unique()}")
                 with contextlib.suppress(FileNotFoundError):
-                    storage.rename(path, aside)  # from here on its holder finds nothing under this name
+                    # From here on its holder finds nothing under this name. What a cache still shows under it may be
+                    # a newer lease by now (what is new gets its number by a rename): nothing of that is touched
+                    storage.rename(path, aside)
                 path = aside
             remove_tree(storage, path)
         storage.sleep(PAUSE)
@@ -223,9 +264,17 @@ def abandoned(storage: Storage, root: Path, record: Record) -> bool:
 
 
 def remove_tree(storage: Storage, folder: Path) -> None:
-    """Remove a folder and what is in it, as far as that works; others may do so, too, or fill it again."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for name in storage.names(folder):
+    """Remove a folder and what is in it, as far as that works; others may do so, too, or fill it again.
+
+    A file that somebody has put there in its place goes, too.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            names = storage.names(folder)
+        except NotADirectoryError:
+            storage.remove(folder)
+            return
+        for name in names:
             try:
                 storage.remove(folder / name)
             except (IsADirectoryError, PermissionError):  # POSIX allows either for a folder
@@ -240,11 +289,10 @@ def remove_tree(storage: Storage, folder: Path) -> None:
                 raise
 
 
-def _create(storage: Storage, root: Path, record: Record) -> bool:
-    """Create a lease with its record and heartbeat in it; False if its number is taken."""
-    new, final = root / FOLDER / f".new-{unique()}", folder_of(root, record.number)
+def _create(storage: Storage, root: Path, new: Path, record: Record) -> bool:
+    """Create a lease with its record and heartbeat in it, of the folder `new`; False if its number is taken."""
+    final = folder_of(root, record.number)
     try:
-        storage.make(new)
         storage.write(new / RECORD, record.encode())
         storage.write(new / HEARTBEAT, b"0\n")
         storage.rename(new, final)
@@ -263,7 +311,9 @@ def _older(storage: Storage, root: Path, record: Record) -> list[str]:
     """What lies in the folder of leases and is not this one, nor a newer one."""
     found = []
     for name in storage.fresh_names(root / FOLDER):
-        older = int(name) < record.number if name.isdigit() else not _only_open_here(storage, root / FOLDER / name)
+        older = (
+            int(name) < record.number if NAME.fullmatch(name) else not _only_open_here(storage, root / FOLDER / name)
+        )
         found += [name] * older
     return found
 
@@ -284,14 +334,14 @@ def _numbers(storage: Storage, leases: Path, *, fresh: bool) -> list[int]:
         names = storage.fresh_names(leases) if fresh else storage.names(leases)
     except FileNotFoundError:
         return []
-    return [int(name) for name in names if name.isdigit()]
+    return [int(name) for name in names if NAME.fullmatch(name)]
 
 
 def _read(storage: Storage, path: Path) -> Record | None:
     """A record; None without one, or while it is not whole."""
     try:
         return decode(storage.read(path))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
 

@@ -59,7 +59,8 @@ class Lease:
             saved = self._saved(checkpoints)
             trusted = _trusted(before, saved)
             self._note(trusted=trusted, writers=(self.holder,))
-            return [self._set_late_aside(checkpoints, name) for name in saved if name not in trusted]
+            late = [self._set_late_aside(checkpoints, name) for name in saved if name not in trusted]
+            return [*_unknown(self.root, before), *late]
         except FileNotFoundError:
             if self.held():
                 raise
@@ -172,6 +173,13 @@ class Lease:
             f"checkpoint {name} was written by a process that had lost this run directory before; set aside as "
             f"{aside.name}"
         )
+
+
+def _unknown(root: Path, before: Record | None) -> list[str]:
+    """The message about the lease before this one, where nothing said whose it was."""
+    name = before.further.get(fence.NO_RECORD) if before else None
+    lease = root / fence.FOLDER / str(name)
+    return [f"{lease} had no {fence.RECORD} that can be read; its holder can write nothing more here"] if name else []
 
 
 def _taken_message(root: Path, newer: Record | None) -> str:

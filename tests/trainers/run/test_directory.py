@@ -347,6 +347,88 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+TORN = {
+    "no record": None, "an empty one": b"", "half of one": b'{"number": 9, "hol', "another encoding": b"\xff\xfe",
+    "no object": b"7", "a list of numbers": b'{"number": 9, "holder": "x", "superseded": [1]}',
+    **{f"{key} null": json.dumps({"number": 9, "holder": "x", key: None}).encode() for key in fence.KINDS},
+    "a huge number": b'{"number": 1e400, "holder": "x"}', "a number for a list": b'{"number": 9, "writers": 5}',
+}  # fmt: skip
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the test's own thread, which do not wait."""
+    slept: list[float] = []
+    pause, test = time.sleep, threading.current_thread()
+    monkeypatch.setattr(
+        storage,
+        "sleep",
+        lambda seconds: slept.append(seconds) if threading.current_thread() is test else pause(seconds),
+    )
+    return slept
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_a_lease_without_a_record_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float], torn: str
+) -> None:
+    """Made by hand, or what storage has left of one; the directory stays its owner's, and every checkpoint counts."""
+    as_release(monkeypatch, "team-a", "run")
+    enter(tmp_path).release()
+    folder = tmp_path / "leases" / "00000009"
+    folder.mkdir()
+    if (content := TORN[torn]) is not None:
+        (folder / "lease.json").write_bytes(content)
+    checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {"holder": "the lost one"})
+    as_release(monkeypatch, "team-b", "run")
+    with pytest.raises(UserError, match="belongs to release team-a/run"):
+        directory.over_already(settings(tmp_path), 128)
+    as_release(monkeypatch, "team-a", "run")
+    assert directory.over_already(settings(tmp_path), 128) is None
+    new = enter(tmp_path)
+    found, reports = new.find_checkpoint()
+    assert (new.lease.number, found is not None and found.step) == (10, 5)
+    assert reports == [f"{folder} had no lease.json that can be read; its holder can write nothing more here"]
+    assert [path.name for path in (tmp_path / "leases").iterdir()] == ["00000010"]
+    assert sum(pauses) < 10
+
+
+def test_a_torn_lease_whose_copy_is_whole_is_as_good_as_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    enter(tmp_path, resume="never")
+    (tmp_path / "leases" / "00000001" / "lease.json").write_bytes(b"")
+    assert directory.is_retry(settings(tmp_path))
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    assert not directory.is_retry(settings(tmp_path))
+    again = enter(tmp_path)
+    assert again.find_checkpoint() == (None, [])
+    assert json.loads((tmp_path / "lease.json").read_text())["superseded"] == ["a"]
+    assert sum(pauses) < 10
+
+
+def test_what_is_no_lease_among_leases_and_runs_put_aside(tmp_path: Path, pauses: list[float]) -> None:
+    enter(tmp_path).release()
+    for name in ("\xb2", "7", "notes", "x" * 200, "00000009x"):
+        (tmp_path / "leases" / name).mkdir()
+    for name in ("00000005", "\u0663", "notes.txt"):
+        (tmp_path / "leases" / name).write_text("x")
+    (tmp_path / "previous" / "\xb2").mkdir(parents=True)
+    assert enter(tmp_path, resume="never").lease.number == 6
+    assert [path.name for path in (tmp_path / "leases").iterdir()] == ["00000006"]
+    assert sorted(path.name for path in (tmp_path / "previous").iterdir()) == ["001", "\xb2"]
+    assert sum(pauses) < 10
+
+
+def test_leases_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_release(monkeypatch, "team-a", "run")
+    enter(tmp_path).release()
+    failing(monkeypatch, "lease.json").extend([errno.EACCES] * 100)
+    with pytest.raises(UserError, match=r"leases cannot be read \(Permission denied\)"):
+        directory.over_already(settings(tmp_path), 128)
+
+
 def test_a_stranger_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_release(monkeypatch, "team-a", "run")
     enter(tmp_path).release()

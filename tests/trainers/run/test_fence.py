@@ -17,7 +17,7 @@ import pytest
 from network_storage import HERE, Machine, Meets, Node, Server, World
 
 from trainers.exits import ExitError
-from trainers.run import fence, lease
+from trainers.run import fence, lease, storage
 from trainers.run.owner import TakenOverError
 
 pytestmark = pytest.mark.takes(20)
@@ -126,6 +126,7 @@ class Trial:
     server: Server = field(default_factory=Server)
     lost_answers: float = 0.0
     holders: list[str] = field(default_factory=list)  # in the order in which they got the run directory
+    number: int = 0  # of the newest lease among theirs
     steps: dict[str, int] = field(default_factory=dict)  # published checkpoints of who then had the run directory
     published: int = 0
     late: list[str] = field(default_factory=list)  # published by a holder after a newer one had the run directory
@@ -145,7 +146,7 @@ class Trial:
 
     def _train(self, machine: Machine) -> None:
         holder = self.scheme(machine)
-        machine.renamed = lambda _, new: self._renamed(holder.holder, new)  # type: ignore[method-assign]
+        machine.renamed = lambda _, new: self._renamed(holder, new)  # type: ignore[method-assign]
         try:
             outcome = self._train_as(holder, machine)
         except (TakenOverError, ExitError) as error:
@@ -181,10 +182,13 @@ class Trial:
         self.used_late += [name for name in [f"{found['holder']} {names[-1]}"] if name in self.late]
         return int(found["step"])
 
-    def _renamed(self, holder: str, new: Path) -> None:
+    def _renamed(self, by: Holder, new: Path) -> None:
         """The server has given something its final name."""
-        if new == ROOT / "lease.json" and holder not in self.holders:
+        holder, number = by.holder, by.number if isinstance(by, Ours) else self.number
+        # Where storage does not fence, one that is late with this has not got the directory back
+        if new == ROOT / "lease.json" and holder not in self.holders and number >= self.number:
             self.holders.append(holder)
+            self.number = number
         if new == WEIGHTS or (new.parent == CHECKPOINTS and new.name.startswith("step-")):
             self.published += 1
             if self.holders[-1:] != [holder]:
@@ -274,9 +278,96 @@ def test_the_former_scheme_fails(tell: Tell) -> None:
     assert any(trial.late for trial in trials)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_lease_that_gets_its_number_while_an_older_one_tidies_up_stays_whole(seed: int) -> None:
+    """The older one's cache still shows the folder under the name that it had before."""
+    world, server, leases = World(random.Random(seed), 0.0), Server(), ROOT / fence.FOLDER
+    run = server.add(0, ROOT.name, Node(entries={}))
+    server.add(run, fence.FOLDER, Node(entries={}))
+    newer, older = Machine(world, server), Machine(world, server)
+    seen: list[bytes] = []
+
+    def listed(folder: Path) -> list[str]:
+        names = Machine.fresh_names(older, folder)
+        for name in names:
+            older.names(folder / name)
+            if name.startswith(fence.NEW):
+                newer.rename(folder / name, fence.folder_of(ROOT, 2))
+        return names
+
+    def body() -> None:
+        newer.make(leases / f"{fence.NEW}b")
+        newer.write(leases / f"{fence.NEW}b" / fence.RECORD, b"{}")
+        older.fresh_names = listed  # type: ignore[method-assign]
+        fence.fence(older, ROOT, fence.Record(number=1))
+        seen.append(newer.read(fence.folder_of(ROOT, 2) / fence.RECORD))
+
+    world.start(body, "a")
+    world.run()
+    assert seen == [b"{}"]
+
+
+def test_a_number_that_was_taken_and_removed_is_not_given_again(tmp_path: Path) -> None:
+    """To one who has looked for the newest before: its holder's name would be in force once more."""
+    renamed: list[str] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(storage, name)
+
+        def rename(self, old: Path, new: Path) -> None:
+            storage.rename(old, new)
+            renamed.append(new.name)
+
+    def taken(job: str) -> fence.Record:
+        record, _ = fence.take(storage, tmp_path, lambda _: fence.Record(holder=job))
+        fence.fence(storage, tmp_path, record)
+        return record
+
+    def slowly(newest: fence.Record | None) -> fence.Record:
+        if newest is None:
+            assert [taken(job).number for job in ("a", "b")] == [1, 2]
+        return fence.Record(holder="c")
+
+    record, before = fence.take(Watched(), tmp_path, slowly)
+    assert (record.number, before and before.number) == (3, 2)
+    assert [name for name in renamed if fence.NAME.fullmatch(name)] == ["00000003"]
+
+
+class Timed(Meets):
+    """Nothing happens, and the world's time at each call is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[float] = []
+
+    def __call__(self, call: int) -> float | None:
+        self.times.append(HERE.process.world.time)
+        return super().__call__(call)
+
+
+def overtaken(seed: int, **server: Any) -> list[Trial]:
+    """A job that is suspended for half a minute before one of its last calls, and another that comes just then."""
+
+    def begun() -> Trial:
+        return Trial(Ours, World(random.Random(seed), 0.0), Server(**server))
+
+    calm, trials = begun(), []
+    calm.start("a", meets=(timed := Timed()))
+    calm.world.run()
+    for at in range(len(timed.times) - 12, len(timed.times)):
+        trials.append(trial := begun())
+        trial.start("a", meets=Meets(at, 30.0))
+        trial.start("b", timed.times[at - 1] + 1.0)
+        trial.start("a", 400.0)
+        trial.world.run()
+    return trials
+
+
 @pytest.mark.parametrize("schedules", [150, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_storage_that_does_not_fence_is_told_by_the_writers_names(schedules: int, tell: Tell) -> None:
     trials = [random_trial(Ours, seed, fences=False) for seed in range(schedules)]
+    trials += [trial for seed in range(schedules // 6) for trial in overtaken(seed, fences=False)]
     tell("numbered leases on storage where removed folders can be written", trials)
     assert any(trial.late for trial in trials), "this storage is not what the test is about"
     assert not any(trial.used_late for trial in trials)
