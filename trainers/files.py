@@ -129,6 +129,9 @@ def atomic(path: Path, *, durable: bool = True, via: Path | None = None) -> Iter
             if durable:
                 os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # writing to an open file tells no name
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     if durable:
@@ -185,12 +188,13 @@ class Appender:
         if self._lost:
             return
         try:
-            self._file.write(data)
+            self._append(data)
         except OSError as error:
             self._lost = not self._ours()
             if self._lost:
                 return
             if error.errno not in STORAGE:
+                error.filename = error.filename or str(self._path)
                 raise
             retried(lambda: self._write_again(data), self._path)
 
@@ -200,6 +204,15 @@ class Appender:
 
     def _open(self) -> BinaryIO:
         return self._path.open("ab", buffering=0)
+
+    def _append(self, data: bytes) -> None:
+        """Write all of it: a volume that is nearly full takes a part."""
+        rest = memoryview(data)
+        while rest:
+            count = self._file.write(rest)
+            if not count:
+                raise OSError(errno.EIO, "nothing was written")
+            rest = rest[count:]
 
     def _write_again(self, data: bytes) -> None:
         """Write what may be there already, or in part: a part becomes a line of its own, which readers pass over."""
@@ -214,7 +227,7 @@ class Appender:
             written.seek(max(0, size - len(data)))
             tail = written.read()
         if tail != data:
-            self._file.write(data if not tail or tail.endswith(b"\n") else b"\n" + data)
+            self._append(data if not tail or tail.endswith(b"\n") else b"\n" + data)
 
 
 def unreadable(path: Path, error: OSError) -> UserError:

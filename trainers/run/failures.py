@@ -14,6 +14,7 @@ from trainers.parallel.environment import Place
 from trainers.run import starts
 from trainers.run.directory import record_failure
 from trainers.run.owner import TakenOverError, of_another_job
+from trainers.run.space import no_space
 
 log = logging.getLogger("trainers")
 
@@ -40,6 +41,8 @@ def meaning(config: Config, place: Place, error: Exception) -> UserError | ExitE
     cause, text = cause_of(error), f"{type(error).__name__}: {error}"
     if cause.name == "memory":
         return UserError(_memory(config, place, error))
+    if cause.name == "full" and isinstance(error, OSError):
+        return ExitError(f"rank {place.rank}: {no_space(error, Path(config.run.dir))}", cause.code)
     if cause.code == Exit.CONFIG:
         return UserError(f"rank {place.rank}: {cause.means}: {text}")
     if cause.code >= 128:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config import Config, fingerprint
-from trainers.exits import STORAGE, Exit, ExitError, UserError
+from trainers.exits import FULL, STORAGE, Exit, ExitError, UserError
 from trainers.files import StorageError, entries, peek_json, read_json, retried, whole, write_json
 from trainers.run import checkpoint
 from trainers.run.owner import job_name
+from trainers.run.space import no_space
 
 NONE = "none"  # no checkpoint, no job
 SEEN = "seen"
@@ -97,8 +98,10 @@ def remember(config: Config, message: str, code: int, where: str = "") -> None:
         return  # the message itself is what counts
 
 
-def unwritable(path: Path, error: OSError) -> UserError | StorageError:
+def unwritable(path: Path, error: OSError) -> UserError | ExitError:
     """The error for a run directory that cannot be written."""
+    if error.errno in FULL:
+        return ExitError(no_space(error, path), Exit.FAILED)
     if error.errno in STORAGE:
         return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
     return UserError(

@@ -110,7 +110,12 @@ def remove_folder(folder: Path) -> None:
 def _write(path: Path, data: bytes, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
     try:
-        os.write(descriptor, data)
+        done = 0
+        while done < len(data):  # a volume that is nearly full takes a part
+            done += os.write(descriptor, data[done:])
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
