@@ -119,12 +119,12 @@ void scan_close(Scan *scan) {
   memset(scan, 0, sizeof *scan);
 }
 
-/* The segments that hold chosen MCUs get an end other than 0. */
+/* Mark the segments that hold chosen MCUs. */
 static void mark_wanted(Scan *scan, int right, int bottom) {
   for (int row = scan->top; row < bottom; row++) {
     int first = (row * scan->across + scan->left) / scan->interval;
     int last = (row * scan->across + right - 1) / scan->interval;
-    for (int k = first; k <= last; k++) scan->segments[k].end = 1;
+    for (int k = first; k <= last; k++) scan->segments[k].wanted = 1;
   }
 }
 
@@ -138,13 +138,13 @@ static int gather(Scan *scan) {
     const uint8_t *found = memchr(from, 0xff, (size_t)(scan->stop - from));
     if (!found || found + 1 >= scan->stop) return 1; /* cut short: no EOI */
     size_t bytes = (size_t)(found - from) + (found[1] == 0);
-    if (scan->segments[k].end) {
+    if (scan->segments[k].wanted) {
       memcpy(to, from, bytes);
       to += bytes;
     }
     from = found + 2;
     if (found[1] == 0) continue;
-    if (scan->segments[k].end) scan->segments[k].end = (size_t)(to - scan->bits);
+    scan->segments[k].end = (size_t)(to - scan->bits);
     if (found[1] == EOI) break;
     if (found[1] < RST0 || found[1] > RST7 || found[1] - RST0 != (k & 7) || ++k == scan->count) return 1;
     scan->segments[k].start = (size_t)(to - scan->bits);
@@ -159,7 +159,7 @@ int scan_choose(Scan *scan, int left, int top, int right, int bottom) {
   scan->segments = calloc((size_t)scan->count, sizeof(Segment));
   scan->bits = malloc((size_t)(scan->stop - scan->data) + PADDING);
   int mcus = scan->interval > MOST_AHEAD ? 1 : 2 * scan->interval;
-  scan->store = malloc((size_t)mcus * scan->unit.blocks * NUMBERS * sizeof *scan->store);
+  scan->store = calloc((size_t)mcus * scan->unit.blocks * NUMBERS, sizeof *scan->store);
   if (!scan->segments || !scan->bits || !scan->store) return 1;
   mark_wanted(scan, right, bottom);
   scan->stored[0] = scan->stored[1] = -1;
@@ -181,7 +181,7 @@ static int end_of_wanted(const Scan *scan, int segment) {
 
 /* Make a lane read the next segment with wanted MCUs into its half of `store`. */
 static int ask_for_segment(Scan *scan, int which, int segment) {
-  while (segment < scan->count && !scan->segments[segment].end) segment++;
+  while (segment < scan->count && !scan->segments[segment].wanted) segment++;
   scan->stored[which] = segment;
   if (segment == scan->count) return 0;
   Lane *lane = scan->lane + which;

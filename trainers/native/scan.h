@@ -6,7 +6,8 @@
 #include "huffman.h"
 
 typedef struct { /* where the data of one interval lie in `bits`, without stuffed zeros */
-  size_t start, end;
+  size_t start, end; /* equal where it holds no byte */
+  int wanted;        /* it holds chosen MCUs; those of others lie nowhere */
 } Segment;
 
 typedef struct {

@@ -1,9 +1,11 @@
 """Reading areas by restart segments gives the pixels of reading everything; rewriting changes no coefficient."""
 
+import ctypes
 import hashlib
 import io
 import random
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,42 @@ def test_damaged_files_give_what_libjpeg_makes_of_them(what: str) -> None:
     new, outcome = rewrite(data)
     assert outcome in expected
     assert outcome == REWRITTEN or new is data
+
+
+@pytest.fixture
+def perturb() -> Iterator[Callable[[int], None]]:
+    """Let malloc fill new memory with the complement of this byte, and freed memory with the byte; 0: leave both."""
+
+    def fill(byte: int) -> None:
+        assert ctypes.CDLL(None).mallopt(-6, byte)  # M_PERTURB in malloc.h
+
+    yield fill
+    fill(0)
+
+
+def without_data(data: bytes, *numbers: int) -> bytes:
+    """The same with these segments empty; without numbers, all of them."""
+    at = data.index(b"\xff\xda")
+    at += 2 + int.from_bytes(data[at + 2 : at + 4])
+    segments = re.split(rb"(\xff[\xd0-\xd9])", data[at:])
+    for number in numbers or range(len(segments) // 2):
+        segments[2 * number] = b""
+    return data[:at] + b"".join(segments)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 5, 90])
+def test_where_segments_are_empty_no_pixel_comes_from_memory_that_was_never_written(
+    interval: int, perturb: Callable[[int], None]
+) -> None:
+    sizes = [(1, 1), (8, 8), (256, 256)]
+    files = [without_data(jpegs.encoded(*size, interval=interval)) for size in sizes]
+    files += [without_data(jpegs.encoded(256, 256, interval=interval), 0), without_data(jpegs.encoded(8, 8), 0)]
+    for data in files:
+        expected = cut(data, LIBJPEG, (0, 0, *decode.Encoded(data).shape[1:]), 64, 64)
+        for byte in (0, 1, 77, 200, 0):
+            perturb(byte)
+            picture = decode.Encoded(data)
+            assert torch.equal(picture.cut((0, 0, *picture.shape[1:]), 64, 64), expected)
 
 
 def test_what_cannot_be_rewritten_exactly_keeps_its_bytes() -> None:
