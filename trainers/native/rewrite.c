@@ -32,15 +32,17 @@ typedef struct {
   struct jpeg_error_mgr manager; /* first: what libjpeg points to is this */
   struct jpeg_progress_mgr progress;
   jmp_buf back;
+  int meaning; /* of an error: why the file stays as it is */
 } Errors;
 
 typedef struct {
   Errors errors;
   struct jpeg_decompress_struct from, check;
   struct jpeg_compress_struct to;
+  struct jpeg_destination_mgr place;
   Scan scan;
-  unsigned char *out;
-  unsigned long bytes;
+  uint8_t *out;
+  size_t bytes;
 } Rewriter;
 
 static void give_up(j_common_ptr jpeg) { longjmp(((Errors *)jpeg->err)->back, 1); }
@@ -50,6 +52,14 @@ static void count_scans(j_common_ptr common) {
   j_decompress_ptr jpeg = (j_decompress_ptr)common;
   unsigned long long scans = jpeg->input_scan_number, pixels = (unsigned long long)jpeg->image_width * jpeg->image_height;
   if (scans > MAX_SCANS || scans * pixels > MAX_WORK) give_up(common);
+}
+
+/* libjpeg writes to the caller's memory: its own growing buffer (jpeg_mem_dest) is lost, and freed twice, at an error. */
+static void need_nothing(j_compress_ptr jpeg) { (void)jpeg; }
+static boolean end_of_room(j_compress_ptr jpeg) {
+  ((Errors *)jpeg->err)->meaning = TOO_LARGE;
+  give_up((j_common_ptr)jpeg);
+  return FALSE;
 }
 
 /* Every field is set here: jpeg_std_error would bring code that cannot be linked into a shared object statically. */
@@ -90,11 +100,13 @@ static int interval_for(j_decompress_ptr jpeg, size_t bytes) {
   return (int)(interval < across ? interval : across);
 }
 
-static void write_out(Rewriter *all, jvirt_barray_ptr *coefficients, int interval) {
+static void write_out(Rewriter *all, jvirt_barray_ptr *coefficients, int interval, size_t room) {
   j_compress_ptr to = &all->to;
   to->err = &all->errors.manager;
   jpeg_create_compress(to);
-  jpeg_mem_dest(to, &all->out, &all->bytes);
+  all->place = (struct jpeg_destination_mgr){all->out, room, need_nothing, end_of_room, need_nothing};
+  to->dest = &all->place;
+  if (!room) end_of_room(to); /* libjpeg asks only after a byte */
   jpeg_copy_critical_parameters(&all->from, to);
   to->write_JFIF_header = to->write_Adobe_marker = FALSE; /* they are among the markers, as they were */
   to->optimize_coding = TRUE;
@@ -103,6 +115,7 @@ static void write_out(Rewriter *all, jvirt_barray_ptr *coefficients, int interva
   for (jpeg_saved_marker_ptr one = all->from.marker_list; one; one = one->next)
     jpeg_write_marker(to, one->marker, one->data, one->data_length);
   jpeg_finish_compress(to);
+  all->bytes = room - all->place.free_in_buffer;
 }
 
 /* Whether libjpeg takes the written header as it took the source's. */
@@ -157,21 +170,20 @@ static int same_coefficients(Rewriter *all, jvirt_barray_ptr *coefficients) {
   return 1;
 }
 
-/* From here on an error of libjpeg says what `stage` says. */
-static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interval, volatile int *stage) {
+static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interval, size_t room) {
   j_decompress_ptr from = &all->from;
-  *stage = NO_JPEG;
+  all->errors.meaning = NO_JPEG;
   open_source(all, from, data, bytes);
   for (int marker = 0; marker < 16; marker++) jpeg_save_markers(from, JPEG_APP0 + marker, 0xffff);
   jpeg_save_markers(from, JPEG_COM, 0xffff);
   jpeg_read_header(from, TRUE);
   if (!right_kind(from)) return OTHER_KIND;
   if ((unsigned long long)from->image_width * from->image_height > MAX_PIXELS) return TOO_LARGE;
-  *stage = DAMAGED;
+  all->errors.meaning = DAMAGED;
   jvirt_barray_ptr *coefficients = jpeg_read_coefficients(from);
   if (all->errors.manager.num_warnings || !complete(from)) return DAMAGED;
-  *stage = INEXACT;
-  write_out(all, coefficients, interval ? interval : interval_for(from, bytes));
+  all->errors.meaning = INEXACT;
+  write_out(all, coefficients, interval ? interval : interval_for(from, bytes), room);
   return same_header(all) && same_coefficients(all, coefficients) ? REWRITTEN : INEXACT;
 }
 
@@ -181,17 +193,16 @@ static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interva
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room) {
   Rewriter *all = calloc(1, sizeof *all);
   if (!all) return TOO_LARGE;
-  volatile int stage = NO_JPEG, code;
+  int code;
+  all->out = out;
   set_errors(&all->errors);
-  if (setjmp(all->errors.back)) code = stage;
-  else code = rewrite(all, data, bytes, interval, &stage);
-  if (code == REWRITTEN && all->bytes > *room) code = TOO_LARGE;
-  if (code == REWRITTEN) memcpy(out, all->out, *room = all->bytes);
+  if (setjmp(all->errors.back)) code = all->errors.meaning;
+  else code = rewrite(all, data, bytes, interval, *room);
+  if (code == REWRITTEN) *room = all->bytes;
   jpeg_destroy_decompress(&all->from);
   jpeg_destroy_decompress(&all->check);
   jpeg_destroy_compress(&all->to);
   scan_close(&all->scan);
-  free(all->out);
   free(all);
   return code;
 }
