@@ -1,21 +1,15 @@
 /* Takes any steps on pictures of any size, most of them valid, with and without vectors, whose bits must be equal:
-   fuzz_augment INPUTS SECONDS SEED ends 0 after so many inputs and seconds unless a sanitizer or a signal ends it, and
-   prints how many were taken, refused, and made from a JPEG, then how often each step was taken. Each buffer has exactly
-   the size it must have, so that an access beyond it is seen. */
+   fuzz_augment INPUTS SECONDS SEED ends 0 after so many inputs and seconds unless a sanitizer, valgrind or a signal ends
+   it, and prints how many were taken, refused, and made from a JPEG, how often each step was taken, and a digest of all
+   results. Each buffer has exactly the size it must have, so that an access beyond it is seen. */
 
 #include "../../../trainers/native/augment.c"
 
 #include <stdio.h>
-#include <time.h>
 
 #include <jpeglib.h>
 
-static uint64_t state;
-static uint32_t draw(uint32_t below) { /* xorshift64*, Vigna 2016 */
-  state ^= state >> 12, state ^= state << 25, state ^= state >> 27;
-  return below ? (uint32_t)((state * 2685821657736338717ull) >> 33) % below : 0;
-}
-static double fraction(void) { return draw(1 << 20) / (double)(1 << 20); }
+#include "fuzz.h"
 
 static double any_number(void) {
   static const double odd[] = {0.0 / 0.0, 1.0 / 0.0, -1.0 / 0.0, 1e300, -1e300, 1e-300, -0.0, 2147483648.0, -2147483649.0,
@@ -46,7 +40,7 @@ static void choose_step(double *step, int height, int width) {
   if (!draw(5)) step[draw(NUMBERS)] = any_number();
 }
 
-static uint64_t each[ERASE + 1], made;
+static unsigned long long each[ERASE + 1], made, refusals;
 
 /* A picture that is decoded and changed in one call is the one that is decoded and then changed. */
 static void check_made(const double *steps, int count, const uint8_t *colour) {
@@ -79,8 +73,9 @@ static void check_made(const double *steps, int count, const uint8_t *colour) {
   free(jpeg), free(pixels), free(other);
 }
 
-static int fuzz(void) {
-  int most = draw(50) ? 60 : 3000, height = 1 + draw(most), width = 1 + draw(most), count = draw(5);
+static void fuzz(char **rest) {
+  (void)rest;
+  int most = draw(50) ? 60 : 3000, height = 1 + draw(most), width = 1 + draw(200000 / height < most ? 200000 / height : most), count = draw(5);
   size_t bytes = (size_t)height * width * 3;
   double *steps = malloc(count * NUMBERS * sizeof *steps + !count);
   uint8_t *pixels = malloc(bytes), *other = malloc(bytes), *colour = malloc(3);
@@ -93,25 +88,22 @@ static int fuzz(void) {
   trainyard_vectors(0);
   if (trainyard_change(other, height, width, steps, count, colour) != refused) abort();
   if (memcmp(pixels, other, bytes)) abort();
+  look_at(pixels, bytes);
   for (int n = 0; n < count && !refused; n++) each[(int)steps[n * NUMBERS]]++;
   trainyard_vectors(512 * (int)draw(2));
   if (!draw(16)) { /* the same size, so that rectangles fit */
     for (int n = 0; n < count; n++) choose_step(steps + n * NUMBERS, 1, 1);
     check_made(steps, count, colour);
   }
+  refusals += refused;
   free(steps), free(pixels), free(other), free(colour);
-  return refused;
 }
 
 int main(int count, char **arguments) {
-  uint64_t done = 0, refused = 0;
   if (count != 4) return 2;
-  state = strtoull(arguments[3], NULL, 10) * 0x9e3779b97f4a7c15ull + 1;
-  for (time_t end = time(NULL) + atoi(arguments[2]); done < (uint64_t)atoi(arguments[1]) || time(NULL) < end; done++)
-    refused += fuzz();
-  printf("%llu inputs, %llu taken, %llu refused, %llu made from a JPEG; steps:", (unsigned long long)done,
-         (unsigned long long)(done - refused), (unsigned long long)refused, (unsigned long long)made);
-  for (int n = 0; n <= ERASE; n++) printf(" %llu", (unsigned long long)each[n]);
-  puts("");
+  unsigned long long done = repeat(arguments, fuzz);
+  printf("%llu inputs, %llu taken, %llu refused, %llu made from a JPEG; steps:", done, done - refusals, refusals, made);
+  for (int n = 0; n <= ERASE; n++) printf(" %llu", each[n]);
+  printf("; digest %llx\n", (unsigned long long)digest);
   return 0;
 }

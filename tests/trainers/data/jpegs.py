@@ -48,3 +48,17 @@ def encoded(
     return subprocess.run(
         [encoder(), *words], input=np.ascontiguousarray(shape).tobytes(), stdout=subprocess.PIPE, check=True
     ).stdout
+
+
+def behind_header(data: bytes) -> int:
+    """Where the scan's first byte lies."""
+    at = data.index(b"\xff\xda")
+    return at + 2 + int.from_bytes(data[at + 2 : at + 4])
+
+
+def too_large_a_coefficient() -> bytes:
+    """A picture with a number of 15 bits, which none writes, and more metadata than libjpeg first has room for."""
+    plain = encoded(8, 8, "grey")
+    table = plain.index(b"\xff\xc4\x00\x1f\x00")
+    comment, code = b"\xff\xfe\xf0\x00" + bytes(0xEFFE), b"\xff\xc4\x00\x14\x00\x01" + bytes(15) + b"\x0f"
+    return plain[:table] + comment + code + plain[table + 33 : behind_header(plain)] + b"\x7f\xff\x00\xaf\xff\xd9"

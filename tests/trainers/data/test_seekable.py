@@ -159,15 +159,9 @@ def perturb() -> Iterator[Callable[[int], None]]:
     fill(0)
 
 
-def behind_header(data: bytes) -> int:
-    """Where the scan's first byte lies."""
-    at = data.index(b"\xff\xda")
-    return at + 2 + int.from_bytes(data[at + 2 : at + 4])
-
-
 def without_data(data: bytes, *numbers: int) -> bytes:
     """The same with these segments empty; without numbers, all of them."""
-    at = behind_header(data)
+    at = jpegs.behind_header(data)
     segments = re.split(rb"(\xff[\xd0-\xd9])", data[at:])
     for number in numbers or range(len(segments) // 2):
         segments[2 * number] = b""
@@ -189,21 +183,13 @@ def test_where_segments_are_empty_no_pixel_comes_from_memory_that_was_never_writ
             assert torch.equal(picture.cut((0, 0, *picture.shape[1:]), 64, 64), expected)
 
 
-def with_a_coefficient_that_no_encoder_writes() -> bytes:
-    """Of 15 bits; and with more metadata than a buffer of libjpeg's holds."""
-    plain = jpegs.encoded(8, 8, "grey")
-    table = plain.index(b"\xff\xc4\x00\x1f\x00")
-    comment, code = b"\xff\xfe\xf0\x00" + bytes(0xEFFE), b"\xff\xc4\x00\x14\x00\x01" + bytes(15) + b"\x0f"
-    return plain[:table] + comment + code + plain[table + 33 : behind_header(plain)] + b"\x7f\xff\x00\xaf\xff\xd9"
-
-
 def test_what_cannot_be_rewritten_exactly_keeps_its_bytes() -> None:
     plain = jpegs.encoded(90, 131)
     cases = {
         b"": 1, b"no picture": 1, test_decode.encoded(kind="PNG"): 1, plain[:300]: 1,
         test_decode.ARITHMETIC: 2, test_decode.YCCK: 2, jpegs.encoded(90, 131, kind="c"): 2,
         plain[:-1000]: 3, plain[:-2]: 3, jpegs.encoded(90, 131, kind="i"): 3,
-        with_a_coefficient_that_no_encoder_writes(): 4,
+        jpegs.too_large_a_coefficient(): 4,
     }  # fmt: skip
     for data, code in cases.items():
         assert rewrite(data) == (data, KEPT[code])
