@@ -19,7 +19,7 @@ quick: ## what a change touches, in two minutes: its static checks and the tests
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
-	@scripts/bootstrap python sample mpi netfs && .venv/bin/pytest -m 'soak and not e2e'
+	@scripts/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e'
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@scripts/bench/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes, with no network; without a GPU, the parts that a processor can run
