@@ -116,7 +116,7 @@ class Buffer:
 
 
 def read(path: Path, digest: str = "") -> Any:
-    """Read a tree back; lists stand where tuples were. Raises OSError and StorageError.
+    """Read a tree back; lists stand where tuples were. Raises OSError, StorageError, and ValueError for other content.
 
     Where its SHA-256 is given, bytes that do not have it are the storage's fault, and read again: they had it before.
 
@@ -124,10 +124,13 @@ def read(path: Path, digest: str = "") -> Any:
     (SIGBUS), and a read can be retried.
     """
     content = retried(lambda: _whole(path, digest), path)
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    tree = json.loads(header.pop("__metadata__")["tree"])
-    return _rebuilt(tree, {name: _view(content, end, entry) for name, entry in header.items()})
+    try:
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:end])
+        tree = json.loads(header.pop("__metadata__")["tree"])
+        return _rebuilt(tree, _views(content, end, header))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"{path} does not hold tensors as they are written here: {error!r}") from error
 
 
 def _whole(path: Path, digest: str) -> bytearray:
@@ -145,15 +148,22 @@ def _whole(path: Path, digest: str) -> bytearray:
     return content
 
 
-def _view(content: bytearray, end: int, entry: dict[str, Any]) -> Tensor:
-    """A tensor in place, by its entry in the header, which ends at byte `end`."""
-    first, last = entry["data_offsets"]
-    dtype = NAMES[entry["dtype"]]
-    if first == last:
-        return torch.empty(entry["shape"], dtype=dtype)
-    return torch.frombuffer(content, dtype=dtype, count=(last - first) // dtype.itemsize, offset=end + first).view(
-        entry["shape"]
-    )
+def _views(content: bytearray, end: int, header: dict[str, Any]) -> dict[str, Tensor]:
+    """The tensors in place, by name. Behind byte `end` each must begin where the one before ends, as in the format."""
+    views, start = {}, end
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        leaf = Leaf(name, NAMES[entry["dtype"]], tuple(entry["shape"]))
+        sound = all(type(number) is int and number >= 0 for number in (*leaf.shape, *entry["data_offsets"]))
+        if not sound or entry["data_offsets"] != [start - end, start - end + leaf.size]:
+            raise ValueError(f"{name} does not lie where it must")
+        views[name] = torch.empty(leaf.shape, dtype=leaf.dtype)
+        if leaf.size:
+            flat = torch.frombuffer(content, dtype=leaf.dtype, count=math.prod(leaf.shape), offset=start)
+            views[name] = flat.view(leaf.shape)
+        start += leaf.size
+    if start != len(content):
+        raise ValueError(f"it has {len(content)} bytes, not {start}")
+    return views
 
 
 def copy(sources: list[Source]) -> None:
