@@ -26,7 +26,7 @@ class Block(nn.Module):
         )  # fmt: skip
         nn.init.zeros_(self.bn2.weight)  # the block begins as its shortcut
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         inner = nn.functional.relu(self.bn1(self.conv1(x)))
         return nn.functional.relu(self.bn2(self.conv2(inner)) + self.downsample(x))
 
@@ -46,7 +46,7 @@ class ResNet10(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # noqa: D102
         x = self.maxpool(nn.functional.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(x.mean((2, 3)))
