@@ -1,12 +1,13 @@
 """For all tests: files that take long come first, so that a parallel run's workers end together; slots for ranks."""
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import processor, ranks, seconds
+from tests import costs, ranks
 
 UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
 os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (scripts/bootstrap)
@@ -16,24 +17,25 @@ CLUSTER = (HERE / "e2e", HERE / "images")  # where scripts/test looks for what n
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processor", action="store_true", help="tell how much processor time each file took")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files in a random order")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("processor"):
-        config.pluginmanager.register(processor.Account(), "processor")
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(seconds.Seconds(), "seconds")
+    config.pluginmanager.register(costs.Costs(worker=hasattr(config, "workerinput")), "costs")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort files by the seconds of their mark `takes`; files without one keep their order behind them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort files by the seconds of their mark `takes`, those without one last and in their order; or shuffle them."""
     seconds: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("takes")
         seconds[item.path] = max(seconds.get(item.path, 0), mark.args[0] if mark else 0)
         if item.path.parent not in CLUSTER and any(item.get_closest_marker(name) for name in ("e2e", "images")):
             raise pytest.UsageError(f"{item.nodeid} is marked e2e or images: move it to tests/e2e or tests/images")
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        places = random.Random(seed)
+        seconds = {path: places.random() for path in sorted(seconds)}
     items.sort(key=lambda item: -seconds[item.path])
 
 

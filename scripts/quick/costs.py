@@ -1,14 +1,12 @@
 """What test files need and how long they take: by their marks, and by the last whole run of each on this machine."""
 
 import ast
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from scripts.quick.changes import ROOT
+from tests import costs
 
-MEASURED = ROOT / "build" / "test-seconds.json"  # written by tests/seconds.py
 PLAIN, TRAINS = 4.0, 20.0  # seconds of a file that says nothing, and of one that starts trainers
 
 
@@ -48,12 +46,9 @@ def marks(source: str) -> Marks:
     return Marks(takes, elsewhere)
 
 
-def measured(path: Path = MEASURED) -> dict[str, float]:
+def measured() -> dict[str, float]:
     """Return the seconds of each file that has been run on this machine."""
-    try:
-        return {str(name): float(seconds) for name, seconds in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):
-        return {}
+    return {name: float(cost["seconds"]) for name, cost in costs.read()["files"].items()}
 
 
 def seconds(path: str, known: Mapping[str, float], slowness: float) -> float:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.seconds import LATE
+from tests.costs import LATE
 
 
 @pytest.hookimpl(tryfirst=True)
