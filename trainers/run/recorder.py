@@ -26,6 +26,7 @@ from trainers.exits import Exit, ExitError
 from trainers.files import Appender, write_json
 from trainers.parallel.base import Strategy
 from trainers.run.directory import RunDirectory, length_asked
+from trainers.run.owner import owner_name
 from trainers.run.result import Result, write_confusion
 from trainers.telemetry import prometheus
 from trainers.telemetry import stragglers as slowest
@@ -83,7 +84,7 @@ class Recorder:
         if self._strategy.first:
             self._telemetry = Telemetry(
                 config, path, self._directory.held, total=self._length.steps,
-                steps_per_epoch=self._length.steps_per_epoch, endpoint=endpoint,
+                steps_per_epoch=self._length.steps_per_epoch, endpoint=endpoint, owner=owner_name(),
             )  # fmt: skip
         if config.debug.record_samples:
             file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"

@@ -32,12 +32,13 @@ class Telemetry:
         total: int,
         steps_per_epoch: int,
         endpoint: Endpoint | None,
+        owner: str = "",
     ) -> None:
-        """`path` is the run directory; `ours` says whether this run still has it."""
+        """`path` is the run directory; `ours` says whether this run still has it; `owner` is the release of the run."""
         self._endpoint = endpoint
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
         name = config.run.name or path.resolve().name
-        self._wandb: Any | None = wandb.start(config, name, self.say)
+        self._wandb: Any | None = wandb.start(config, name, self.say, owner)
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)

@@ -5,6 +5,7 @@ could not be sent lies in the run directory's wandb/, and `wandb sync` sends it.
 """
 
 import contextlib
+import hashlib
 import logging
 import os
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from trainers.config import Config, as_tree
+from trainers.exits import ExitError
+from trainers.files import peek_json, write_json
 from trainers.telemetry.metrics import Event, numbers
 
 # W&B refuses run ids with these characters, and longer ones.
@@ -32,15 +35,35 @@ def find_key() -> str | None:
     return None
 
 
-def run_id(name: str) -> str:
-    """The id of a run: its name, as far as W&B takes it, so that a restart continues the same curve."""
-    return REFUSED.sub("-", name)[-LONGEST:]
+def run_id(name: str, owner: str = "") -> str:
+    """The id of a run: its name, as far as W&B takes it, and a mark of the release that it belongs to, if there is one.
+
+    Releases of several namespaces may report runs of one name to one project.
+    """
+    mark = f"-{hashlib.sha256(owner.encode()).hexdigest()[:8]}" if owner else ""
+    return f"{REFUSED.sub('-', name)[len(mark) - LONGEST :]}{mark}"
 
 
-def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any | None:
+def kept_id(path: Path, name: str, owner: str) -> str:
+    """The id of a run directory, which is kept there (wandb.json): a restart continues the same curve, whoever does it.
+
+    Another name is another run. One that was begun by a version that kept no id has its name alone. Raises OSError.
+    """
+    kept = peek_json(path / "wandb.json")
+    known = kept.get("id")
+    if kept.get("name") == name and isinstance(known, str) and known:
+        return known
+    begun = not kept and (path / "metrics.jsonl").exists()
+    found = run_id(name, "" if begun else owner)
+    with contextlib.suppress(OSError, ExitError):
+        write_json(path / "wandb.json", {"name": name, "id": found})
+    return found
+
+
+def start(config: Config, name: str, say: Callable[[str], None] = print, owner: str = "") -> Any | None:
     """Start reporting, if it is asked for; offline where the server does not answer in half a minute.
 
-    None where that fails too: no fault of W&B's ends a run.
+    `owner` is the release that the run belongs to. None where that fails too: no fault of W&B's ends a run.
     """
     key = find_key()
     mode: Any = {"auto": "online" if key else "off"}.get(config.wandb.mode, config.wandb.mode)
@@ -54,10 +77,12 @@ def start(config: Config, name: str, say: Callable[[str], None] = print) -> Any 
         say(f"Weights & Biases cannot be used ({type(error).__name__}: {error}); the run is not recorded there")
         return None
 
+    identity = kept_id(Path(config.run.dir), name, owner)
+
     def begin(mode: Any) -> Any:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))
         return wandb.init(
-            project=config.wandb.project, name=name, id=run_id(name), resume="allow", mode=mode, dir=config.run.dir,
+            project=config.wandb.project, name=name, id=identity, resume="allow", mode=mode, dir=config.run.dir,
             config=as_tree(config), settings=wandb.Settings(silent=True, init_timeout=seconds),
         )  # fmt: skip
 
