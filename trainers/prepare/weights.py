@@ -93,6 +93,11 @@ def _fetch(config: Config, folder: Path) -> Path:
     own = {"file": file.name, "origin": shown, "sha256": digest, **origin.described.pop(OWN, {})}
     write_json(folder / FILE, {**origin.described, OWN: own})
     say(f"{shown}: {source.size / 1e6:,.1f} MB, SHA-256 {digest}, kept as {file}")
+    if len(origin.digits) < len(digest) and urlsplit(origin.url).scheme == "http":
+        say(
+            f"only {len(origin.digits)} digits of its SHA-256 were known, and http protects nothing on its way: where "
+            f"you trust this file, set model.pretrained_sha256 to {digest}"
+        )
     return file
 
 

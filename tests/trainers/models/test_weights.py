@@ -1,6 +1,7 @@
 """Pretrained weights: found by name, fetched from a real server once, checked, and loaded with their preprocessing."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def with_hash(folder: Path, name: str, state: dict[str, torch.Tensor]) -> str:
     return f"{name}-{digest[:8]}.pth"
 
 
-def test_an_address_is_fetched_once_and_checked(tmp_path: Path) -> None:
+def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the digits in its name; a second time nothing is asked of the server, and trainers ask nothing at all."""
     served = tmp_path / "served"
     served.mkdir()
@@ -61,6 +62,8 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path) -> None:
             weights.followed(run)
         assert not server.requests, "what trains asks no server"
         file = fetch(run)
+        said = rf"only 8 digits of its SHA-256 were known, and http .* {files.sha256(served / name)}"
+        assert re.search(said, capsys.readouterr().err)
         asked = len(server.requests)
         assert fetch(run) == file == weights.file_of(run)
         assert len(server.requests) == asked > 0
@@ -91,7 +94,7 @@ def test_another_content_is_refused_and_not_kept(tmp_path: Path, how: str) -> No
     assert not list(weights.folder_of(run).glob("model*"))
 
 
-def test_an_address_without_any_hash_needs_the_key(tmp_path: Path) -> None:
+def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served = tmp_path / "served"
     served.mkdir()
     torch.save(resnet18(), served / "birds.pth")
@@ -101,6 +104,7 @@ def test_an_address_without_any_hash_needs_the_key(tmp_path: Path) -> None:
             fetch(run_of(tmp_path, **over))
         right = run_of(tmp_path, **over, model__pretrained_sha256=files.sha256(served / "birds.pth"))
         assert fetch(right)
+        assert "digits" not in capsys.readouterr().err
     with pytest.raises(UserError, match=r"model.pretrained_sha256 = 1{64}: the weights in .* have [0-9a-f]{64}"):
         weights.followed(run_of(tmp_path, **over, model__pretrained_sha256="1" * 64))
 
