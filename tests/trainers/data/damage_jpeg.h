@@ -12,7 +12,8 @@
 #define MOST_PIECES (1 << 16)
 #define MOST_REPEATS 1500 /* of a scan: more than any decoder may take */
 
-enum { DATA = 0, SOF0 = 0xc0, SOF2 = 0xc2, RST0 = 0xd0, RST7 = 0xd7, SOI = 0xd8, EOI = 0xd9, SOS = 0xda, DRI = 0xdd, COM = 0xfe };
+enum { DATA = 0, SOF0 = 0xc0, SOF2 = 0xc2, RST0 = 0xd0, RST7 = 0xd7, SOI = 0xd8, EOI = 0xd9, SOS = 0xda, DRI = 0xdd,
+       COM = 0xfe };
 
 typedef struct { /* what lies behind a marker, or without one (DATA) behind a scan's header */
   int marker;
@@ -187,7 +188,9 @@ static size_t damage_bytes(uint8_t *data, size_t bytes) {
       memmove(data + at, data + at + gone, bytes - at - gone);
       return bytes - gone;
     }
-    case 4: for (size_t i = 2; i < bytes; i++) data[i] = draw(256); return 2 + draw(400); /* only the first marker is right */
+    case 4: /* only the first marker is right */
+      for (size_t i = 2; i < bytes; i++) data[i] = draw(256);
+      return 2 + draw(400);
     case 5: for (size_t i = bytes / 2; i < bytes; i++) data[i] = draw(4) ? data[i] : 0xff; return bytes;
     case 6: { /* a restart marker, or what looks like one, where it may not be, or instead of another */
       uint8_t *at = memchr(data + draw(bytes), 0xff, bytes / 2);

@@ -16,7 +16,7 @@ static uint32_t draw(uint32_t below) { /* xorshift64*, Vigna 2016 */
 }
 static double fraction(void) { return draw(1 << 20) / (double)(1 << 20); }
 
-/* Take a result into the digest. Valgrind looks at each byte that the kernel is given, and reports what was never written. */
+/* Take a result into the digest. Valgrind reports what the kernel is given and was never written. */
 static uint64_t digest;
 static void look_at(const uint8_t *bytes, size_t count) {
   static int nowhere;

@@ -75,7 +75,8 @@ static void check_made(const double *steps, int count, const uint8_t *colour) {
 
 static void fuzz(char **rest) {
   (void)rest;
-  int most = draw(50) ? 60 : 3000, height = 1 + draw(most), width = 1 + draw(200000 / height < most ? 200000 / height : most), count = draw(5);
+  int most = draw(50) ? 60 : 3000, height = 1 + draw(most), widest = 200000 / height < most ? 200000 / height : most;
+  int width = 1 + draw(widest), count = draw(5);
   size_t bytes = (size_t)height * width * 3;
   double *steps = malloc(count * NUMBERS * sizeof *steps + !count);
   uint8_t *pixels = malloc(bytes), *other = malloc(bytes), *colour = malloc(3);

@@ -1,7 +1,7 @@
-/* Feeds the library broken JPEGs, scans without end, sizes that headers only claim, any area to resize and any bytes to sum:
-   fuzz_jpeg INPUTS SECONDS SEED LARGE FILE... ends 0 after so many inputs and seconds, and prints how many and a digest of
-   all results, unless a sanitizer, valgrind or a signal ends it. The last LARGE files are drawn rarely; where there are
-   none, nothing else is large either. What segments are read of is kept in the folder TAKEN (environment), if any.
+/* Feeds the library broken JPEGs, scans without end, sizes that headers only claim, areas to resize and bytes to sum:
+   fuzz_jpeg INPUTS SECONDS SEED LARGE FILE... ends 0 after so many inputs and seconds, and prints how many and a digest
+   of all results, unless a sanitizer, valgrind or a signal ends it. The last LARGE files are drawn rarely; where there
+   are none, nothing else is large either. What segments are read of is kept in the folder TAKEN (environment), if any.
    Each buffer has exactly the size it must have, so that an access beyond it is seen. */
 
 #include "../../../trainers/native/jpeg.c"
@@ -126,8 +126,8 @@ int main(int words, char **arguments) {
   rare = atoi(arguments[4]), often = words - 5 - rare;
   if (!rare) most_claimed = 300000, longest = 300;
   unsigned long long done = repeat(arguments, fuzz);
-  printf("%llu inputs, %llu areas resized, %llu sums, %llu headers read, %llu of them of more than 16 Mpixel, %llu pictures "
-         "decoded, %llu also by segments, %llu with too many scans, %llu rewritten; digest %llx\n", done, resized, summed, sized,
-         large, good, windows, endless, rewritten, (unsigned long long)digest);
+  printf("%llu inputs, %llu areas resized, %llu sums, %llu headers read, %llu of them of more than 16 Mpixel, "
+         "%llu pictures decoded, %llu also by segments, %llu with too many scans, %llu rewritten; digest %llx\n", done,
+         resized, summed, sized, large, good, windows, endless, rewritten, (unsigned long long)digest);
   return 0;
 }
