@@ -68,7 +68,7 @@ def test_what_a_slow_file_system_loses_is_told_where_it_was(tmp_path, monkeypatc
     os.mkfifo(tmp_path / "worker-1.log")
     reading = os.open(tmp_path / "worker-1.log", os.O_RDONLY | os.O_NONBLOCK)
     kept = log.Kept(tmp_path / "worker-1.log", 1 << 40)
-    put = [b"%06d\n" % number for number in range(30_000)]  # 210 kB, of which the pipe takes 64 KiB
+    put = [b"%06d\n" % number for number in range(40_000)]  # 280 kB; the pipe takes 64 KiB, and the thread's hands too
     for chunk in put:
         kept.put(chunk)
     got = read(reading, 70_000)  # then there is room again, behind what waits
