@@ -204,6 +204,14 @@ def test_a_file_that_takes_more_than_its_share_is_named() -> None:
     assert said.startswith("tests/x.py takes 5 of 70 processor seconds, more than 4%")
 
 
+def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:
+    for files, said in ((["README.md", "ct.yaml"], "yamllint ok"), (["README.md"], "")):
+        done = patience.run(["scripts/lint", "--only", "yamllint", *files], cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert said in done.stdout
+        assert ("yamllint" in done.stdout) == bool(said)
+
+
 def test_what_would_begin_too_late_is_skipped_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_late.py").write_text("def test_it(): raise AssertionError\n")
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "scripts.quick.deadline", "-p", "no:cacheprovider"]

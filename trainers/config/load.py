@@ -4,8 +4,6 @@ A mistake is a UserError that names the key, its value and the remedy, before to
 """
 
 import argparse
-import hashlib
-import json
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -17,6 +15,7 @@ from trainers.config.checking import validated
 from trainers.config.layers import Loader, Tree, overlay
 from trainers.config.settings import Config
 from trainers.exits import UserError
+from trainers.files import json_checksum
 
 # Only one of each pair may be set: setting one in a later layer drops the other from the layers before.
 ALTERNATIVES = ((("batch", "global"), ("batch", "per_process")), (("epochs",), ("max_steps",)))
@@ -60,7 +59,7 @@ def merge(base: Tree, over: Tree) -> Tree:
 
 def fingerprint(config: Config) -> str:
     """A short hash of all settings."""
-    return hashlib.sha256(json.dumps(as_tree(config), sort_keys=True).encode()).hexdigest()[:16]
+    return json_checksum(as_tree(config))[:16]
 
 
 def as_tree(config: Config) -> Tree:

@@ -25,8 +25,10 @@ TIMM_TOO = (
     "densenet121", "densenet161", "densenet169", "densenet201", "resnet18", "resnet34", "resnet50", "resnet101",
     "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet50_2", "wide_resnet101_2",
 )  # fmt: skip
-# A model of ours that is one of timm's with other arguments
-SMALL = "trainers.models.small:resnet10"
+# Models of ours that are timm's with other arguments: its name there, and these
+WITH_ARGUMENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "trainers.models.small:resnet10": ("resnet18", small.TIMM),
+}
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class Description:
     def timm_name(self) -> str:
         """The architecture's name in timm; empty if timm has no model with these parameters."""
         kind, _, rest = self.model.rpartition(":")
-        if self.model == SMALL:
-            return "resnet18"
+        if self.model in WITH_ARGUMENTS:
+            return WITH_ARGUMENTS[self.model][0]
         if kind == "timm":
             return rest
         return rest if kind in ("", "torchvision") and rest in TIMM_TOO else ""
@@ -116,8 +118,8 @@ def as_json(description: Description, model: nn.Module) -> dict[str, Any]:
     }
     if fixed:
         tree["model_args"] = {"img_size": description.built_for}
-    if description.model == SMALL:
-        tree["model_args"] = small.TIMM
+    if description.model in WITH_ARGUMENTS:
+        tree["model_args"] = WITH_ARGUMENTS[description.model][1]
     own = {key: value for key, value in asdict(description).items() if key in OWN_KEYS}
     return {**tree, OWN: {"version": __version__, **own}}
 

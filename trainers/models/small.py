@@ -39,7 +39,7 @@ class ResNet10(nn.Module):
         self.conv1 = nn.Conv2d(3, STEM, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(STEM)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        stages = zip((STEM, *CHANNELS), CHANNELS, (1, 2, 2, 2), strict=False)
+        stages = zip((STEM, *CHANNELS[:-1]), CHANNELS, (1, 2, 2, 2), strict=True)
         self.layer1, self.layer2, self.layer3, self.layer4 = (nn.Sequential(Block(*stage)) for stage in stages)
         self.fc = nn.Linear(CHANNELS[-1], num_classes)
         for module in self.modules():
