@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from trainers.exits import ExitError, UserError
 from trainers.parallel.environment import Place
+from trainers.parallel.share import share
 
 State = dict[str, Any]  # "model" and, keyed by parameter name, "optimizer" -> tree of tensors
 
@@ -59,16 +60,19 @@ class Strategy(ABC):
         """Whole tensors from distributed ones; every process calls it, only the first gets them."""
         return dict(tensors) if self.first else {}
 
-    @abstractmethod
     def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:
         """Load what `full_state` gave; every process calls it, only the first has something to give.
 
         Learning rate, momentum and weight decay come from the settings, not from the state.
         """
+        state = share(state, self.broadcast_object, self.broadcast, self.device)
+        load_named(model, optimizer, state["optimizer"]["state"])
+        model.load_state_dict(state["model"])
 
-    @abstractmethod
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         """Load whole tensors, which rank 0 has, into a model; its other tensors stay. Every process calls it."""
+        weights = share(dict(weights), self.broadcast_object, self.broadcast, self.device)
+        model.load_state_dict(weights, strict=False)
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """While this holds, gradients are added up and not sent: for all forwards of a step but the last."""

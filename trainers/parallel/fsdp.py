@@ -4,27 +4,25 @@ torch does not shard weights in another memory format, so `model.channels_last` 
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainers.config import Config
-from trainers.parallel.base import State, named_state
+from trainers.parallel.base import State, lay_out_as_weights, named_state
+from trainers.parallel.blocks import blocks
 from trainers.parallel.ddp import wire_dtype
 from trainers.parallel.environment import Place
 from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting
-
-CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-LARGE_LAYER = 1_000_000  # parameters; a layer outside of blocks with more is gathered by itself
 
 
 class Fsdp(Group):
@@ -67,6 +65,23 @@ class Fsdp(Group):
         whole: dict[str, Tensor] = self._gathered(dict(tensors))
         return whole if self.first else {}
 
+    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
+        state = contiguous(state)
+        entries = state.get("optimizer", {}).get("state", {})
+        known: list[str] = self.broadcast_object(list(entries))
+        if known:  # before the weights: torch takes a step at learning rate 0 to allocate the state
+            groups = named_state(model, optimizer)["param_groups"]
+            given = {"state": entries, "param_groups": groups} if self.first else {}
+            set_optimizer_state_dict(model, optimizer, given, options=_from_first(strict=False))
+            lay_out_as_weights(optimizer)
+            for name, parameter in model.named_parameters():
+                if name not in known:  # no state was saved, since it had no gradient yet
+                    optimizer.state.pop(parameter, None)
+        set_model_state_dict(model, state.get("model", {}), options=_from_first(strict=True))
+
+    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
+        set_model_state_dict(model, contiguous(dict(weights)), options=_from_first(strict=False))
+
     def _gathered(self, tree: Any) -> Any:
         """A tree of tensors with whole ones in host memory on the first process, and without meaning on the others.
 
@@ -85,6 +100,22 @@ class Fsdp(Group):
             yield
         finally:
             model.set_requires_gradient_sync(True)
+
+
+def contiguous(tree: Any) -> Any:
+    """A tree whose tensors are in the usual order of memory.
+
+    Torch's broadcast sends a tensor in the order of its memory, and the others receive it in the usual one: of one in
+    channels_last order each number would silently take another's place there.
+    """
+    if isinstance(tree, dict):
+        return {key: contiguous(value) for key, value in tree.items()}
+    return tree.contiguous() if isinstance(tree, Tensor) else tree
+
+
+def _from_first(strict: bool) -> StateDictOptions:
+    """Options for whole tensors that the first process has and broadcasts."""
+    return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
 
 
 def allow_programs(count: int) -> None:
@@ -121,33 +152,6 @@ def policy(config: Config) -> MixedPrecisionPolicy:
     weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
     # autocast chooses the types of activations
     return MixedPrecisionPolicy(weights, wire_dtype(config.comm) or kept, cast_forward_inputs=False)
-
-
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules that are gathered one at a time: repeated blocks, and large layers outside of them.
-
-    A block is the outermost module of a class that occurs at least twice and has children. A model without blocks is
-    gathered child by child. The rest belongs to the root, which is gathered with the first block.
-    """
-    kinds = Counter(type(module) for module in model.modules() if any(True for _ in module.children()))
-    repeated = {kind for kind, count in kinds.items() if count > 1 and kind not in CONTAINERS}
-    found = [part for part in outermost(model, repeated) if count_parameters(part)]
-    return found or [child for child in model.children() if count_parameters(child)]
-
-
-def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
-    """The modules of these classes that lie in no other such module, and large layers."""
-    for child in module.children():
-        is_layer = not any(True for _ in child.children())
-        if type(child) in kinds or (is_layer and count_parameters(child) >= LARGE_LAYER):
-            yield child
-        else:
-            yield from outermost(child, kinds)
-
-
-def count_parameters(module: nn.Module) -> int:
-    """Number of learned values in a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def reshard_without_backward(module: nn.Module, *_: Any) -> None:

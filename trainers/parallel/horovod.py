@@ -4,7 +4,7 @@ Only this file imports Horovod, and only when it is asked for; the other strateg
 """
 
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import torch
@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 from trainers.config.sections.running import Comm
 from trainers.config.sections.running import Horovod as Settings
 from trainers.exits import UserError
-from trainers.parallel.base import State, Strategy, clip, load_named
+from trainers.parallel.base import Strategy, clip
 from trainers.parallel.environment import Place
-from trainers.parallel.share import share
 from trainers.parallel.waiting import Waiting
 
 
@@ -48,15 +47,6 @@ class Horovod(Strategy):
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data.copy_(self.broadcast(tensor.data))
         return model
-
-    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
-        state = share(state, self.broadcast_object, self.broadcast, self.device)
-        load_named(model, optimizer, state["optimizer"]["state"])
-        model.load_state_dict(state["model"])
-
-    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
-        weights = share(dict(weights), self.broadcast_object, self.broadcast, self.device)
-        model.load_state_dict(weights, strict=False)
 
     def distribute(self, optimizer: Optimizer, model: nn.Module) -> Optimizer:  # noqa: D102
         # The optimizer's state is not broadcast: Horovod would take a real step to create it. `load` gives all

@@ -1,18 +1,16 @@
 """What DDP and FSDP share: a torch.distributed process group, on gloo (cpu) or nccl (cuda)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
-from torch.optim import Optimizer
+from torch import Tensor
 
 from trainers.config.sections.running import Comm
 from trainers.exits import UserError
-from trainers.parallel.base import State, Strategy, lay_out_as_weights, named_state
+from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place
 from trainers.parallel.waiting import Waiting
 
@@ -62,23 +60,6 @@ class Group(Strategy):
         dist.all_gather_object(box, value, group=self._side)
         return box
 
-    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
-        state = contiguous(state)
-        entries = state.get("optimizer", {}).get("state", {})
-        known: list[str] = self.broadcast_object(list(entries))
-        if known:  # before the weights: torch takes a step at learning rate 0 to allocate the state
-            groups = named_state(model, optimizer)["param_groups"]
-            given = {"state": entries, "param_groups": groups} if self.first else {}
-            set_optimizer_state_dict(model, optimizer, given, options=_from_first(strict=False))
-            lay_out_as_weights(optimizer)
-            for name, parameter in model.named_parameters():
-                if name not in known:  # no state was saved, since it had no gradient yet
-                    optimizer.state.pop(parameter, None)
-        set_model_state_dict(model, state.get("model", {}), options=_from_first(strict=True))
-
-    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
-        set_model_state_dict(model, contiguous(dict(weights)), options=_from_first(strict=False))
-
     def exposed_seconds(self) -> float:  # noqa: D102
         return self._waiting.read()
 
@@ -88,19 +69,3 @@ class Group(Strategy):
     def _group(self, tensor: Tensor) -> Any:
         """The group for a tensor: on the CPU the side group, since the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None
-
-
-def contiguous(tree: Any) -> Any:
-    """A tree whose tensors are in the usual order of memory.
-
-    Torch's broadcast sends a tensor in the order of its memory, and the others receive it in the usual one: of one in
-    channels_last order each number would silently take another's place there.
-    """
-    if isinstance(tree, dict):
-        return {key: contiguous(value) for key, value in tree.items()}
-    return tree.contiguous() if isinstance(tree, Tensor) else tree
-
-
-def _from_first(strict: bool) -> StateDictOptions:
-    """Options for whole tensors that the first process has and broadcasts."""
-    return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)

@@ -1,13 +1,12 @@
 """One process: nothing to share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from trainers.parallel.base import State, Strategy, load_named
+from trainers.parallel.base import Strategy
 from trainers.parallel.environment import Place
 
 
@@ -20,13 +19,6 @@ class Single(Strategy):
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         return model
-
-    def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
-        load_named(model, optimizer, state["optimizer"]["state"])
-        model.load_state_dict(state["model"])
-
-    def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
-        model.load_state_dict(weights, strict=False)
 
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
         return tensor.clone()

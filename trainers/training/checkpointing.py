@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainers.exits import UserError
 from trainers.models.batch_norm import untracked
-from trainers.parallel.fsdp import blocks
+from trainers.parallel.blocks import blocks
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

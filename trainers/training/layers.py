@@ -11,7 +11,7 @@ from torch import nn
 
 from trainers.config.sections.learning import Optimizer as Settings
 from trainers.models.factory import find_head
-from trainers.parallel.fsdp import blocks
+from trainers.parallel.blocks import blocks
 
 
 def scales(model: nn.Module, settings: Settings) -> dict[str, float]:
@@ -27,7 +27,7 @@ def scales(model: nn.Module, settings: Settings) -> dict[str, float]:
 def layer_of(model: nn.Module) -> dict[str, int]:
     """The layer of each parameter, by its name: 0 is the stem, then comes a layer per block; the head is the last.
 
-    timm's models say themselves how they are divided. In others a block is what is repeated (parallel/fsdp.py); what
+    timm's models say themselves how they are divided. In others a block is what is repeated (parallel/blocks.py); what
     lies between two blocks belongs to the upper one, and what follows the last, such as a norm, belongs to it.
     """
     if hasattr(model, "group_matcher"):

@@ -48,7 +48,7 @@ def test_a_run_that_fails_resumes_to_the_same_bits(fleet: Fleet, tmp_path: Path)
 def test_parts_are_the_repeated_blocks_and_large_layers() -> None:
     import torchvision
 
-    from trainers.parallel.fsdp import blocks
+    from trainers.parallel.blocks import blocks
 
     with torch.device("meta"):
         resnet, large = torchvision.models.resnet50(), torchvision.models.vgg11()
