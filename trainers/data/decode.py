@@ -7,8 +7,8 @@ C code. All of them keep to `trainers.data.limits`. Decoders differ a little in 
 the same one.
 """
 
-import contextlib
 import ctypes
+import functools
 import hashlib
 import importlib.metadata
 import logging
@@ -34,10 +34,6 @@ log = logging.getLogger("trainers")
 Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the picture
 Filter = Literal["bilinear", "bicubic"]
 
-# torchvision's decoders release Python's lock while they work; a future release will drop them.
-decode_image: Any = None
-with contextlib.suppress(ImportError):
-    from torchvision.io import ImageReadMode, decode_image
 warnings.filterwarnings("ignore", message="The image decoding and encoding capabilities of TorchVision are deprecated")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at half of what is refused
 
@@ -127,15 +123,16 @@ class Decoder:
 def choose(name: str) -> Decoder:
     """The decoder that `data.decoder` names; `auto`: the first available of native, torchvision and pillow."""
     if name == "auto":
-        name = "native" if native.library() else "torchvision" if decode_image else "pillow"
+        name = "native" if native.library() else "torchvision" if torchvisions() else "pillow"
     pillow = f"Pillow {PIL.__version__}"
-    policies = f"augmented by torchvision {importlib.metadata.version('torchvision')}"
+    torchvision = f"torchvision {importlib.metadata.version('torchvision')}"
+    policies = f"augmented by {torchvision}"
     if name == "pillow":
         return Decoder(name, f"{pillow}, {policies}", _open_with_pillow)
     if name == "torchvision":
-        if decode_image is None:
+        if torchvisions() is None:
             raise UserError("data.decoder = 'torchvision': torchvision.io is not here; use auto or pillow")
-        return Decoder(name, f"torchvision {_torchvision()}, then {pillow}, {policies}", _open_whole)
+        return Decoder(name, f"{torchvision}, then {pillow}, {policies}", _open_whole)
     if native.library() is None:
         raise UserError(
             "data.decoder = 'native': it was not built into this installation (that takes gcc and libjpeg-turbo's "
@@ -143,7 +140,7 @@ def choose(name: str) -> Decoder:
         )
     version = _library().trainyard_version().decode()
     source = hashlib.sha256(native.sources()).hexdigest()[:8]
-    whole = f"then torchvision {_torchvision()}, then {pillow}"
+    whole = f"then {torchvision}, then {pillow}"
     return Decoder(name, f"native {source} on {version}, {whole}, augmented by native {source}", Encoded)
 
 
@@ -165,8 +162,17 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _torchvision() -> str:
-    return "(none)" if decode_image is None else importlib.metadata.version("torchvision")
+@functools.cache
+def torchvisions() -> Callable[[Tensor], Tensor] | None:
+    """The decoder of torchvision, which releases Python's lock; None without it, or where a release has dropped it.
+
+    torchvision is imported at the first picture that needs it: that takes a second, and `native` needs it for few.
+    """
+    try:
+        from torchvision.io import ImageReadMode, decode_image
+    except ImportError:
+        return None
+    return functools.partial(decode_image, mode=ImageReadMode.RGB)
 
 
 def _size(data: bytes) -> tuple[int, int]:
@@ -189,14 +195,14 @@ def _open_with_pillow(data: bytes) -> Tensor:
 
 def _whole(data: bytes) -> Tensor:
     """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
+    decode_image = torchvisions()
     if decode_image is None:
         return _with_pillow(data)
     _read_header(data).close()  # torchvision has no limits of its own
     try:
-        picture: Tensor = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
+        return decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     except RuntimeError:
         return _with_pillow(data)
-    return picture
 
 
 def _read_header(data: bytes) -> Image.Image:

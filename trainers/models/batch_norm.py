@@ -47,6 +47,15 @@ def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
                 )
 
 
+def leave_uncompiled() -> None:
+    """Keep the GPU's kernels out of programs that torch.compile builds, before it builds one.
+
+    As a decorator, `torch.compiler.disable` would import the compiler in each run: a second of a processor.
+    """
+    disable: Any = torch.compiler.disable
+    BatchNorm._global_by_kernels = disable(BatchNorm._global_by_kernels)  # type: ignore[method-assign]
+
+
 class BatchNorm(_BatchNorm):
     """BatchNorm over one process's samples, or over those of all processes, of which some may have none.
 
@@ -82,8 +91,7 @@ class BatchNorm(_BatchNorm):
     def _normalised(self, x: Tensor) -> Tensor:
         if self.training and self.total is not None:
             if x.is_cuda and x.dtype != torch.float64:  # fp64 is for exact checks
-                by_kernels: Tensor = self._global_by_kernels(x, self.total)
-                return by_kernels
+                return self._global_by_kernels(x, self.total)
             return self._global(x, self.total)
         if self.training and x.numel() < 2 * x.size(1):
             # Fewer than two values per channel have no variance: each is its own mean, so the output is the shift.
@@ -119,7 +127,6 @@ class BatchNorm(_BatchNorm):
             x, self.running_mean, self.running_var, weight, bias, self.training, share or 0.0, self.eps
         )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _global_by_kernels(self, x: Tensor, total: Sum) -> Tensor:
         weight, bias = (None if part is None else part.float() for part in (self.weight, self.bias))
         out, found = normalised(x, weight, bias, self.eps, total)

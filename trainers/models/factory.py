@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from trainers.config import Config
 from trainers.exits import UserError
 from trainers.files import retried
-from trainers.models import weights
-from trainers.models.batch_norm import replace_batch_norm
+from trainers.models import weights, zoo
+from trainers.models.batch_norm import leave_uncompiled, replace_batch_norm
 from trainers.models.synchronised import Sum
 from trainers.named import imported
 
@@ -50,6 +50,8 @@ def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -
     if settings.pretrained:
         load_pretrained(model, weights.file_of(config), settings.pretrained_head)
     replace_batch_norm(model, total if settings.batch_norm == "global" else None)
+    if settings.compile or "torch._dynamo" in sys.modules:  # or the user's own code compiles something
+        leave_uncompiled()
     return model.to(dtype)
 
 
@@ -73,14 +75,11 @@ def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
 
 
 def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
-    import torchvision
-
-    models: Any = torchvision.models
-    known = models.list_models(module=models)
-    if name not in known:
+    get_model = zoo.get_model(name)
+    if get_model is None:
         raise UserError(
             f"model.name = {name!r}: torchvision has no such classification model; "
-            + _did_you_mean(name, known, "torchvision.models.list_models()")
+            + _did_you_mean(name, zoo.names(), "torchvision.models.list_models()")
         )
     if name in AUXILIARY:
         raise UserError(
@@ -90,7 +89,7 @@ def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
     size: Any = {key: image_size for prefix, key in SIZED.items() if name.startswith(prefix)}
     if "input_size" in size:
         size["input_size"] = (image_size, image_size)
-    return _called(name, lambda: models.get_model(name, weights=None, num_classes=classes, **size))
+    return _called(name, lambda: get_model(name, weights=None, num_classes=classes, **size))
 
 
 def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from trainers.config.sections.running import Comm
 from trainers.config.sections.running import Ddp as Settings
+from trainers.parallel import eager
 from trainers.parallel.environment import Place
 from trainers.parallel.process_group import Group
 from trainers.parallel.waiting import Waiting
@@ -31,10 +32,10 @@ class Ddp(Group):
         self._settings = settings
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), eager.unasked():
             # Its successor is not in NVIDIA's image yet.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
-            wrapped = DistributedDataParallel(
+            wrapped = eager.plain(DistributedDataParallel)(
                 model,
                 device_ids=[self.device.index] if self.device.type == "cuda" else None,
                 broadcast_buffers=False,  # BatchNorm's statistics are sent before a validation, not every forward

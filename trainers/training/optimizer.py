@@ -4,11 +4,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from trainers.config.sections.learning import Optimizer as Settings
+from trainers.parallel import eager
+from trainers.parallel.sharding import is_sharded
 from trainers.training.lamb import Lamb
 from trainers.training.layers import scales
 
@@ -25,12 +26,12 @@ def build(model: nn.Module, settings: Settings) -> Optimizer:
     groups = parameter_groups(model, settings)
     betas = (settings.betas[0], settings.betas[1])
     if settings.name == "lamb":
-        return Lamb(groups, settings.lr, betas, settings.eps)
+        return eager.plain(Lamb)(groups, settings.lr, betas, settings.eps)
     if settings.name == "adamw":
-        return torch.optim.AdamW(groups, settings.lr, betas, settings.eps, fused=True)
-    fused = not any(isinstance(parameter, DTensor) for parameter in model.parameters())
+        return eager.plain(torch.optim.AdamW)(groups, settings.lr, betas, settings.eps, fused=True)
+    fused = not any(is_sharded(parameter) for parameter in model.parameters())
     how = {"fused": True} if fused else {"foreach": True}
-    return torch.optim.SGD(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
+    return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
 
 
 def parameter_groups(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:

@@ -332,7 +332,7 @@ def test_auto_is_native_and_pillow_is_left_where_nothing_else_is(monkeypatch: py
     assert decode.choose("auto").name == "torchvision"
     with pytest.raises(UserError, match=r"data.decoder = 'native': it was not built .* use auto"):
         decode.choose("native")
-    monkeypatch.setattr(decode, "decode_image", None)
+    monkeypatch.setattr(decode, "torchvisions", lambda: None)
     assert decode.choose("auto").name == "pillow"
     with pytest.raises(UserError, match=r"data.decoder = 'torchvision'.*use auto or pillow"):
         decode.choose("torchvision")

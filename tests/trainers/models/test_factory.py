@@ -162,6 +162,13 @@ def built(**settings: Any) -> nn.Module:
     )  # fmt: skip
 
 
+def test_a_compiled_models_batch_norm_leaves_kernels_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchNorm, "_global_by_kernels", BatchNorm._global_by_kernels)  # as it was, afterwards
+    built(compile=True)
+    kept_out: Any = BatchNorm._global_by_kernels
+    assert kept_out._torchdynamo_disable
+
+
 @pytest.mark.parametrize("kind", ["pth", "safetensors", "ddp", "nested"])
 def test_pretrained_weights_are_loaded(tmp_path: Path, kind: str) -> None:
     torch.manual_seed(99)
