@@ -31,6 +31,9 @@ def test_the_sample_set_takes_the_whole_road_and_is_made_once(tmp_path, monkeypa
     with zipfile.ZipFile(tmp_path / "again.zip") as archive:
         assert archive.testzip() is None
         assert {info.compress_type for info in archive.infolist()} == {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+    (root.parent / "lock").unlink()
+    (root.parent / "lock").mkdir()  # nobody can take it, and nobody has to
+    assert sample.ensure_sample() == root
 
 
 def test_missing_pictures_name_the_package(tmp_path, monkeypatch):

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from trainers.exits import UserError
 from trainers.files import atomic, cache_folder
-from trainers.prepare.build import build
 from trainers.prepare.lock import exclusive
 from trainers.prepare.progress import say
 from trainers.prepare.settings import Config, Source
+from trainers.shards import manifest as manifests
 
 CLASSES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -44,12 +44,17 @@ def ensure_sample() -> Path:
     config = Config(
         source=Source(kind="path", path=str(archive)), out=root / "fashion", shard_mb=4, workers=2, decode="all"
     )
+    manifest = config.out / manifests.FILE
     try:
+        if archive.exists() and manifest.exists():
+            return config.out
         root.mkdir(parents=True, exist_ok=True)
         with exclusive(root / "lock", 600, say):
             if not archive.exists():
                 make_archive(archive)
-            if not (config.out / "manifest.json").exists():
+            if not manifest.exists():
+                from trainers.prepare.build import build
+
                 build(config)
     except OSError as error:
         raise UserError(

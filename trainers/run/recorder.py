@@ -28,12 +28,12 @@ from trainers.parallel.base import Strategy
 from trainers.run.directory import RunDirectory, length_asked
 from trainers.run.owner import owner_name
 from trainers.run.result import Result, write_confusion
-from trainers.telemetry import prometheus
 from trainers.telemetry import stragglers as slowest
 from trainers.telemetry.clock import PARTS, Clock, goodput
 from trainers.telemetry.energy import KINDS, known, meter
 from trainers.telemetry.goodput import Past, settle
 from trainers.telemetry.metrics import rewind
+from trainers.telemetry.outbox import LAST_SECONDS
 from trainers.telemetry.sinks import Telemetry
 
 log = logging.getLogger("trainers")
@@ -80,7 +80,11 @@ class Recorder:
     def _open(self, step: int) -> None:
         config, path = self._config, self._directory.path
         host = socket.gethostname()
-        endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
+        endpoint = None
+        if config.metrics.port:
+            from trainers.telemetry import prometheus
+
+            endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
         if self._strategy.first:
             self._telemetry = Telemetry(
                 config, path, self._directory.held, total=self._length.steps,
@@ -237,7 +241,7 @@ class Recorder:
     def linger(self) -> None:
         """Give Prometheus time to scrape the last numbers, less than the watchdog tolerates."""
         if self._telemetry is not None:
-            self._telemetry.linger(min(prometheus.LONGEST, self._config.comm.hang_seconds / 2 or prometheus.LONGEST))
+            self._telemetry.linger(min(LAST_SECONDS, self._config.comm.hang_seconds / 2 or LAST_SECONDS))
 
     def _epoch(self, step: int) -> int:
         """The epoch of the last of `step` steps, counted from 1."""

@@ -2,14 +2,14 @@
 
 import time
 from datetime import timedelta
-from typing import Any
-
-from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any
 
 from trainers.parallel.environment import on_terminal
 from trainers.telemetry.metrics import Event
 from trainers.telemetry.stragglers import NOTABLE
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Console:
@@ -78,7 +78,10 @@ def _slowest(event: Event) -> str:
     return f"  slowest rank {slow['rank']}: {100 * slow['behind']:.0f} % of the time, by {slow['cause']}"
 
 
-def _start_bar(total: int) -> tuple[Progress, Any]:
+def _start_bar(total: int) -> "tuple[Progress, Any]":
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
     bar = Progress(*columns, console=RichConsole(soft_wrap=True))
     task = bar.add_task("starting", total=total)

@@ -19,8 +19,8 @@ from trainers.exits import UserError
 from trainers.parallel.environment import Place
 from trainers.telemetry.clock import CAUSES, PARTS
 from trainers.telemetry.metrics import Event
+from trainers.telemetry.outbox import LAST_SECONDS
 
-LONGEST = 60.0  # seconds that a run which has ended waits for its last numbers to be fetched
 SHORTEST = 10.0  # as long it waits where scrapes come often: a busy Prometheus may be late by several intervals
 SCRAPES = 8  # whose times are kept: two servers that scrape one run come in pairs, and the interval is the longer gap
 SENDING = 0.5  # seconds that it gives the answer to that scrape
@@ -105,7 +105,7 @@ class Endpoint(Collector):
         numbers = {(kind, key): float(value) for key, value in event.items() if isinstance(value, int | float)}
         self._values = {**self._values, **numbers}
 
-    def linger(self, longest: float = LONGEST) -> None:
+    def linger(self, longest: float = LAST_SECONDS) -> None:
         """Let Prometheus scrape the last numbers: wait about one scrape interval, if anything has scraped so far."""
         if len(self._scraped) < 2 or self._rank:
             return

@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainers.config import Config
 from trainers.files import retried
 from trainers.telemetry import mlflow, outbox, tensorboard, trainjob, wandb
 from trainers.telemetry.console import Console
 from trainers.telemetry.metrics import Event, MetricsFile, read_events
-from trainers.telemetry.prometheus import Endpoint
+
+if TYPE_CHECKING:
+    from trainers.telemetry.prometheus import Endpoint
 
 LOG_BYTES = 32 << 20  # of a rank's log file, and of the one before it
 
@@ -31,7 +33,7 @@ class Telemetry:
         *,
         total: int,
         steps_per_epoch: int,
-        endpoint: Endpoint | None,
+        endpoint: "Endpoint | None",
         owner: str = "",
     ) -> None:
         """`path` is the run directory; `ours` says whether this run still has it; `owner` is the release of the run."""

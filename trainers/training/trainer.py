@@ -8,7 +8,6 @@ from trainers.data import decode
 from trainers.data.dataset import Data, open_data
 from trainers.parallel import numa
 from trainers.parallel.base import Strategy
-from trainers.prepare.sample import ensure_sample
 from trainers.run.checkpoint import Found
 from trainers.run.directory import RunDirectory, identity
 from trainers.run.export import refuse_missing
@@ -51,7 +50,11 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     checkpoint. Then the model is built.
     """
     refuse_missing(config.publish.export)
-    root = ensure_sample() if config.data.dir == "sample" else None  # prepared at its first use
+    root = None
+    if config.data.dir == "sample":  # prepared at its first use
+        from trainers.prepare.sample import ensure_sample
+
+        root = ensure_sample()
     data = open_data(config, plan.batch, pin=strategy.device.type == "cuda", root=root)
     if config.host.numa and strategy.device.type == "cuda":
         numa.bind(strategy.device)  # after the loader has counted its cores, before it starts threads
