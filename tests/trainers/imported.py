@@ -94,14 +94,17 @@ def asked() -> dict[str, bool]:
 
 def whole() -> dict[str, Any]:
     """All of torchvision, after one model of it, and what does not fit together."""
-    import torchvision
-
     from trainers.models import factory, zoo
+
+    alone = "torchvision" not in sys.modules
+    other = zoo.get_model("efficientnet_b0")  # imports from torchvision.ops itself, so all of torchvision comes
+    import torchvision
 
     models: Any = torchvision.models
     mine = type(factory.create(MODEL, 4))
     loaded = [name.rpartition(".") for name in sys.modules if name.startswith("torchvision.")]
     return {
+        "all": alone and other is models.get_model,
         "unbound": [f"{package}.{name}" for package, _, name in loaded if not hasattr(sys.modules[package], name)],
         "same": mine is type(models.get_model(MODEL)) and mine is models.ShuffleNetV2,
         "elsewhere": [
