@@ -47,7 +47,7 @@ def _file_of(name: str) -> str | None:
         return None
     defines = re.compile(rf"^@register_model\(\)\n(?:@.*\n)*def {re.escape(name)}\(", re.MULTILINE)
     files = sorted(Path(spec.origin).with_name("models").glob("*.py"))
-    return next((file.stem for file in files if defines.search(file.read_text())), None)
+    return next((file.stem for file in files if defines.search(file.read_text("utf-8"))), None)
 
 
 @contextlib.contextmanager
