@@ -23,13 +23,13 @@ from tests.e2e.cluster import get, lines, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(60)]
 RELEASE = "watched"
-STEPS = 40
+STEPS = 200  # of 32 small pictures: as many as Prometheus, which looks once a second, needs to see several lines
 SETTINGS = [
     "--set", "mpijob.enabled=false,pytorchjob.enabled=true",
     "--set", "global.metrics.enabled=true",
     "--set", "global.training.processesPerNode=1",
     "--set", f"global.training.config.max_steps={STEPS},global.training.config.batch.global=32",
-    "--set", "global.training.config.checkpoint.every_steps=20",
+    "--set", "global.training.config.checkpoint.every_steps=100",
 ]  # fmt: skip
 DEPLOY = cluster.ROOT / "deploy"
 # Panels that may be empty, and why
