@@ -1,8 +1,6 @@
 """What `make quick` chooses: the tests that a change concerns, how nearly, what fits into the time, and the checks."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -166,42 +164,6 @@ def test_files_say_by_marks_how_long_they_take_and_whether_they_can_run_here() -
     assert costs.seconds("tests/test_site.py", known, slowness=3.0) == 3 * 40
     assert costs.marks((ROOT / "tests/e2e/test_kueue.py").read_text()).elsewhere == "e2e"
     assert costs.marks((ROOT / "tests/images/test_images.py").read_text()).elsewhere == "images"
-
-
-def report(name: str, duration: float, outcome: str = "passed", said: str = "") -> pytest.TestReport:
-    return pytest.TestReport(name, (name, 1, ""), {}, outcome, said, "call", duration=duration)  # type: ignore[arg-type]
-
-
-def test_the_costs_of_whole_files_and_of_rings_are_kept_beside_what_was_known(tmp_path: Path) -> None:
-    kept = tmp_path / "build" / "costs.json"
-    assert test_costs.read(kept) == {"files": {}, "rings": {}}
-    kept.parent.mkdir()
-    before = {name: {"seconds": 9.0, "processor": 2.0} for name in ("a.py", "e.py")}
-    kept.write_text(json.dumps({"files": before, "rings": {"first": {"tests": 1, "seconds": 9, "processor": 4}}}))
-    account = test_costs.Costs(kept=kept)
-    for one in (
-        report("a.py::x", 1.0), report("a.py::y", 0.5), report("b.py::x", 3.0, "failed"),
-        report("c.py::x", 0.0, "skipped", test_costs.LATE), report("d.py::x", 0.25, "skipped", "no root"),
-    ):  # fmt: skip
-        one.processor = 2 * one.duration  # type: ignore[attr-defined]
-        account.pytest_runtest_logreport(one)
-    known = account.keep("second")
-    assert known == test_costs.read(kept)
-    assert {name: (cost["seconds"], cost["processor"]) for name, cost in known["files"].items()} == {
-        "a.py": (1.5, 3.0), "d.py": (0.2, 0.5), "e.py": (9.0, 2.0),
-    }  # fmt: skip
-    assert known["rings"]["second"] == {"tests": 5, "seconds": 5, "processor": 10}
-    shown = test_costs.table(known)
-    assert re.search(r"^second +5 +5 +10$", shown, re.M)
-    assert shown.index("a.py") < shown.index("e.py") < shown.index("d.py")
-
-
-def test_a_file_that_takes_more_than_its_share_is_named() -> None:
-    files = {f"tests/{number}.py": {"processor": 1.0, "seconds": 1.0} for number in range(60)}
-    assert test_costs.too_large(files | {"tests/x.py": {"processor": 0.9, "seconds": 1.0}}) == []
-    large = {name: {"processor": 5.0, "seconds": 1.0} for name in ("tests/x.py", *test_costs.LARGE)}
-    (said,) = test_costs.too_large({**files, **large})
-    assert said.startswith("tests/x.py takes 5 of 70 processor seconds, more than 4%")
 
 
 def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:
