@@ -2,13 +2,17 @@
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests import patience
+from tests.trainers.forked import Forker
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 ROOT = Path(__file__).parents[2]
@@ -23,24 +27,37 @@ GPU_ONLY = {
 }
 
 
+Run = Callable[[str], tuple[int, str, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def run(forker: Forker, tmp_path: Path) -> Run:
+    """Run a part without a GPU, as the program that it is: its exit code, output and rows."""
+
+    def run(name: str) -> tuple[int, str, list[dict[str, Any]]]:
+        command = [sys.executable, "-m", f"scripts.gpu.parts.{name}", str(tmp_path / "rows.json"), "--device", "cpu"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = forker.popen(command, cwd=ROOT, env={**os.environ, **SMALL}, text=True, **streams)
+        output, _ = patience.communicate(process)
+        return process.returncode, output, json.loads((tmp_path / "rows.json").read_text())["rows"]
+
+    return run
+
+
 @pytest.mark.parametrize("name", GPU_ONLY)
-def test_a_part_runs_on_a_processor(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", f"scripts.gpu.parts.{name}", str(tmp_path / "rows.json"), "--device", "cpu"]
-    env = {**os.environ, **SMALL}
-    done = patience.run(command, cwd=ROOT, env=env)
-    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert done.returncode == 0, done.stdout
+def test_a_part_runs_on_a_processor(run: Run, tmp_path: Path, name: str) -> None:
+    code, output, rows = run(name)
+    assert code == 0, output
     assert {row["name"] for row in rows if row["state"] == "needs a GPU"} == GPU_ONLY[name]
     assert {row["state"] for row in rows} <= {"ok", "needs a GPU", "not known"}
     assert any(row["state"] == "ok" for row in rows)
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
 
 
-def test_speed_runs_beside_its_peers(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "scripts.gpu.parts.speed", str(tmp_path / "rows.json"), "--device", "cpu"]
-    done = patience.run(command, cwd=ROOT, env={**os.environ, **SMALL})
-    rows = {row["name"]: row for row in json.loads((tmp_path / "rows.json").read_text())["rows"]}
-    assert done.returncode == 0, done.stdout
+def test_speed_runs_beside_its_peers(run: Run) -> None:
+    code, output, found = run("speed")
+    assert code == 0, output
+    rows = {row["name"]: row for row in found}
     for name in ("ours, generated pictures", "ours, JPEGs", "torchvision's reference step (AMP)", "timm's step"):
         assert rows[name]["rate"] > 0, name
     assert rows["JPEGs beside generated pictures"]["state"] == "needs a GPU"
