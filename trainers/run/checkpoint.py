@@ -176,14 +176,19 @@ def _check(path: Path) -> Found:
 
 
 def _check_file(file: Path, size: int, digest: str) -> None:
+    from trainers.run.tensor_file import check
+
     try:
         found = retried(file.stat, file, listed=True).st_size
         if found != size:
             raise DamagedError(f"{file.name} has {found} bytes, not {size}")
         if sha256(file) != digest:
             raise DamagedError(f"{file.name} has changed: its checksum is wrong")
+        check(file)
     except MISSING:
         raise DamagedError(f"{file.name} is missing") from None
+    except ValueError as error:  # written so: the manifest vouches for what cannot be loaded
+        raise DamagedError(str(error)) from None
     except OSError as error:
         raise unreadable(file, error) from error
 

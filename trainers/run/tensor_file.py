@@ -8,6 +8,7 @@ JSON, the tensors' bytes without gaps. The tree's structure is in the header's m
 tensor whose memory is in another order (channels_last) is kept in that order, and the tree says which.
 """
 
+import contextlib
 import ctypes
 import errno
 import hashlib
@@ -124,13 +125,45 @@ def read(path: Path, digest: str = "") -> Any:
     (SIGBUS), and a read can be retried.
     """
     content = retried(lambda: _whole(path, digest), path)
+    with _explained(path):
+        end = _end(content)
+        leaves, tree = _described(content[8:end], len(content) - end)
+        return _rebuilt(tree, _views(content, end, leaves))
+
+
+def check(path: Path) -> None:
+    """Whether a file's header describes a tree, and all of the file; raises OSError, StorageError, and ValueError."""
+    header, size = retried(lambda: _beginning(path), path)
+    with _explained(path):
+        leaves, tree = _described(header, size)
+        _rebuilt(tree, {leaf.name: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves})
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Around what looks at content of which nothing is known: any error is ValueError."""
     try:
-        end = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:end])
-        tree = json.loads(header.pop("__metadata__")["tree"])
-        return _rebuilt(tree, _views(content, end, header))
+        yield
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RuntimeError) as error:
         raise ValueError(f"{path} does not hold tensors as they are written here: {error!r}") from error
+
+
+def _beginning(path: Path) -> tuple[bytes, int]:
+    """The header, and how many bytes there are behind it."""
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        end = min(_end(file.read(8) or b""), size)
+        data = b""
+        while len(data) < end - 8:
+            data += (more := file.read(end - 8 - len(data)) or b"")
+            if not more:
+                raise OSError(errno.EIO, f"ends before byte {end} of {size}")
+    return data, size - end
+
+
+def _end(content: bytes | bytearray) -> int:
+    """Where the header ends, as the file's first bytes say."""
+    return 8 + int.from_bytes(content[:8], "little")
 
 
 def _whole(path: Path, digest: str) -> bytearray:
@@ -148,21 +181,35 @@ def _whole(path: Path, digest: str) -> bytearray:
     return content
 
 
-def _views(content: bytearray, end: int, header: dict[str, Any]) -> dict[str, Tensor]:
-    """The tensors in place, by name. Behind byte `end` each must begin where the one before ends, as in the format."""
-    views, start = {}, end
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+def _described(header: bytes | bytearray, size: int) -> tuple[list[Leaf], Any]:
+    """The tensors in the order of the file, and the tree; each must begin where the one before ends, as in the format.
+
+    `size`: how many bytes there are behind the header.
+    """
+    entries = json.loads(header)
+    tree = json.loads(entries.pop("__metadata__")["tree"])
+    leaves, start = [], 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         leaf = Leaf(name, NAMES[entry["dtype"]], tuple(entry["shape"]))
         sound = all(type(number) is int and number >= 0 for number in (*leaf.shape, *entry["data_offsets"]))
-        if not sound or entry["data_offsets"] != [start - end, start - end + leaf.size]:
+        if not sound or entry["data_offsets"] != [start, start + leaf.size]:
             raise ValueError(f"{name} does not lie where it must")
-        views[name] = torch.empty(leaf.shape, dtype=leaf.dtype)
+        leaves.append(leaf)
+        start += leaf.size
+    if start != size:
+        raise ValueError(f"it has {size} bytes of tensors, not {start}")
+    return leaves, tree
+
+
+def _views(content: bytearray, start: int, leaves: list[Leaf]) -> dict[str, Tensor]:
+    """The tensors in place, by name, from byte `start` on."""
+    views = {}
+    for leaf in leaves:
+        views[leaf.name] = torch.empty(leaf.shape, dtype=leaf.dtype)
         if leaf.size:
             flat = torch.frombuffer(content, dtype=leaf.dtype, count=math.prod(leaf.shape), offset=start)
-            views[name] = flat.view(leaf.shape)
+            views[leaf.name] = flat.view(leaf.shape)
         start += leaf.size
-    if start != len(content):
-        raise ValueError(f"it has {len(content)} bytes, not {start}")
     return views
 
 

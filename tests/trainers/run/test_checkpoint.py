@@ -1,6 +1,7 @@
 """Checkpoints: complete or absent, checked, pruned."""
 
 import errno
+import hashlib
 import json
 import shutil
 import sys
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 
 from tests import patience
 from trainers.exits import ExitError, UserError
-from trainers.run import checkpoint
+from trainers.run import checkpoint, manifest
 from trainers.run.checkpoint_writer import Writer
 
 pytestmark = pytest.mark.takes(15)
@@ -72,6 +73,20 @@ def test_damaged_one_is_set_aside_and_the_one_before_used(tmp_path: Path, damage
     assert checkpoint.newest(tmp_path)[1] == []  # reported once
     with pytest.raises(UserError, match="not a sound checkpoint"):
         checkpoint.at(tmp_path / "damaged-step-00000020")
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, bytes(64)])
+def test_one_whose_manifest_vouches_for_what_cannot_be_loaded_is_damaged(tmp_path: Path, content: bytes) -> None:
+    path = filled(tmp_path, 10, 20) / "step-00000020"
+    (path / "optimizer.safetensors").write_bytes(content)
+    meta = json.loads((path / "manifest.json").read_text())
+    meta["files"]["optimizer.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    (path / "manifest.json").write_text(json.dumps(manifest.sealed(meta)))
+    with pytest.raises(UserError, match="not a sound checkpoint .*optimizer.safetensors does not hold tensors"):
+        checkpoint.at(path)
+    found, reports = checkpoint.newest(tmp_path)
+    assert (found is not None and found.step, len(reports)) == (10, 1)
+    assert "optimizer.safetensors does not hold tensors" in reports[0]
 
 
 def test_a_manifest_with_a_bit_of_any_byte_changed_is_damaged_or_says_the_same(tmp_path: Path) -> None:

@@ -94,7 +94,10 @@ def fuzz(folder: Path, seed: int, inputs: int = 0, seconds: float = 0) -> int:
         try:
             found = tensor_file.read(path)
         except ValueError:
+            with pytest.raises(ValueError, match="does not hold tensors"):
+                tensor_file.check(path)
             continue
+        tensor_file.check(path)
         taken += 1
         expected = [told(tensor) for tensor in safetensors.torch.load(data).values()]
         assert all(told(tensor) in expected for tensor in tensors_of(found)), (seed, done)
