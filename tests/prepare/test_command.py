@@ -113,6 +113,18 @@ def test_repair_removes_nothing_that_others_read(archive, prepared, tmp_path, mo
     assert contents(out) == contents(prepared)
 
 
+def test_repair_of_an_unfinished_folder_looks_at_shards_finished_before(archive, prepared, tmp_path):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    (out / "manifest.json").unlink()
+    path = out / "train" / "shard-00000.tar"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    repair(config(archive, out))
+    assert contents(out) == contents(prepared)
+
+
 def test_a_changed_file_of_classes_is_found_and_repaired(archive, prepared, tmp_path):
     out = tmp_path / "little"
     build(config(archive, out))

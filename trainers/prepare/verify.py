@@ -56,10 +56,12 @@ def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tupl
 
 
 def repair(config: Config, options: Options | None = None) -> None:
-    """Rebuild damaged shards, and only those. Each is replaced by a rename: who reads it meanwhile is not disturbed."""
+    """Rebuild damaged shards, and only those. Each is replaced by a rename: who reads it meanwhile is not disturbed.
+
+    A folder that is not complete is completed first, with shards that are finished from before.
+    """
     root = config.out
-    if not manifests.exists(root):
-        build(config, options)
+    if not manifests.exists(root) and build(config, options) is None:
         return
     wrong = damaged(root, manifests.load(root))
     for name, what in sorted(wrong.items()):
