@@ -128,7 +128,7 @@ def atomic(path: Path, *, durable: bool = True, via: Path | None = None) -> Iter
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     except OSError as error:
         error.filename = error.filename or str(path)  # writing to an open file tells no name
         raise
@@ -136,6 +136,26 @@ def atomic(path: Path, *, durable: bool = True, via: Path | None = None) -> Iter
         temporary.unlink(missing_ok=True)
     if durable:
         sync_folder(path.parent)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename a file over another, or a folder. Raises OSError.
+
+    A network client repeats a call whose answer was lost; what was done then is not there to be done again.
+    """
+    found = old.stat()
+    try:
+        old.rename(new)
+    except FileNotFoundError:
+        if not _is(new, found):
+            raise
+
+
+def _is(path: Path, found: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), found)
+    except MISSING:
+        return False
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True, via: Path | None = None) -> None:
@@ -267,6 +287,14 @@ def entries(folder: Path) -> list[Path]:
         return []
     except OSError as error:
         raise unreadable(folder, error) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether something has a name; raises StorageError, and UserError."""
+    try:
+        return retried(path.exists, path)
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def sync_folder(path: Path) -> None:

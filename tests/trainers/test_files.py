@@ -13,6 +13,21 @@ from trainers.exits import UserError
 from trainers.files import Appender, StorageError, peek_json, read_json, retried, write_json
 
 
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_rename_whose_answer_was_lost_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A network client repeats it, and finds nothing to rename; what another has put there is not taken for it."""
+    once = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda old, new: (once(old, new), once(old, new)))
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir() if kind == "folder" else files.write_atomically(old, b"1")
+    files.rename(old, new)
+    assert (old.exists(), new.exists()) == (False, True)
+    old.mkdir() if kind == "folder" else files.write_atomically(old, b"2")
+    monkeypatch.setattr(Path, "rename", lambda old, new: once(old.with_name("gone"), new))
+    with pytest.raises(FileNotFoundError):
+        files.rename(old, new)
+
+
 def test_trouble_is_said_once_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "note.json"
     write_json(path, {"a": 1})

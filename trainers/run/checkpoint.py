@@ -29,6 +29,7 @@ from trainers.files import (
     entries,
     forget,
     read_json,
+    rename,
     retried,
     sha256,
     sync_folder,
@@ -265,7 +266,7 @@ def _discard(path: Path, staging: Path) -> None:
     trash = staging / f".{path.name}.trash"
     shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        path.rename(trash)
+        rename(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
@@ -278,6 +279,6 @@ def set_aside(path: Path, why: str, staging: Path | None = None) -> Path:
     while aside.exists():
         aside = aside.with_name(aside.name + "x")
     staged = (staging or path.parent) / f".{path.name}.aside"
-    path.rename(staged)
-    staged.rename(aside)
+    rename(path, staged)
+    rename(staged, aside)
     return aside

@@ -18,7 +18,18 @@ import yaml
 
 from trainers.config import Config, as_tree, fingerprint
 from trainers.exits import Exit, ExitError, UserError
-from trainers.files import entries, fits, read_json, retried, sync_folder, unreadable, write_atomically, write_json
+from trainers.files import (
+    entries,
+    exists,
+    fits,
+    read_json,
+    rename,
+    retried,
+    sync_folder,
+    unreadable,
+    write_atomically,
+    write_json,
+)
 from trainers.parallel.environment import restart_count
 from trainers.run import checkpoint, fence, starts, storage
 from trainers.run.evidence import lost_checkpoint
@@ -116,7 +127,7 @@ def over_already(config: Config, batch: int) -> str | None:
         )
     summary = read_json(path / "summary.json")
     # Killed between the summary and the report, it still lacks that
-    if summary.get("status") != "finished" or not (path / "report.html").exists():
+    if summary.get("status") != "finished" or not exists(path / "report.html"):
         return None
     if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
         return None  # it resumes from its last step, and writes a whole one
@@ -229,7 +240,7 @@ class RunDirectory:
         """Remove, by way of `staging`, how the run has ended before; a start that is refused leaves it."""
         for name in ("failed.json", "summary.json"):
             if (self.path / name).exists():
-                (self.path / name).rename(self.staging / name)
+                rename(self.path / name, self.staging / name)
 
     def _refuse_to_begin_again(self, reports: list[str]) -> None:
         """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
@@ -258,16 +269,16 @@ class RunDirectory:
             # before it does anything else, and then the folder is gone that its files would be moved to.
             (self.staging / MOVING).mkdir(exist_ok=True)
             previous.mkdir(exist_ok=True)
-            (self.staging / MOVING).rename(moving)
+            rename(self.staging / MOVING, moving)
         # Checkpoints go first: without them no start continues what is half moved
         for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
-            entry.rename(moving / entry.name)
+            rename(entry, moving / entry.name)
         older = sorted(
             (path for path in entries(previous) if PREVIOUS.fullmatch(path.name)), key=lambda path: int(path.name)
         )
         number = int(older[-1].name) + 1 if older else 1
         starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
-        moving.rename(previous / f"{number:03d}")
+        rename(moving, previous / f"{number:03d}")
         sync_folder(self.path)
         for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from trainers.files import retried, write_atomically
+from trainers.files import rename, retried, write_atomically
 from trainers.models.described import Description, as_json, rebuild
 from trainers.models.weights import FILE as CONFIG
 from trainers.run import export
@@ -47,8 +47,8 @@ class Published:
     def _remove(self, path: Path) -> None:
         if path.exists():
             aside = (self.staging or self.folder) / f".{path.name}.old"
-            path.rename(aside)
-            aside.unlink()
+            rename(path, aside)
+            aside.unlink(missing_ok=True)
 
     def seal(self) -> None:
         """Write the hashes, in the form of `sha256sum`."""

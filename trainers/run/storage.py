@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Protocol
 
+from trainers import files
+
 now = time.monotonic
 sleep = time.sleep
 
@@ -94,7 +96,7 @@ def make(folder: Path) -> None:
 
 def rename(old: Path, new: Path) -> None:
     """Rename a file or folder."""
-    old.rename(new)
+    files.rename(old, new)
 
 
 def remove(path: Path) -> None:

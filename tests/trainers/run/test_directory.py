@@ -208,6 +208,22 @@ def test_a_finished_run_without_its_report_is_not_over(tmp_path: Path) -> None:
     assert "is finished: 5 steps" in str(directory.over_already(settings(tmp_path), 128))
 
 
+def test_storage_that_fails_while_a_finished_run_is_looked_at_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = directory.length_asked(settings(tmp_path))
+    write_json(tmp_path / "summary.json", {"status": "finished", "steps": 3, "top1": 50.0, "length": length})
+    (tmp_path / "report.html").touch()
+    faults = failing(monkeypatch, "report.html")
+    faults.append(errno.EIO)
+    assert directory.over_already(settings(tmp_path), 8) is not None
+    assert not faults
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0")
+    faults += [errno.ESTALE] * 9
+    with pytest.raises(ExitError, match=r"report.html: .* the storage does not answer"):
+        directory.over_already(settings(tmp_path), 8)
+
+
 def test_failure_blocks_the_same_try_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     same, other = settings(tmp_path), settings(tmp_path, seed=2)
@@ -522,8 +538,14 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, at: int, error: BaseException, do
     return failed
 
 
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("error", [OSError(errno.ENOTCONN, "lost"), KeyboardInterrupt()], ids=["fails", "dies"])
+FAILS, REPEATED = OSError(errno.ENOTCONN, "lost"), FileNotFoundError(errno.ENOENT, "its answer was lost")
+
+
+@pytest.mark.parametrize(
+    ("error", "done"),
+    [(FAILS, False), (FAILS, True), (KeyboardInterrupt(), False), (KeyboardInterrupt(), True), (REPEATED, True)],
+    ids=["fails-before", "fails-after", "dies-before", "dies-after", "repeated"],
+)
 def test_any_rename_may_fail_while_a_directory_is_entered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
 ) -> None:
