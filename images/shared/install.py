@@ -4,8 +4,9 @@
     install.py wheels DIR                             the wheels of DIR, then check what they require
 
 NVIDIA's image brings its own torch, packages built for that, and a constraint file that PIP_CONSTRAINT names. So a
-version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; pip
-keeps the others. Both commands end in an error if torch or torchvision changed.
+version from PINS (the project's lock file) counts only for a package that the base neither has nor constrains; it is
+compared with its hashes. pip keeps the others. What pip then has to choose by itself is named: it has no hash. Both
+commands end in an error if torch or torchvision changed.
 """
 
 import importlib.metadata
@@ -15,7 +16,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name
@@ -62,14 +66,21 @@ def constrained() -> set[str]:
 
 
 def applicable(pins: str) -> list[str]:
-    """The lines of the pins that the base leaves free."""
-    installed = {canonicalize_name(d.metadata["Name"]) for d in importlib.metadata.distributions()}
-    taken = installed | constrained()
-    lines = [line.strip() for line in pins.splitlines()]
+    """The pins that the base leaves free, each with its hashes on one line."""
+    taken = installed().keys() | constrained()
+    lines = [line.strip() for line in pins.replace("\\\n", " ").splitlines()]
+    lines = [line for line in lines if line and line[0] not in "#-"]
+    versions = {line.split()[0] for line in lines}
     for name, followers in TIED.items():
-        if version(name) and f"{name}=={version(name)}" not in lines:
+        if version(name) and f"{name}=={version(name)}" not in versions:
             taken |= followers
-    return [line for line in lines if line and line[0] not in "#-" and not names_in(line) & taken]
+    return [line for line in lines if not names_in(line) & taken]
+
+
+def installed() -> dict[str, str]:
+    """The packages that are there, and their versions."""
+    importlib.invalidate_caches()
+    return {canonicalize_name(d.metadata["Name"]): d.version for d in importlib.metadata.distributions()}
 
 
 def version(name: str) -> str:
@@ -85,14 +96,27 @@ def dependencies(wanted_file: Path, pins: list[Path]) -> None:
     wanted = [line.strip() for line in wanted_file.read_text().splitlines() if line.strip() and line[0] != "#"]
     wanted += sorted(set().union(*(names_in(file.read_text()) for file in pins[1:])))
     lines = [line for file in pins for line in applicable(file.read_text())]
+    with requirements(lines) as file:
+        subprocess.check_call([*PIP, "--no-deps", "--require-hashes", "-r", file.name])
+    before = installed()
+    lines = [line.partition(" --hash=")[0] for line in lines]
     lines += [f"{name}=={version(name)}" for name in TIED if version(name)]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("\n".join(lines) + "\n")
-        file.flush()
+    with requirements(lines) as file:
         alone = [line for line in wanted if names_in(line) & set(ALONE)]
         subprocess.check_call([*PIP, "-c", file.name, *(line for line in wanted if line not in alone)])
         if alone:
             subprocess.check_call([*PIP, "-c", file.name, "--no-deps", *alone])
+    for name, found in sorted(installed().items() - before.items()):
+        print(f"install.py: {name} {found} is not pinned for this base image, and was not compared with a hash")
+
+
+@contextmanager
+def requirements(lines: list[str]) -> Iterator[IO[str]]:
+    """A file of requirements for pip, while it is needed."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        yield file
 
 
 def wheels(folder: Path) -> None:
