@@ -15,6 +15,7 @@ READS = {
     "imports run downwards": ("trainers/*.py", "pyproject.toml"),
     "yamllint": ("*.yaml", "*.yml", ".yamllint"),
     "actionlint": (".github/",),
+    "pins": (".github/", ".ci/", "images/", "scripts/", "uv.lock"),
     "uv.lock current": ("pyproject.toml", "uv.lock"),
     "figures current": ("scripts/figures/", "docs/*.svg"),
     "schemas and chart READMEs current": ("charts/", "scripts/schemas/", *SETTINGS),
