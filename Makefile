@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
-.PHONY: help site demo demo-down train quick test unit soak bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
+.PHONY: help site demo demo-down train quick test unit soak audit bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -20,6 +20,8 @@ unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
 	@scripts/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e'
+audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"
+	@scripts/bootstrap audit && .venv/bin/python -m scripts.audit $(DATABASE)
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@scripts/bench/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes, with no network; without a GPU, the parts that a processor can run
