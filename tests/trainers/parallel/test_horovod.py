@@ -25,7 +25,10 @@ pytestmark = [
         reason="no Horovod or OpenMPI here: scripts/bootstrap mpi installs them",
     ),
 ]
-SAME = {"max_steps": 60, "epochs": None, "validate.every_epochs": 0, "checkpoint.every_steps": 0, "augment.mixup": 0.2}
+STEPS = 20
+SAME = {
+    "max_steps": STEPS, "epochs": None, "validate.every_epochs": 0, "checkpoint.every_steps": 0, "augment.mixup": 0.2,
+}  # fmt: skip
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo",
@@ -56,30 +59,31 @@ def test_mpi_gives_the_losses_of_one_process(trainer: Trainer, fleet: Fleet, tmp
     assert max(abs(a["loss"] - b["loss"]) for a, b in pairs) <= 1e-12
 
 
-def test_adasum_learns(trainer: Trainer, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    over = {"horovod.op": "adasum", "precision": "fp32", "model.batch_norm": "local", "optimizer.lr": 0.2}
-    code, output = mpirun(trainer, run, 2, **SAME, **over)
+ADASUM = {"precision": "fp32", "model.batch_norm": "local", "schedule.warmup_epochs": 0}
+
+
+@pytest.fixture(scope="module")
+def adasum(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes with Adasum."""
+    run = tmp_path_factory.mktemp("adasum") / "run"
+    code, output = mpirun(session_trainer, run, 2, **SAME, **ADASUM, **{"horovod.op": "adasum", "optimizer.lr": 0.2})
     assert code == 0, output
-    found = [event["loss"] for event in events(run, "train")]
-    assert len(found) == 60
+    return run
+
+
+def test_adasum_learns(adasum: Path) -> None:
+    found = [event["loss"] for event in events(adasum, "train")]
+    assert len(found) == STEPS
     assert sum(found[-8:]) < 0.9 * sum(found[:8])
-    assert weights(run)
+    assert weights(adasum)
 
 
-def test_adasum_takes_one_process_rate_and_combines_in_its_own_way(trainer: Trainer, tmp_path: Path) -> None:
+def test_adasum_takes_one_process_rate_and_combines_in_its_own_way(adasum: Path, fleet: Fleet, tmp_path: Path) -> None:
     """Beside averaging at the same rate: the first losses agree, and what the updates make of them does not."""
-    common = SAME | {"max_steps": 6, "precision": "fp32", "model.batch_norm": "local", "schedule.warmup_epochs": 0}
-    found = {}
-    for op, rate in (("adasum", 0.2), ("average", 0.1)):
-        run = tmp_path / op / "run"
-        run.parent.mkdir()
-        code, output = mpirun(trainer, run, 2, **common, **{"horovod.op": op, "optimizer.lr": rate})
-        assert code == 0, output
-        found[op] = events(run, "train")
-    rates = [[event["lr"] for event in found[op]] for op in ("adasum", "average")]
+    average = fleet.train(tmp_path / "average", 2, "trainers.hvd", **SAME, **ADASUM, **{"optimizer.lr": 0.1})
+    found = [events(run, "train")[:6] for run in (adasum, average)]
+    rates, losses = ([[event[key] for event in run] for run in found] for key in ("lr", "loss"))
     assert rates[0] == rates[1]  # two processes: half of what the rule gives to averages
-    losses = [[event["loss"] for event in found[op]] for op in ("adasum", "average")]
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
     assert max(abs(a - b) / b for a, b in zip(*losses, strict=True)) > 1e-3
 
