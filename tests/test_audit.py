@@ -61,6 +61,7 @@ def test_versions_of_python_packages_are_in_the_order_of_pep_440() -> None:
         ("1.10", [{"introduced": "0"}, {"fixed": "1.10"}], False),
         ("2.5", [{"fixed": "1.1"}, {"introduced": "2.0"}, {"introduced": "0"}, {"fixed": "3.0"}], True),
         ("1.5", [{"introduced": "0"}, {"fixed": "1.1"}, {"introduced": "2.0"}, {"fixed": "3.0"}], False),
+        ("1.5", [{"fixed": "1.1"}, {"introduced": "0"}], False),
         ("1.5", [{"introduced": "0"}, {"last_affected": "1.5"}], True),
         ("1.5.1", [{"introduced": "0"}, {"last_affected": "1.5"}], False),
         ("1.5", [{"introduced": "0"}, {"limit": "1.5"}], False),
