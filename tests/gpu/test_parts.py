@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,14 @@ GPU_ONLY = {
 
 
 Run = Callable[[str], tuple[int, str, list[dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def forker() -> Iterator[Forker]:
+    """Starts parts that need not import torch."""
+    forker = Forker({**os.environ, **SMALL})
+    yield forker
+    forker.close()
 
 
 @pytest.fixture
