@@ -1,7 +1,4 @@
-"""For all tests: files that take long come first, so that a parallel run's workers end together; slots for ranks.
-
-And one process that has imported torch, from which tests fork theirs.
-"""
+"""For all tests: files that take long come first, so that a parallel run's workers end together; slots for ranks."""
 
 import os
 import random
@@ -11,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests import costs, ranks
-from tests.trainers.forked import Forker, environment
 
 UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
 os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (scripts/bootstrap)
@@ -52,14 +48,6 @@ def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with ranks.slots(mark.args[0]):
         yield
-
-
-@pytest.fixture(scope="session")
-def forker() -> Iterator[Forker]:
-    """Starts processes that need not import torch."""
-    forker = Forker(environment())
-    yield forker
-    forker.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forked import HERE, ROOT, Fleet, Forker, environment
+from forked import Fleet, Forker
 from PIL import Image
 
 from tests import patience
 from tests.prepare.fixtures import archive, prepared
 from trainers.prepare.sample import ensure_sample, synset
 
-__all__ = ["HERE", "ROOT", "archive", "environment", "prepared"]
+__all__ = ["archive", "prepared"]
 
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 CLASSES, TRAIN, VAL = 4, 58, 1003  # a global batch of 8 leaves 2 samples: on 3 and 4 processes some get none
 
 
@@ -113,6 +115,21 @@ class Trainer:
         code, output = self.run(run, processes, **over)
         assert code == 0, output
         return run
+
+
+def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
+    """What a trainer's process sees: nothing of a launcher around this test."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
+    return {**kept, "PYTHONPATH": f"{HERE}:{ROOT}", "OMP_NUM_THREADS": "1", "STEP_SECONDS": "0", **(extra or {})}
+
+
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Forker]:
+    """Starts processes that need not import torch."""
+    forker = Forker(environment())
+    yield forker
+    forker.close()
 
 
 @pytest.fixture(scope="session")

@@ -31,16 +31,7 @@ from tests import ports
 Environment = dict[str, str]
 Job = dict[str, Any]
 Spawn = Callable[[Job, Sequence[int]], int]
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36  # linux/prctl.h
-
-
-def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    """What a trainer's process sees: nothing of a launcher around this test."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
-    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
-    return {**kept, "PYTHONPATH": f"{HERE}:{ROOT}", "OMP_NUM_THREADS": "1", "STEP_SECONDS": "0", **(extra or {})}
 
 
 class Popen(subprocess.Popen[str]):
