@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -17,6 +16,7 @@ from torch import Tensor
 from trainers.exits import FINISHED_FIRST, FULL, STORAGE, ExitError, cause_of
 from trainers.files import StorageError
 from trainers.run.checkpoint import NotOursError, State, always, prune, steps, write
+from trainers.run.space import free
 from trainers.run.tensor_file import Buffer, Source, copy
 
 NICENESS = 19  # of the thread that writes: training goes first where there are too few cores
@@ -159,9 +159,9 @@ class Writer:
         reason = error.strerror or str(error)
         if error.errno in FULL:
             need = sum(buffer.size for buffer in self._buffers.values())
-            free = shutil.disk_usage(self._folder).free
-            reason += f" ({need / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free)"
-        saved = steps(self._folder) if self._folder.is_dir() else []
+            there = free(self._folder)
+            reason += f" ({need / 1e6:,.1f} MB needed, {'?' if there is None else f'{there / 1e6:,.1f}'} MB free)"
+        saved = steps(self._folder)
         left = f"the last one, {saved[-1].name}, is whole" if saved else "there is none before it"
         return (
             f"a checkpoint cannot be written to {self._folder}: {reason}; {left}. Check rights, make room there or "

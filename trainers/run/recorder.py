@@ -63,14 +63,16 @@ class Recorder:
     def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
         """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
 
-        Lines that an earlier start wrote after that step are dropped, since those steps are repeated.
+        Lines that an earlier start wrote after that step are dropped, since those steps are repeated. Raises
+        TakenOverError where another job has the run directory.
         """
         strategy, path = self._strategy, self._directory.path
         self._flushed, self._identity = step, identity
         lost = 0
         if strategy.first:
             self._past = settle(self._clock, path, step)
-            lost = rewind_all(path, step, validated, self._directory.staging)
+            with self._directory.fenced():
+                lost = rewind_all(path, step, validated, self._directory.staging)
         strategy.barrier()
         self._open(step)
         self._seconds = self._clock.read()

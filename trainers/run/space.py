@@ -19,15 +19,21 @@ def no_space(error: OSError, run: Path) -> str:
     )
 
 
-def _free(path: Path) -> str:
-    for folder in path.parents:
+def free(folder: Path) -> int | None:
+    """Bytes that are free where a folder is, or was to be made; None where that cannot be told. Never raises."""
+    for place in (folder, *folder.parents):
         try:
-            return f"{shutil.disk_usage(folder).free / 1e6:,.1f} MB free there"
+            return shutil.disk_usage(place).free
         except FileNotFoundError:
             continue
         except OSError:
             break
-    return "how much is free cannot be told"
+    return None
+
+
+def _free(path: Path) -> str:
+    found = free(path.parent)
+    return "how much is free cannot be told" if found is None else f"{found / 1e6:,.1f} MB free there"
 
 
 def _left(run: Path) -> str:

@@ -11,10 +11,14 @@ from trainers.training.trainer import Trainer
 
 
 def resume(t: Trainer) -> None:
-    """Load the checkpoint, if there is one, and begin the record at its step."""
+    """Load the checkpoint, if there is one, and begin the record at its step.
+
+    Raises TakenOverError where another job has the run directory, OSError, and StorageError.
+    """
     learner, records, progress = t.learner, t.records, t.progress
     if found := records.found:
-        state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
+        with records.directory.fenced():  # a newer job may have pruned it
+            state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
         load(t, state, averaged=found.holds("ema"))
         load_scale(learner.scaler, found.meta["scaler"])
         progress.step = progress.saved = found.step

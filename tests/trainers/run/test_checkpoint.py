@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -233,6 +234,19 @@ def test_writer_tells_why_it_could_not_write(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "file" / "checkpoints", keep_last=1)
     writer.submit(1, state(1), {})
     with pytest.raises(ExitError, match="cannot be written"):
+        writer.wait()
+
+
+def test_a_volume_too_full_for_the_folder_of_checkpoints_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, *arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+    writer = Writer(tmp_path / "checkpoints", 2)
+    monkeypatch.setattr(Path, "mkdir", full)
+    writer.submit(5, state(1), {})
+    with pytest.raises(ExitError, match=r"No space left on device \(0.0 MB needed, [\d,.]+ MB free\); there is none"):
         writer.wait()
 
 

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from trainers.exits import ExitError, UserError
 from trainers.files import write_json
 from trainers.run import checkpoint, directory, fence, starts, storage
 from trainers.run.directory import RunDirectory
+from trainers.run.recorder import Recorder
+from trainers.telemetry.clock import Clock
+from trainers.training.resume import resume
 
 
 def settings(path: Path, **layer: Any) -> Config:
@@ -593,6 +597,32 @@ def test_who_has_lost_the_directory_moves_nothing_aside(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match="taken over by"):
         older.find_checkpoint()
     assert [path.name for path in folder.iterdir()] == ["step-00000002"]
+
+
+def test_who_has_lost_the_directory_rewinds_no_metrics(tmp_path: Path) -> None:
+    """Between finding its checkpoint and its first step."""
+    older = enter(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 3}\n')
+    enter(tmp_path)
+    recorder = object.__new__(Recorder)  # a whole one needs a model and a dataset
+    recorder._strategy, recorder._directory = SimpleNamespace(first=True), older  # type: ignore[assignment]
+    recorder._clock = Clock(0.0)
+    with pytest.raises(UserError, match="taken over by"):
+        recorder.begin(0, 0, {})
+    assert (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_who_has_lost_the_directory_and_its_checkpoint_says_so(tmp_path: Path) -> None:
+    """The newer job has pruned what the older one has found and is about to load."""
+    checkpoint.save(tmp_path / "checkpoints", 2, {"model": {}}, {})
+    older = enter(tmp_path)
+    found, _ = older.find_checkpoint()
+    enter(tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000002")
+    records = SimpleNamespace(found=found, directory=older)
+    trainer = SimpleNamespace(records=records, strategy=SimpleNamespace(first=True), learner=None, progress=None)
+    with pytest.raises(UserError, match="taken over by"):
+        resume(trainer)  # type: ignore[arg-type]
 
 
 def test_what_was_set_aside_is_bounded(tmp_path: Path) -> None:

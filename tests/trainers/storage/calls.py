@@ -47,6 +47,7 @@ class Calls:
             REAL.rename(old, new, **folders)
             return
         self._change(process, "rename", target, lambda: self.disk.rename(source, target))
+        self.world.changed(process, "rename", source)
 
     def unlink(self, path: Any, **folders: Any) -> None:
         process, name = HERE.process, os.fspath(path)

@@ -21,7 +21,7 @@ from losing import REAL, Disk
 MOST = 200_000  # calls of a process
 CHANGES = frozenset({"rename", "unlink", "mkdir", "rmdir", "create", "write", "truncate"})
 ALLOCATES = frozenset({"mkdir", "create", "write", "fsync"})
-ERRORS = {"eio": errno.EIO, "estale": errno.ESTALE, "full": errno.ENOSPC, "unanswered": errno.ETIMEDOUT}
+ERRORS = {"eio": errno.EIO, "estale": errno.ESTALE, "full": errno.ENOSPC, "outage": errno.EIO}
 KINDS = ("kill", "torn", "eio", "estale", "full", "unanswered", "doubled", "outage")
 OUTAGES = {1: 5.0, 2: 60.0, 3: 300.0}  # seconds
 
@@ -177,9 +177,8 @@ class Process:
         if fault.times <= 0 or fault.kind == "outage":
             self.faults.pop(0)
             self._pause = 0
-        if fault.kind in ("eio", "estale", "full", "outage") and not (fault.kind == "full" and call == "write"):
-            number = ERRORS.get(fault.kind, errno.EIO)
-            raise OSError(number, os.strerror(number), path)
+        if fault.kind in ERRORS and (fault.kind, call) != ("full", "write"):
+            raise OSError(ERRORS[fault.kind], os.strerror(ERRORS[fault.kind]), path)
         return fault
 
     def reopened(self, descriptor: int) -> None:

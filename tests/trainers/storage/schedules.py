@@ -24,7 +24,7 @@ HOW: dict[str, Any] = {
     "deadline": None, "database": None, "suppress_health_check": list(HealthCheck), "print_blob": False,
     "stateful_step_count": 16,
 }  # fmt: skip
-AFTER = st.one_of(st.integers(0, 40), st.integers(0, 400))
+AFTER = st.one_of(st.integers(0, 40), st.integers(0, 300))
 FAULTS = st.builds(Fault, st.sampled_from(KINDS), AFTER, st.integers(1, 3))
 CALLS = st.one_of(st.integers(0, 60), st.integers(40, 600), st.integers(40, 600), st.just(100_000))
 SEEDS = st.integers(0, 1 << 30)

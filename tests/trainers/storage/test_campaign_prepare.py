@@ -34,7 +34,7 @@ from trainers.prepare.settings import Config
 from trainers.shards import heartbeat
 from trainers.shards import manifest as manifests
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(5)
 
 WAIT = 300.0  # for another preparation; a dead one's lock is taken after 180
 PARTS = 2
@@ -203,7 +203,7 @@ def alive(descriptor: int, numbers: Iterator[int]) -> None:
 
 
 def test_a_short_campaign() -> None:
-    total = short(Campaign, 60)
+    total = short(Campaign, 50)
     assert total["check: end"] > 60
 
 

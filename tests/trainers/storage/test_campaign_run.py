@@ -38,12 +38,13 @@ from trainers.run.checkpoint_writer import Writer
 from trainers.run.directory import RunDirectory, is_retry, length_asked, over_already
 from trainers.run.failures import explained
 from trainers.run.owner import TakenOverError
+from trainers.run.recorder import rewind_all
 from trainers.run.tensor_file import Buffer, copy
 from trainers.telemetry import metrics
 
-pytestmark = pytest.mark.takes(15)
+pytestmark = pytest.mark.takes(10)
 
-STEPS, EVERY = 8, 2
+STEPS, EVERY = 4, 2  # of a run, and by how many it is made longer once it is finished
 BATCH = 8
 JOBS = ("a", "b", "")
 PLACE = Place(0, 1, 0, 1)
@@ -78,9 +79,9 @@ def encoded(step: int) -> dict[str, str]:
 
 
 @functools.cache
-def settings_of(path: Path, resume: str) -> Config:
+def settings_of(path: Path, resume: str, steps: int) -> Config:
     run = {"dir": str(path), "max_restarts": 1000}
-    return config.build({"recipe": "demo", "run": run}, {"resume": resume, "max_steps": STEPS, "epochs": None})
+    return config.build({"recipe": "demo", "run": run}, {"resume": resume, "max_steps": steps, "epochs": None})
 
 
 class Runs:
@@ -88,6 +89,7 @@ class Runs:
 
     def __init__(self, world: World, checks: Counter[str]) -> None:
         self.world, self.checks, self.path = world, checks, world.root / "run"
+        self.steps = STEPS  # that the next start is to come to
         self.reported = 0  # the newest checkpoint that was reported, and not damaged since
         self.had = False  # one was reported since the last new beginning
         self.damaged: set[str] = set()
@@ -98,7 +100,7 @@ class Runs:
 
     def train(self, resume: str) -> str:
         """A start of a job, as training/command.py has it: how it ended."""
-        settings = settings_of(self.path, resume)
+        settings = settings_of(self.path, resume, self.steps)
         try:
             if message := over_already(settings, BATCH):
                 self.check_published("a finished run")
@@ -119,12 +121,14 @@ class Runs:
         self.leases[process()] = place.lease
         self.begins[process()] = settings.resume == "never" and not told(lambda: is_retry(settings))
         found = place.start(IDENTITY)
-        done = self.resumed(found)
-        metrics.rewind(self.path / "metrics.jsonl", done, 0, place.staging)
+        done = self.resumed(found, place)
+        with place.fenced():
+            rewind_all(self.path, done, 0, place.staging)
         events = metrics.MetricsFile(self.path / "metrics.jsonl", place.lease.in_force)
         events.write({"event": "resume" if found else "start", "step": done})
         writer = Writer(place.checkpoints, 2, 1, ours=place.held, holder=place.holder, staging=place.staging)
-        for step in range(done + 1, STEPS + 1):
+        last = max(done, settings.max_steps or 0)
+        for step in range(done + 1, last + 1):
             refuse(place.lost(), place)
             events.write({"event": "train", "step": step, "loss": 1.0})
             if step % EVERY == 0:
@@ -134,21 +138,24 @@ class Runs:
                 while writer.published:
                     self.report(writer.published.popleft(), events)
                 with place.fenced():
-                    checkpoint.score(place.checkpoints, step, 50.0 - step, place.staging)
+                    checkpoint.score(place.checkpoints, step, 50.0 - step % 7, place.staging)
         refuse(not place.held(), place)
-        self.publish(settings, place)
+        self.publish(settings, place, last)
         place.release()
         events.close()
+        self.steps = max(self.steps, last + STEPS)
         return "finished"
 
-    def resumed(self, found: checkpoint.Found | None) -> int:
+    def resumed(self, found: checkpoint.Found | None, place: RunDirectory) -> int:
         """The step at which a start continues: the newest checkpoint that was reported, or a newer one, bit by bit."""
         self.checks["resumed"] += 1
+        overtaken = place.lease.number < self.newest  # it looked before, and ends before it writes
         if found is None:
-            assert not self.had, f"began at step 0, and step {self.reported} was reported"
+            assert overtaken or not self.had, f"began at step 0, and step {self.reported} was reported"
             return 0
-        assert found.step >= self.reported, f"resumed at {found.step} of {self.reported}"
-        wanted, loaded = state(found.step), found.load()
+        assert overtaken or found.step >= self.reported, f"resumed at {found.step} of {self.reported}"
+        with place.fenced():
+            wanted, loaded = state(found.step), found.load()
         assert torch.equal(loaded["model"]["w"], wanted["model"]["w"])
         assert torch.equal(loaded["model"]["b"], wanted["model"]["b"])
         assert torch.equal(loaded["optimizer"]["state"][0]["m"], wanted["optimizer"]["state"][0]["m"])
@@ -168,16 +175,16 @@ class Runs:
             self.reported, self.had = 0, False
         return messages
 
-    def publish(self, settings: Config, place: RunDirectory) -> None:
+    def publish(self, settings: Config, place: RunDirectory, step: int) -> None:
         """What training/loop.py does at the end."""
         tree = as_tree(settings)
         summary = {
-            **SUMMARY, "status": "finished", "steps": STEPS, "length": length_asked(settings),
+            **SUMMARY, "status": "finished", "steps": step, "length": length_asked(settings),
             "config": tree,
         }  # fmt: skip
         with place.fenced():
             publish.publish(
-                self.path / "published", MODEL, state(STEPS)["model"],
+                self.path / "published", MODEL, state(step)["model"],
                 found=describe(settings, ["a", "b"], ["A", "B"]), summary=summary, staging=place.staging,
             )  # fmt: skip
             write_json(self.path / "summary.json", summary, via=place.staging)
@@ -217,7 +224,8 @@ class Runs:
             digest, name = line.split("  ")
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, (when, name)
         weights = from_safetensors((folder / "model.safetensors").read_bytes())
-        assert all(torch.equal(weights[name], value) for name, value in state(STEPS)["model"].items())
+        wanted = state(int(weights["w"][0]))["model"]  # of whichever step
+        assert all(torch.equal(weights[name], value) for name, value in wanted.items())
         HERE.process = here
 
     def damage(self, chance: random.Random) -> str:
@@ -298,7 +306,7 @@ class Campaign(Schedule):
 
 
 def test_a_short_campaign() -> None:
-    total = short(Campaign, 100)
+    total = short(Campaign, 60)
     assert total["check: resumed"] > 100
     assert total["end: TakenOverError 2"] > 5
 
