@@ -12,9 +12,8 @@ from torch import Tensor
 from trainers import config
 from trainers.exits import UserError
 from trainers.files import entries, retried, sha256
-from trainers.models import described
+from trainers.models import described, states
 from trainers.models.described import Description
-from trainers.models.factory import read_state
 from trainers.models.weights import FILE as CONFIG
 from trainers.run import checkpoint
 from trainers.run.publish import SUMS
@@ -63,9 +62,9 @@ def _published(folder: Path) -> Trained:
         wanted = {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
         if WEIGHTS in wanted and sha256(path) != wanted[WEIGHTS]:
             raise UserError(f"{path} does not have the SHA-256 that {SUMS} names: it is damaged, or not the same model")
-        weights = read_state(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); copy the published folder again, whole") from error
+        weights = next(iter(states.read(path).values()))
+    except states.refused_state() as error:
+        raise UserError(f"{path} {states.refusal(error)}; copy the published folder again, whole") from error
     return Trained(described.read(folder), weights, str(folder))
 
 

@@ -17,7 +17,8 @@ from trainers.config import Config
 from trainers.exits import UserError
 from trainers.files import read_json
 from trainers.models import small
-from trainers.models.factory import create, find_head
+from trainers.models.factory import create
+from trainers.models.fitting import find_head, fit
 from trainers.models.weights import FILE, OWN, picture_sizes
 
 # torchvision's models that timm has under the same name, with the same parameter names and the same outputs
@@ -135,12 +136,12 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
     model = create(found.model, len(found.names), found.built_for)
     kinds = [value.dtype for value in weights.values() if value.is_floating_point()]
     try:
-        model.to(kinds[0] if kinds else None).load_state_dict(dict(weights))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:400]
+        chosen, _ = fit({(): dict(weights)}, model, Path(), with_head=True)
+        model.to(kinds[0] if kinds else None).load_state_dict(chosen.state)
+    except ValueError as error:
         raise UserError(
             f"the weights do not fit {found.model} with {len(found.names)} classes, for pictures of {found.built_for} "
-            f"pixels: {reason}"
+            f"pixels: the file {error}"
         ) from error
     return model.eval()
 

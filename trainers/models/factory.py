@@ -9,21 +9,19 @@ results are the same after a resume, but not on any number of processes.
 import difflib
 import inspect
 import logging
-import pickle
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trainers.config import Config
 from trainers.exits import UserError
-from trainers.files import retried
-from trainers.models import weights, zoo
+from trainers.models import fitting, states, weights, zoo
 from trainers.models.batch_norm import leave_uncompiled, replace_batch_norm
+from trainers.models.fitting import find_head
 from trainers.models.synchronised import Sum
 from trainers.named import imported
 
@@ -33,7 +31,6 @@ log = logging.getLogger("trainers")
 SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 # torchvision's models that return several tensors in training.
 AUXILIARY = ("googlenet", "inception_v3")
-NESTED = ("state_dict", "model", "model_state_dict")
 
 
 def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
@@ -164,70 +161,23 @@ def init_head(model: nn.Module, std: float) -> None:
         nn.init.zeros_(head.bias)
 
 
-def find_head(model: nn.Module) -> tuple[str, Any]:
-    """Name and module of the last linear layer; an empty name if there is none."""
-    heads = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return heads[-1] if heads else ("", None)
-
-
 def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:
     """Load a state dict whose names and shapes fit; `head` is as model.pretrained_head. Raises UserError."""
     try:
-        state = _adapted(read_state(path), model)
-        name = find_head(model)[0]
-        fresh = {key: value for key, value in model.state_dict().items() if key.startswith(f"{name}.")}
-        unlike = any(key not in state or state[key].shape != value.shape for key, value in fresh.items())
-        if head == "drop" or (head == "auto" and unlike):
-            found = state.get(f"{name}.weight")
-            log.info(
-                "model.pretrained: the head (%s) starts at random with %d outputs; these weights have %s of them",
-                name, len(fresh[f"{name}.weight"]), "none" if found is None else len(found),
-            )  # fmt: skip
-            state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
-        model.load_state_dict(state)
-    except refused_state() as error:
-        raise UserError(
-            f"model.pretrained = {str(path)!r}: {' '.join(str(error).split())[:400]}; it must be a state dict of this "
-            "very model; if only the number of classes differs, set model.pretrained_head to auto"
-        ) from error
-
-
-def refused_state() -> tuple[type[Exception], ...]:
-    """The errors by which a file turns out to be no state dict, or not a model's."""
-    return OSError, RuntimeError, ValueError, AttributeError, TypeError, KeyError, pickle.UnpicklingError
-
-
-def _adapted(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """A state as this model has it: timm renames older names, and resizes position embeddings to the pictures."""
-    adapt = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
-    if adapt and type(model).__module__.startswith("timm."):
-        adapted: dict[str, Tensor] = adapt(state, model)
-        return adapted
-    place = "encoder.pos_embedding"
-    if type(model).__module__ == "torchvision.models.vision_transformer" and place in state:
-        from torchvision.models.vision_transformer import interpolate_embeddings
-
-        known: Any = model
-        if state[place].shape != known.state_dict()[place].shape:
-            return dict(interpolate_embeddings(known.image_size, known.patch_size, OrderedDict(state)))
-    return state
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """Read a .safetensors or .pth state dict; what DDP calls `module.NAME` is called NAME."""
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
-        try:
-            state: dict[str, Tensor] = retried(lambda: load_file(path), path)
-        except SafetensorError as error:
-            raise ValueError(str(error)) from error
-    else:
-        state = retried(lambda: torch.load(path, map_location="cpu", weights_only=True), path)
-        # published checkpoints often hold the state dict beside other things
-        nested: Any = state
-        state = next((nested[key] for key in NESTED if isinstance(nested, dict) and key in nested), state)
-    if state and all(name.startswith("module.") for name in state):
-        return {name.removeprefix("module."): value for name, value in state.items()}
-    return state
+        chosen, said = fitting.fit(states.read(path), model, path, with_head=head == "keep")
+    except states.refused_state() as error:
+        raise UserError(f"model.pretrained = {str(path)!r} {states.refusal(error)}") from error
+    if said:
+        log.info("model.pretrained: %s, %s", path, said)
+    state = chosen.state
+    name = find_head(model)[0]
+    fresh = {key: value for key, value in model.state_dict().items() if name and key.startswith(f"{name}.")}
+    unlike = any(key not in state or state[key].shape != value.shape for key, value in fresh.items())
+    if fresh and (head == "drop" or (head == "auto" and unlike)):
+        found = state.get(f"{name}.weight")
+        log.info(
+            "model.pretrained: the head (%s) starts at random with %d outputs; these weights have %s",
+            name, len(fresh[f"{name}.weight"]), "no head of that name" if found is None else f"{len(found)} of them",
+        )  # fmt: skip
+        state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
+    model.load_state_dict(state)

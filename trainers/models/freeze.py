@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from trainers.exits import UserError
-from trainers.models.factory import find_head
+from trainers.models.fitting import find_head
 
 BACKBONE = "backbone"
 

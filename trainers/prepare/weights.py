@@ -30,7 +30,7 @@ from trainers.prepare.sources.secrets import Signed
 MIRRORED = ("https://download.pytorch.org", "https://huggingface.co")
 HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")  # torch.hub's HASH_REGEX
 CHUNK = 8 << 20
-KINDS = (".pth", ".pt", ".bin", ".safetensors")
+KINDS = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,13 @@ def _copy(source: Source, out: BinaryIO, shown: str) -> str:
 
 def _check_readable(file: Path, shown: str) -> None:
     """Raise UserError, and remove the file, where it is no state dict."""
-    from trainers.models.factory import read_state, refused_state
+    from trainers.models import states
 
     try:
-        read_state(file)
-    except refused_state() as error:
+        states.read(file)
+    except states.refused_state() as error:
         file.unlink(missing_ok=True)
-        raise UserError(f"{shown} is no state dict ({' '.join(str(error).split())[:300]})") from error
+        raise UserError(f"{shown} {states.refusal(error)}") from error
 
 
 def find(config: Config) -> Origin:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from trainers.config.sections.learning import Optimizer as Settings
-from trainers.models.factory import find_head
+from trainers.models.fitting import find_head
 from trainers.parallel.blocks import blocks
 
 
