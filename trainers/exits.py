@@ -92,10 +92,12 @@ STORAGE = {
     errno.EAGAIN: "busy now",
     errno.EBUSY: "busy now",
     errno.ENOBUFS: "no buffers left in the kernel now",
-    errno.ENFILE: "too many open files on the whole node now",
     errno.ENOLINK: "NFS re-exports: the link to the server is cut",
     errno.EPROTO: "CephFS, FUSE: a broken answer",
 }
+# Limits of the process and of the node, whichever storage the file is on
+LIMITS = {errno.EMFILE: "ulimit -n", errno.ENFILE: "fs.file-max of the node"}
+TOO_MANY = "too many open files"
 FULL = {errno.ENOSPC: "the volume is full", errno.EDQUOT: "the quota is used up"}
 
 
@@ -140,6 +142,12 @@ CAUSES = (
         "determinism", "deterministic = True, and this model needs an operation that is not; set it to false",
         Exit.CONFIG, GPU, "does not have a deterministic implementation",
     ),
+    Cause("files", TOO_MANY, Exit.CONFIG, ("builtins.OSError",), "", frozenset(LIMITS)),
+    Cause("files", TOO_MANY, Exit.CONFIG, NETWORK, "Too many open files"),
+    Cause(
+        "temporary", "temporary files can be written nowhere; set TMPDIR to a folder that can be written", Exit.CONFIG,
+        ("builtins.FileNotFoundError",), "No usable temporary directory",
+    ),
     Cause("assertion", "a mistake in code that runs on the GPU", Exit.FAILED, GPU, "device-side assert"),
     Cause("device", "a GPU failed", Exit.DEVICE, ("torch.AcceleratorError",)),
     Cause(
@@ -169,6 +177,15 @@ CAUSES = (
 def cause_of(error: BaseException) -> Cause:
     """The row of CAUSES that explains an error; the last one explains any."""
     return next(cause for cause in CAUSES if cause.explains(error))
+
+
+def too_many_files(what: object) -> UserError:
+    """The words for a limit of open files that was met at this file or call."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UserError(
+        f"{what}: {TOO_MANY}: this process may open {soft:,} ({hard:,} at most); raise the limit (`ulimit -n 65536`, "
+        "in a pod LimitNOFILE of the node's container runtime), or fs.file-max where the whole node is at its own"
+    )
 
 
 def write_termination_message(message: str) -> None:
@@ -241,8 +258,14 @@ def guarded(main: Callable[[], int]) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:
-        traceback.print_exc()
-        code = _report(f"{type(error).__name__}: {error}", cause_of(error).code)
+        cause = cause_of(error)
+        if cause.name == "files":
+            code = _report(str(too_many_files(error)), cause.code)
+        elif cause.name == "temporary":
+            code = _report(f"{cause.means} ({error})", cause.code)
+        else:
+            traceback.print_exc()
+            code = _report(f"{type(error).__name__}: {error}", cause.code)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

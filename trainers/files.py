@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from trainers.exits import FULL, STORAGE, Exit, ExitError, UserError
+from trainers.exits import FULL, LIMITS, STORAGE, Exit, ExitError, UserError, too_many_files
 
 # Errors of file systems that cannot sync a folder; any other is raised
 UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
@@ -51,11 +51,14 @@ def retried(action: Callable[[], Result], what: object, *, listed: bool = False,
 
     Other errors are believed once they were seen LOOKS times, and a missing file at once; with `listed`, since a
     manifest says that the file is there, that too after LOOKS. With `existed`, since it worked before, all errors but a
-    full volume are storage's. Raises StorageError at the end, and OSError where the error is not one of storage's.
+    full volume are storage's. Raises StorageError at the end, OSError where the error is not one of storage's, and
+    UserError at a limit of open files.
     """
     try:
         return action()
     except OSError as error:
+        if error.errno in LIMITS:
+            raise too_many_files(what) from error
         if error.errno in FULL or (isinstance(error, MISSING) and not (listed or existed)):
             raise
         return _retry(action, what, existed, error)
@@ -74,6 +77,8 @@ def _retry(action: Callable[[], Result], what: object, existed: bool, error: OSE
             try:
                 return action()
             except OSError as again:
+                if again.errno in LIMITS:
+                    raise too_many_files(what) from again
                 passed, error = time.monotonic() - begun, again
                 waits = error.errno in STORAGE or (existed and error.errno not in FULL)
                 looks = 0 if waits else looks + 1
@@ -325,8 +330,23 @@ def json_checksum(value: Any) -> str:
 
 
 def cache_folder() -> Path:
-    """Where what can be made or fetched again is kept on this machine."""
-    return Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache" / "trainyard")
+    """Where what can be made or fetched again is kept on this machine; raises UserError where nothing says."""
+    if named := os.environ.get("TRAINYARD_CACHE"):
+        return Path(named)
+    if (own := home()) is None:
+        raise UserError(
+            f"there is no home: HOME is not set, and uid {os.getuid()} has no entry in /etc/passwd; set HOME or "
+            "TRAINYARD_CACHE to a folder that can be written"
+        )
+    return own / ".cache" / "trainyard"
+
+
+def home() -> Path | None:
+    """The user's home; None where HOME is not set and the user has no entry in /etc/passwd."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
 
 
 def forget_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:

@@ -15,6 +15,11 @@ ERRORS = {
         "`deterministic: true`, and the model has an operation without a deterministic form",
         "the user's: set it to false",
     ),
+    "files": ("`EMFILE`, `ENFILE`: more open files than the process or the node may have", "the user's: `ulimit -n`"),
+    "temporary": (
+        "no folder for temporary files: `TMPDIR` and /tmp are missing, full or read-only",
+        "the user's: `TMPDIR`",
+    ),
     "assertion": ("a device-side assert", "a bug"),
     "device": ("any other `torch.AcceleratorError`; errors of CUDA, cuDNN, cuBLAS", "may heal"),
     "usage": ("`ncclInvalidUsage`, `ncclInvalidArgument`", "a bug"),

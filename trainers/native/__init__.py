@@ -16,12 +16,18 @@ Bounds = ctypes.c_int * 4  # left, top, right, bottom
 
 def library_path() -> Path | None:
     """Where the compiled decoder is, if it is."""
-    return next((path for path in (HERE / "jpeg.so", cached_path()) if path.is_file()), None)
+    if (beside := HERE / "jpeg.so").is_file():
+        return beside
+    try:
+        cached = cached_path()
+    except RuntimeError:  # a user without a home keeps nothing
+        return None
+    return cached if cached.is_file() else None
 
 
 def cached_path() -> Path:
-    """Where a checkout keeps what it compiled, by content of the source."""
-    cache = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache/trainyard"))
+    """Where a checkout keeps what it compiled, by content of the source; raises RuntimeError where there is no home."""
+    cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
     build = HERE / "build.py"  # not in a wheel, perhaps
     made_by = build.read_bytes() if build.is_file() else b""
     return cache / "native" / f"jpeg-{hashlib.sha256(sources() + made_by).hexdigest()[:16]}.so"

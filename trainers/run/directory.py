@@ -294,7 +294,7 @@ def record_failure(config: Config, message: str, code: int, details: dict[str, A
     path = Path(config.run.dir)
     if of_another_job(path):
         return
-    # A full disk, or no directory at all: the message itself is what counts
-    with contextlib.suppress(OSError, ExitError):
+    # A full disk, no directory at all, no file that may be opened: the message itself is what counts
+    with contextlib.suppress(OSError, ExitError, UserError):
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
         write_json(path / "failed.json", {**entry, "time": time.time(), **details})

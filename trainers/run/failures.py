@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainers.config import Config
 from trainers.config.plan import resolve_global_batch
-from trainers.exits import Exit, ExitError, UserError, cause_of
+from trainers.exits import Exit, ExitError, UserError, cause_of, too_many_files
 from trainers.parallel.environment import Place
 from trainers.run import starts
 from trainers.run.directory import record_failure
@@ -44,7 +44,8 @@ def meaning(config: Config, place: Place, error: Exception) -> UserError | ExitE
     if cause.name == "full" and isinstance(error, OSError):
         return ExitError(f"rank {place.rank}: {no_space(error, Path(config.run.dir))}", cause.code)
     if cause.code == Exit.CONFIG:
-        return UserError(f"rank {place.rank}: {cause.means}: {text}")
+        named = f"rank {place.rank}: {cause.means}: {text}"
+        return too_many_files(f"rank {place.rank}: {text}") if cause.name == "files" else UserError(named)
     if cause.code >= 128:
         return ExitError(f"rank {place.rank}: {cause.means}: {text}", cause.code)
     where = _where(error)

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.exits import UserError
+from trainers.exits import UserError, too_many_files
 from trainers.files import forget_cached, retried
 from trainers.native import crc32
 from trainers.shards import manifest as manifests
@@ -188,7 +188,7 @@ class Shards:
     def _prepare_descriptors(self) -> None:
         self._lock = threading.Lock()
         self._descriptors = [-1] * len(self._files)
-        _allow_open_files(len(self._files) + 256)
+        _allow_open_files(len(self._files), f"{self.root}: {self.split} has {len(self._files):,} shards")
 
     def _descriptor(self, shard: int) -> int:
         """Open a shard at its first use."""
@@ -223,9 +223,14 @@ def _classes(root: Path) -> tuple[list[str], list[str]]:
         raise UserError(f"{path} is not a list of classes ({error}); {manifests.REMEDY}") from None
 
 
-def _allow_open_files(wanted: int) -> None:
-    """Raise this process's soft limit of open files up to what the split may need, if the hard limit lets it."""
+def _allow_open_files(shards: int, what: str) -> None:
+    """Raise this process's soft limit of open files up to what the split may need, if the hard limit lets it.
+
+    Raises UserError where the limit is below what the split needs beside the files that are open already.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if hard != resource.RLIM_INFINITY and hard < shards + len(list(Path("/proc/self/fd").iterdir())):
+        raise too_many_files(what)
+    target = shards + 256 if hard == resource.RLIM_INFINITY else min(shards + 256, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

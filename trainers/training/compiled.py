@@ -6,6 +6,8 @@ not padded, since padding would enter BatchNorm's statistics: it runs without th
 """
 
 import contextlib
+import getpass
+import os
 
 import torch
 
@@ -29,3 +31,11 @@ def called_with(config: Config, size: int, whole: frozenset[int]) -> contextlib.
     # what the last replay of a CUDA graph returned is no longer needed
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return contextlib.nullcontext()
+
+
+def name_user() -> None:
+    """Give a user without an entry in /etc/passwd a name; torch before 2.13 ends where it names its cache after one."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["USER"] = f"uid-{os.getuid()}"

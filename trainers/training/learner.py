@@ -59,6 +59,8 @@ def build_learner(config: Config, plan: Plan, strategy: Strategy, data: Data) ->
         plain.to(memory_format=torch.channels_last)
     if config.model.checkpointing:
         checkpoint_blocks(plain)
+    if config.model.compile:
+        compiled.name_user()
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
     model = strategy.wrap(called)
     optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)

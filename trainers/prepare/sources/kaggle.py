@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import requests
 
 from trainers.exits import UserError
+from trainers.files import home
 from trainers.prepare.sources import secrets
 from trainers.prepare.sources.base import Traffic
 from trainers.prepare.sources.http import HttpSource
@@ -39,7 +40,7 @@ class Credentials(NamedTuple):
 def find_credentials() -> Credentials:
     """Look in the environment, in the mounted secret, and where Kaggle's client keeps its files."""
     folder = secrets.folder("kaggle")
-    config = Path(os.environ.get("KAGGLE_CONFIG_DIR") or Path.home() / ".kaggle")
+    config = Path(os.environ.get("KAGGLE_CONFIG_DIR") or (home() or Path("/")) / ".kaggle")
     for lookup in (os.environ.get, lambda name: secrets.read(folder / name)):
         token, username, key = (lookup(name) for name in ("KAGGLE_API_TOKEN", "KAGGLE_USERNAME", "KAGGLE_KEY"))
         if token:
