@@ -156,7 +156,7 @@ def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
             "model__pretrained": f"{server.url}/page.pth",
             "model__pretrained_sha256": files.sha256(served / "page.pth"),
         }
-        with pytest.raises(UserError, match=r"page.pth is no state dict"):
+        with pytest.raises(UserError, match=r"page.pth is a page \(HTML or XML\), not a file of weights"):
             fetch(run_of(tmp_path, **over))
     assert not list((tmp_path / "data" / "weights").rglob("model*"))
 
