@@ -1,6 +1,5 @@
 """The data's classes and the model's: matched by name, refused where they do not fit."""
 
-import difflib
 from collections import Counter
 
 import numpy as np
@@ -9,6 +8,8 @@ from numpy.typing import NDArray
 from trainers.exits import UserError
 from trainers.inference.pictures import Pictures
 from trainers.models.described import Description
+from trainers.prepare.layouts.base import nearest
+from trainers.prepare.names import composed
 
 SHOWN = 5
 
@@ -25,12 +26,16 @@ def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], 
             f"--data {pictures.where}: pictures lie outside of a folder named by their class, so nothing tells what is "
             "right; sort them into CLASS/ folders, or use trainers.predict"
         )
+    if pictures.unclear:
+        raise UserError(f"--data {pictures.unclear}")
     if not found.keys:
         return _by_number(pictures, labels, found)
+    keys, names = [list(map(composed, listed)) for listed in (found.keys, found.names)]
     if list(pictures.keys) == list(found.keys) or list(pictures.class_names) == list(found.names):
         return labels, ""
-    index = {**_unique(found.names), **_unique(found.keys)}
-    places = [index.get(key, index.get(name)) for key, name in zip(pictures.keys, pictures.class_names, strict=True)]
+    index = {**_unique(names), **_unique(keys)}
+    pairs = zip(map(composed, pictures.keys), map(composed, pictures.class_names), strict=True)
+    places = [index.get(key, index.get(name)) for key, name in pairs]
     present = np.unique(labels)
     if lacking := [pictures.keys[int(label)] for label in present if places[int(label)] is None]:
         raise UserError(_refusal(pictures, found, lacking))
@@ -60,8 +65,8 @@ def _unique(names: object) -> dict[str, int]:
 
 def _refusal(pictures: Pictures, found: Description, lacking: list[str]) -> str:
     known = [*found.names, *found.keys]
-    close = difflib.get_close_matches(lacking[0], known, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
+    near = nearest(lacking[0], known)
+    hint = f"did you mean {near!r}? " if near else ""
     shown = ", ".join(found.names[:SHOWN]) + (" ..." if len(found.names) > SHOWN else "")
     more = f" ({len(lacking)} such classes)" if len(lacking) > 1 else ""
     return (

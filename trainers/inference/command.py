@@ -13,7 +13,7 @@ from torch import nn
 from trainers import config, parallel
 from trainers.config.sections.running import Comm
 from trainers.config.sections.running import Ddp as DdpSettings
-from trainers.exits import UserError
+from trainers.exits import UserError, printable
 from trainers.inference import forward
 from trainers.inference.forward import Outcome, Work
 from trainers.inference.model import Trained, open_trained
@@ -85,6 +85,8 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
         print(
             f"{what}: {pictures.count:,} pictures, {pictures.where}; {processes}, {strategy.device.type}, {precision}"
         )
+        for remark in pictures.remarks:
+            print(f"{what}: {printable(remark)}", flush=True)
     try:
         outcome = forward.run(model, trained.found, pictures, labels, strategy=strategy, work=work)
     except RuntimeError as error:

@@ -1,11 +1,10 @@
 """Pictures to look at: a folder of them, a zip, a prepared dataset, or the sample set.
 
 In a folder or a zip, a picture's class is the folder that it lies in: `val/CLASS/...` where there are splits, else
-`CLASS/...`. Pictures without such a folder have no class. A picture that cannot be read is no error here: it is named
-when all have been looked at.
+`CLASS/...`. Pictures without such a folder have no class. What is a picture, and what no data, is decided as in a
+preparation (prepare/listing.py). A picture that cannot be read is no error here: it is named when all have been seen.
 """
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,21 +15,21 @@ from numpy.typing import NDArray
 
 from trainers.data.loader import Read
 from trainers.exits import Exit, ExitError, UserError
-from trainers.prepare.archives import GZIP, open_object
+from trainers.prepare.archives import open_object
 from trainers.prepare.archives.folder import Folder, FolderSource
+from trainers.prepare.archives.kinds import packing, unread
 from trainers.prepare.archives.members import Container, Member
 from trainers.prepare.archives.tar import looks_like_tar
 from trainers.prepare.archives.zip import Archive
+from trainers.prepare.layouts.base import Found, split_of
+from trainers.prepare.listing import Entry, Foreign, Listing
+from trainers.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, shown
 from trainers.prepare.sample import ensure_sample
 from trainers.prepare.settings import Source
 from trainers.prepare.sources.base import Traffic
 from trainers.shards import manifest as manifests
 from trainers.shards.manifest import SPLITS
 from trainers.shards.reader import open_split
-
-# Files that people mean as pictures; those of formats that are not decoded are named as such
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".avif")
-_IN_SPLIT = re.compile(r"(?:^|/)(train|val)/(?:([^/]+)/)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class Pictures:
     labels: NDArray[np.int64] | None
     keys: Sequence[str] = ()  # classes as folders or the archive name them
     class_names: Sequence[str] = ()  # the same for people
+    remarks: Sequence[str] = ()  # about what was left out
+    unclear: str = ""  # why classes cannot be told apart
     options: dict[str, Any] = field(default_factory=dict)  # for the loader
 
 
@@ -86,55 +87,76 @@ def _container(path: Path) -> Container:
     if isinstance(source, FolderSource):
         return Folder(source)
     head = source.read_range(0, min(source.size, 512))
-    if bytes(head[:2]) == GZIP or looks_like_tar(head):
+    if looks_like_tar(head) or packing(head):
         raise UserError(f"--data {path} is a tar; unpack it, or make a zip of it (trainers.prepare reads tars)")
+    if what := unread(head):
+        raise UserError(f"--data {path} {what}")
     return Archive(source)
 
 
 def _members(container: Container, split: str, known: Collection[str]) -> Pictures:
     label = container.source.label
-    members = sorted((member for member in container.members() if _is_picture(member.name)), key=lambda one: one.name)
-    if not members:
-        raise UserError(f"--data {label} holds no pictures ({', '.join(ENDINGS)}); check the path")
-    members, folders = _of_split(members, split, label) or ([*members], _first_folders(members, known))
+    listing = Listing(container)
+    entries = sorted(listing.pictures(), key=lambda one: one.raw)
+    remarks = list(listing.remarks())
+    if lost := [name for name in listing.links if is_picture(name)]:
+        raise UserError(
+            f"--data {label}: {len(lost):,} links to pictures that are not there (first {lost[0]}); fetch them (git "
+            "annex get, dvc pull), or remove the links"
+        )
+    if not entries:
+        seen = "".join(f"; {remark}" for remark in remarks)
+        raise UserError(f"--data {label} holds no pictures ({', '.join((*PICTURES, *FORMATS))}){seen}; check the path")
+    entries, folders = _of_split(entries, split, label, known) or (entries, _first_folders(entries, known))
+    members = [entry.member for entry in entries]
     keys = sorted(set(folders) - {""})
+    foreign = Foreign(container)
+    for entry, folder in zip(entries, folders, strict=True):
+        if not is_utf8(folder):
+            foreign.note(entry.raw)
     index = {key: number for number, key in enumerate(keys)}
     # One picture without a class, and they are what somebody wants to have classified
     labels = None if "" in folders else np.array([index[key] for key in folders], dtype=np.int64)
     return Pictures(
         where=f"{split} of {label}" if split else label,
         count=len(members),
-        name=lambda i: members[i].name,
+        name=lambda i: shown(entries[i].raw),
         read=lambda ids: [_content(container, members[int(i)]) for i in ids],
         labels=labels,
         keys=keys,
         class_names=keys,
+        remarks=remarks,
+        unclear=foreign.refusal(),
     )
 
 
-def _is_picture(name: str) -> bool:
-    """Whether a file's name is a picture's, and neither it nor a folder above is hidden."""
-    parts = name.split("/")
-    return name.lower().endswith(ENDINGS) and not any(part.startswith((".", "__MACOSX")) for part in parts)
-
-
-def _of_split(members: list[Member], split: str, label: str) -> tuple[list[Member], list[str]] | None:
+def _of_split(
+    entries: list[Entry], split: str, label: str, known: Collection[str]
+) -> tuple[list[Entry], list[str]] | None:
     """The pictures of a split and their class folders; None where the folders have no splits and none was asked for."""
-    found = [(member, _IN_SPLIT.search(member.name)) for member in members]
-    there = {match[1].lower() for _, match in found if match}
+    found = [(entry, place) for entry in entries if (place := split_of(entry.member.name))]
+    if not split and _are_classes(found, len(entries), known):
+        return None
+    there = {SPLITS[place.split] for _, place in found}
     wanted = split or ("val" if "val" in there else "")
     if not wanted:
         return None
     if wanted not in there:
         have = f"only {', '.join(sorted(there))}" if there else f"no folder of a split ({' or '.join(SPLITS)})"
         raise UserError(f"--split {wanted}: {label} has {have}; leave --split out to take all pictures")
-    chosen = [(member, match[2] or "") for member, match in found if match and match[1].lower() == wanted]
-    return [member for member, _ in chosen], [folder for _, folder in chosen]
+    chosen = [(entry, place.klass) for entry, place in found if SPLITS[place.split] == wanted]
+    return [entry for entry, _ in chosen], [folder for _, folder in chosen]
 
 
-def _first_folders(members: list[Member], known: Collection[str]) -> list[str]:
+def _are_classes(found: list[tuple[Entry, Found]], count: int, known: Collection[str]) -> bool:
+    """Whether folders called as splits are classes: pictures lie directly in them, beside other classes' folders."""
+    flat = not any(place.klass for _, place in found)
+    return flat and (len(found) < count or {place.folder for _, place in found} <= set(known))
+
+
+def _first_folders(entries: list[Entry], known: Collection[str]) -> list[str]:
     """The first folder of each picture, below folders that all have in common; empty where it has none."""
-    paths = [member.name.split("/")[:-1] for member in members]
+    paths = [entry.member.name.split("/")[:-1] for entry in entries]
     depth = 0
     while (
         all(len(path) > depth for path in paths)

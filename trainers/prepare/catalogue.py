@@ -1,4 +1,4 @@
-"""Which members of an archive become samples, with which labels. Held in arrays, about 50 bytes a picture.
+"""Which members of an archive become samples, with which labels. Held in arrays, about 60 bytes a picture.
 
 A layout says which class or key each name stands for; see `imagenet`, `imagefolder` and `table`.
 """
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from trainers.exits import UserError
 from trainers.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
 from trainers.prepare.class_names import ClassEntry, Naming, name_classes
-from trainers.prepare.layouts.base import Layout, OutOfPlaceError
+from trainers.prepare.layouts.base import Layout
+from trainers.prepare.listing import Entry, Listing
+from trainers.prepare.names import composed
+from trainers.prepare.selection import Selection, Skip
 from trainers.shards.manifest import SPLITS
-
-# Bounds the memory that one member may take
-LARGEST_PICTURE = 64 << 20
 
 MEMBER_DTYPE = np.dtype(
     [(name, "<u8") for name in ("offset", "name_hash")]
@@ -47,9 +47,11 @@ class _Columns:
     method: "array[int]" = field(default_factory=lambda: array("B"))
     key: "array[int]" = field(default_factory=lambda: array("I"))
     name_hash: "array[int]" = field(default_factory=lambda: array("Q"))
+    identity: "array[int]" = field(default_factory=lambda: array("Q"))
     keys: dict[str, int] = field(default_factory=dict)
 
-    def add(self, member: Member, key: str) -> None:
+    def add(self, entry: Entry, key: str) -> None:
+        member = entry.member
         self.offset.append(member.offset)
         self.stored.append(member.stored)
         self.size.append(member.size)
@@ -57,59 +59,48 @@ class _Columns:
         self.method.append(member.method)
         self.key.append(self.keys.setdefault(key, len(self.keys)))
         self.name_hash.append(member.name_hash)
+        self.identity.append(entry.identity)
 
 
 def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], names: Naming | None = None) -> Catalogue:
     """Go through the archive's directory once and decide what becomes a sample."""
     names = names or Naming("", {})
-    columns = (_Columns(), _Columns())
+    listing = Listing(archive)
     starts = array("Q")
     texts: dict[str, Member] = {}
-    wanted = layout.texts | ({names.file} if names.file else set())
+    name_file = composed(names.file)
+    wanted = layout.texts | ({name_file} if name_file else set())
     if layout.learns_first:
-        for key, member in _find_texts(archive, layout.texts).items():
-            layout.learn(member.name, archive.read(member), archive.source.label)
+        for key, member in _find_texts(listing, layout.texts).items():
+            layout.learn(member.name, archive.read(member), listing.label)
             texts[key] = member
-    left_out: dict[str, str] = {}
-    for member in archive.members():
-        starts.append(member.offset)
-        if key := _text_key(member.name, wanted):
-            _note_text(texts, key, member, archive)
-            continue
-        try:
-            placed = layout.place(member.name)
-        except OutOfPlaceError:
-            placed = None
-            if member.name not in skip:
-                raise UserError(
-                    f"{member.name} in {archive.source.label} has no place in the layout; check 'layout' and the "
-                    "archive, or name it under 'skip'"
-                ) from None
-        if member.name in skip:
-            left_out[member.name] = placed[1] if placed else ""
-        elif placed is not None:
-            _check_size(archive, member)
-            columns[placed[0]].add(member, placed[1])
-    if unknown := skip - left_out.keys():
-        raise UserError(f"'skip' names {min(unknown)}, which is not in {archive.source.label}; correct the name")
+    columns = (_Columns(), _Columns())
+    selection = Selection(listing, layout, Skip(skip), lambda entry, place: columns[place.split].add(entry, place.key))
+    for entry in listing.entries():
+        starts.append(entry.member.offset)
+        if not entry.noise and (key := _text_key(entry.member.name, wanted)):
+            _note_text(texts, key, entry.member, archive)
+        else:
+            selection.take(entry)
+    selection.finish({key for column in columns for key in column.keys})
     for column in columns:
-        _refuse_duplicates(archive, column)
+        _refuse_duplicates(listing, column)
     contents = {key: archive.read(member) for key, member in texts.items()}
     train_keys, val_keys = (list(column.keys) for column in columns)
-    classes, *labels = layout.resolve(train_keys, val_keys, set(left_out.values()), contents, archive.source.label)
+    classes, *labels = layout.resolve(train_keys, val_keys, selection.skipped, contents, listing.label)
     for split, column in zip(SPLITS, columns, strict=True):
         if not column.offset:
             raise UserError(
-                f"{archive.source.label} holds no pictures for '{split}' in the layout that was set; check 'layout' "
-                "and the archive"
+                f"{listing.label} holds no pictures for '{split}' in the layout that was set; check 'layout' and the "
+                "archive"
             )
-    classes = name_classes(classes, names, contents.get(names.file), archive.source.label)
+    classes = name_classes(classes, names, contents.get(name_file), listing.label)
     borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.members_end))
     splits = {
         split: _assemble(archive, column, np.asarray(of_key, np.uint32), borders)
         for split, column, of_key in zip(SPLITS, columns, labels, strict=True)
     }
-    return Catalogue(classes, splits, archive.fingerprint)
+    return Catalogue(classes, splits, selection.fingerprint())
 
 
 def _text_key(name: str, wanted: Set[str]) -> str:
@@ -127,38 +118,26 @@ def _note_text(texts: dict[str, Member], key: str, member: Member, archive: Cont
         )
 
 
-def _find_texts(archive: Container, wanted: Set[str]) -> dict[str, Member]:
+def _find_texts(listing: Listing, wanted: Set[str]) -> dict[str, Member]:
     """Find the texts in a separate pass."""
     found: dict[str, Member] = {}
-    for member in archive.members():
-        if key := _text_key(member.name, wanted):
-            _note_text(found, key, member, archive)
+    for entry in listing.entries():
+        if not entry.noise and (key := _text_key(entry.member.name, wanted)):
+            _note_text(found, key, entry.member, listing.container)
     if lacking := wanted - found.keys():
-        raise UserError(f"{archive.source.label} has no {min(lacking)}, which the layout needs; check its settings")
+        raise UserError(f"{listing.label} has no {min(lacking)}, which the layout needs; check its settings")
     return found
 
 
-def _check_size(archive: Container, member: Member) -> None:
-    if member.size == 0:
-        raise UserError(
-            f"{member.name} in {archive.source.label} is empty; repair the archive, or name it under 'skip'"
-        )
-    if max(member.size, member.stored) > LARGEST_PICTURE:
-        raise UserError(
-            f"{member.name} in {archive.source.label} is larger than {LARGEST_PICTURE >> 20} MiB, which no picture is; "
-            "name it under 'skip'"
-        )
-
-
-def _refuse_duplicates(archive: Container, column: _Columns) -> None:
+def _refuse_duplicates(listing: Listing, column: _Columns) -> None:
     """Raise UserError when a name appears twice."""
-    names = np.frombuffer(column.name_hash, np.uint64)
+    names = np.frombuffer(column.identity, np.uint64)
     unique, counts = np.unique(names, return_counts=True)
     if len(unique) == len(names):
         return
     twice = int(unique[np.argmax(counts > 1)])
-    name = next(m.name for m in archive.members() if m.name_hash == twice)
-    raise UserError(f"{name} appears twice in {archive.source.label}; repair the archive, or name it under 'skip'")
+    name = next(entry.member.name for entry in listing.entries() if entry.identity == twice)
+    raise UserError(f"{name} appears twice in {listing.label}; repair the archive, or name it under 'skip'")
 
 
 def _assemble(
@@ -175,6 +154,7 @@ def _assemble(
         table[name] = np.asarray(getattr(column, name))[order]
         # With a million members each of these matters
         setattr(column, name, array("B"))
+    column.identity = array("Q")
     del order
     following = borders[np.searchsorted(borders, table["offset"], side="right")]
     distance = following - table["offset"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trainers.exits import UserError
+from trainers.prepare.names import composed, decoded
 
 
 class ClassEntry(NamedTuple):
@@ -26,9 +27,10 @@ def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, 
     """Give classes their names; raises UserError for a name whose class does not exist."""
     if naming.file and text is None:
         raise UserError(f"{label} has no {naming.file}, which 'class_file' names; correct the setting")
-    named = {**_read(naming.file, text or b""), **naming.names}
+    given = {composed(key): name for key, name in naming.names.items()}
+    named = {**_read(naming.file, text or b"", label), **given}
     known = {entry.synset for entry in classes}
-    if unknown := naming.names.keys() - known:
+    if unknown := given.keys() - known:
         raise UserError(
             f"'class_names' names class {min(unknown)}, which {label} does not have; it has {_some(known)}: correct it"
         )
@@ -37,9 +39,9 @@ def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, 
     return [ClassEntry(entry.synset, named.get(entry.synset, entry.name)) for entry in classes]
 
 
-def _read(file: str, text: bytes) -> dict[str, str]:
+def _read(file: str, text: bytes, label: str) -> dict[str, str]:
     """Parse lines of `CLASS NAME`, or of `CLASS,NAME` in a CSV file."""
-    lines = text.decode("utf-8-sig", "replace")
+    lines = decoded(text, f"{file} in {label}")
     if file.lower().endswith(".csv"):
         rows = csv.reader(io.StringIO(lines, newline=""))
         return {row[0]: row[1] for row in rows if len(row) > 1 and row[1]}

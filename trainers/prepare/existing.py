@@ -71,4 +71,7 @@ def refuse_other_archive(root: Path, plan: Plan) -> None:
             f"{root} was made seekable by rewriter {before}, and here is {rewriting.rewriter() or 'none'}, which gives "
             f"other bytes: repair it with the image that prepared it, or {_OTHER_FOLDER}"
         )
-    raise UserError(f"the archive is not the one that {root} was prepared from; {_OTHER_FOLDER}")
+    raise UserError(
+        f"the archive is not the one that {root} was prepared from, or an earlier version took other files of it; "
+        f"{_OTHER_FOLDER}"
+    )

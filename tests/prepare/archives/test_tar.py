@@ -351,7 +351,7 @@ def test_gzip_of_very_many_members_is_unpacked(tmp_path):
 
 def test_a_read_of_the_unpacked_tar_that_fails_is_done_again(tmp_path, monkeypatch):
     write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
-    tar = open_tar(PathSource(tmp_path / "a.tgz", Traffic()), tmp_path / "work", Traffic(), gzipped=True)
+    tar = open_tar(PathSource(tmp_path / "a.tgz", Traffic()), tmp_path / "work", Traffic(), "gzip")
     real, faults = os.preadv, [errno.EIO, errno.ESTALE]
 
     def preadv(*arguments):

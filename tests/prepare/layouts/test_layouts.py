@@ -120,7 +120,7 @@ def test_folders_that_cannot_be_divided(tmp_path, members, settings, message):
 
 def test_imagefolder_with_a_class_only_in_val(tmp_path):
     members = {"train/cat/1.jpg": picture(1), "val/cat/2.jpg": picture(2), "val/dog/2.jpg": picture(3)}
-    with pytest.raises(UserError, match="class dog in val but not in train"):
+    with pytest.raises(UserError, match="class 'dog' in val but not in train"):
         attempt(tmp_path, members, layout="imagefolder")
 
 
@@ -197,7 +197,7 @@ def test_a_csv_file_in_a_folder_and_in_a_tar(tmp_path):
         (ROWS, "id,breed", {"file": "other.csv"}, r"has no other.csv"),
         (ROWS, "id,breed", {"split_column": "part"}, "no column 'part'"),
         ([(*row, "train" if i else "val") for i, row in enumerate([(ROWS[0][0], "fox"), *ROWS[1:]])], "id,breed,part",
-         {"split_column": "part"}, "class fox in val but not in train"),
+         {"split_column": "part"}, "class 'fox' in val but not in train"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_csv_file_is_named(tmp_path, rows, header, settings, words):

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused_in_words(run: Path, data: Path, tmp_path: 
         file.write(b"\x7f")
     (tmp_path / "half.zip").write_bytes((data.parent / "little.zip").read_bytes()[:-500])
     for model, where, more, said in (
-        (run, tmp_path / "odd", [], r"knows no class 'clas3'; did you mean class3\? it has 4: class0, class1"),
+        (run, tmp_path / "odd", [], r"knows no class 'clas3'; did you mean 'class3'\? it has 4: class0, class1"),
         (run, flat, [], "pictures lie outside of a folder named by their class.*use trainers.predict"),
         (run, tmp_path / "nowhere", [], "--data .*nowhere: no such folder or file"),
         (run, tmp_path / "empty", [], "holds no pictures"),

@@ -1,8 +1,10 @@
-"""Opens what a source holds: a zip, a tar or a gzipped tar, known by its first bytes, or a folder."""
+"""Opens what a source holds: a zip or a tar, plain or packed, known by its first bytes, or a folder."""
 
 from pathlib import Path
 
+from trainers.exits import UserError
 from trainers.prepare.archives.folder import Folder, FolderSource
+from trainers.prepare.archives.kinds import packing, unread
 from trainers.prepare.archives.members import Container
 from trainers.prepare.archives.tar import looks_like_tar, open_tar
 from trainers.prepare.archives.zip import Archive
@@ -10,8 +12,6 @@ from trainers.prepare.settings import Source as SourceConfig
 from trainers.prepare.sources import open_source
 from trainers.prepare.sources.base import Source, Traffic
 from trainers.prepare.sources.retry import Patience
-
-GZIP = b"\x1f\x8b"
 
 
 def open_object(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
@@ -26,8 +26,8 @@ def open_container(source: Source, work: Path, traffic: Traffic) -> Container:
     if isinstance(source, FolderSource):
         return Folder(source)
     head = source.read_range(0, min(source.size, 512))
-    if bytes(head[:2]) == GZIP:
-        return open_tar(source, work, traffic, gzipped=True)
-    if looks_like_tar(head):
-        return open_tar(source, work, traffic, gzipped=False)
+    if (packed := packing(head)) or looks_like_tar(head):
+        return open_tar(source, work, traffic, packed)
+    if what := unread(head):
+        raise UserError(f"{source.label} ({source.size:,} bytes) {what}")
     return Archive(source)

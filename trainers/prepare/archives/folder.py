@@ -5,11 +5,13 @@ one object with offsets, as in an archive. File systems hold no checksums to com
 file's size and change time identify its content, and the CRC-32 of what was read goes into the shard's index.
 """
 
+import errno
 import hashlib
 import os
 import stat
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import NamedTuple
 from trainers.exits import Exit, ExitError, UserError
 from trainers.files import retried
 from trainers.prepare.archives.members import BARE, Container, Member, name_hash, read_whole
+from trainers.prepare.names import noise
 from trainers.prepare.progress import Pulse
 from trainers.prepare.sources.base import Source, Traffic
 
@@ -30,8 +33,21 @@ class _File(NamedTuple):
     changed_ns: int
 
 
+class _Found(NamedTuple):
+    """What is in a folder, by the last parts of names."""
+
+    identity: tuple[int, int]
+    files: list[_File]
+    folders: list[str]
+    links: list[str]  # to nothing
+    noise: list[str]
+
+
 class FolderSource(Source):
-    """The files of a folder as one object. Held per file: its name's last part and 20 bytes."""
+    """The files of a folder as one object. Held per file: its name's last part and 20 bytes.
+
+    Hidden and service folders are not entered: a file server's snapshots hold all of it again, and change hourly.
+    """
 
     def __init__(self, root: Path, traffic: Traffic) -> None:
         self.label = str(root)
@@ -42,10 +58,15 @@ class FolderSource(Source):
         self._names = bytearray()
         self._name_starts = array("Q")
         self._starts = array("Q", [0])
+        # Hidden and service files and folders, by their names; links to nothing, by their paths
+        self.noise: Counter[str] = Counter()
+        self.links: list[str] = []
         digest = hashlib.sha256()
-        for folder, files in _walk(root):
+        for folder, found in _walk(root):
             self._folders.append(folder)
-            for file in files:
+            self.noise.update(found.noise)
+            self.links += (f"{folder}/{name}" if folder else name for name in found.links)
+            for file in found.files:
                 digest.update(repr((folder, *file)).encode("utf-8", "surrogateescape"))
                 self._folder_of.append(len(self._folders) - 1)
                 self._name_starts.append(len(self._names))
@@ -110,24 +131,23 @@ class Folder(Container):
         self.source: FolderSource = source
         self.members_end = source.size
         self.fingerprint = source.identity
+        self.noise, self.links = source.noise, source.links
 
     def members(self) -> Iterator[Member]:
         """Go through the files in the order of their paths."""
         for name, offset, size in self.source.files():
-            raw = name.encode("utf-8", "surrogateescape")
-            # As text that can be printed, should the name not be UTF-8
-            yield Member(raw.decode("utf-8", "replace"), name_hash(raw), offset, size, size, 0, BARE)
+            yield Member(name, name_hash(name.encode("utf-8", "surrogateescape")), offset, size, size, 0, BARE)
 
     def read(self, member: Member) -> bytes:
         """Read one small file whole."""
         return read_whole(self.source, member, member.stored)
 
 
-def _walk(root: Path) -> Iterator[tuple[str, list[_File]]]:
-    """Yield each folder below the root with its files, sorted; several folders are listed at a time."""
+def _walk(root: Path) -> Iterator[tuple[str, _Found]]:
+    """Yield each folder below the root with what is in it, sorted; several folders are listed at a time."""
     seen: set[tuple[int, int]] = set()
     level = [""]
-    listed: dict[str, list[_File]] = {}
+    listed: dict[str, _Found] = {}
     pulse, count = Pulse(), 0
 
     def words(seconds: float) -> str:
@@ -136,35 +156,31 @@ def _walk(root: Path) -> Iterator[tuple[str, list[_File]]]:
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="list") as pool:
         while level:
             below: list[str] = []
-            for folder, (identity, files, folders) in zip(
-                level, pool.map(lambda f: _list(root, f), level), strict=True
-            ):
-                if identity in seen:
+            for folder, found in zip(level, pool.map(lambda f: _list(root, f), level), strict=True):
+                if found.identity in seen:
                     raise UserError(f"{root / folder} is a link to a folder that is listed already; remove the link")
-                seen.add(identity)
-                listed[folder] = files
-                count += len(files)
+                seen.add(found.identity)
+                listed[folder] = found
+                count += len(found.files)
                 pulse.beat(words)
-                below += folders
+                below += (f"{folder}/{name}" if folder else name for name in found.folders)
             level = below
-    yield from sorted(listed.items())
+    yield from sorted(listed.items(), key=lambda item: item[0])
 
 
-def _list(root: Path, folder: str) -> tuple[tuple[int, int], list[_File], list[str]]:
-    """List one folder, links followed: its identity, its files, and the paths of the folders in it."""
+def _list(root: Path, folder: str) -> _Found:
+    """List one folder, links followed."""
     path = root / folder
 
-    def look() -> tuple[tuple[int, int], list[_File], list[str]]:
-        files, folders = [], []
+    def look() -> _Found:
         facts = path.stat()
+        found = _Found((facts.st_dev, facts.st_ino), [], [], [], [])
         with os.scandir(path) as entries:
             for entry in entries:
-                found = entry.stat()
-                if stat.S_ISDIR(found.st_mode):
-                    folders.append(f"{folder}/{entry.name}" if folder else entry.name)
-                elif stat.S_ISREG(found.st_mode):
-                    files.append(_File(entry.name, found.st_size, found.st_mtime_ns))
-        return (facts.st_dev, facts.st_ino), sorted(files), sorted(folders)
+                _sort(entry, found)
+        for names in found[1:]:
+            names.sort()
+        return found
 
     try:
         return retried(look, path)
@@ -172,3 +188,21 @@ def _list(root: Path, folder: str) -> tuple[tuple[int, int], list[_File], list[s
         raise UserError(
             f"{error.filename or path} cannot be listed: {error.strerror}; check the folder, its links and permissions"
         ) from None
+
+
+def _sort(entry: "os.DirEntry[str]", found: _Found) -> None:
+    """Add an entry of a folder to what was found there; raises OSError."""
+    if found_noise := noise(entry.name):
+        found.noise.append(found_noise)
+        return
+    try:
+        facts = entry.stat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP) or not entry.is_symlink():
+            raise
+        found.links.append(entry.name)
+        return
+    if stat.S_ISDIR(facts.st_mode):
+        found.folders.append(entry.name)
+    elif stat.S_ISREG(facts.st_mode):
+        found.files.append(_File(entry.name, facts.st_size, facts.st_mtime_ns))

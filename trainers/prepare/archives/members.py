@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from trainers.exits import UserError
+from trainers.prepare.names import shown
 from trainers.prepare.sources.base import Source
 
 STORED, DEFLATED = 0, 8
@@ -19,6 +20,8 @@ CHECKED, BARE = 254, 255
 # No picture of a data set is larger; bounds the memory that a damaged or hostile member can take
 LARGEST_MEMBER = 256 << 20
 _PIECE = 4 << 20
+# First bytes that tell what a file is, and in which many packed ones these are
+_HEAD, _HEAD_PACKED = 32, 2048
 LOCAL = struct.Struct("<4s5H3L2H")
 LOCAL_HEADER_SIZE = LOCAL.size
 # A member's own header: fixed part, name, extra field
@@ -92,6 +95,24 @@ def extract(raw: memoryview, member: Member) -> memoryview:
     return _verified(packed if member.method == STORED else _inflate(packed, member.size), member)
 
 
+def head(source: Source, member: Member, most: int) -> memoryview:
+    """Read a member's first bytes unchecked, of at most `most` at its offset; fewer, or none, where it is damaged."""
+    if member.method in (CHECKED, BARE):
+        return source.read_range(member.offset, min(_HEAD, member.stored))
+    raw = source.read_range(member.offset, min(LOCAL.size, most))
+    if len(raw) < LOCAL.size:
+        return raw[:0]
+    *_, name_size, extra_size = LOCAL.unpack_from(raw)
+    start = LOCAL.size + name_size + extra_size
+    packed = source.read_range(member.offset + start, max(min(_HEAD_PACKED, most - start, member.stored), 0))
+    if member.method == STORED:
+        return packed[:_HEAD]
+    try:
+        return memoryview(zlib.decompressobj(-15).decompress(packed, _HEAD))
+    except zlib.error:
+        return packed[:0]
+
+
 def _verified(content: memoryview, member: Member) -> memoryview:
     if len(content) != member.size:
         raise DamagedMemberError(f"it has {len(content):,} bytes instead of {member.size:,}")
@@ -101,8 +122,8 @@ def _verified(content: memoryview, member: Member) -> memoryview:
 
 
 def name_of(container: Container, offset: int) -> str:
-    """Look up the name of the member at an offset."""
-    return next((m.name for m in container.members() if m.offset == offset), "a member")
+    """Look up the name of the member at an offset, as messages show it and `skip` takes it."""
+    return next((shown(m.name) for m in container.members() if m.offset == offset), "a member")
 
 
 def own_name(raw: memoryview) -> bytes:

@@ -1,11 +1,14 @@
 """Reads an object from start to end: several ranges at a time, unpacked if need be."""
 
+import bz2
+import lzma
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, Protocol
 
 from trainers.exits import UserError
 from trainers.prepare.sources.base import Source
@@ -16,6 +19,8 @@ DEPTH = 8
 LARGEST_RATIO = 100
 _PART = 64 << 10
 _ALLOWANCE = 64 << 20
+# `xz -9` takes 65 MiB
+_LARGEST_DICTIONARY = 128 << 20
 
 
 class CutShortError(Exception):
@@ -42,29 +47,72 @@ def _pieces(source: Source, pool: ThreadPoolExecutor) -> Iterator[memoryview]:
         yield under_way.popleft().result()
 
 
-def unzipped(chunks: Iterator[memoryview], source: Source) -> Iterator[memoryview]:
-    """Unpack gzip, also of several members, a bounded piece at a time."""
-    unpacker = zlib.decompressobj(31)
+class _Unpacker(Protocol):
+    """Unpacks one member of a packed stream; where `most` holds it back, it goes on with no further data."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's has another interface: it gives back what it has not taken."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(31)
+
+    @property
+    def eof(self) -> bool:
+        return self._inner.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inner.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._inner.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        return self._inner.decompress(data or self._inner.unconsumed_tail, max_length)
+
+
+_UNPACKERS: dict[str, Callable[[], _Unpacker]] = {
+    "gzip": _Gzip,
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, _LARGEST_DICTIONARY),
+}
+
+
+def unzipped(chunks: Iterator[memoryview], source: Source, packing: str = "gzip") -> Iterator[memoryview]:
+    """Unpack gzip, bzip2 or xz, also of several members, a bounded piece at a time."""
+    unpacker = _UNPACKERS[packing]()
     made = 0
-    try:
-        for part in _parts_of(chunks):
-            rest: bytes | memoryview = part
-            while len(rest):
-                if unpacker.eof:
-                    if not bytes(rest).strip(b"\0"):
-                        break
-                    unpacker = zlib.decompressobj(31)
+    for part in _parts_of(chunks):
+        rest = bytes(part)
+        while True:
+            if unpacker.eof:
+                if not rest.strip(b"\0"):
+                    break
+                unpacker = _UNPACKERS[packing]()
+            try:
                 piece = unpacker.decompress(rest, PIECE)
-                made += len(piece)
-                if made > LARGEST_RATIO * source.size + _ALLOWANCE:
-                    raise UserError(
-                        f"{source.label} unpacks to more than {LARGEST_RATIO} times its {source.size:,} bytes, which "
-                        "no dataset of pictures does; get it from a source that you trust"
-                    )
-                yield memoryview(piece)
-                rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
-    except zlib.error:
-        raise UserError(f"{source.label} is damaged: it cannot be unpacked; get it again") from None
+            except (zlib.error, lzma.LZMAError, OSError) as error:
+                raise UserError(f"{source.label} is damaged: it cannot be unpacked ({error}); get it again") from None
+            made += len(piece)
+            if made > LARGEST_RATIO * source.size + _ALLOWANCE:
+                raise UserError(
+                    f"{source.label} unpacks to more than {LARGEST_RATIO} times its {source.size:,} bytes, which no "
+                    "dataset of pictures does; get it from a source that you trust"
+                )
+            yield memoryview(piece)
+            if not unpacker.eof and unpacker.needs_input:
+                break
+            rest = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
         raise UserError(f"{source.label} is cut short: its last part is missing; get it again")
 

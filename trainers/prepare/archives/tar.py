@@ -1,10 +1,10 @@
 """A tar as a container: read once as a stream to list its members, then by ranges like any other archive.
 
 A tar has no directory and no checksums of its members. The first pass finds both, over several requests at a time, and
-keeps them in a listing in the work folder, so that a restart does not repeat it. A gzipped tar can be read from the
-front only: the first pass, one thread, unpacks it beside the listing, and the ranges are those of the unpacked file,
-which takes its whole size on the volume until the preparation is complete. A first pass that was killed starts from the
-beginning.
+keeps them in a listing in the work folder, so that a restart does not repeat it. A packed tar (gzip, bzip2, xz) can be
+read from the front only: the first pass, one thread, unpacks it beside the listing, and the ranges are those of the
+unpacked file, which takes its whole size on the volume until the preparation is complete. A first pass that was killed
+starts from the beginning.
 """
 
 import hashlib
@@ -28,6 +28,8 @@ from trainers.prepare.sources.path import PathSource
 # What files of the first pass are called in the work folder
 LISTING, UNPACKED = "listing-", "unpacked-"
 _WAIT = 86400.0
+# Part of a listing's name: an earlier version's listing may hold names that lost bytes
+_RULES = "names 2"
 
 
 class Tar(Container):
@@ -54,24 +56,24 @@ class Tar(Container):
         return read_whole(self.source, member, member.stored)
 
 
-def open_tar(source: Source, work: Path, traffic: Traffic, *, gzipped: bool) -> Tar:
+def open_tar(source: Source, work: Path, traffic: Traffic, packing: str = "") -> Tar:
     """Do the first pass, or use the listing of an earlier one; of several processes one does it. Raises UserError."""
-    key = hashlib.sha256(f"{source.label} {source.identity}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{_RULES} {source.label} {source.identity}".encode()).hexdigest()[:16]
     listing, unpacked = work / f"{LISTING}{key}.jsonl", work / f"{UNPACKED}{key}.tar"
     work.mkdir(parents=True, exist_ok=True)
     with exclusive(work / "lock-listing", _WAIT, say):
-        if not listing.exists() or (gzipped and not unpacked.exists()):
+        if not listing.exists() or (packing and not unpacked.exists()):
             # Left by a killed first pass or another archive; it may be as large as this one
             remove_leftovers(work)
             say(f"{source.label} is a tar, which has no directory: reading it once to make one")
-            if gzipped and (free := shutil.disk_usage(work).free) < source.size:
+            if packing and (free := shutil.disk_usage(work).free) < source.size:
                 raise UserError(
                     f"{work.parent} has {free / 1e9:,.2f} GB free, and {source.label} takes at least "
                     f"{source.size / 1e9:,.2f} GB when it is unpacked there: free space or enlarge the claim, or "
                     "give a plain tar or a zip, which are not unpacked"
                 )
-            _first_pass(source, listing, unpacked if gzipped else None, traffic)
-    if not gzipped:
+            _first_pass(source, listing, unpacked if packing else None, packing, traffic)
+    if not packing:
         return Tar(source, listing)
     local = PathSource(unpacked, traffic)
     local.label = source.label
@@ -85,7 +87,7 @@ def remove_leftovers(work: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: Traffic) -> None:
+def _first_pass(source: Source, listing: Path, unpacked: Path | None, packing: str, traffic: Traffic) -> None:
     """Write the listing, and the unpacked tar if it is asked for; the listing appears last."""
     before, pulse = traffic.bytes, Pulse()
 
@@ -102,12 +104,12 @@ def _first_pass(source: Source, listing: Path, unpacked: Path | None, traffic: T
         list_file = stack.enter_context(atomic(listing))
         copy = stack.enter_context(atomic(unpacked)) if unpacked else None
         chunks = stack.enter_context(stream(source))
-        reader = Reader(unzipped(chunks, source) if unpacked else chunks, copy)
+        reader = Reader(unzipped(chunks, source, packing) if packing else chunks, copy)
         for number, member in enumerate(scan(reader, source.label), 1):
             list_file.write(json.dumps(member).encode() + b"\n")
             pulse.beat(partial(words, files=number))
         if unpacked:
-            reader.exhaust()  # to the end, where gzip keeps its own checksum
+            reader.exhaust()  # to the end, where the packing keeps its own checksum
 
 
 def looks_like_tar(head: memoryview) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from trainers.exits import UserError
 from trainers.prepare.archives.members import CHECKED, Member, name_hash, refuse_unsafe
 from trainers.prepare.archives.stream import CutShortError, Reader
+from trainers.prepare.names import shown
 
 BLOCK = 512
 _LARGEST_EXTENSION = 1 << 20
@@ -59,7 +60,7 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
         if kind not in (b"g", b"K"):
             overrides = {}
         if kind in _FILES and not member.name.endswith("/"):
-            yield member._replace(crc32=crc, name_hash=name_hash(member.name.encode()))
+            yield member._replace(crc32=crc, name_hash=name_hash(member.name.encode("utf-8", "surrogateescape")))
 
 
 def sound(header: bytes) -> bool:
@@ -74,19 +75,19 @@ def sound(header: bytes) -> bool:
 
 def _checked_name(path: bytes, kind: bytes, label: str) -> str:
     """Return a member's name, if what it is can be read."""
-    name = path.decode("utf-8", "replace").removeprefix("./")
+    name = path.decode("utf-8", "surrogateescape").removeprefix("./")
     if kind in _IGNORED:
         return name
     refuse_unsafe(name, label)
     if kind in _LINKS:
         raise UserError(
-            f"{name} in {label} is a link; pack it again with `tar --dereference --hard-dereference`, so that pictures "
-            "are in the archive"
+            f"{shown(name)} in {label} is a link; pack it again with `tar --dereference --hard-dereference`, so that "
+            "pictures are in the archive"
         )
     if kind not in _FILES:
         raise UserError(
-            f"{name} in {label} is of tar's type {kind.decode('latin-1')!r}, which is not read; pack it again as plain "
-            "files, without --sparse"
+            f"{shown(name)} in {label} is of tar's type {kind.decode('latin-1')!r}, which is not read; pack it again "
+            "as plain files, without --sparse"
         )
     return name
 

@@ -3,12 +3,19 @@
 import re
 from collections.abc import Mapping
 
+from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import PICTURES, OutOfPlaceError, numbered
+from trainers.prepare.layouts.base import (
+    SPLIT_FOLDERS,
+    OutOfPlaceError,
+    Place,
+    check_places,
+    numbered,
+    only_in_val,
+    split_of,
+)
 
-_PICTURE = re.compile(r"(?:^|/)(train|val)/([^/]+)/(?:[^/]+/)*[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
-_IN_SPLIT = re.compile(r"(?:^|/)(?:train|val)/[^/]+/", re.IGNORECASE)
-_NO_SAMPLE = re.compile(r"(?:^|/)(?:test/|\.|Thumbs\.db$)", re.IGNORECASE)
+_TEST = re.compile(r"(?:^|/)test/", re.IGNORECASE)
 
 
 class ImageFolder:
@@ -16,22 +23,37 @@ class ImageFolder:
 
     texts: frozenset[str] = frozenset()
     learns_first = False
+    loose = False
+
+    def __init__(self) -> None:
+        self.places: set[tuple[str, str]] = set()
+        self._last: tuple[str, Place] | None = None
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
 
-    def place(self, name: str) -> tuple[int, str] | None:
+    def place(self, name: str) -> Place | None:
         """Key each picture by its class folder."""
-        if match := _PICTURE.search(name):
-            return int(match[1].lower() == "val"), match[2]
-        if _NO_SAMPLE.search(name) or not (name.lower().endswith(PICTURES) or _IN_SPLIT.search(name)):
+        around = name.rpartition("/")[0]
+        if self._last and around == self._last[0]:  # neighbours are in one folder as a rule
+            return self._last[1]
+        found = split_of(name)
+        if found and found.klass:
+            place = Place(found.split, found.klass, found.root, found.folder)
+            self._last = around, place
+            return place
+        if _TEST.search(name):
             return None
-        raise OutOfPlaceError
+        raise OutOfPlaceError("it lies in no class's folder, as train/CLASS/1.jpg does")
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Number the sorted class folders."""
-        return numbered(
-            train, val, lambda klass: f"{label} has class {klass} in val but not in train; correct the archive"
-        )
+        check_places(self.places, label, "the layout imagefolder")
+        if len(folders := {folder for _, folder in self.places if SPLIT_FOLDERS[folder.lower()]}) > 1:
+            both = " and ".join(sorted(folders))
+            raise UserError(
+                f"{label} has {both}, which are folders of one split; join them, or leave one out by 'skip'"
+            )
+        return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}; correct the archive")

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 
 from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.layouts.base import OutOfPlaceError, Place, check_places
+from trainers.prepare.names import decoded
 
 VAL_LABELS = "LOC_val_solution.csv"
 NAMES = "LOC_synset_mapping.txt"
-_TRAIN = re.compile(r"(?:^|/)Data/CLS-LOC/train/([^/]+)/[^/]+\.(?:jpe?g|png)$", re.IGNORECASE)
-_VAL = re.compile(r"(?:^|/)Data/CLS-LOC/val/([^/]+)\.(?:jpe?g|png)$", re.IGNORECASE)
+_TRAIN = re.compile(r"(?:^|/)Data/CLS-LOC/train/([^/]+)/[^/]+$", re.IGNORECASE)
+_VAL = re.compile(r"(?:^|/)Data/CLS-LOC/val/([^/]+?)(?:\.[^/.]*)?$", re.IGNORECASE)
 _NO_SAMPLE = re.compile(r"(?:^|/)(?:Data/CLS-LOC/test/[^/]+|Annotations/.+|ImageSets/.+|LOC_[a-z_]+\.(?:csv|txt))$")
 
 
@@ -27,16 +28,20 @@ class ImageNet:
 
     texts = frozenset({VAL_LABELS, NAMES})
     learns_first = False
+    loose = False
+
+    def __init__(self) -> None:
+        self.places: set[tuple[str, str]] = set()
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """The tables are needed at the end only."""
 
-    def place(self, name: str) -> tuple[int, str] | None:
+    def place(self, name: str) -> Place | None:
         """Key a training picture by its synset, a validation picture by its name."""
         if match := _TRAIN.search(name):
-            return 0, match[1]
+            return Place(0, match[1], name[: match.start()], "Data/CLS-LOC/train")
         if match := _VAL.search(name):
-            return 1, match[1]
+            return Place(1, match[1], name[: match.start()], "Data/CLS-LOC/val")
         if _NO_SAMPLE.search(name):
             return None
         raise OutOfPlaceError
@@ -45,11 +50,12 @@ class ImageNet:
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Number the sorted synsets, and look up each validation picture in the CSV file."""
+        check_places(self.places, label, "ImageNet's layout")
         synsets = sorted(train)
         index = {synset: i for i, synset in enumerate(synsets)}
         if lacking := self.texts - texts.keys():
             raise UserError(f"{label} has no {min(lacking)}, which the layout 'imagenet' needs; get the archive again")
-        names = _read_names(texts[NAMES])
+        names = _read_names(texts[NAMES], label)
         if missing := sorted(set(names) - set(index)):
             raise UserError(
                 f"{label} has no training picture of class {missing[0]}, which {NAMES} names ({len(missing)} such "
@@ -71,15 +77,15 @@ class ImageNet:
         return classes, [index[key] for key in train], [index[solution[key]] for key in val]
 
 
-def _read_names(text: bytes) -> dict[str, str]:
+def _read_names(text: bytes, label: str) -> dict[str, str]:
     """Parse lines of `n01440764 tench, Tinca tinca`; the first of the names is the one shown."""
-    pairs = (line.partition(" ") for line in text.decode("utf-8-sig", "replace").splitlines() if line.strip())
+    pairs = (line.partition(" ") for line in decoded(text, f"{NAMES} of {label}").splitlines() if line.strip())
     return {synset: names.partition(",")[0].strip() or synset for synset, _, names in pairs}
 
 
 def _read_solution(text: bytes, label: str) -> dict[str, str]:
     """Parse the labels of the validation pictures."""
-    rows = csv.DictReader(io.StringIO(text.decode("utf-8-sig", "replace"), newline=""))
+    rows = csv.DictReader(io.StringIO(decoded(text, f"{VAL_LABELS} of {label}"), newline=""))
     solution = {}
     for row in rows:
         image, words = row.get("ImageId"), (row.get("PredictionString") or "").split()

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from trainers.exits import UserError
 from trainers.prepare.class_names import ClassEntry
-from trainers.prepare.layouts.base import PICTURES, OutOfPlaceError, lot, numbered
+from trainers.prepare.layouts.base import OutOfPlaceError, Place, lot, numbered, only_in_val
+from trainers.prepare.names import cleaned, composed, decoded, is_utf8
 from trainers.prepare.settings import Table
 
 _SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
@@ -21,11 +22,13 @@ class TableLayout:
     """Pictures and their classes as a CSV file lists them; a class's index is its position in sorted order."""
 
     learns_first = True
+    loose = False
 
     def __init__(self, settings: Table, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        self.texts = frozenset({settings.file})
+        self.texts = frozenset({composed(settings.file)})
+        self.places: set[tuple[str, str]] = set()
         self._folder = ""
         # By a picture's name in the archive: its split, and a number into `_labels`; seen ones are taken out
         self._rows: dict[str, tuple[int, str]] = {}
@@ -37,8 +40,9 @@ class TableLayout:
         folder = name.rpartition("/")[0]
         self._folder = _join(folder, self._settings.folder)
         rows: dict[str, tuple[str, str]] = {}
+        windows = b"\\" in text and not any("/" in path for _, path, _, _ in self._parse(text, where))
         for line, path, klass, split in self._parse(text, where):
-            picture = _join(self._folder, path + self._settings.suffix)
+            picture = _join(self._folder, (path.replace("\\", "/") if windows else path) + self._settings.suffix)
             if picture in rows:
                 raise UserError(f"{where} lists {path} twice, at line {line} again; keep one of the rows")
             rows[picture] = klass, split
@@ -46,15 +50,18 @@ class TableLayout:
             raise UserError(f"{where} lists no pictures; check the file")
         self._rows = self._divide(rows, where)
 
-    def place(self, name: str) -> tuple[int, str] | None:
+    def place(self, name: str) -> Place | None:
         """Look the name up; raises OutOfPlaceError for a picture in the folder that has no row."""
         if row := self._rows.get(name):
+            if name in self._seen:
+                raise OutOfPlaceError(f"{self._settings.file} lists it once, and two files have this name: in two "
+                                      "Unicode forms, or packed twice")  # fmt: skip
             self._seen.add(name)
-            return None if row[0] == _IGNORED else row
+            return None if row[0] == _IGNORED else Place(*row)
         inside = name.startswith(f"{self._folder}/") if self._folder else True
-        if not inside or not name.lower().endswith(PICTURES) or self._settings.unlisted == "leave_out":
+        if not inside or (self._settings.unlisted == "leave_out" and is_utf8(name)):
             return None
-        raise OutOfPlaceError
+        raise OutOfPlaceError(f"{self._settings.file} does not list it, and csv.unlisted is 'fail'")
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
@@ -65,14 +72,12 @@ class TableLayout:
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
                 "csv.folder and csv.suffix, or the archive"
             )
-        return numbered(
-            train, val, lambda klass: f"{self._settings.file} of {label} has class {klass} in val but not in train"
-        )
+        return numbered(train, val, lambda klass: f"{self._settings.file} of {label} has {only_in_val(klass, train)}")
 
     def _parse(self, text: bytes, where: str) -> Iterator[tuple[int, str, str, str]]:
         """Yield line, path, class and split of each row."""
         settings = self._settings
-        rows = csv.DictReader(io.StringIO(text.decode("utf-8-sig", "replace"), newline=""), strict=True)
+        rows = csv.DictReader(io.StringIO(decoded(text, where), newline=""), strict=True)
         columns = [settings.path_column, settings.label_column, *filter(None, [settings.split_column])]
         try:
             if lacking := [column for column in columns if column not in (rows.fieldnames or ())]:
@@ -114,6 +119,5 @@ class TableLayout:
 
 
 def _join(folder: str, path: str) -> str:
-    """Put paths together as archives write them."""
-    parts = [part for part in f"{folder}/{path}".split("/") if part not in ("", ".")]
-    return "/".join(parts)
+    """Put paths together as a listing has them."""
+    return composed(cleaned(f"./{folder}/{path}"))
