@@ -3,6 +3,8 @@
 The catalogue is read alone: it decides what becomes a sample, before anything is made of it.
 """
 
+import bz2
+import lzma
 import os
 import random
 import re
@@ -17,10 +19,12 @@ from tests.prepare.make_archives import config, picture, write_folder, write_tar
 from trainers.exits import UserError
 from trainers.prepare.archives import open_container, open_object
 from trainers.prepare.archives.members import name_of
+from trainers.prepare.archives.stream import unzipped
 from trainers.prepare.catalogue import read_catalogue
 from trainers.prepare.class_names import Naming
 from trainers.prepare.layouts import layout_of
 from trainers.prepare.sources.base import Traffic
+from trainers.prepare.sources.path import PathSource
 
 JPEG = picture(1)
 WEBP = b"RIFF\x10\0\0\0WEBPVP8 "
@@ -367,6 +371,29 @@ def test_an_empty_object_and_the_last_part_of_a_zip_are_named(tmp_path):
     (tmp_path / "b.zip").write_bytes(whole)
     with pytest.raises(UserError, match=r"is the last of 3 parts of a zip; join them \(zip -s 0"):
         classes(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("packing", ["bz2", "xz"])
+def test_bz2_and_xz_are_read_also_of_several_members_and_their_damage_is_named(tmp_path, packing, monkeypatch):
+    pack = {"bz2": bz2.compress, "xz": lzma.compress}[packing]
+    tar = write_tar(tmp_path / "a.tar", pairs(count=20)).read_bytes()
+    whole = pack(tar[:70_000]) + pack(b"") + pack(tar[70_000:])
+    path = tmp_path / f"a.tar.{packing}"
+    path.write_bytes(whole)
+    found, container = catalogue(path)
+    assert [len(table) for table in found.splits.values()] == [40, 40]
+    assert bytes(container.read(next(container.members()))) == JPEG
+    for damaged, words in ((whole[:-200], "is cut short"), (whole[:2000] + b"\x55" * 50 + whole[2050:], "is damaged"),
+                           (whole + b"more", "is (damaged|cut short)")):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=words):
+            catalogue(path)
+    monkeypatch.setattr("trainers.prepare.archives.stream._ALLOWANCE", 0)
+    path.write_bytes(pack(bytes(1 << 20)))
+    with pytest.raises(UserError, match="unpacks to more than 100 times its"):
+        list(
+            unzipped(iter([memoryview(path.read_bytes())]), PathSource(path, Traffic()), packing.replace("bz", "bzip"))
+        )
 
 
 # Random names

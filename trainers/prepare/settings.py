@@ -35,7 +35,7 @@ class Source(BaseModel):
     kind: Literal["http", "kaggle", "kaggle-dataset", "objectstore", "path"] = Field(
         description="http: an archive at a URL. kaggle: a competition's zip. kaggle-dataset: a dataset's zip. "
         "objectstore: an archive at s3:// or gs://. path: an archive, or a folder of pictures, on a volume. "
-        "An archive is a zip, a tar or a gzipped tar."
+        "An archive is a zip, or a tar, plain or packed by gzip, bzip2 or xz."
     )
     url: str = Field(
         default="",
@@ -137,8 +137,8 @@ class Settings(BaseModel):
     layout: Literal["imagenet", "imagefolder", "folders", "csv"] = Field(
         default="imagenet",
         description="imagenet: Kaggle's CLS-LOC layout with its CSV of validation labels. "
-        "imagefolder: train/CLASS/* and val/CLASS/*. folders: CLASS/*, of which 'val_fraction' becomes val. "
-        "csv: a CSV file names each picture's class; see the key 'csv'.",
+        "imagefolder: train/CLASS/* and val/CLASS/* (or valid, validation). folders: CLASS/*, of which 'val_fraction' "
+        "becomes val. csv: a CSV file names each picture's class; see the key 'csv'.",
     )
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.1,
@@ -176,7 +176,9 @@ class Settings(BaseModel):
         "folder stays as it is. See docs/data.md.",
     )
     skip: tuple[str, ...] = Field(
-        default=(), description="Names of members of the archive to leave out, such as broken pictures."
+        default=(),
+        description="Names of members of the archive to leave out, such as broken pictures; '*' in them stands for any "
+        "characters: '*.webp'.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         default=8, description="Shards made at the same time, each with its own connection."
