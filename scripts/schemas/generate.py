@@ -97,6 +97,21 @@ def undescribed(node: object, named: bool = False) -> object:
     return {k: undescribed(v, k in ("properties", "$defs", "patternProperties")) for k, v in kept.items()}
 
 
+def alone(name: str, known: Schema) -> Schema:
+    """Return the schema with which a part that is used alone refuses a misspelt key of its own.
+
+    The shared values are the umbrella's business, and what is Kubernetes' own the API server's: both stay open here.
+    """
+    closed = bundle(known[name], known | {one: {} for one in known if one.startswith("k8s.")})
+    return closed | {"properties": closed["properties"] | {"common": {}, "global": {}}}
+
+
+def shared(values: Schema) -> str:
+    """Return the defaults of the shared values, for a part that is used alone."""
+    head = "# The shared values' defaults, for a part that is used alone. Generated: values.yaml of the umbrella says what they are.\n"
+    return head + yaml.safe_dump({"global": values["global"]}, sort_keys=False, width=130)
+
+
 def files() -> dict[Path, str]:
     """Return all generated files."""
     umbrella = from_values(CHART / "values.yaml")
@@ -111,7 +126,9 @@ def files() -> dict[Path, str]:
     keys = book(umbrella, known, words["lists"], words["maps"])
     values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
-    return {
+    parts = {CHART / "charts" / name / "values.schema.json": text(undescribed(alone(name, known))) for name in SUBCHARTS}
+    return parts | {
+        CHART / "charts" / "common" / "values.yaml": shared(values[""]),
         CHART / "values.schema.json": text(undescribed(bundle(loose(umbrella, known), opened))),
         CHART / "values.strict.schema.json": text(plain(strict), indent=1),
         CHART / "files" / "keys.json": text(keys),

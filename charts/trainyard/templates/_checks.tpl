@@ -7,6 +7,7 @@ before its consequences.
 {{- fail (printf "\n\n%s\n" .) -}}
 {{- end -}}
 {{- include "trainyard.checkOperator" . -}}
+{{- include "trainyard.facts" . -}}
 {{- with include "trainyard.missing" . | trim -}}
 {{- fail (printf "\n\nPlease set:\n  %s\n" (replace "\n" "\n  " .)) -}}
 {{- end -}}
@@ -19,15 +20,22 @@ before its consequences.
 {{- define "trainyard.checkOperator" -}}
 {{- $operator := .Values.global.training.operator -}}
 {{- if and $operator (not (has $operator (list "pytorchjob" "mpijob" "trainjob"))) -}}
-{{- $meant := get (dict "pytorch" "pytorchjob" "torch" "pytorchjob" "torchrun" "pytorchjob" "ddp" "pytorchjob" "fsdp" "pytorchjob" "training-operator" "pytorchjob" "mpi" "mpijob" "horovod" "mpijob" "hvd" "mpijob" "mpirun" "mpijob" "mpi-operator" "mpijob" "trainer" "trainjob" "kubeflow-trainer" "trainjob" "v2" "trainjob") (lower $operator) -}}
+{{- $meant := "" -}}
+{{- range $kind, $words := dict
+  "pytorchjob" (list "pytorch" "torch" "torchrun" "ddp" "fsdp" "training-operator")
+  "mpijob" (list "mpi" "horovod" "hvd" "mpirun" "mpi-operator")
+  "trainjob" (list "trainer" "kubeflow-trainer" "v2") -}}
+{{- if has (lower $operator) $words -}}{{- $meant = $kind -}}{{- end -}}
+{{- end -}}
 {{- if has (lower $operator) (list "pytorchjob" "mpijob" "trainjob") -}}{{- $meant = lower $operator -}}{{- end -}}
-{{- fail (printf "\n\nglobal.training.operator is %s%s There are pytorchjob, mpijob and trainjob.\n" $operator (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
+{{- fail (printf "\n\nglobal.training.operator is %s%s There are pytorchjob, mpijob and trainjob.\n"
+  $operator (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
 {{- end -}}
 {{- end -}}
 
 {{/* Required values that are missing, a line each, for all parts at once. */}}
 {{- define "trainyard.missing" -}}
-{{- $facts := include "trainyard.facts" . | fromJson -}}
+{{- $facts := .Facts -}}
 {{- $image := .Values.global.image -}}
 {{- $untagged := false -}}
 {{- $pulling := list -}}
@@ -48,11 +56,12 @@ before its consequences.
 {{- end -}}
 {{- with .Values.dataset.source -}}
 {{- if and $.Values.dataset.enabled (not (or .kind .url .competition .dataset .path)) }}
-dataset.source: where the dataset comes from, such as dataset.source.url=https://data.example.com/pets.zip; or dataset.enabled=false for one that is on the claim
+dataset.source: where the dataset comes from, such as dataset.source.url=https://data.example.com/pets.zip; or dataset.enabled=false
+  {{- " for one that is on the claim" }}
 {{- end -}}
 {{- end -}}
 {{- $lines := list -}}
-{{- range $job, $training := include "trainyard.trainings" . | fromJson -}}
+{{- range $job, $training := .Facts.trainings -}}
 {{- $keys := list -}}
 {{- if not $training.nodes -}}{{- $keys = append $keys "global.training.nodes (pods that train)" -}}{{- end -}}
 {{- if not (or $training.gpusPerNode $training.processesPerNode) -}}
@@ -67,15 +76,17 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 
 {{/* Refuse images that cannot be pulled, and a tag that has no effect. */}}
 {{- define "trainyard.checkImage" -}}
-{{- $facts := include "trainyard.facts" . | fromJson -}}
-{{- range $key, $registry := dict "global.image.registry" .Values.global.image.registry "filebrowser.image.registry" (dig "image" "registry" "" .Values.filebrowser) -}}
+{{- $facts := .Facts -}}
+{{- range $key, $registry := dict "global.image.registry" .Values.global.image.registry "filebrowser.image.registry" (dig "image" "registry" ""
+  .Values.filebrowser) -}}
 {{- if contains "://" $registry -}}
 {{- fail (printf "\n\n%s is %s: leave out the scheme, as in %s.\n" $key $registry (regexReplaceAll "^[a-z]+://" $registry "" | trimSuffix "/")) -}}
 {{- end -}}
 {{- $last := splitList "/" $registry | last -}}
 {{- $whole := or (contains "@" $registry) (regexMatch ":[0-9]*[^0-9]" $last) (and (contains "/" $registry) (contains ":" $last)) -}}
 {{- if or $whole (regexMatch "^trainyard-(pytorch|horovod|filebrowser)$" $last) -}}
-{{- fail (printf "\n\n%s is %s, which names an image: write its registry and folder, such as registry.example.com/team, and the tag in %s.\n" $key $registry (replace "registry" "tag" $key)) -}}
+{{- fail (printf (print "\n\n%s is %s, which names an image: write its registry and folder, such as registry.example.com/team, and the tag "
+  "in %s.\n") $key $registry (replace "registry" "tag" $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- $pulling := without $facts.parts "storage" "secrets" -}}
@@ -85,18 +96,20 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- if not (or $own.digest (get $own "tag")) -}}{{- $reads = true -}}{{- end -}}
 {{- end -}}
 {{- if and .Values.global.image.tag (not $reads) -}}
-{{- fail (printf "\n\nglobal.image.tag is %s, and every image has a digest, which wins: leave the tag or a digest out.\n" .Values.global.image.tag) -}}
+{{- fail (printf "\n\nglobal.image.tag is %s, and every image has a digest, which wins: leave the tag or a digest out.\n"
+  .Values.global.image.tag) -}}
 {{- end -}}
 {{- end -}}
 
 {{/* Refuse two jobs that would write the same run directory. */}}
 {{- define "trainyard.checkWriters" -}}
 {{- $writers := dict -}}
-{{- $trainings := include "trainyard.trainings" . | fromJson -}}
-{{- range $job := include "trainyard.trains" . | fromJsonArray -}}
+{{- $trainings := .Facts.trainings -}}
+{{- range $job := .Facts.trains -}}
 {{- $name := (get $trainings $job).name | default $job -}}
 {{- with get $writers $name -}}
-{{- fail (printf "\n\n%s and %s would share the run %s, and one run directory has one writer: set global.training.operator to train by one of them, leave global.training.name empty, or set %s.training.name and %s.training.name.\n" . $job $name . $job) -}}
+{{- fail (printf (print "\n\n%s and %s would share the run %s, and one run directory has one writer: set global.training.operator to train "
+  "by one of them, leave global.training.name empty, or set %s.training.name and %s.training.name.\n") . $job $name . $job) -}}
 {{- end -}}
 {{- $_ := set $writers $name $job -}}
 {{- end -}}
@@ -104,7 +117,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 
 {{/* Refuse claims that are both named and described, or neither, and access modes with which the pods would wait for each other. */}}
 {{- define "trainyard.checkClaims" -}}
-{{- $trainings := include "trainyard.trainings" . | fromJson -}}
+{{- $trainings := .Facts.trainings -}}
 {{- range $which := list "data" "results" -}}
 {{- $path := printf "global.storage.%s" $which -}}
 {{- $claim := index $.Values.global.storage $which -}}
@@ -115,7 +128,8 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- with $described -}}
 {{- $keys := join " and " . -}}
-{{- fail (printf "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An empty value unsets one from an earlier file: --set %s.%s=\n" $path $claim.existingClaim $keys $keys $path (first .)) -}}
+{{- fail (printf (print "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An "
+  "empty value unsets one from an earlier file: --set %s.%s=\n") $path $claim.existingClaim $keys $keys $path (first .)) -}}
 {{- end -}}
 {{- else if not $.Values.storage.enabled -}}
 {{- fail (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}
@@ -129,12 +143,14 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- $pods = add $pods (int $training.nodes) (ternary 1 0 (and (eq $job "mpijob") (eq $which "results"))) -}}
 {{- end -}}
 {{- if gt (int $pods) 1 -}}
-{{- fail (printf "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: set ReadWriteMany (ReadWriteOnce where all run on one node).\n" $path (int $pods)) -}}
+{{- fail (printf (print "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: "
+  "set ReadWriteMany (ReadWriteOnce where all run on one node).\n") $path (int $pods)) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq (join "," $claim.accessModes) "ReadOnlyMany" -}}
 {{- if or (eq $which "results") $.Values.dataset.enabled -}}
-{{- fail (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n" $path (ternary ", or dataset.enabled: false for a dataset that is on the volume" "" (eq $which "data"))) -}}
+{{- fail (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n"
+  $path (ternary ", or dataset.enabled: false for a dataset that is on the volume" "" (eq $which "data"))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -27,7 +27,8 @@ only the schema checks.
 {{- if and (kindIs "string" $shape) (hasPrefix "#" $shape) -}}{{- $shape = get $.book.shared (trimPrefix "#" $shape) -}}{{- end -}}
 {{- if or (kindIs "map" $shape) (eq (toString $shape) "{}") -}}
 {{- if not (kindIs "map" $value) }}
-{{ $path }} is {{ include "trainyard.kind" $value }}: {{ ternary "leave it out, or write" "write" (kindIs "invalid" $value) }} a map{{ with get $.book.maps $key }}, such as {{ . }}{{ end }}.
+{{ $path }} is {{ include "trainyard.kind" $value }}: {{ ternary "leave it out, or write" "write" (kindIs "invalid" $value) }} a map{{ with get
+  $.book.maps $key }}, such as {{ . }}{{ end }}.
 {{- else if kindIs "map" $shape -}}
 {{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
 {{- end -}}
@@ -52,7 +53,8 @@ only the schema checks.
 {{- $typed := and (kindIs "string" .value) (regexMatch "^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$" .value) -}}
 {{- $number := ternary (float64 (toString .value)) .value (and $typed (contains ".config." .path)) -}}
 {{- if kindIs "string" $number }}
-{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" "a number" $typed }}{{ if $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
+{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" "a number" $typed }}{{ if
+  $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
 {{- else if not (or (kindIs "float64" $number) (kindIs "int64" $number) (kindIs "int" $number)) }}
 {{ .path }} is {{ include "trainyard.kind" .value }}: write a number.
 {{- else if and .whole (ne (float64 (int64 $number)) (float64 $number)) }}
@@ -67,7 +69,8 @@ only the schema checks.
 {{- $text := toString $.value -}}
 {{- if and $number (eq (float64 (int64 $.value)) (float64 $.value)) -}}{{- $text = toString (int64 $.value) -}}{{- end -}}
 {{- if not (or (kindIs "string" $.value) (and $number .numbers)) }}
-{{ $.path }} is {{ include "trainyard.kind" $.value }}{{ if $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else }}: write {{ .say }}{{ end }}.
+{{ $.path }} is {{ include "trainyard.kind" $.value }}{{ if
+  $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else }}: write {{ .say }}{{ end }}.
 {{- else if not (or (regexMatch .pattern $text) (and $number (eq (toString .numbers) "any"))) }}
 {{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}.
 {{- end -}}

@@ -10,8 +10,8 @@
 
 {{/* Warnings about weaker security and about waiting, a paragraph each. */}}
 {{- define "trainyard.warnings" -}}
-{{- $facts := include "trainyard.facts" . | fromJson -}}
-{{- $trainings := include "trainyard.trainings" . | fromJson -}}
+{{- $facts := .Facts -}}
+{{- $trainings := $facts.trainings -}}
 {{- with get $trainings "pytorchjob" }}
 {{- if and (ne (toString $.Values.pytorchjob.form) "elastic") (gt (int .nodes) 1) }}
 WARNING: a stock training-operator gives the Workers an init container without a securityContext, and a namespace that enforces the
@@ -27,8 +27,10 @@ WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes a
 {{- range $job, $training := $trainings }}
 {{- $nodes = max $nodes (int $training.nodes) }}
 {{- if $training.rdma.resource }}{{ $given = append $given "rdma.resource is set, so the training pods request the capability IPC_LOCK" }}{{ end }}
-{{- if $training.unrestricted.runAsRoot }}{{ $given = append $given "unrestricted.runAsRoot is set: the training pods run as root with the capability IPC_LOCK" }}{{ end }}
-{{- if $training.unrestricted.hostNetwork }}{{ $given = append $given "unrestricted.hostNetwork is set: the training pods use the node's network, and no NetworkPolicy applies to them" }}{{ end }}
+{{- if $training.unrestricted.runAsRoot }}{{ $given = append $given
+  "unrestricted.runAsRoot is set: the training pods run as root with the capability IPC_LOCK" }}{{ end }}
+{{- if $training.unrestricted.hostNetwork }}{{ $given = append $given
+  "unrestricted.hostNetwork is set: the training pods use the node's network, and no NetworkPolicy applies to them" }}{{ end }}
 {{- end }}
 {{- range $given | uniq }}
 WARNING: training.{{ . }}, which the `restricted` standard refuses.
@@ -49,7 +51,8 @@ WARNING: dataset.source.url is gs://..., which needs the package gcsfs. This pro
 has, or read the bucket through s3:// and the endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).
 {{ end }}
 {{- $made := dict }}
-{{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "mlflow" "registry" }}{{ $made = merge $made (dict (values . | compact | join "") true) }}{{ end }}
+{{- range pick .Values.secrets "kaggle" "objectstore" "http" "wandb" "mlflow" "registry" }}{{ $made = merge $made (dict (values . | compact | join "")
+  true) }}{{ end }}
 {{- if and .Values.secrets.enabled (compact (keys $made)) }}
 WARNING: secrets created from values can be read in the release's values. Beyond a trial, create them yourself and name them in global.secrets.
 {{ end }}

@@ -1,191 +1,296 @@
 {{/*
-The settings that every kind of pod has under the same names, as JSON; each is empty if the user does not set it. Call with the part of the
-values that holds them: global.training, mpijob.launcher, dataset or filebrowser.
+The pod template of a training pod, the same for every kind of job. Call with a dict: root; run (.Run of the part's context, or a variant of
+it); container, its name; command; restartPolicy if the job needs one in the pod; own, what a spread constraint counts if the operator's labels
+differ; ports, a list; and extra, more YAML of the container. A run that many jobs share (`shared`) has a small request for its preflight: with
+GPUs, a job that needs fewer would still get as many. Its pods may do without the key of Weights & Biases (`keyless`) and without waiting for
+the dataset (`ungated`).
 */}}
-{{- define "common.podSettings" -}}
-{{- $settings := dict "podLabels" dict "podAnnotations" dict "scheduling" dict "securityContext" dict "runtimeClassName" "" -}}
-{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" -}}
-{{- $_ := set $settings . list -}}
+{{- define "common.trainerPod" -}}
+{{- $root := .root -}}
+{{- $global := $root.Values.global -}}
+{{- $run := .run -}}
+{{- $training := $run.training -}}
+{{- $own := .own | default (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" $run.name))) -}}
+{{- $gpus := ternary 0 (int $training.gpusPerNode) (not (empty $run.shared)) -}}
+{{- $shm := include "common.bytes" $training.shmSize -}}
+{{- $awaited := and (has "wandb" $root.Facts.awaited) (not $run.keyless) -}}
+{{- $mlflow := and (not $run.keyless) $root.Secrets.mlflow.required -}}
+{{- $env := include "common.env" (dict "root" $root "own" $run.env "env" (concat $training.env $training.rdma.env)) -}}
+{{- $mounts := include "common.mounts" (dict "root" $root "claims" (dict "data" $global.storage.data.readOnly "results" false) "shm" true "passwd" true) -}}
+
+{{- /* Its resources: the user's, its GPUs and its RDMA devices, which Kubernetes requires to be equal in requests and limits. If the user names
+no CPU or memory at all, requests that grow with the processes. The preflight reuses them, without what only training needs: so the pod
+requests no more, and is Guaranteed, or within a LimitRange's ratio, if the training container is. */ -}}
+{{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
+{{- $memory := printf "%dGi" (add (div (add (int64 $shm) 1073741823) 1073741824) (mul 4 $processes)) -}}
+{{- $least := dict -}}
+{{- range $name, $amount := dict "cpu" (toString $processes) "memory" $memory -}}
+{{- if not (or (hasKey $training.resources.requests $name) (hasKey $training.resources.limits $name)) -}}
+{{- $_ := set $least $name $amount -}}
 {{- end -}}
-{{- range $key, $value := . -}}
-{{- if and (hasKey $settings $key) (not (kindIs "invalid" $value)) -}}
-{{- $_ := set $settings $key $value -}}
+{{- end -}}
+{{- $devices := dict -}}
+{{- if and $training.gpusPerNode $training.gpuResource -}}{{- $_ := set $devices $training.gpuResource (int $training.gpusPerNode) -}}{{- end -}}
+{{- with $training.rdma.resource -}}{{- $_ := set $devices . (int $training.rdma.count) -}}{{- end -}}
+{{- $resources := dict -}}
+{{- with $training.resourceClaims -}}
+{{- $claims := list -}}
+{{- range . -}}{{- $claims = append $claims (pick . "name") -}}{{- end -}}
+{{- $_ := set $resources "claims" $claims -}}
+{{- end -}}
+{{- $needed := pick $resources "claims" -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- with merge (dict) $devices (get $training.resources $kind) (ternary $least (dict) (eq $kind "requests")) -}}
+{{- $_ := set $resources $kind . -}}
+{{- with pick . "cpu" "memory" "ephemeral-storage" $training.gpuResource -}}{{- $_ := set $needed $kind . -}}{{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $_ := set $settings "unrestricted" (.unrestricted | default dict) -}}
-{{- mustToJson $settings -}}
+{{- if $run.shared -}}
+{{- $needed = dict "requests" (dict "cpu" "100m" "memory" "128Mi") "limits" (dict "cpu" "1" "memory" "2Gi") -}}
 {{- end -}}
 
-{{/* Labels and annotations of a pod. Call with a dict: root, pod (its settings), and annotations where a part adds to the user's. */}}
-{{- define "common.podMetadata" -}}
-labels:
-  {{- include "common.podLabels" .root | nindent 2 }}
-  {{- with .pod.podLabels }}
-  {{- toYaml . | nindent 2 }}
+{{ include "common.pod" (dict "root" $root "pod" $training "annotations" $run.podAnnotations "own" $own) }}
+  {{- with .restartPolicy }}
+  restartPolicy: {{ . }}
   {{- end }}
-{{- with .annotations | default .pod.podAnnotations }}
-annotations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  terminationGracePeriodSeconds: {{ int $training.gracePeriodSeconds }}
+  initContainers:
+    {{- /* Waits for the dataset and for secrets that an operator creates, and checks what is local to the pod */}}
+    - name: preflight
+      image: {{ $run.image | quote }}
+      imagePullPolicy: {{ $global.image.pullPolicy }}
+      command:
+        - python
+        - -m
+        - trainers.preflight
+        {{- if not (or $run.ungated $run.config.data.dataset) }}
+        - --data
+        - {{ $run.config.data.dir | quote }}
+        {{- end }}
+        {{- if and (not $run.ungated) $training.weights }}
+        - --weights
+        - /etc/trainyard/config.json
+        {{- end }}
+        - --results
+        - {{ $run.config.run.dir | quote }}
+        - --shm
+        - {{ $shm | quote }}
+        - --timeout
+        - {{ int $global.dataset.wait | quote }}
+        {{- if $global.scheduling.queue }}
+        - --idle
+        - {{ int $global.dataset.idleWait | quote }}
+        {{- end }}
+        {{- with $gpus }}
+        - --gpus
+        - {{ . | quote }}
+        {{- with $training.gpuMemoryTest }}
+        - --gpu-memory
+        - {{ int . | quote }}
+        {{- end }}
+        {{- end }}
+        {{- if $awaited }}
+        - --secret
+        - /etc/trainyard/secrets/wandb/WANDB_API_KEY
+        - --secret-timeout
+        - {{ int $root.Facts.wait | quote }}
+        {{- end }}
+      env:
+        {{- $env | nindent 8 }}
+      {{- with $training.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      resources:
+        {{- include "common.quantities" $needed | nindent 8 }}
+      {{- include "common.container" "" | nindent 6 }}
+      volumeMounts:
+        - name: trainyard
+          mountPath: /etc/trainyard
+          readOnly: true
+        {{- $mounts | nindent 8 }}
+    {{- with $training.extraInitContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- /* The user's own as native sidecars, which are stopped after the main container: an ordinary second one would keep a finished pod alive */}}
+    {{- range $training.extraContainers }}
+    - {{ merge (dict "restartPolicy" "Always") . | toYaml | nindent 6 | trim }}
+    {{- end }}
+  containers:
+    - name: {{ .container }}
+      image: {{ $run.image | quote }}
+      imagePullPolicy: {{ $global.image.pullPolicy }}
+      command:
+        {{- toYaml .command | nindent 8 }}
+      env:
+        {{- $env | nindent 8 }}
+      {{- with $training.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- $ports := .ports | default list }}
+      {{- with $global.metrics }}
+      {{- if .enabled }}{{ $ports = append $ports (dict "name" "metrics" "containerPort" (int .port)) }}{{ end }}
+      {{- end }}
+      {{- with $ports }}
+      ports:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .extra }}
+      {{- . | nindent 6 }}
+      {{- end }}
+      resources:
+        {{- include "common.quantities" $resources | nindent 8 }}
+      {{- include "common.container" (or $training.rdma.resource $training.unrestricted.runAsRoot) | nindent 6 }}
+      volumeMounts:
+        - name: trainyard
+          mountPath: /etc/trainyard
+          readOnly: true
+        {{- $mounts | nindent 8 }}
+        {{- if $mlflow }}
+        - name: secret-mlflow
+          mountPath: /var/run/secrets/trainyard/mlflow
+          readOnly: true
+        {{- end }}
+        {{- with $training.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    {{- /* The run's settings and the key of Weights & Biases. A Secret that values name must hold it; one that an operator creates is waited for */}}
+    - name: trainyard
+      projected:
+        defaultMode: 288  # 0440
+        sources:
+          - configMap:
+              name: {{ $run.name }}-run
+          {{- if not $run.keyless }}
+          - secret:
+              name: {{ $root.Secrets.wandb.name | quote }}
+              optional: {{ or (not $root.Secrets.wandb.required) (has "wandb" $root.Facts.awaited) }}
+              items:
+                - key: WANDB_API_KEY
+                  path: secrets/wandb/WANDB_API_KEY
+          {{- end }}
+    {{- if $mlflow }}
+    - name: secret-mlflow
+      secret:
+        secretName: {{ $root.Secrets.mlflow.name | quote }}
+        defaultMode: 288  # 0440
+        optional: {{ not $root.Secrets.mlflow.required }}
+    {{- end }}
+    {{- include "common.volumes" (dict "root" $root "claims" (list "data" "results") "shm" $training.shmSize) | nindent 4 }}
+    {{- with $training.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
 
 {{/*
-User and security of a pod: passes the `restricted` Pod Security Standard, unless unrestricted.runAsRoot is set. With `uid: platform` the
-cluster chooses the user and the group of the volumes, as OpenShift does. Call with a dict: root, pod.
+Metadata, and the first lines of the spec, of every pod. Call with a dict: root; pod, its settings; own, the parts of a spread constraint that
+count the pod's like unless it says otherwise, where the part's labels do not; and annotations, where a part adds to the user's.
+
+A pod passes the `restricted` Pod Security Standard, unless unrestricted.runAsRoot is set. With `uid: platform` the cluster chooses the user and
+the group of the volumes, as OpenShift does. Istio's sidecar is off: it would keep a finished pod alive.
 */}}
-{{- define "common.podSecurity" -}}
-{{- $storage := .root.Values.global.storage -}}
+{{- define "common.pod" -}}
+{{- $root := .root -}}
+{{- $pod := .pod -}}
+{{- $user := $root.User -}}
+{{- $storage := $root.Values.global.storage -}}
 {{- $security := dict "runAsNonRoot" true "fsGroupChangePolicy" $storage.fsGroupChangePolicy "seccompProfile" (dict "type" "RuntimeDefault") -}}
-{{- $uid := include "common.uid" .root -}}
-{{- $gid := include "common.gid" .root -}}
-{{- if dig "runAsRoot" false .pod.unrestricted -}}
-{{- $_ := mergeOverwrite $security (dict "runAsUser" 0 "runAsGroup" 0) -}}
-{{- $_ := set $security "runAsNonRoot" false -}}
-{{- else if $uid -}}
-{{- $_ := set $security "runAsUser" (int64 $uid) -}}
-{{- if $gid -}}{{- $_ := set $security "runAsGroup" (int64 $gid) -}}{{- end -}}
+{{- if dig "runAsRoot" false $pod.unrestricted -}}
+{{- range $key, $value := dict "runAsUser" 0 "runAsGroup" 0 "runAsNonRoot" false -}}{{- $_ := set $security $key $value -}}{{- end -}}
+{{- else if $user.uid -}}
+{{- $_ := set $security "runAsUser" (int64 $user.uid) -}}
+{{- with $user.gid -}}{{- $_ := set $security "runAsGroup" (int64 .) -}}{{- end -}}
 {{- end -}}
-{{- if $gid -}}{{- $_ := set $security "fsGroup" (int64 $gid) -}}{{- end -}}
+{{- with $user.gid -}}{{- $_ := set $security "fsGroup" (int64 .) -}}{{- end -}}
 {{- with $storage.supplementalGroups -}}{{- $_ := set $security "supplementalGroups" . -}}{{- end -}}
-{{- toYaml (mergeOverwrite $security .pod.securityContext) -}}
-{{- end -}}
-
-{{/* Number of the pods' user; nothing if the platform chooses it. */}}
-{{- define "common.uid" -}}
-{{- if ne (toString .Values.global.storage.uid) "platform" -}}{{- int64 .Values.global.storage.uid -}}{{- end -}}
-{{- end -}}
-
-{{/* Number of the pods' group, which owns their volumes; nothing if the platform chooses it, as it does if it chooses the user. */}}
-{{- define "common.gid" -}}
-{{- $gid := .Values.global.storage.gid -}}
-{{- if eq (toString $gid) "" -}}
-{{- if include "common.uid" . -}}1000{{- end -}}
-{{- else if ne (toString $gid) "platform" -}}
-{{- int64 $gid -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Security of every container. Call with a non-empty value if it locks memory, as RDMA does; it then gets IPC_LOCK. */}}
-{{- define "common.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop:
-    - ALL
-  {{- if . }}
-  add:
-    - IPC_LOCK
-  {{- end }}
-{{- end -}}
-
-{{/* Where a container leaves its termination message for the operators and scripts/why: its own message, else the end of its log. */}}
-{{- define "common.lastWord" -}}
-terminationMessagePath: /dev/termination-log
-terminationMessagePolicy: FallbackToLogsOnError
-{{- end -}}
-
-{{/*
-Placement of a pod: each of its own keys replaces the shared one, so that a pod can run on other nodes than the rest. Call with a list: the
-shared placement, and the pod's own. As JSON.
-*/}}
-{{- define "common.placement" -}}
-{{- $placement := deepCopy (first .) -}}
-{{- range $key, $value := last . -}}
-{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
-{{- end -}}
-{{- mustToJson $placement -}}
-{{- end -}}
-
-{{/*
-Where a pod goes. Call with a dict: scheduling, and own, the parts of a spread constraint that count the pod's like unless it says otherwise.
-*/}}
-{{- define "common.scheduling" -}}
-{{- $own := .own -}}
+{{- $like := dict "app.kubernetes.io/name" $root.Chart.Name "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- $own := .own | default (dict "labelSelector" (dict "matchLabels" $like)) -}}
 {{- $spread := list -}}
-{{- range .scheduling.topologySpreadConstraints -}}
+{{- range $pod.scheduling.topologySpreadConstraints -}}
 {{- $spread = append $spread (merge (deepCopy .) (deepCopy $own)) -}}
 {{- end -}}
-{{- with .scheduling.nodeSelector }}
-nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .scheduling.affinity }}
-affinity:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .scheduling.tolerations }}
-tolerations:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with $spread }}
-topologySpreadConstraints:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .scheduling.priorityClassName }}
-priorityClassName: {{ . | quote }}
-{{- end }}
-{{- with .scheduling.schedulerName }}
-schedulerName: {{ . | quote }}
-{{- end }}
-{{- end -}}
-
-{{/* First lines of every pod's spec. Call with a dict: root, pod (its settings), scheduling, own. */}}
-{{- define "common.podHead" -}}
-automountServiceAccountToken: false
-enableServiceLinks: false
-{{- with .root.Values.global.serviceAccountName }}
-serviceAccountName: {{ . | quote }}
-{{- end }}
-securityContext:
-  {{- include "common.podSecurity" (pick . "root" "pod") | nindent 2 }}
-{{- if dig "hostNetwork" false .pod.unrestricted }}
-hostNetwork: true
-dnsPolicy: ClusterFirstWithHostNet
-{{- end }}
-{{- with .pod.runtimeClassName }}
-runtimeClassName: {{ . | quote }}
-{{- end }}
-{{- with .pod.resourceClaims }}
-resourceClaims:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .root.Values.global.image.pullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ . | quote }}
+metadata:
+  labels:
+    {{- include "common.ownLabels" $root | nindent 4 }}
+    sidecar.istio.io/inject: "false"
+    {{- with $pod.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .annotations | default $pod.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
-{{- end }}
-{{- with include "common.scheduling" (pick . "scheduling" "own") | trim }}
-{{ . }}
-{{- end }}
-{{- end -}}
-
-{{/* Pods of a part, as a spread constraint counts them, as JSON. */}}
-{{- define "common.partSelector" -}}
-{{- $labels := dict "app.kubernetes.io/name" .Chart.Name "app.kubernetes.io/instance" .Release.Name -}}
-{{- mustToJson (dict "labelSelector" (dict "matchLabels" $labels)) -}}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  {{- with $root.Values.global.serviceAccountName }}
+  serviceAccountName: {{ . | quote }}
+  {{- end }}
+  securityContext:
+    {{- toYaml (mergeOverwrite $security $pod.securityContext) | nindent 4 }}
+  {{- if dig "hostNetwork" false $pod.unrestricted }}
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  {{- with $pod.runtimeClassName }}
+  runtimeClassName: {{ . | quote }}
+  {{- end }}
+  {{- with $pod.resourceClaims }}
+  resourceClaims:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $root.Values.global.image.pullSecrets }}
+  imagePullSecrets:
+    {{- range . }}
+    - name: {{ . | quote }}
+    {{- end }}
+  {{- end }}
+  {{- with $pod.scheduling }}
+  {{- with .nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $spread }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
+  {{- with .schedulerName }}
+  schedulerName: {{ . | quote }}
+  {{- end }}
+  {{- end }}
 {{- end -}}
 
 {{/*
-The user's additional containers as native sidecars (init containers that keep running), which are stopped after the main container: an
-ordinary second container would keep a finished pod alive. Call with the pod's settings.
-*/}}
-{{- define "common.sidecars" -}}
-{{- range .extraContainers }}
-- {{ merge (dict "restartPolicy" "Always") . | toYaml | nindent 2 | trim }}
-{{- end }}
-{{- end -}}
-
-{{/*
-Environment of a container: the chart's own, without names that the user sets too, then the user's. Call with a dict: root, own (from names to
-values; a value that is not a text is taken as in a container's spec) and env, the user's list.
+Environment of a container: the chart's own, without names that the user sets too, then the user's. Every container has a home, the variables by
+which clients in Python, Go and from Amazon find the certificates of global.caBundle, and a name for the platform's user, which has no entry in
+/etc/passwd. Call with a dict: root, own (from names to values; a value that is not a text is taken as in a container's spec) and env, the
+user's list.
 */}}
 {{- define "common.env" -}}
-{{- $own := merge (include "common.baseEnv" .root | fromJson) .own -}}
+{{- $own := dict "HOME" "/home/trainer" "PYTHONUNBUFFERED" "1" -}}
+{{- if not .root.User.uid -}}{{- $_ := set $own "USER" "trainer" -}}{{- end -}}
+{{- if .root.Values.global.caBundle.configMap -}}
+{{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" -}}
+{{- $_ := set $own . "/etc/trainyard-ca/ca-bundle.crt" -}}
+{{- end -}}
+{{- end -}}
 {{- $taken := dict -}}
 {{- range .env -}}{{- $_ := set $taken .name true -}}{{- end -}}
 {{- $env := list -}}
-{{- range $name, $value := $own -}}
+{{- range $name, $value := merge $own .own -}}
 {{- if not (hasKey $taken $name) -}}
 {{- $env = append $env (merge (dict "name" $name) (ternary $value (dict "value" $value) (kindIs "map" $value))) -}}
 {{- end -}}
@@ -193,14 +298,63 @@ values; a value that is not a text is taken as in a container's spec) and env, t
 {{- toYaml (concat $env .env) -}}
 {{- end -}}
 
-{{/* Volumes of every pod: space for files outside the claims, and the certificates of global.caBundle. */}}
-{{- define "common.scratchVolumes" -}}
+{{/*
+Mounts of a container after its settings: claims, /dev/shm, space for files outside the claims, and certificates. Call with a dict: root;
+claims, from their names to whether they are read-only; shm, whether it has one; and passwd, whether it has users.
+*/}}
+{{- define "common.mounts" -}}
+{{- $root := .root -}}
+{{- range $which, $readOnly := .claims -}}
+- name: {{ $which }}
+  mountPath: /{{ $which }}
+  {{- with (index $root.Values.global.storage $which).subPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+  {{- if $readOnly }}
+  readOnly: true
+  {{- end }}
+{{ end -}}
+{{- if .shm -}}
+- name: shm
+  mountPath: /dev/shm
+{{ end -}}
+- name: tmp
+  mountPath: /tmp
+- name: home
+  mountPath: /home/trainer
+{{- if $root.Values.global.caBundle.configMap }}
+- name: ca-bundle
+  mountPath: /etc/trainyard-ca
+  readOnly: true
+{{- end }}
+{{- if and .passwd $root.User.passwd }}
+- name: trainyard
+  mountPath: /etc/passwd
+  subPath: passwd
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{/* Their volumes. Call with a dict: root; claims, a list of their names; and shm, the size of /dev/shm, if there is one. */}}
+{{- define "common.volumes" -}}
+{{- $root := .root -}}
+{{- range .claims -}}
+- name: {{ . }}
+  persistentVolumeClaim:
+    claimName: {{ get $root.Claims . | quote }}
+{{ end -}}
+{{- with .shm -}}
+- name: shm
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ . | quote }}
+{{ end -}}
 {{- range list "tmp" "home" }}
 - name: {{ . }}
   emptyDir:
-    sizeLimit: {{ $.Values.global.storage.scratchSize | quote }}
+    sizeLimit: {{ $root.Values.global.storage.scratchSize | quote }}
 {{- end }}
-{{- with .Values.global.caBundle }}
+{{- with $root.Values.global.caBundle }}
 {{- if .configMap }}
 - name: ca-bundle
   configMap:
@@ -212,71 +366,37 @@ values; a value that is not a text is taken as in a container's spec) and env, t
 {{- end }}
 {{- end -}}
 
-{{/* Where they are mounted. */}}
-{{- define "common.scratchMounts" -}}
-- name: tmp
-  mountPath: /tmp
-- name: home
-  mountPath: /home/trainer
-{{- if .Values.global.caBundle.configMap }}
-- name: ca-bundle
-  mountPath: /etc/trainyard-ca
-  readOnly: true
-{{- end }}
+{{/*
+Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and the schemas of PyTorchJob and MPIJob take none.
+*/}}
+{{- define "common.quantities" -}}
+{{- $resources := pick . "claims" -}}
+{{- range $kind, $amounts := omit . "claims" -}}
+{{- $texts := dict -}}
+{{- range $name, $amount := $amounts -}}
+{{- $fraction := and (kindIs "float64" $amount) (ne (floor $amount) $amount) -}}
+{{- $_ := set $texts $name (ternary (toString $amount) $amount $fraction) -}}
+{{- end -}}
+{{- $_ := set $resources $kind $texts -}}
+{{- end -}}
+{{- toYaml $resources -}}
 {{- end -}}
 
 {{/*
-Environment of every container, as JSON: the home; the variables by which clients in Python, Go and from Amazon find the certificates of
-global.caBundle; and a name for the platform's user, which has no entry in /etc/passwd.
+Security of every container, and where it leaves its termination message for the operators and scripts/why: its own message, else the end of
+its log. Call with a non-empty value if it locks memory, as RDMA does; it then gets IPC_LOCK.
 */}}
-{{- define "common.baseEnv" -}}
-{{- $env := dict "HOME" "/home/trainer" "PYTHONUNBUFFERED" "1" -}}
-{{- if not (include "common.uid" .) -}}{{- $_ := set $env "USER" "trainer" -}}{{- end -}}
-{{- if .Values.global.caBundle.configMap -}}
-{{- range list "SSL_CERT_FILE" "REQUESTS_CA_BUNDLE" "AWS_CA_BUNDLE" -}}
-{{- $_ := set $env . "/etc/trainyard-ca/ca-bundle.crt" -}}
-{{- end -}}
-{{- end -}}
-{{- mustToJson $env -}}
-{{- end -}}
-
-{{/* A claim as a volume. Call with a list: the context, and `data` or `results`. */}}
-{{- define "common.claimVolume" -}}
-- name: {{ index . 1 }}
-  persistentVolumeClaim:
-    claimName: {{ include "common.claim" . | quote }}
-{{- end -}}
-
-{{/*
-Where a claim is mounted. Call with a list: the context, `data` or `results`, and whether read-only.
-*/}}
-{{- define "common.claimMount" -}}
-- name: {{ index . 1 }}
-  mountPath: /{{ index . 1 }}
-  {{- with (index (index . 0).Values.global.storage (index . 1)).subPath }}
-  subPath: {{ . | quote }}
-  {{- end }}
-  {{- if index . 2 }}
-  readOnly: true
-  {{- end }}
-{{- end -}}
-
-{{/* The image has a user with uid 1000; ssh and torch look users up by name, so another uid gets its own line in /etc/passwd. */}}
-{{- define "common.passwd" -}}
-{{- $uid := include "common.uid" . -}}
-{{- if not (has $uid (list "" "1000")) -}}
-root:x:0:0:root:/root:/usr/sbin/nologin
-trainer:x:{{ $uid }}:{{ include "common.gid" . | default "0" }}::/home/trainer:/bin/sh
-nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
-{{- end -}}
-{{- end -}}
-
-{{/* Where that file is mounted, when there is one. */}}
-{{- define "common.passwdMount" -}}
-{{- if include "common.passwd" . -}}
-- name: trainyard
-  mountPath: /etc/passwd
-  subPath: passwd
-  readOnly: true
-{{- end -}}
+{{- define "common.container" -}}
+terminationMessagePath: /dev/termination-log
+terminationMessagePolicy: FallbackToLogsOnError
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop:
+      - ALL
+    {{- if . }}
+    add:
+      - IPC_LOCK
+    {{- end }}
 {{- end -}}

@@ -1,0 +1,208 @@
+{{/*
+What the manifests of a part read beside its values, gathered once, as maps on the part's own context (which its templates share):
+
+  .Facts    what the parts of a release know of each other; the umbrella gathers it (trainyard.facts), and a part that renders alone knows
+            itself alone, with the shared values as this chart's defaults complete them
+  .Claims   names of the claims `data` and `results`
+  .Secrets  of each secret its name, and whether it must exist before a pod starts: one that values name, and one that values or an
+            operator create for this release; any other may be absent
+  .User     uid and gid of the pods, each empty where the platform chooses it, as it does for both if it chooses the user; and their
+            /etc/passwd, since ssh and torch look users up by name and the image has uid 1000 alone
+*/}}
+{{- define "common.context" -}}
+{{- if not (hasKey . "User") -}}
+{{- if not (hasKey . "Facts") -}}
+{{- if not (hasKey .Subcharts "common") -}}
+{{- fail "\n\nThe umbrella's templates/values/first/check.yaml renders before its parts: it gathers what they know of each other.\n" -}}
+{{- end -}}
+{{- $_ := set .Values "global" .Subcharts.common.Values.global -}}
+{{- $job := has .Chart.Name (list "pytorchjob" "mpijob" "trainjob") -}}
+{{- $trains := and $job (ne (toString (dig "job" "enabled" true (pick .Values "job"))) "false") -}}
+{{- $_ := set . "Facts" (dict "parts" (list .Chart.Name) "trains" (ternary (list .Chart.Name) list $trains) "runs" dict "settings" dict
+  "made" list "awaited" list "wait" 0 "weights" list) -}}
+{{- end -}}
+{{- $facts := .Facts -}}
+{{- $storage := .Values.global.storage -}}
+{{- with .Values.global.labels -}}{{- include "common.checkLabels" (list "global.labels" .) -}}{{- end -}}
+{{- $claims := dict -}}
+{{- range $which := list "data" "results" -}}
+{{- $_ := set $claims $which ((index $storage $which).existingClaim | default (printf "%s-%s" $.Release.Name $which)) -}}
+{{- end -}}
+{{- $_ := set . "Claims" $claims -}}
+{{- $secrets := dict -}}
+{{- range $which, $secret := .Values.global.secrets -}}
+{{- $name := $secret.existingSecret | default (printf "%s-%s" $.Release.Name $which) -}}
+{{- $_ := set $secrets $which (dict "name" $name "required" (not (empty (or $secret.existingSecret (has $which $facts.made))))) -}}
+{{- end -}}
+{{- $_ := set . "Secrets" $secrets -}}
+{{- $uid := ternary "" (toString (int64 $storage.uid)) (eq (toString $storage.uid) "platform") -}}
+{{- $gid := ternary "" (toString (int64 $storage.gid)) (eq (toString $storage.gid) "platform") -}}
+{{- if eq (toString $storage.gid) "" -}}{{- $gid = ternary "" "1000" (empty $uid) -}}{{- end -}}
+{{- $passwd := "" -}}
+{{- if not (has $uid (list "" "1000")) -}}
+{{- $passwd = printf "root:x:0:0:root:/root:/usr/sbin/nologin\ntrainer:x:%s:%s::/home/trainer:/bin/sh" $uid ($gid | default "0") -}}
+{{- $passwd = printf "%s\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin" $passwd -}}
+{{- end -}}
+{{- $_ := set . "User" (dict "uid" $uid "gid" $gid "passwd" $passwd) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of every object. */}}
+{{- define "common.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "common.ownLabels" . }}
+{{- end -}}
+
+{{/* Labels that do not change with the chart's version. */}}
+{{- define "common.ownLabels" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/part-of: trainyard
+{{- with .Values.global.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels by which Kueue queues a job. They belong to the job alone: its name does not cover them. Call with the scheduling. */}}
+{{- define "common.queueLabels" -}}
+{{- with .queue }}
+kueue.x-k8s.io/queue-name: {{ . | quote }}
+{{- end }}
+{{- with .queuePriority }}
+kueue.x-k8s.io/priority-class: {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Name of a job: release, subchart, and a hash of what it runs, so that a changed run is a new job and an unchanged one changes nothing. At most
+40 characters, starting with a letter: suffixes such as -launcher-xxxxx must fit 63. The hash covers the full release name, so that shortened
+names stay apart. Call with a list: the subchart's context, and what the job runs, as text.
+*/}}
+{{- define "common.jobName" -}}
+{{- $root := index . 0 -}}
+{{- $hash := printf "%s/%s/%s" $root.Release.Name $root.Chart.Name (index . 1) | sha256sum | trunc 8 -}}
+{{- $release := regexReplaceAll "^([^a-z])" ($root.Release.Name | replace "." "-") "t${1}" -}}
+{{- $release = $release | trunc (int (sub 30 (len $root.Chart.Name))) | trimAll "-" -}}
+{{- printf "%s-%s-%s" $release $root.Chart.Name $hash -}}
+{{- end -}}
+
+{{/* Size of a new claim. Its default is not in values: beside `existingClaim` it would look like a user's. Call with a list: the context, and `data` or
+`results`. */}}
+{{- define "common.claimSize" -}}
+{{- $which := index . 1 -}}
+{{- (index (index . 0).Values.global.storage $which).size | default (get (dict "data" "300Gi" "results" "100Gi") $which) -}}
+{{- end -}}
+
+{{/* Image of a subchart; fails with the missing keys. */}}
+{{- define "common.image" -}}
+{{- $shared := .Values.global.image -}}
+{{- $own := .Values.image -}}
+{{- $registry := get $own "registry" | default $shared.registry -}}
+{{- $tag := get $own "tag" | default $shared.tag -}}
+{{- $missing := list -}}
+{{- if not $registry -}}
+{{- $missing = append $missing "global.image.registry (registry and folder that hold the images, such as registry.example.com/team)" -}}
+{{- end -}}
+{{- if not (or $own.digest $tag) -}}
+{{- $missing = append $missing "global.image.tag (as `make push REGISTRY=...` prints it)" -}}
+{{- end -}}
+{{- if $missing -}}
+{{- fail (printf "\n\n%s has no image. Please set %s.\n" .Chart.Name (join " and " $missing)) -}}
+{{- end -}}
+{{- if and (eq $tag "latest") (not $own.digest) -}}
+{{- fail "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
+{{- end -}}
+{{- if $own.digest -}}
+{{- printf "%s/%s@%s" $registry $own.repository $own.digest -}}
+{{- else -}}
+{{- printf "%s/%s:%s" $registry $own.repository $tag -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Refuse additional settings that would break a pod: names, volumes and paths that the chart itself uses, and mounts of volumes that do not
+exist. Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes, containers.
+*/}}
+{{- define "common.checkPod" -}}
+{{- $path := .path -}}
+{{- include "common.checkLabels" (list (printf "%s.podLabels" $path) .pod.podLabels) -}}
+{{- range .pod.env -}}
+{{- if has .name $.env -}}
+{{- fail (printf "\n\n%s.env sets %s, which the chart or the operator sets: take it out.\n" $path .name) -}}
+{{- end -}}
+{{- end -}}
+{{- $volumes := .volumes -}}
+{{- range .pod.extraVolumes -}}
+{{- if has .name $volumes -}}
+{{- fail (printf "\n\n%s.extraVolumes names a volume %s, and the pod has one of that name already: give it another.\n" $path .name) -}}
+{{- end -}}
+{{- $volumes = append $volumes .name -}}
+{{- end -}}
+{{- $mounts := .mounts -}}
+{{- range .pod.extraVolumeMounts -}}
+{{- $at := trimSuffix "/" .mountPath -}}
+{{- if has $at $mounts -}}
+{{- fail (printf "\n\n%s.extraVolumeMounts mounts %s at %s, where something is mounted already: choose another path.\n" $path .name $at) -}}
+{{- end -}}
+{{- $mounts = append $mounts $at -}}
+{{- if not (has .name $volumes) -}}
+{{- fail (printf (print "\n\n%s.extraVolumeMounts mounts %s, which is no volume of the pod: add it to %s.extraVolumes, such as {name: %s, "
+  "configMap: {name: ...}}.\n") $path .name $path .name) -}}
+{{- end -}}
+{{- end -}}
+{{- $containers := .containers -}}
+{{- range $key := list "extraInitContainers" "extraContainers" -}}
+{{- range get $.pod $key -}}
+{{- if has .name $containers -}}
+{{- fail (printf "\n\n%s.%s names a container %s, and the pod has one of that name already: give it another.\n" $path $key .name) -}}
+{{- end -}}
+{{- $containers = append $containers .name -}}
+{{- $name := .name -}}
+{{- range .volumeMounts -}}
+{{- if not (has .name $volumes) -}}
+{{- fail (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse labels that the chart sets itself. Call with a list: the key in values, and its labels. */}}
+{{- define "common.checkLabels" -}}
+{{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of"
+  "sidecar.istio.io/inject" "kueue.x-k8s.io/queue-name" "kueue.x-k8s.io/priority-class" -}}
+{{- range $key, $_ := index . 1 -}}
+{{- if has $key $own -}}
+{{- $from := get (dict "kueue.x-k8s.io/queue-name" " from global.scheduling.queue" "kueue.x-k8s.io/priority-class"
+  " from global.scheduling.queuePriority") $key -}}
+{{- fail (printf "\n\n%s sets %s, which the chart sets itself%s: take it out.\n" (index $ 0) $key $from) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Merge a map into another, in place; call with a list of both. Unlike mergeOverwrite it also copies 0, false and empty lists, and it drops
+nulls, which Helm 3 keeps and Helm 4 removes.
+*/}}
+{{- define "common.mergeInto" -}}
+{{- $into := index . 0 -}}
+{{- range $key, $value := index . 1 -}}
+{{- if kindIs "map" $value -}}
+{{- if not (kindIs "map" (get $into $key)) -}}
+{{- $_ := set $into $key dict -}}
+{{- end -}}
+{{- $_ := include "common.mergeInto" (list (get $into $key) $value) -}}
+{{- else if not (kindIs "invalid" $value) -}}
+{{- $_ := set $into $key $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Bytes of a quantity such as 16Gi, as an integer. */}}
+{{- define "common.bytes" -}}
+{{- $units := dict "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
+{{- $number := regexFind "^[0-9.]+" (toString .) -}}
+{{- $unit := trimPrefix $number (toString .) -}}
+{{- mulf (float64 $number) (float64 (get $units $unit | default 1)) | int64 -}}
+{{- end -}}

@@ -1,0 +1,276 @@
+{{/*
+All that a training job runs with, derived once as .Run of its part's context: name, runName, image, command, config, nodes, processes,
+training (its settings), env (the chart's own environment of a trainer, by name), and podAnnotations. The part has said in .Job what differs
+between the kinds of jobs: command (may hold <np> for the number of processes of the job), and identity, what else changes the job.
+
+The name's hash leaves out what does not change the computation: labels, chart version, TTL, suspend, queue, secrets. It has the place at
+which the run reads and writes, and as which user: existing pods never change, so a fix of their access is a new job. Settings added after
+0.1.0 count only if they are set, so that a new version of the chart does not change the job of a run without them; and metrics do not count,
+so that a running job continues when they are switched on, and pods that start later serve them.
+*/}}
+{{- define "common.run" -}}
+{{- if not (hasKey . "Run") -}}
+{{- include "common.context" . -}}
+{{- include "common.training" (dict "into" . "shared" .Values.global.training "own" .Values.training) -}}
+{{- $training := .Training -}}
+{{- include "common.podSettings" (dict "pod" $training "scheduling" .Values.global.scheduling) -}}
+{{- include "common.checkTraining" $training -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT"
+  "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT"
+  "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT"
+  "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
+{{- $pod := merge (dict "env" (concat $training.env $training.rdma.env)) $training -}}
+{{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
+{{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
+{{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
+{{- include "common.checkPod" (dict "path" "global.training" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" $containers) -}}
+{{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
+{{- $nodes := int $training.nodes -}}
+{{- $runName := get .Facts.runs .Chart.Name | default $training.name | default .Release.Name -}}
+{{- $command := list -}}
+{{- range .Job.command -}}
+{{- $command = append $command (replace "<np>" (toString (mul $nodes $processes)) .) -}}
+{{- end -}}
+{{- $run := dict "runName" $runName "image" (include "common.image" .) "command" $command "nodes" $nodes "processes" $processes -}}
+{{- include "common.config" (dict "into" $run "training" $training "run" $runName "dataset" .Values.global.dataset.name) -}}
+{{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
+{{- range $key, $value := merge (pick $training "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext") $training.unrestricted -}}
+{{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
+{{- end -}}
+{{- if ne $training.gpuResource "nvidia.com/gpu" -}}{{- $_ := set $what "gpuResource" $training.gpuResource -}}{{- end -}}
+{{- $storage := .Values.global.storage -}}
+{{- $gid := ternary "platform" (int64 .User.gid) (empty .User.gid) -}}
+{{- $place := dict "uid" $storage.uid "gid" $gid "supplementalGroups" $storage.supplementalGroups -}}
+{{- range $which, $claim := .Claims -}}{{- $_ := set $place $which (list $claim (index $storage $which).subPath) -}}{{- end -}}
+{{- $what = merge $what $run (dict "identity" .Job.identity "storage" (mustToJson $place)) -}}
+{{- $_ := set $run "name" (include "common.jobName" (list . (mustToJson $what))) -}}
+{{- $_ := set $run "training" $training -}}
+{{- $_ := set $run "podAnnotations" (deepCopy $training.podAnnotations) -}}
+{{- with .Values.global.metrics -}}
+{{- if .enabled -}}
+{{- if hasKey (dig "config" "metrics" (dict) $training) "port" -}}
+{{- fail "\n\nglobal.training.config.metrics.port follows from global.metrics.port: take it out.\n" -}}
+{{- end -}}
+{{- if has (int .port) (list 2222 23456 29400 29500 (int $training.peers.port)) -}}
+{{- fail (printf "\n\nglobal.metrics.port is %d, on which the pods of a job already meet: choose another.\n" (int .port)) -}}
+{{- end -}}
+{{- $_ := include "common.mergeInto" (list $run.config (dict "metrics" (dict "port" (int .port)))) -}}
+{{- end -}}
+{{- if and .enabled (eq .kind "annotations") -}}
+{{- range $key, $value := dict "scrape" "true" "port" (toString (int .port)) "path" "/metrics" -}}
+{{- $name := printf "prometheus.io/%s" $key -}}
+{{- if hasKey $run.podAnnotations $name -}}
+{{- fail (printf "\n\nglobal.training.podAnnotations sets %s, which follows from global.metrics: take it out.\n" $name) -}}
+{{- end -}}
+{{- $_ := set $run.podAnnotations $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $env := dict "TRAINYARD_JOB" $run.name "TRAINYARD_RELEASE" .Release.Name "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
+{{- /* whose the run directory is: the namespace is the pod's own, wherever the rendered files are applied */ -}}
+{{- $_ := set $env "TRAINYARD_NAMESPACE" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
+{{- with $training -}}
+{{- $_ := set $env "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
+{{- if .logs.keep -}}
+{{- $_ := set $env "TRAINYARD_LOGS" (printf "%s/logs" $run.config.run.dir) -}}
+{{- $_ := set $env "TRAINYARD_LOG_BYTES" (include "common.bytes" .logs.size) -}}
+{{- end -}}
+{{- if .peers.check -}}
+{{- $_ := set $env "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
+{{- $_ := set $env "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}
+{{- end -}}
+{{- if .rdma.resource -}}{{- $_ := set $env "TRAINYARD_TRANSPORT" "rdma" -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $run "env" $env -}}
+{{- $_ := set . "Run" $run -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Set .Training of a map: global.training with a job's own overrides; of the placement each of the job's keys replaces the shared one. Beside
+the settings it says in `weights` into which folder the pretrained weights are fetched beforehand, as torchvision's and timm's by name and
+those at an address are; nothing if there are none. Two recipes start from such weights. A number is a float in it, whether a file or the
+command line set it. Call with a dict: into, shared, own.
+*/}}
+{{- define "common.training" -}}
+{{- $training := dict -}}
+{{- $_ := include "common.mergeInto" (list $training .shared) -}}
+{{- $_ := include "common.mergeInto" (list $training .own) -}}
+{{- $placement := deepCopy (.shared.scheduling | default dict) -}}
+{{- range $key, $value := .own.scheduling -}}
+{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $training "scheduling" $placement -}}
+{{- $model := get ($training.config | default dict) "model" | default dict -}}
+{{- $pretrained := get $model "pretrained" | toString -}}
+{{- if not (hasKey $model "pretrained") -}}
+{{- $pretrained = ternary "timm" "" (has $training.recipe (list "finetune" "finetune-vit")) -}}
+{{- end -}}
+{{- $fetched := or (eq $pretrained "timm") (regexMatch "^(https?|s3|gs)://" $pretrained) -}}
+{{- $fetched = or $fetched (regexMatch "^([A-Za-z0-9_]+_Weights\\.)?[A-Z][A-Z0-9_]*$" $pretrained) -}}
+{{- $_ := set $training "weights" (ternary (get $model "weights_dir" | default "/data/weights") "" $fetched) -}}
+{{- $_ := set .into "Training" ($training | mustToJson | fromJson) -}}
+{{- end -}}
+
+{{/*
+The trainer's settings of a run, set as .config of a map. Call with a dict: into, training, run (its name), dataset. Weights that are fetched
+beforehand lie in a folder of the data claim, unless values say otherwise.
+*/}}
+{{- define "common.config" -}}
+{{- $config := dict "recipe" .training.recipe -}}
+{{- $_ := include "common.mergeInto" (list $config .training.config) -}}
+{{- $_ := include "common.mergeInto" (list $config (dict
+  "run" (dict "dir" (printf "/results/runs/%s" .run))
+  "data" (dict "dir" (printf "/data/%s" .dataset)))) -}}
+{{- with .training.weights -}}
+{{- $_ := include "common.mergeInto" (list $config (dict "model" (dict "weights_dir" .))) -}}
+{{- end -}}
+{{- $_ := set .into "config" $config -}}
+{{- end -}}
+
+{{/*
+Complete the settings of a pod, in place: those that every kind of pod has under the same names are empty if the user does not set them, and
+each key of its own placement replaces the shared one, so that a pod can run on other nodes than the rest. Call with a dict: pod, scheduling.
+*/}}
+{{- define "common.podSettings" -}}
+{{- $pod := .pod -}}
+{{- range list "podLabels" "podAnnotations" "scheduling" "securityContext" "unrestricted" -}}
+{{- $_ := set $pod . (get $pod . | default dict) -}}
+{{- end -}}
+{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" -}}
+{{- $_ := set $pod . (get $pod . | default list) -}}
+{{- end -}}
+{{- $_ := set $pod "runtimeClassName" (get $pod "runtimeClassName" | default "") -}}
+{{- $placement := deepCopy .scheduling -}}
+{{- range $key, $value := $pod.scheduling -}}
+{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $pod "scheduling" $placement -}}
+{{- end -}}
+
+{{/* Refuse, with a clear message, settings of a training that contradict each other. Call with the settings. */}}
+{{- define "common.checkTraining" -}}
+{{- if not .nodes -}}
+{{- fail "\n\nglobal.training.nodes is not set: set the number of nodes that train.\n" -}}
+{{- end -}}
+{{- if and (not .gpusPerNode) (not .processesPerNode) -}}
+{{- fail (print "\n\nglobal.training.gpusPerNode is 0: set it, or set global.training.processesPerNode, the processes of each node that "
+  "train on the CPU.\n") -}}
+{{- end -}}
+{{- if and .gpusPerNode .processesPerNode (ne (int .gpusPerNode) (int .processesPerNode)) -}}
+{{- fail "\n\nglobal.training.processesPerNode is for training on the CPU (gpusPerNode: 0); with GPUs there is one process for each.\n" -}}
+{{- end -}}
+{{- /* the trainer's settings that the chart derives, and pairs of which only one may be set */ -}}
+{{- $config := .config -}}
+{{- if dig "run" "dir" "" $config -}}
+{{- fail "\n\nglobal.training.config.run.dir follows from the run's name: set global.training.name instead.\n" -}}
+{{- end -}}
+{{- if dig "data" "dir" "" $config -}}
+{{- fail "\n\nglobal.training.config.data.dir follows from the dataset's name: set global.dataset.name instead.\n" -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*@" (dig "mlflow" "uri" "" $config) -}}
+{{- fail (print "\n\nglobal.training.config.mlflow.uri holds a user name or password, which would be readable in a ConfigMap: take them "
+  "out, and name a Secret in global.secrets.mlflow.existingSecret.\n") -}}
+{{- end -}}
+{{- range $key, $signed := dict "pretrained" "weights-url" "weights_mirror" "" -}}
+{{- include "common.checkAddress" (dict "path" (printf "global.training.config.model.%s" $key) "url" (dig "model" $key "" $config | toString) "signed"
+  $signed) -}}
+{{- end -}}
+{{- if and (dig "batch" "global" 0 $config) (dig "batch" "per_process" 0 $config) -}}
+{{- fail (print "\n\nglobal.training.config.batch sets global and per_process: keep global (the same result on any number of GPUs) or "
+  "per_process (a batch that grows with them).\n") -}}
+{{- end -}}
+{{- /* GPUs that are set twice, or in a way that no process could use */ -}}
+{{- range $kind := list "requests" "limits" -}}
+{{- range $name, $_ := get $.resources $kind -}}
+{{- if or (eq $name $.gpuResource) (has $name (list "nvidia.com/gpu" "amd.com/gpu")) (hasPrefix "nvidia.com/mig-" $name) -}}
+{{- $how := ternary "" (printf " and global.training.gpuResource: %s" $name) (eq $name $.gpuResource) -}}
+{{- fail (printf "\n\nglobal.training.resources.%s holds %s: set global.training.gpusPerNode instead%s.\n" $kind $name $how) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .gpusPerNode (not .gpuResource) (not .resourceClaims) -}}
+{{- fail (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, or set "
+  "gpuResource, such as nvidia.com/gpu.\n") -}}
+{{- end -}}
+{{- if and (hasPrefix "nvidia.com/mig-" .gpuResource) (gt (int .gpusPerNode) 1) -}}
+{{- fail (printf (print "\n\nglobal.training.gpusPerNode is %d with gpuResource %s: a process sees one MIG device of its container. Set "
+  "gpusPerNode: 1, and nodes to the number of MIG devices.\n") (int .gpusPerNode) .gpuResource) -}}
+{{- end -}}
+{{- /* Environment of a fabric whose device no pod requests. NCCL_NET_GDR_LEVEL and UCX_NET_DEVICES also apply to TCP, so they do not imply a
+device. The device may be under rdma, resources or resourceClaims, or be the host's. */ -}}
+{{- $network := dict -}}
+{{- range concat .env .rdma.env -}}
+{{- if regexMatch "^(NCCL_IB_|FI_)" .name -}}
+{{- $_ := set $network .name (toString .value) -}}
+{{- end -}}
+{{- end -}}
+{{- $devices := not (empty (or .rdma.resource .resourceClaims .unrestricted.hostNetwork)) -}}
+{{- range $name, $_ := merge dict .resources.requests .resources.limits -}}
+{{- $devices = or $devices (contains "/" $name) -}}
+{{- end -}}
+{{- if and .rdma.resource (eq (get $network "NCCL_IB_DISABLE") "1") -}}
+{{- fail "\n\nglobal.training.env sets NCCL_IB_DISABLE=1 beside global.training.rdma.resource: leave one of them out.\n" -}}
+{{- end -}}
+{{- if and (omit $network "NCCL_IB_DISABLE") (not $devices) (not .rdma.env) (ne (get $network "NCCL_IB_DISABLE") "1") -}}
+{{- fail (printf (print "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall "
+  "back to TCP in silence. Name it there, such as rdma/ib or vpc.amazonaws.com/efa.\n") (keys $network | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if and .rdma.env (not .rdma.resource) -}}
+{{- fail (print "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would fall back "
+  "to TCP in silence.\n") -}}
+{{- end -}}
+{{- if and .peers.check (eq (int .peers.port) 23456) -}}
+{{- fail "\n\nglobal.training.peers.port is 23456, where the process group meets: choose another.\n" -}}
+{{- end -}}
+{{- /* memory that does not add up */ -}}
+{{- with .resources.limits.memory -}}
+{{- with $.resources.requests.memory -}}
+{{- if gt (int64 (include "common.bytes" .)) (int64 (include "common.bytes" $.resources.limits.memory)) -}}
+{{- fail (printf "\n\nglobal.training.resources.requests.memory (%s) is more than limits.memory (%s).\n" . $.resources.limits.memory) -}}
+{{- end -}}
+{{- end -}}
+{{- if ge (int64 (include "common.bytes" $.shmSize)) (int64 (include "common.bytes" .)) -}}
+{{- fail (printf (print "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts "
+  "toward that limit.\n") $.shmSize .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Refuse an address that gives whoever reads it access. Call with a dict: path, its key; url; and signed, the key of the Secret of web servers that
+holds it with its signature, if there is one.
+*/}}
+{{- define "common.checkAddress" -}}
+{{- if regexMatch "://[^/@]*@" .url -}}
+{{- fail (printf (print "\n\n%s holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret "
+  "with the key netrc in global.secrets.http.existingSecret.\n") .path) -}}
+{{- end -}}
+{{- if and .signed (regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url) -}}
+{{- fail (printf (print "\n\n%s holds a signature or token, which would be readable in a ConfigMap: give the address without what follows "
+  "the ?, and the whole of it as the key %s of the Secret in global.secrets.http.existingSecret.\n") .path .signed) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A job's run policy. Call with a dict: root; operator, which runs it; clean, the cleanPodPolicy unless values set another; and least, the
+number of pods that must start together: only the training pods, since an MPI launcher is created once they are ready.
+*/}}
+{{- define "common.runPolicy" -}}
+{{- $policy := deepCopy .root.Values.runPolicy -}}
+{{- $_ := set $policy "cleanPodPolicy" ($policy.cleanPodPolicy | default .clean) -}}
+{{- if and (hasPrefix "kubeflow.org/" (toString $policy.managedBy)) (ne $policy.managedBy .operator) -}}
+{{- fail (printf "\n\n%s.runPolicy.managedBy is %s, which leaves the job to nobody: it is run by %s.\n"
+  .root.Chart.Name $policy.managedBy .operator) -}}
+{{- end -}}
+{{- with .root.Values.global.scheduling.gang -}}
+{{- if .enabled -}}
+{{- $group := dict "minAvailable" (int $.least) -}}
+{{- with .queue }}{{ $_ := set $group "queue" . }}{{ end -}}
+{{- with .priorityClass }}{{ $_ := set $group "priorityClass" . }}{{ end -}}
+{{- with .timeoutSeconds }}{{ $_ := set $group "scheduleTimeoutSeconds" (int .) }}{{ end -}}
+{{- $_ := set $policy "schedulingPolicy" $group -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $policy -}}
+{{- end -}}

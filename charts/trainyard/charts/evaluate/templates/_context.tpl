@@ -1,0 +1,46 @@
+{{/*
+What the evaluation's manifests read, gathered once on the part's context:
+
+  .Evaluated  the run that is measured: run, its name, and config, its settings where this release trains it. Such a run is waited for with its
+              settings, since the model of an earlier, shorter one may be there already.
+  .Pod        settings of the pod; those that break it are refused. topologySpreadConstraints apply only to trainers.
+  .GpuResource  the device plugin's name of a GPU
+  .Name       of the Job. Its hash covers all that Kubernetes or Kueue would refuse to change, and the settings of the run: another model,
+              dataset or image is a new Job, and so is the same run with other settings, whose model the new Job waits for.
+*/}}
+{{- define "evaluate.context" -}}
+{{- if not (hasKey . "Name") -}}
+{{- include "common.context" . -}}
+{{- $names := list -}}
+{{- $config := dict -}}
+{{- range .Facts.trains -}}
+{{- $name := get $.Facts.runs . -}}
+{{- $names = append $names $name -}}
+{{- if or (eq $.Values.run $name) (and (not $.Values.run) (eq 1 (len $.Facts.trains))) -}}{{- $config = get $.Facts.settings . -}}{{- end -}}
+{{- end -}}
+{{- if and (not .Values.run) (ne 1 (len $names)) -}}
+{{- $which := ternary (printf "%s are trained" (join " and " $names)) "this release trains none" (not (empty $names)) -}}
+{{- fail (printf (print "\n\nevaluate.run is not set, and %s: set it to the run whose model is to be measured, "
+  "its folder under runs/ on the results claim.\n") $which) -}}
+{{- end -}}
+{{- $_ := set . "Evaluated" (dict "run" (.Values.run | default (first $names)) "config" $config) -}}
+{{- $pod := omit .Values "global" -}}
+{{- include "common.podSettings" (dict "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
+{{- $_ := set . "GpuResource" (dig "gpuResource" "nvidia.com/gpu" .Values.global.training) -}}
+{{- if and (gt (int .Values.gpus) 0) (gt (int .Values.processes) 1) -}}
+{{- fail "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
+{{- end -}}
+{{- if and (gt (int .Values.gpus) 0) (not .GpuResource) -}}
+{{- fail "\n\nevaluate.gpus is set, and global.training.gpuResource is empty: set it, such as nvidia.com/gpu.\n" -}}
+{{- end -}}
+{{- $own := list "HOME" "PYTHONUNBUFFERED" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NPROC_PER_NODE" -}}
+{{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
+{{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" -}}
+{{- include "common.checkPod" (dict "path" "evaluate" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "evaluate")) -}}
+{{- $_ := set . "Pod" $pod -}}
+{{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
+{{- $queue := include "common.queueLabels" $pod.scheduling -}}
+{{- $runs := list (mustToJson .Evaluated) (include "evaluate.pod" (dict "root" . "configMap" "")) $queue $bounds -}}
+{{- $_ := set . "Name" (include "common.jobName" (list . (join "" $runs))) -}}
+{{- end -}}
+{{- end -}}

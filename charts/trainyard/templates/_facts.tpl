@@ -1,0 +1,81 @@
+{{/*
+What the parts of a release must know of each other, gathered once, as .Facts of the umbrella's context and of each part's (in which a part
+that renders alone has what it knows of itself):
+
+  trains     the jobs that train. If global.training.operator is set, it alone decides; otherwise the enabled jobs train, or a PyTorchJob if
+             there is none and its `enabled` is empty.
+  trainings  their training settings, by job
+  runs       the names of their runs, by job: the release's, with the job's behind it where several train
+  settings   the trainer's settings of their runs, by job, for the evaluation
+  parts      the parts that render anything
+  made       the secrets that values or an operator make
+  awaited    those that an operator creates, and in `wait` for how many seconds
+  weights    settings for fetching the pretrained weights that the jobs start from, without doubles: the part of their settings that names
+             weights, so that a change of anything else does not fetch them again, and a length and a batch, which must be set
+*/}}
+{{- define "trainyard.facts" -}}
+{{- if not (hasKey . "Facts") -}}
+{{- $values := .Values -}}
+{{- $trains := list -}}
+{{- with $values.global.training.operator -}}
+{{- $trains = list . -}}
+{{- else -}}
+{{- range list "mpijob" "trainjob" -}}
+{{- $own := index $values . -}}
+{{- if and $own.enabled (ne (toString (dig "job" "enabled" true $own)) "false") -}}{{- $trains = append $trains . -}}{{- end -}}
+{{- end -}}
+{{- $asked := toString $values.pytorchjob.enabled -}}
+{{- if or (eq $asked "true") (and (eq $asked "") (not $trains)) -}}{{- $trains = prepend $trains "pytorchjob" -}}{{- end -}}
+{{- end -}}
+{{- $parts := $trains -}}
+{{- range list "storage" "secrets" "dataset" "evaluate" "filebrowser" "trainjob" -}}
+{{- if (index $values .).enabled -}}{{- $parts = append $parts . -}}{{- end -}}
+{{- end -}}
+{{- $made := list -}}
+{{- $awaited := list -}}
+{{- $wait := 0 -}}
+{{- /* the values of a part that is off hold no defaults */ -}}
+{{- if $values.secrets.enabled -}}
+{{- $wait = $values.secrets.external.wait -}}
+{{- range $which := list "kaggle" "objectstore" "http" "wandb" "mlflow" -}}
+{{- if (index $values.secrets.external $which).remoteKey -}}{{- $awaited = append $awaited $which -}}{{- end -}}
+{{- if compact (values (index $values.secrets $which)) -}}{{- $made = append $made $which -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $made = concat $made $awaited | uniq -}}
+{{- $trainings := dict -}}
+{{- $runs := dict -}}
+{{- $settings := dict -}}
+{{- $weights := list -}}
+{{- range $job := $trains -}}
+{{- $one := dict -}}
+{{- include "common.training" (dict "into" $one "shared" $values.global.training "own" (index $values $job).training) -}}
+{{- $_ := set $trainings $job $one.Training -}}
+{{- end -}}
+{{- range $job, $training := $trainings -}}
+{{- $name := $training.name | default (ternary $.Release.Name (printf "%s-%s" $.Release.Name $job) (eq 1 (len $trains))) -}}
+{{- $_ := set $runs $job $name -}}
+{{- $one := dict -}}
+{{- include "common.config" (dict "into" $one "training" $training "run" $name "dataset" $values.global.dataset.name) -}}
+{{- $_ := set $settings $job $one.config -}}
+{{- with $training.weights -}}
+{{- $model := pick (get $training.config "model" | default dict) "name" "pretrained" "pretrained_sha256" "weights_mirror" -}}
+{{- $_ := set $model "weights_dir" . -}}
+{{- $data := dict "dir" (printf "/data/%s" $values.global.dataset.name) -}}
+{{- $weights = append $weights (dict "recipe" $training.recipe "model" $model "data" $data "epochs" 1 "batch" (dict "global" 64)) -}}
+{{- end -}}
+{{- end -}}
+{{- $facts := dict "trains" $trains "trainings" $trainings "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made "awaited" $awaited
+  "wait" $wait "weights" ($weights | uniq) -}}
+{{- $_ := set . "Facts" $facts -}}
+{{- range .Subcharts -}}{{- $_ := set . "Facts" $facts -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels by which a Prometheus selects its objects. Call with global.metrics. */}}
+{{- define "trainyard.metricsLabels" -}}
+{{- include "common.checkLabels" (list "global.metrics.labels" .labels) -}}
+{{- with .labels -}}
+{{- toYaml . -}}
+{{- end -}}
+{{- end -}}
