@@ -79,7 +79,7 @@ def test_a_folder_that_is_named_stands_for_its_files_and_a_packages_data_for_its
         ("trainers/recipes/demo.yaml", "tests/trainers/config/test_recipes.py", [], ["tests/charts/test_render.py"]),
         ("trainers/native/jpeg.c", "tests/trainers/data/test_fuzz.py", ["tests/trainers/data/test_decode.py"], []),
         # the chart, examples, pages, images, scripts
-        ("charts/trainyard/charts/dataset/templates/_dataset.tpl", "tests/e2e/test_chart_values.py",
+        ("charts/trainyard/charts/dataset/templates/job.yaml", "tests/e2e/test_chart_values.py",
          ["tests/charts/test_render.py", "tests/charts/test_why.py"], ["tests/trainers/run/test_fence.py"]),
         ("examples/demo.yaml", "tests/e2e/test_chart_values.py", ["tests/charts/test_render.py"], []),
         ("examples/sdk/jobs.py", "tests/sdk/test_jobs.py", [], ["tests/charts/test_render.py"]),
@@ -204,12 +204,20 @@ def test_the_reference_is_checked_when_a_command_changes_that_it_describes() -> 
 
 
 def test_unit_tests_of_the_chart_are_those_of_the_changed_part() -> None:
-    chart = "charts/trainyard"
-    assert checks.chart_units([f"{chart}/charts/dataset/values.yaml"]) == ["tests/dataset/**/*_test.yaml"]
-    assert checks.chart_units([f"{chart}/tests/checks_test.yaml", "x"]) == ["tests/checks_test.yaml"]
-    for shared in (f"{chart}/charts/common/templates/_pod.tpl", f"{chart}/values.yaml", f"{chart}/templates/NOTES.txt"):
-        assert checks.chart_units([f"{chart}/charts/dataset/values.yaml", shared]) == ["tests/**/*_test.yaml"]
-    assert checks.chart_units([f"{chart}/README.md", "docs/charts.md"]) == []
+    chart, every = "charts/trainyard", ["tests/**/*_test.yaml"]
+    part = f"{chart}/charts/dataset"
+    beside = {part: every, chart: ["tests/dataset/**/*_test.yaml"]}
+    assert checks.chart_units([f"{part}/values.yaml"]) == beside
+    assert checks.chart_units([f"{chart}/charts/storage/templates/claims.yaml"]) == {f"{chart}/charts/storage": every}
+    assert checks.chart_units([f"{chart}/tests/checks_test.yaml", "x"]) == {chart: ["tests/checks_test.yaml"]}
+    assert checks.chart_units([f"{part}/tests/job_test.yaml"]) == {part: ["tests/job_test.yaml"]}
+    for shared in (f"{chart}/values.yaml", f"{chart}/templates/NOTES.txt"):
+        assert checks.chart_units([f"{part}/values.yaml", shared]) == {part: every, chart: every}
+    of_all = checks.chart_units([f"{chart}/charts/common/templates/_pod.tpl"])
+    assert of_all[chart] == every
+    assert of_all[part] == every
+    assert len(of_all) == 9
+    assert checks.chart_units([f"{chart}/README.md", "docs/charts.md"]) == {}
 
 
 # ------------------------------------------------------------------------------------------------ the change

@@ -27,7 +27,8 @@ READS = {
     ),
     "images' requirements current": ("pyproject.toml", "uv.lock", "images/*requirements*", "scripts/images/"),
 }  # fmt: skip
-UNITS = "charts/trainyard/tests"
+UMBRELLA = "charts/trainyard"
+ALL_UNITS = "tests/**/*_test.yaml"
 
 
 def concerned(changed: Collection[str]) -> list[str]:
@@ -39,18 +40,27 @@ def _reads(pattern: str, path: str) -> bool:
     return path == pattern or fnmatch.fnmatchcase(path, f"{pattern}*" if pattern.endswith("/") else pattern)
 
 
-def chart_units(changed: Collection[str]) -> list[str]:
-    """Return the patterns of the chart's unit tests that a change concerns, below the chart; none, if it is none.
+def chart_units(changed: Collection[str]) -> dict[str, list[str]]:
+    """Return the charts whose unit tests a change concerns, with the patterns of these tests below them.
 
-    Those of a subchart render that one alone; what the subcharts share concerns all.
+    A part's own tests render it alone, and those of its folder in the umbrella beside others; what the parts share
+    concerns all.
     """
-    found: set[str] = set()
+    parts = sorted(one.parent.name for one in (ROOT / UMBRELLA / "charts").glob("*/tests"))
+    found: dict[str, set[str]] = {}
     for path in changed:
-        parts = path.split("/")
-        if path.startswith(f"{UNITS}/") and path.endswith("_test.yaml"):
-            found.add(path.removeprefix("charts/trainyard/"))
-        elif path.startswith("charts/trainyard/charts/") and (ROOT / UNITS / parts[3]).is_dir():
-            found.add(f"tests/{parts[3]}/**/*_test.yaml")
-        elif path.startswith("charts/trainyard/") and not path.endswith(".md"):
-            return ["tests/**/*_test.yaml"]
-    return sorted(found)
+        folder, _, rest = path.removeprefix(f"{UMBRELLA}/charts/").partition("/")
+        if not path.startswith(f"{UMBRELLA}/") or path.endswith(".md"):
+            continue
+        if path.startswith(f"{UMBRELLA}/charts/common/"):
+            return {UMBRELLA: [ALL_UNITS]} | {f"{UMBRELLA}/charts/{part}": [ALL_UNITS] for part in parts}
+        if path.startswith(f"{UMBRELLA}/charts/{folder}/"):
+            own = rest.startswith("tests/") and path.endswith("_test.yaml")
+            found.setdefault(f"{UMBRELLA}/charts/{folder}", set()).add(rest if own else ALL_UNITS)
+            if not own and (ROOT / UMBRELLA / "tests" / folder).is_dir():
+                found.setdefault(UMBRELLA, set()).add(f"tests/{folder}/**/*_test.yaml")
+        elif path.startswith(f"{UMBRELLA}/tests/") and path.endswith("_test.yaml"):
+            found.setdefault(UMBRELLA, set()).add(path.removeprefix(f"{UMBRELLA}/"))
+        else:
+            found.setdefault(UMBRELLA, set()).add(ALL_UNITS)
+    return {chart: [ALL_UNITS] if ALL_UNITS in units else sorted(units) for chart, units in found.items()}

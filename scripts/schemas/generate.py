@@ -108,7 +108,7 @@ def alone(name: str, known: Schema) -> Schema:
 
 def shared(values: Schema) -> str:
     """Return the defaults of the shared values, for a part that is used alone."""
-    head = "# The shared values' defaults, for a part that is used alone. Generated: values.yaml of the umbrella says what they are.\n"
+    head = "# The shared values, for a part used alone. Generated: values.yaml of the umbrella describes them.\n"
     return head + yaml.safe_dump({"global": values["global"]}, sort_keys=False, width=130)
 
 
@@ -126,7 +126,9 @@ def files() -> dict[Path, str]:
     keys = book(umbrella, known, words["lists"], words["maps"])
     values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
-    parts = {CHART / "charts" / name / "values.schema.json": text(undescribed(alone(name, known))) for name in SUBCHARTS}
+    parts = {
+        CHART / "charts" / name / "values.schema.json": text(undescribed(alone(name, known))) for name in SUBCHARTS
+    }
     return parts | {
         CHART / "charts" / "common" / "values.yaml": shared(values[""]),
         CHART / "values.schema.json": text(undescribed(bundle(loose(umbrella, known), opened))),

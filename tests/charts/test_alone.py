@@ -1,0 +1,87 @@
+"""Each part of the chart is a chart of its own: from a checkout or a package it renders what the umbrella would."""
+
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from . import helm
+
+PARTS = helm.CHART / "charts"
+each = pytest.mark.parametrize("part", helm.SUBCHARTS)
+# Of the umbrella, with the values of one part alone
+OFF = {"storage": {"enabled": False}, "dataset": {"enabled": False}, "pytorchjob": {"enabled": False}}
+CLAIMS = {"data": {"existingClaim": "demo-data"}, "results": {"existingClaim": "demo-results"}}
+
+
+def own(part: str) -> helm.Values:
+    """The values with which a part renders alone."""
+    values: helm.Values = helm.yaml.safe_load((PARTS / part / "ci" / "alone-values.yaml").read_text())
+    return helm.merged(values, {"wandb": {"apiKey": "not-a-key"}} if part == "secrets" else {})
+
+
+def alone(part: str, chart: Path, program: str = "helm3") -> list[str]:
+    """The objects that a part renders by itself, as texts without the names of their templates."""
+    values = helm.yaml.safe_dump(own(part))
+    text = helm.run(program, "template", "demo", chart, "--namespace", "vision", "-f", "-", stdin=values)
+    helm.validate(text)
+    return objects(text, "")
+
+
+def objects(text: str, folder: str) -> list[str]:
+    """Split what Helm prints, for one folder's templates, and drop blank lines: the Helms differ in them."""
+    found = re.findall(rf"^# Source: \w+/{folder}templates/\S+\n(.*?)(?=^---$|\Z)", text, re.M | re.S)
+    return ["\n".join(line for line in one.splitlines() if line.strip()) for one in found]
+
+
+@each
+def test_a_part_renders_alone_as_it_does_in_the_umbrella(part: str):
+    values = own(part)
+    shared = values.pop("global")
+    if part != "storage":
+        shared = helm.merged(shared, {"storage": CLAIMS})
+    within = helm.merged(OFF, {"global": shared, part: values | {"enabled": True}})
+    for program in helm.HELMS:
+        found = alone(part, PARTS / part, program)
+        assert found
+        assert found == objects(helm.template(within, program), f"charts/{part}/")
+
+
+@each
+def test_a_package_of_a_part_has_all_that_it_needs(part: str, tmp_path: Path):
+    helm.run("helm3", "package", PARTS / part, "-d", tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    assert alone(part, package) == alone(part, PARTS / part)
+
+
+@each
+def test_a_part_alone_refuses_a_misspelt_key_of_its_own(part: str):
+    values = helm.yaml.safe_dump(own(part) | {"enabledd": True})
+    with pytest.raises(helm.HelmError, match="additional properties 'enabledd' not allowed"):
+        helm.run("helm3", "template", "demo", PARTS / part, "-f", "-", stdin=values)
+
+
+@each
+def test_a_part_that_is_off_renders_nothing(part: str):
+    values = helm.merged(helm.everything(), {part: {"enabled": False}})
+    if part == "storage":
+        values = helm.merged(values, {"global": {"storage": CLAIMS}})
+    text = helm.template(values)
+    assert f"charts/{part}/" not in text
+    assert helm.documents(text)
+
+
+def test_the_umbrella_neither_packs_nor_says_anything_of_what_its_parts_need_alone(tmp_path: Path):
+    helm.run("helm3", "package", helm.CHART, "-d", tmp_path)
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as packed:
+        names = packed.getnames()
+    assert "trainyard/charts/storage/templates/claims.yaml" in names
+    left_out = r"charts/\w+/(charts|ci|tests|values\.schema\.json)|common/values"
+    assert not [name for name in names if re.search(left_out, name)]
+    for program in helm.HELMS:
+        command = [helm.BIN / program, "template", "demo", helm.CHART, "-f", helm.CI[0]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
