@@ -12,7 +12,7 @@ from trainers.exits import UserError
 
 # For each launcher (torchrun, mpirun): its program, that program's strategies, and the program that has the others
 PROGRAMS = {
-    "ddp": ("trainers.ddp", ("auto", "ddp", "fsdp", "single"), "trainers.hvd"),
+    "ddp": ("trainers.ddp", ("auto", "ddp", "fsdp", "exact", "single"), "trainers.hvd"),
     "horovod": ("trainers.hvd", ("auto", "horovod"), "trainers.ddp"),
 }
 
@@ -21,7 +21,7 @@ PROGRAMS = {
 class Plan:
     """How the work of a step is divided."""
 
-    strategy: str  # ddp, fsdp, single or horovod
+    strategy: str  # ddp, fsdp, exact, single or horovod
     batch: int  # samples per step, over all processes
     forwards: int  # forwards per step, the same number on every process
 
@@ -72,6 +72,8 @@ def check_world(config: Config, name: str, world: int, forwards: int) -> None:
     """Raise UserError if the strategy cannot run on `world` processes with this many forwards per step."""
     if name == "horovod" and (text := next(_horovod(config, world), None)):
         raise UserError(text)
+    if name == "exact" and (text := next(_exact(config, world), None)):
+        raise UserError(text)
     if name == "ddp" and config.ddp.static_graph and world > 1 and forwards > 1:
         raise UserError(
             f"ddp.static_graph = True with {forwards} forwards per step (batch.micro = {config.batch.micro}): "
@@ -90,6 +92,31 @@ def _horovod(config: Config, world: int) -> Iterator[str]:
     yield from rounding(config, "horovod.compression", config.horovod.compression)
     if config.horovod.op == "adasum":
         yield from _adasum(config, world)
+
+
+def _exact(config: Config, world: int) -> Iterator[str]:
+    """A tree of sums that is the same on any number of processes has the same leaves, and a power of two of them."""
+    whole, micro, exact = config.batch.global_, config.batch.micro, "strategy = 'exact'"
+    pieces, rest = divmod(whole or 0, micro or 1)
+    if not whole or not micro or rest or pieces & (pieces - 1):
+        yield (
+            f"batch.global = {whole}, batch.micro = {micro} with {exact}: a step is a power of two of forwards; set "
+            "both, and batch.global to 1, 2, 4, 8, ... times batch.micro"
+        )
+    if world & (world - 1) or world > pieces:
+        yield (
+            f"{exact} on {world} processes: it needs a power of two, and no more than the {pieces} forwards of a step "
+            "(batch.global / batch.micro)"
+        )
+    if micro % config.augment.unit:
+        yield f"batch.micro = {micro} with {exact} and mixup or CutMix: neighbours share a forward; use an even number"
+    for key, value, wanted in (
+        ("model.batch_norm", config.model.batch_norm, "local"),
+        ("model.compile", config.model.compile, False),
+        ("comm.compression", config.comm.compression, "none"),
+    ):
+        if value != wanted:
+            yield f"{key} = {value!r} with {exact}: its sums have another order; set {key} to {wanted}"
 
 
 def _adasum(config: Config, world: int) -> Iterator[str]:

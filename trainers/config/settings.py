@@ -56,10 +56,10 @@ class Config(Settings):
         description="The same bits in every start on the same GPUs and versions, at a cost in speed; an operation that "
         "cannot do so ends the run with exit code 2. Processors need no switch.",
     )
-    strategy: Literal["auto", "ddp", "fsdp", "single", "horovod"] = Field(
+    strategy: Literal["auto", "ddp", "fsdp", "exact", "single", "horovod"] = Field(
         default="auto",
         description="auto: ddp under trainers.ddp, horovod under trainers.hvd. fsdp: every process keeps a part of the "
-        "weights and of the optimizer's state.",
+        "weights and of the optimizer's state. exact: sums in one order, for the same bits on 1, 2, 4, ... processes.",
     )
     epochs: Positive | None = Field(
         default=None, description="Length of the run in epochs. Set exactly one of epochs, max_steps."

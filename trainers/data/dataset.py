@@ -23,6 +23,7 @@ def open_data(config: Config, batch: int, pin: bool, root: Path | None = None) -
     `pin` prepares batches in pinned memory, for a GPU. Raises UserError.
     """
     splits = open_splits(config, pin, root)
-    order = Order(len(splits.train.labels), batch, config.seed, config.augment.unit, config.augment.repeats)
+    pieces = batch // config.batch.micro if config.strategy == "exact" else 0
+    order = Order(len(splits.train.labels), batch, config.seed, config.augment.unit, config.augment.repeats, pieces)
     steps = config.max_steps or (config.epochs or 0) * order.steps_per_epoch
     return Data(splits, order, Length(steps, order.steps_per_epoch))

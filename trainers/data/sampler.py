@@ -32,6 +32,9 @@ class Order:
     number of steps stays, and 1/R of the samples are used. The copies of a sample, each augmented differently, lie in
     one global batch, or in two. A global batch has all first copies first, then all second ones, so that neighbours,
     and mostly the samples of one process, are different pictures.
+
+    With `pieces`, a multiple of the processes, each gets as many pieces of the global batch, which are the same on any
+    number of processes, and are its forwards: also where a batch does not divide evenly.
     """
 
     samples: int
@@ -39,6 +42,7 @@ class Order:
     seed: int
     unit: int = 1
     repeats: int = 1
+    pieces: int = 0
 
     @property
     def steps_per_epoch(self) -> int:
@@ -81,7 +85,9 @@ class Order:
 
     def _share(self, values: Ids, rank: int, world: int) -> Ids:
         """One process's part of a value per sample of the global batch."""
-        units = np.array_split(np.arange(-(-len(values) // self.unit)), world)[rank]
+        cuts = np.array_split(np.arange(-(-len(values) // self.unit)), self.pieces or world)
+        each = len(cuts) // world
+        units = np.concatenate(cuts[rank * each : (rank + 1) * each])
         return values[units[0] * self.unit : (units[-1] + 1) * self.unit] if len(units) else values[:0]
 
 

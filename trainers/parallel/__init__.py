@@ -26,6 +26,10 @@ def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
         from trainers.parallel.horovod import Horovod
 
         return Horovod(place, device, config.horovod, config.comm, plan.forwards)
+    if plan.strategy == "exact":
+        from trainers.parallel.exact import ExactGroup, ExactSingle
+
+        return ExactSingle(config, plan, device) if place.world == 1 else ExactGroup(config, plan, place, device)
     if place.world == 1:
         from trainers.parallel.single import Single
 

@@ -2,10 +2,10 @@
 
 import contextlib
 
-import torch
 from torch import Tensor
 
 from trainers.data.loader import Batch
+from trainers.parallel.pairs import in_pairs
 from trainers.training import schedule
 from trainers.training.compiled import called_with
 from trainers.training.loss import loss_sum
@@ -19,23 +19,24 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
     total = len(order.global_batch(step))
     weight = strategy.loss_weight(len(batch.ids), total)
     schedule.set_learning_rate(learner.optimizer, learning_rate(t, step))
-    # Dropout and the like draw the same numbers after a resume as they would have without it.
-    strategy.seed(((t.config.seed << 32) + step) * strategy.world + strategy.rank)
     losses = []
     # All processes do the same number of forwards, also where a ragged batch leaves some of them empty.
     parts = order.parts(len(batch.ids), t.plan.forwards)
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
+        # Dropout and the like draw the same numbers after a resume as they would have without it.
+        place = strategy.rank * len(parts) + index
+        strategy.seed(((t.config.seed << 32) + step) * strategy.world * len(parts) + place)
         with contextlib.nullcontext() if last else strategy.accumulating(learner.model):
             loss = loss_of(t, batch.pictures[part], batch.labels[part])
             learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
+        losses.append(loss.detach().double() / total)
     t.records.writer.settle()  # copying a checkpoint may overlap forward and backward, but must end here
     strategy.step(learner.optimizer, learner.scaler, t.config.optimizer.clip_norm)
     learner.optimizer.zero_grad()
     if learner.ema:
         learner.ema.update(step)
-    return torch.stack(losses).sum() / total
+    return in_pairs(losses)
 
 
 def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
