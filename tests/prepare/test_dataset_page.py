@@ -12,6 +12,7 @@ from PIL import Image
 from tests import documents
 from tests.prepare.make_archives import picture
 from tests.trainers import browser
+from tests.trainers.data import pngs
 from trainers.exits import UserError
 from trainers.prepare.__main__ import main
 from trainers.report import dataset
@@ -150,3 +151,32 @@ def test_many_classes_are_folded_and_one_of_each_is_shown(tmp_path: Path) -> Non
     assert "All 60 classes" in page
     assert page.count("<figure>") == dataset.MOST_SHOWN
     assert "No two pictures have the same content." in page
+
+
+def test_kinds_of_pixels_that_training_changes_are_odd(tmp_path: Path) -> None:
+    """16 bits, alpha, transparent colours, palettes, black and white; broken EXIF is no reason to miss a picture."""
+    generator = np.random.Generator(np.random.Philox(key=4))
+    files = {f"train/ash/{i}.jpg": picture(i) for i in range(8)} | {"val/ash/0.jpg": picture(50)}
+    kinds = {"deep": (pngs.GREY, 16), "colours": (pngs.RGB, 16), "faded": (pngs.GREY_ALPHA, 8), "ink": (pngs.GREY, 1)}
+    for name, kind in kinds.items():
+        exif = pngs.chunk(b"eXIf", b"MM\0*\0\0\0\xff")
+        files[f"train/ash/{name}.png"] = pngs.png(pngs.drawn(generator, 48, 48, kind), kind, before=exif)
+    for name, more in (("palette", b""), ("holes", pngs.chunk(b"tRNS", bytes(256)))):
+        samples = pngs.drawn(generator, 48, 48, (pngs.PALETTE, 8))
+        before = pngs.chunk(b"PLTE", generator.bytes(768)) + more
+        files[f"train/ash/{name}.png"] = pngs.png(samples, (pngs.PALETTE, 8), before=before)
+    for name, content in files.items():
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pictures" / name).write_bytes(content)
+    prepare(tmp_path / "pictures", tmp_path / "made", layout="imagefolder")
+    found = survey(tmp_path / "made")
+    assert len(found.headers) == len(files)
+    assert sorted(text for _, text in found.odd) == [
+        "16 bits; training uses the higher 8",
+        "16 bits; training uses the higher 8",
+        "mode 1, converted",
+        "mode P, converted",
+        "transparent in parts; training sees the colours there",
+        "transparent in parts; training sees the colours there",
+    ]
+    assert "2 16 bits; training uses the higher 8" in (tmp_path / "made" / dataset.FILE).read_text()

@@ -3,8 +3,8 @@
 `data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainers/native): it decodes only the
 area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
 that `native` cannot decode (CMYK, PNG, broken files) are decoded by torchvision or else Pillow, and resized by the same
-C code. All of them keep to `trainers.data.limits`. Decoders differ a little in their pixels, so all processes must use
-the same one.
+C code. All of them keep to `trainers.data.limits`, and give 8-bit RGB by the rule of `trainers.data.plain`: of a PNG
+the same pixels. Of JPEGs they differ a little, so all processes must use the same one.
 """
 
 import ctypes
@@ -13,8 +13,8 @@ import hashlib
 import importlib.metadata
 import logging
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from torch import Tensor
 from trainers import native
 from trainers.data import limits
 from trainers.data.changes import NOTHING, Steps, change
+from trainers.data.plain import rgb
 from trainers.exits import UserError
 
 log = logging.getLogger("trainers")
@@ -39,7 +40,6 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at
 
 
 _Three = ctypes.c_int * 3
-UNDECODABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)  # what Pillow raises
 KEPT_PIXELS = 4_000_000  # a picture that was decoded whole is kept for the next area if it is no larger
 
 
@@ -78,8 +78,9 @@ class Encoded:
             bounds = native.Bounds(int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1))
         rest = (box, bounds, how == "bicubic", height, width)
         if self._native and not self._decoded_by_library(rest, wanted, out):
-            # The whole picture is decoded instead
+            # The whole picture is decoded instead, if that keeps to the limits, too
             self._native, self._held = False, self.shape[1] * self.shape[2]
+            _read_header(self._data).close()
         if not self._native:
             with nullcontext() if self._pixels is not None else limits.pixels.taking(self._held):
                 pixels = _whole(self._data) if self._pixels is None else self._pixels
@@ -89,12 +90,14 @@ class Encoded:
 
     def _decoded_by_library(self, rest: tuple[Any, ...], wanted: Steps, out: Tensor) -> bool:
         planar = out.is_contiguous()
+        assert out.dtype == torch.uint8, "the library writes bytes"
         assert planar or out.permute(1, 2, 0).is_contiguous(), "the library writes to no other order"
         make = _library().trainyard_make
         with limits.pixels.taking(self._held) if self._held else nullcontext():
             return not make(self._data, len(self._data), *rest, *wanted, planar, out.data_ptr())
 
     def _resized(self, pixels: Tensor, area: Area, rest: tuple[Any, ...], wanted: Steps) -> Tensor:
+        _check(pixels, self.shape)
         flat, out = pixels.permute(1, 2, 0).contiguous(), torch.empty((*rest[3:], 3), dtype=torch.uint8)
         if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest, out.data_ptr()):
             raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {rest[3]} x {rest[4]}")
@@ -194,32 +197,53 @@ def _open_with_pillow(data: bytes) -> Tensor:
 
 
 def _whole(data: bytes) -> Tensor:
-    """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (CMYK, odd PNGs)."""
+    """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (odd PNGs).
+
+    torchvision has no limits of its own: whoever calls this has read the header.
+    """
     decode_image = torchvisions()
     if decode_image is None:
         return _with_pillow(data)
-    _read_header(data).close()  # torchvision has no limits of its own
     try:
-        return decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        pixels = decode_image(torch.frombuffer(bytearray(limits.bare(data)), dtype=torch.uint8))
     except RuntimeError:
         return _with_pillow(data)
+    if pixels.dtype == torch.uint16:
+        pixels = torch.from_numpy((pixels.numpy() >> 8).astype(np.uint8))
+    _check(pixels)
+    return pixels
+
+
+def _check(pixels: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    """Raise UserError unless a picture was decoded to RGB in bytes: C and whatever follows would take it for that."""
+    if pixels.dtype != torch.uint8 or pixels.dim() != 3 or pixels.shape[0] != 3 or shape not in (None, pixels.shape):
+        wanted = "(3, height, width)" if shape is None else shape
+        raise UserError(
+            f"a picture was decoded to {pixels.dtype} of shape {tuple(pixels.shape)}, and not to torch.uint8 of shape "
+            f"{wanted}; set data.decoder: pillow, or convert that sample to a JPEG"
+        )
 
 
 def _read_header(data: bytes) -> Image.Image:
     """Open a picture within the limits; raises UserError."""
-    try:
+    with _in_words():
         return limits.read_header(data)
-    except UNDECODABLE as error:
-        raise _undecodable(error) from error
 
 
 def _with_pillow(data: bytes) -> Tensor:
+    with _in_words(), limits.read_header(data) as picture:
+        return torch.from_numpy(np.array(rgb(picture))).permute(2, 0, 1).contiguous()
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Raise UserError where a picture is broken; Pillow raises many kinds then."""
     try:
-        with _read_header(data) as picture:
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1).contiguous()
-    except UNDECODABLE as error:
-        raise _undecodable(error) from error
-
-
-def _undecodable(error: BaseException) -> UserError:
-    return UserError(f"a picture cannot be decoded ({error}); repair or leave out that sample")
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"a picture cannot be decoded ({error}); repair or leave out that sample, whose file a preparation with "
+            "decode: 'all' names"
+        ) from error

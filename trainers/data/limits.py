@@ -6,16 +6,21 @@ these limits: `trainers/native/jpeg.c` has the same numbers, and what it does no
 
 import io
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from trainers.data.metadata import bare_jpeg, bare_png
+
 if TYPE_CHECKING:
     from PIL import Image
 
+warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about metadata, which no pixel depends on
+
 # Every further format is another library that reads what strangers wrote
 FORMATS = ("JPEG", "PNG")
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how such files begin
 LARGEST_PIXELS = 128_000_000
 # Decoding works through the whole picture once for each scan; photos have about 10
 MOST_SCANS = 500
@@ -51,15 +56,21 @@ pixels = Budget(LARGEST_PIXELS)
 def read_header(content: bytes | memoryview) -> "Image.Image":
     """Open a picture with Pillow, which reads no more than its header.
 
-    Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on a broken header.
+    Metadata refuses no picture. Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on
+    a broken header.
     """
     from PIL import Image
 
     check_format(content)
-    picture = Image.open(io.BytesIO(content), formats=FORMATS)
-    if picture.width * picture.height > LARGEST_PIXELS:
-        picture.close()
-        raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
+    content = bare(content)
+    try:
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    except Exception:
+        if is_png(content):
+            raise
+        # Of metadata that is odd, Pillow refuses what libjpeg does not even read
+        picture = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
+    check_size(picture)
     # In a picture's data this marker can be nothing else, so this counts at least all scans
     scans = 1 if picture.format == "PNG" else bytes(content).count(_START_OF_SCAN)
     most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
@@ -69,7 +80,29 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
     return picture
 
 
+def check_size(picture: "Image.Image") -> None:
+    """Close a picture that claims too many pixels, and raise ValueError."""
+    if picture.width * picture.height > LARGEST_PIXELS:
+        picture.close()
+        raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
+
+
 def check_format(content: bytes | memoryview) -> None:
     """Raise ValueError where the first bytes are not those of a format that is decoded."""
-    if not any(content[: len(start)] == start for start in _SIGNATURES):
+    if not is_jpeg(content) and not is_png(content):
         raise ValueError("it is neither a JPEG nor a PNG; convert it")
+
+
+def is_jpeg(content: bytes | memoryview) -> bool:
+    """Tell a JPEG by its first bytes."""
+    return content[: len(JPEG)] == JPEG
+
+
+def is_png(content: bytes | memoryview) -> bool:
+    """Tell a PNG by its first bytes."""
+    return content[: len(PNG)] == PNG
+
+
+def bare(content: bytes | memoryview) -> bytes | memoryview:
+    """What decoders get of a picture: of a PNG what its pixels depend on, of others all."""
+    return bare_png(content) if is_png(content) else content

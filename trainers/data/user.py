@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trainers.data.plain import rgb
 from trainers.data.sampler import Ids
 from trainers.exits import ExitError, UserError
 from trainers.files import retried
@@ -64,7 +65,10 @@ class UserDataset:
         if isinstance(picture, bytes):
             return picture
         if hasattr(picture, "convert"):  # a PIL image
-            return torch.from_numpy(np.array(picture.convert("RGB"))).permute(2, 0, 1)
+            try:
+                return torch.from_numpy(np.array(rgb(picture))).permute(2, 0, 1)
+            except ValueError as error:
+                raise UserError(f"{self.name(sample)} is a picture of mode {picture.mode} ({error})") from None
         is_uint8 = isinstance(picture, torch.Tensor) and picture.dtype == torch.uint8
         if is_uint8 and picture.dim() == 3 and picture.shape[0] == 3 and picture.numel():
             return picture

@@ -9,6 +9,7 @@ import io
 from typing import TYPE_CHECKING
 
 from trainers.data import limits
+from trainers.data.plain import plain
 from trainers.prepare.settings import Reencode
 
 if TYPE_CHECKING:
@@ -36,13 +37,13 @@ def check_format(content: memoryview) -> None:
         raise UndecodableError(_words(error)) from None
 
 
-def check(content: memoryview) -> None:
-    """Decode a picture completely, as training will; raises UndecodableError."""
+def check(content: memoryview | bytes) -> None:
+    """Decode a picture completely, as training will where no other decoder can; raises UndecodableError."""
     with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         _load(picture)
 
 
-def reencode(content: memoryview, settings: Reencode) -> bytes:
+def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
     """Return the picture as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
     with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
@@ -55,8 +56,7 @@ def reencode(content: memoryview, settings: Reencode) -> bytes:
         if picture.mode in ("RGB", "L"):
             # libjpeg's own scaling by 1/2, 1/4 or 1/8 first, down to twice the wanted size: several times faster
             picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
-        _load(picture)
-        return _encode(picture, size, settings.quality)
+        return _encode(_load(picture), size, settings.quality)
 
 
 def encoder() -> str:
@@ -73,17 +73,16 @@ def _encode(picture: "Image.Image", size: tuple[int, int], quality: int) -> byte
     from PIL import Image
 
     try:
-        plain = picture if picture.mode in ("RGB", "L") else picture.convert("RGB")
-        if plain.size != size:
-            plain = plain.resize(size, Image.Resampling.LANCZOS)
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
-        plain.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+        picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     except Exception as error:
         raise UndecodableError(_words(error)) from None
     return buffer.getvalue()
 
 
-def _open(content: memoryview) -> "Image.Image":
+def _open(content: memoryview | bytes) -> "Image.Image":
     """Read a picture's header, and refuse what would take too much memory before it does."""
     try:
         return limits.read_header(content)
@@ -91,9 +90,10 @@ def _open(content: memoryview) -> "Image.Image":
         raise UndecodableError(_words(error)) from None
 
 
-def _load(picture: "Image.Image") -> None:
+def _load(picture: "Image.Image") -> "Image.Image":
+    """Decode to 8-bit grey or RGB."""
     try:
-        picture.load()
+        return plain(picture)
     except Exception as error:
         raise UndecodableError(_words(error)) from None
 

@@ -159,7 +159,7 @@ def _odd(found: Survey) -> str:
 
 def _kind(text: str) -> str:
     """What is odd, without its figure."""
-    return "much longer than wide" if text[0].isdigit() else text
+    return "much longer than wide" if text.endswith("as long as wide") else text
 
 
 def _left_out(names: Sequence[str]) -> str:

@@ -10,15 +10,20 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.data import limits
+from trainers.data.metadata import png_says
 from trainers.shards import manifest as manifests
 from trainers.shards.index import INDEX_DTYPE, load_index
 from trainers.shards.manifest import Manifest
 from trainers.shards.reader import Shards, open_split
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 MOST_LOOKED_AT = 10_000
 LONGEST_SHAPE = 3.0  # the longer side over the shorter one
@@ -48,6 +53,8 @@ class Header:
     format: str
     mode: str
     turned: bool
+    bits: int  # of a sample
+    transparent: bool
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,20 @@ def _header(shards: Shards, picture: Picture) -> Header | None:
     content = shards.read(picture.sample)
     try:
         with limits.read_header(content) as found:
-            turned = found.getexif().get(_ORIENTATION, 1) not in (0, 1)
-            return Header(picture, *found.size, len(content), str(found.format), found.mode, turned)
+            bits, transparent = png_says(content) if found.format == "PNG" else (8, False)
+            return Header(
+                picture, *found.size, len(content), str(found.format), found.mode, _turned(found), bits,
+                transparent or "A" in found.mode,
+            )  # fmt: skip
     except (OSError, ValueError, SyntaxError):
         return None
+
+
+def _turned(picture: "Image.Image") -> bool:
+    try:
+        return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+    except Exception:  # broken EXIF says nothing
+        return False
 
 
 def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[list[Picture]]:
@@ -162,5 +179,9 @@ def _odd(headers: list[Header]) -> Iterator[tuple[Header, str]]:
             yield one, "nearly empty (few bytes for its size)"
         elif one.turned:
             yield one, "its EXIF says that it is turned; training shows it as stored"
+        elif one.bits > 8:
+            yield one, f"{one.bits} bits; training uses the higher 8"
+        elif one.transparent:
+            yield one, "transparent in parts; training sees the colours there"
         elif coloured and one.mode != "RGB":
             yield one, {"L": "grey", "CMYK": "CMYK, converted"}.get(one.mode, f"mode {one.mode}, converted")

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 
 from trainers.data import limits
+from trainers.data.plain import rgb
 
 LARGEST = 160  # pixels of the longer side
 STYLE = (
@@ -34,7 +35,7 @@ def thumbnail(content: bytes) -> str:
     """An encoded picture as a data URI, no larger than LARGEST; raises what Pillow raises, and ValueError."""
     with limits.read_header(content) as picture:
         picture.draft("RGB", (2 * LARGEST, 2 * LARGEST))
-        small = picture.convert("RGB")
+        small = rgb(picture)
     small.thumbnail((LARGEST, LARGEST))
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=80)

@@ -240,6 +240,8 @@ nothing = broken()
 no_pair = broken(item=7)
 wrong_label = broken(item=(torch.zeros(3, 8, 8, dtype=torch.uint8), 3))
 wrong_picture = broken(item=(torch.zeros(3, 8, 8), 1))
+wrong_mode = broken(item=(Image.fromarray(np.ones((8, 8), np.float32)), 1))
+deep = broken(item=(Image.fromarray(np.full((8, 8), 0x8001, np.uint16)), 1))
 no_classes = broken(classes=None, item=(torch.zeros(3, 8, 8, dtype=torch.uint8), 4))
 empty = broken(__len__=lambda self: 0)
 
@@ -268,6 +270,7 @@ def test_a_dataset_of_the_users_own(decoder: str) -> None:
         ("no_pair", r"sample 2 of train is int; it must be a pair \(picture, label\)"),
         ("wrong_label", r"sample 2 of train has label 3; it must be a whole number from 0 to 2"),
         ("wrong_picture", r"sample 2 of train is Tensor of torch.float32 .* it must be a PIL image"),
+        ("wrong_mode", r"sample 2 of train is a picture of mode F .*no value is known to be white"),
         ("no_classes", r"model.num_classes = 0: .* set model.num_classes"),
         ("empty", r"its split 'train' is empty"),
         ("no_split", r"called with split='train', it failed \(TypeError"),
@@ -282,6 +285,12 @@ def test_a_dataset_that_does_not_fit_is_refused_in_words(name: str, words: str) 
 
     with pytest.raises(UserError, match=words):
         read()
+
+
+def test_a_picture_of_16_bits_of_the_users_own_is_not_white() -> None:
+    pixels = user.open_dataset(f"{__name__}:deep", "train", 3).read(np.array([1]))[0]
+    assert pixels.shape == (3, 8, 8)
+    assert bool((pixels == 0x80).all())
 
 
 def test_classes_can_be_counted_by_the_settings() -> None:
