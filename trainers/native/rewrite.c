@@ -78,8 +78,17 @@ static void open_source(Rewriter *all, j_decompress_ptr jpeg, const uint8_t *dat
   jpeg_mem_src(jpeg, (unsigned char *)data, bytes);
 }
 
+/* Whether chroma can be enlarged to the picture's size; where it takes a fraction, no decoder of ours does. */
+static int whole_sampling(j_decompress_ptr jpeg) {
+  for (int c = 0; c < jpeg->num_components; c++)
+    if (jpeg->max_h_samp_factor % jpeg->comp_info[c].h_samp_factor ||
+        jpeg->max_v_samp_factor % jpeg->comp_info[c].v_samp_factor)
+      return 0;
+  return 1;
+}
+
 static int right_kind(j_decompress_ptr jpeg) {
-  return (jpeg->num_components == 1 || jpeg->num_components == 3) && jpeg->data_precision == 8 && !jpeg->arith_code;
+  return whole_sampling(jpeg) && (jpeg->num_components == 1 || jpeg->num_components == 3) && jpeg->data_precision == 8 && !jpeg->arith_code;
 }
 
 /* Whether each coefficient of a progressive file was sent to its last bit; what was not, decoders smooth over. */
@@ -189,7 +198,8 @@ static int rewrite(Rewriter *all, const uint8_t *data, size_t bytes, int interva
 
 /* Rewrite a JPEG into `out`, which has room for *room bytes; *room becomes the bytes taken. `interval`: MCUs between
    restart markers, 0 chooses. Returns 0, or why the file has to stay as it is: 1 no JPEG, 2 a kind that is not taken
-   (CMYK, 12 bits, arithmetic coding), 3 damaged or incomplete, 4 no exact copy was possible, 5 too large. */
+   (CMYK, 12 bits, arithmetic coding, fractional sampling), 3 damaged or incomplete, 4 no exact copy was possible, 5 too
+   large. */
 int trainyard_rewrite(const uint8_t *data, size_t bytes, int interval, uint8_t *out, size_t *room) {
   Rewriter *all = calloc(1, sizeof *all);
   if (!all) return TOO_LARGE;

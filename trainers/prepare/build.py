@@ -159,7 +159,7 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         catalogue = replace(catalogue, splits={})
         existing.refuse_other_archive(config.out, plan)
         job = Job(
-            config.out, archive, plan.key, config.decode, config.reencode,
+            config.out, archive, plan.key, config.decode, config.convert, config.reencode,
             seekable="seekable" in meaning(config), leave_out=config.undecodable == "leave_out",
         )  # fmt: skip
         if config.seekable and not job.seekable:

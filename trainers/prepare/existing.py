@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from trainers.exits import UserError
-from trainers.prepare import pictures, rewriting
+from trainers.prepare import converting, pictures, rewriting
 from trainers.prepare.plan import Plan, meaning
 from trainers.prepare.progress import say
 from trainers.prepare.settings import Config
@@ -38,8 +38,8 @@ def complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     beside = {"bytes", "directory_sha256", "sha256"}
     for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
-    # A complete folder stays valid with another image's encoder or rewriter; only a repair would mix the two
-    keys = [key for key in {**wanted, **found} if key not in ("encoder", "seekable")]
+    # A complete folder stays valid with another image's encoder, converter or rewriter; only a repair would mix the two
+    keys = [key for key in {**wanted, **found} if key not in ("encoder", "converter", "seekable")]
     if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
         changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
         raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")
@@ -65,6 +65,11 @@ def refuse_other_archive(root: Path, plan: Plan) -> None:
         raise UserError(
             f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: repair it "
             f"with the image that prepared it, or {_OTHER_FOLDER}"
+        )
+    if (before := manifest.settings.get("converter")) and before != converting.converter():
+        raise UserError(
+            f"{root} has pictures that were converted by {before}, and here is {converting.converter()}, which may "
+            f"give other bytes: repair it with the image that prepared it, or {_OTHER_FOLDER}"
         )
     if (before := manifest.settings.get("seekable")) and before != rewriting.rewriter():
         raise UserError(

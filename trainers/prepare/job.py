@@ -20,6 +20,7 @@ class Job:
     container: Container
     plan_key: str
     decode: Literal["sampled", "all", "none"] = "sampled"
+    convert: Literal["none", "png"] = "none"
     reencode: Reencode | None = None
     seekable: bool = False
     # Pictures that cannot be decoded: leave them out, or fail
@@ -28,7 +29,7 @@ class Job:
     @property
     def resized(self) -> bool:
         """Whether pictures get other sizes than the plan knows."""
-        return self.seekable or self.reencode is not None
+        return self.seekable or self.reencode is not None or self.convert != "none"
 
     @property
     def work(self) -> Path:

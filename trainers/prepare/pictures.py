@@ -1,4 +1,4 @@
-"""Checks that a picture can be decoded, and re-encodes it, before it goes into a shard.
+"""Checks that a picture can be decoded, and converts or re-encodes it, before it goes into a shard.
 
 Re-encoding is declared in the settings and off by default. It only makes pictures smaller: one whose shorter side is no
 longer than the setting keeps its bytes, unless it is CMYK or a PNG (under any name), which becomes an RGB JPEG. Only
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainers.data import limits
 from trainers.data.plain import plain
+from trainers.prepare import converting
 from trainers.prepare.settings import Reencode
 
 if TYPE_CHECKING:
@@ -29,18 +30,18 @@ def wants_check(decode: str, crc32: int) -> bool:
     return decode == "all" or (decode == "sampled" and crc32 % CHECK_ONE_OF == 0)
 
 
-def check_format(content: memoryview) -> None:
-    """Look at a picture's first bytes alone; raises UndecodableError if it is of a format that training refuses."""
-    try:
-        limits.check_format(content)
-    except ValueError as error:
-        raise UndecodableError(_words(error)) from None
-
-
 def check(content: memoryview | bytes) -> None:
     """Decode a picture completely, as training will where no other decoder can; raises UndecodableError."""
     with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         _load(picture)
+
+
+def convert(content: memoryview) -> bytes:
+    """Make a PNG of a picture in another format; raises UndecodableError."""
+    try:
+        return converting.convert(content)
+    except Exception as error:
+        raise UndecodableError(_words(error)) from None
 
 
 def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
@@ -87,7 +88,9 @@ def _open(content: memoryview | bytes) -> "Image.Image":
     try:
         return limits.read_header(content)
     except Exception as error:
-        raise UndecodableError(_words(error)) from None
+        other = converting.format_of(content)
+        remedy = f" (convert: 'png' does that with a {other})" if other else ""
+        raise UndecodableError(_words(error) + remedy) from None
 
 
 def _load(picture: "Image.Image") -> "Image.Image":

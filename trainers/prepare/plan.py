@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.prepare import pictures, rewriting
+from trainers.prepare import converting, pictures, rewriting
 from trainers.prepare.catalogue import Catalogue
 from trainers.prepare.settings import Config
 from trainers.shards.manifest import FORMAT, SPLITS
@@ -72,6 +72,8 @@ def meaning(config: Config) -> dict[str, Any]:
     if config.layout == "csv":
         chosen["csv"] = config.csv.model_dump(mode="json")
     chosen |= {key: getattr(config, key) for key in ("class_file", "class_names") if getattr(config, key)}
+    if config.convert != "none":
+        chosen |= {"convert": config.convert, "converter": converting.converter()}
     if config.reencode:
         chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": pictures.encoder()}
     if config.seekable and (rewriter := rewriting.rewriter()):

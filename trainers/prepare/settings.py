@@ -159,12 +159,18 @@ class Settings(BaseModel):
     decode: Literal["sampled", "all", "none"] = Field(
         default="sampled",
         description="Which pictures are decoded as a check: about one of 100, all, or none. "
-        "Checksums are always checked.",
+        "Decoded are in any case all that are no JPEGs, and JPEGs that cannot be made seekable. Checksums are always "
+        "checked.",
     )
     undecodable: Literal["fail", "leave_out"] = Field(
         default="fail",
         description="What to do about pictures that cannot be decoded: fail and name them, or leave them out and list "
         "them in the manifest, which needs 'decode: all' or a re-encoding.",
+    )
+    convert: Literal["none", "png"] = Field(
+        default="none",
+        description="png: make PNGs, without loss of what training sees, of WebP, BMP and TIFF, and of the first "
+        "picture of a GIF. none: they are undecodable. Other formats always are.",
     )
     reencode: Reencode | None = Field(
         default=None, description="Make large pictures smaller, and JPEGs of the rest. Off by default."

@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from trainers.data import limits
 from trainers.exits import FULL, UserError
 from trainers.files import forget_cached, retried, sha256, sync_folder
-from trainers.prepare import pictures, rewriting
+from trainers.prepare import converting, pictures, rewriting
 from trainers.prepare.archives.members import DamagedMemberError, Member, extract, name_of
 from trainers.prepare.job import Finished, Job, write_record
 from trainers.prepare.plan import ShardPlan
@@ -86,16 +87,16 @@ class OpenShard:
             clock.lap("check")
             try:
                 picture, crc32 = self._decoded(member, content)
+                clock.lap("decode")
+                if self.job.seekable:
+                    picture, crc32 = self._rewritten(picture)
+                    clock.lap("rewrite")
             except pictures.UndecodableError as error:
+                clock.lap("decode")
                 name = name_of(self.job.container, member.offset)
                 with self._lock:
                     self.undecodable[at] = name, str(error)
                 continue
-            finally:
-                clock.lap("decode")
-            if self.job.seekable:
-                picture, crc32 = self._rewritten(picture)
-                clock.lap("rewrite")
             self._write(at, picture, crc32)
             written += len(picture)
             clock.lap("write")
@@ -142,21 +143,31 @@ class OpenShard:
                 path.unlink(missing_ok=True)
 
     def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
-        """Decode a picture if that is wanted, re-encode it if that is; return it with its CRC-32."""
+        """Return a picture with its CRC-32, converted and re-encoded if that is wanted.
+
+        Whatever no JPEG is gets decoded as a check; so do JPEGs, as far as `decode` says.
+        """
         # Some containers know no CRC-32
         crc32 = member.crc32 or zlib.crc32(content)
+        made: memoryview | bytes = content
+        if self.job.convert != "none" and converting.format_of(content):
+            made = pictures.convert(content)
         if self.job.reencode is not None:
-            picture = pictures.reencode(content, self.job.reencode)
-            return picture, zlib.crc32(picture)
-        if pictures.wants_check(self.job.decode, crc32):
+            made = pictures.reencode(made, self.job.reencode)
+        if made is not content:
+            return made, zlib.crc32(made)
+        if pictures.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content):
             pictures.check(content)
-        elif self.job.decode != "none":
-            pictures.check_format(content)
         return content, crc32
 
     def _rewritten(self, picture: memoryview | bytes) -> tuple[memoryview | bytes, int]:
-        """Make a picture seekable where that can be done exactly; return it with its CRC-32."""
+        """Make a picture seekable where that can be done exactly; return it with its CRC-32.
+
+        What was rewritten was read to its end; a JPEG that was not is decoded, unless all are: it may be broken.
+        """
         content, outcome = rewriting.rewrite(picture)
+        if outcome != rewriting.REWRITTEN and self.job.decode != "all" and limits.is_jpeg(picture):
+            pictures.check(picture)
         with self._lock:
             self._seekable[outcome] += 1
         return content, zlib.crc32(content)

@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+@cache
 def text(size: int) -> bytes:
     """A text of so many letters, packed as Photoshop packs its XMP."""
     return chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b"adobe " * (size // 6)))
