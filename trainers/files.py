@@ -148,7 +148,7 @@ def rename(old: Path, new: Path) -> None:
 
     A network client repeats a call whose answer was lost; what was done then is not there to be done again.
     """
-    found = old.stat()
+    found = old.lstat()
     try:
         old.rename(new)
     except FileNotFoundError:
@@ -158,7 +158,7 @@ def rename(old: Path, new: Path) -> None:
 
 def _is(path: Path, found: os.stat_result) -> bool:
     try:
-        return os.path.samestat(path.stat(), found)
+        return os.path.samestat(path.lstat(), found)
     except MISSING:
         return False
 

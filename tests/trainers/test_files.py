@@ -13,16 +13,17 @@ from trainers.exits import UserError
 from trainers.files import Appender, StorageError, peek_json, read_json, retried, write_json
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
 def test_a_rename_whose_answer_was_lost_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A network client repeats it, and finds nothing to rename; what another has put there is not taken for it."""
     once = Path.rename
     monkeypatch.setattr(Path, "rename", lambda old, new: (once(old, new), once(old, new)))
     old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir() if kind == "folder" else files.write_atomically(old, b"1")
+    make = {"file": Path.touch, "folder": Path.mkdir, "link": lambda path: path.symlink_to("nothing")}[kind]
+    make(old)
     files.rename(old, new)
-    assert (old.exists(), new.exists()) == (False, True)
-    old.mkdir() if kind == "folder" else files.write_atomically(old, b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    make(old)
     monkeypatch.setattr(Path, "rename", lambda old, new: once(old.with_name("gone"), new))
     with pytest.raises(FileNotFoundError):
         files.rename(old, new)

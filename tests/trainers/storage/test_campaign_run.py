@@ -156,6 +156,7 @@ class Runs:
         assert overtaken or found.step >= self.reported, f"resumed at {found.step} of {self.reported}"
         with place.fenced():
             wanted, loaded = state(found.step), found.load()
+        assert {key: found.meta[key] for key in FACTS} == FACTS
         assert torch.equal(loaded["model"]["w"], wanted["model"]["w"])
         assert torch.equal(loaded["model"]["b"], wanted["model"]["b"])
         assert torch.equal(loaded["optimizer"]["state"][0]["m"], wanted["optimizer"]["state"][0]["m"])
