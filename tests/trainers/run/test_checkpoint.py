@@ -76,7 +76,7 @@ def test_damaged_one_is_set_aside_and_the_one_before_used(tmp_path: Path, damage
         checkpoint.at(tmp_path / "damaged-step-00000020")
 
 
-@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, bytes(64)])
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, bytes(64)], ids=["empty", "short", "ones", "zeros"])
 def test_one_whose_manifest_vouches_for_what_cannot_be_loaded_is_damaged(tmp_path: Path, content: bytes) -> None:
     path = filled(tmp_path, 10, 20) / "step-00000020"
     (path / "optimizer.safetensors").write_bytes(content)
