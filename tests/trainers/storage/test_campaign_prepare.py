@@ -203,8 +203,8 @@ def alive(descriptor: int, numbers: Iterator[int]) -> None:
 
 
 def test_a_short_campaign() -> None:
-    total = short(Campaign, 50)
-    assert total["check: end"] > 60
+    total = short(Campaign, 40)
+    assert total["check: end"] > 40
 
 
 @pytest.mark.soak

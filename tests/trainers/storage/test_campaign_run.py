@@ -196,6 +196,8 @@ class Runs:
         parts = Path(path).relative_to(self.world.root).parts
         if parts[0] != "run" or len(parts) < 2 or parts[1] not in PROTECTED or call in ("mkdir", "rmdir"):
             return
+        if parts[1] == "previous" and call == "write":
+            return  # to the metrics of its own run, which it still has open
         self.checks["one writer"] += 1
         number = self.leases[process].number if process in self.leases else 0
         assert number >= self.newest, f"lease {number} wrote after {self.newest} had the directory: {call} {path}"
@@ -307,9 +309,9 @@ class Campaign(Schedule):
 
 
 def test_a_short_campaign() -> None:
-    total = short(Campaign, 60)
-    assert total["check: resumed"] > 100
-    assert total["end: TakenOverError 2"] > 5
+    total = short(Campaign, 40)
+    assert total["check: resumed"] > 60
+    assert total["end: TakenOverError 2"] > 2
 
 
 @pytest.mark.soak
