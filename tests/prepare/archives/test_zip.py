@@ -1,4 +1,5 @@
 import io
+import shutil
 import struct
 import subprocess
 import sys
@@ -43,6 +44,15 @@ def test_an_archive_without_its_beginning_is_named(tmp_path):
     whole = write_zip(tmp_path / "whole.zip", small()).read_bytes()
     (tmp_path / "a.zip").write_bytes(whole[100:])
     refused(tmp_path / "a.zip", tmp_path / "out", "a part of it is missing")
+
+
+def test_something_before_an_archive_is_named_with_a_remedy_that_works(tmp_path):
+    whole = write_zip(tmp_path / "whole.zip", small()).read_bytes()
+    (tmp_path / "a.zip").write_bytes(b"#!/bin/sh\nexec unzip $0\n" + whole)
+    refused(tmp_path / "a.zip", tmp_path / "out", r"has 24 bytes before the zip archive begins.*`zip -A FILE`")
+    if shutil.which("zip"):  # no package of this project's
+        subprocess.run(["zip", "-A", tmp_path / "a.zip"], check=True, capture_output=True)
+        build(config(tmp_path / "a.zip", tmp_path / "out"))
 
 
 def test_a_flipped_byte_anywhere_is_named_or_harmless(tmp_path):

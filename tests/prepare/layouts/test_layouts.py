@@ -15,6 +15,9 @@ from tests.prepare.make_archives import (
 )
 from trainers.exits import UserError
 from trainers.prepare.build import build
+from trainers.prepare.layouts.base import OutOfPlaceError
+from trainers.prepare.layouts.table import TableLayout
+from trainers.prepare.settings import Table
 from trainers.shards.reader import open_split
 
 
@@ -183,6 +186,22 @@ def test_a_csv_file_in_a_folder_and_in_a_tar(tmp_path):
         assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
 
 
+def test_spaces_around_a_csv_files_fields_are_nothing(tmp_path):
+    rows = [(f" {path}", f" {label} ") for path, label in ROWS]
+    attempt(tmp_path, table(rows, "id , breed"), layout="csv", csv=TABLE)
+    found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
+    assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
+
+
+def test_leading_zeros_that_a_spreadsheet_took_away_are_told():
+    layout = TableLayout(Table(**TABLE), seed=0)
+    layout.learn("labels.csv", b"id,breed\n7,cat\n8,dog\n", "a.zip")
+    with pytest.raises(OutOfPlaceError, match=r"it lists images/7.jpg: a spreadsheet has taken leading zeros away"):
+        layout.place("images/007.jpg")
+    with pytest.raises(OutOfPlaceError, match=r"csv.unlisted is 'fail'$"):
+        layout.place("images/009.jpg")
+
+
 @pytest.mark.parametrize(
     ("rows", "header", "settings", "words"),
     [
@@ -192,6 +211,8 @@ def test_a_csv_file_in_a_folder_and_in_a_tar(tmp_path):
         ([*ROWS, ROWS[0]], "id,breed", {}, "lists set0/0 twice, at line 32"),
         ([*ROWS[:-1], (ROWS[-1][0], "")], "id,breed", {}, "empty field at line 31"),
         (ROWS, "name,breed", {}, r"no column 'id', only 'name', 'breed'; set csv.path_column"),
+        ([(";".join(row),) for row in ROWS], "id;breed", {}, r"fields are separated by ';'; save it with commas"),
+        ([(*row, row[1]) for row in ROWS], "id,breed, breed", {}, "has several columns 'breed'; rename all but one"),
         ([('"x', "y")], "id,breed", {}, r"labels.csv in .* is not sound CSV at line"),
         ([], "id,breed", {}, "lists no pictures"),
         (ROWS, "id,breed", {"file": "other.csv"}, r"has no other.csv"),

@@ -181,6 +181,11 @@ def _find_directory(source: Source) -> tuple[int, int, int]:
         if fields[0] != b"PK\x06\x06":
             raise cut
         count, size, offset, end = fields[7], fields[8], fields[9], end64
+    if 0 < offset + size < end and bytes(source.read_range(end - size, 4)) == b"PK\x01\x02":
+        raise UserError(
+            f"{source.label} has {end - size - offset:,} bytes before the zip archive begins, which its directory does "
+            "not count, as a program that unpacks itself has; correct it (`zip -A FILE`)"
+        )
     if offset + size != end:
         raise UserError(
             f"{source.label} is not a sound zip archive: its directory should be at byte {offset:,} and end at "

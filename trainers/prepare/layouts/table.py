@@ -6,6 +6,7 @@ and the seed alone, so that rows may change places, and a class always keeps one
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping
 
 from trainers.exits import UserError
@@ -16,6 +17,7 @@ from trainers.prepare.settings import Table
 
 _SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
 _IGNORED = -1
+_LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
 class TableLayout:
@@ -61,7 +63,9 @@ class TableLayout:
         inside = name.startswith(f"{self._folder}/") if self._folder else True
         if not inside or (self._settings.unlisted == "leave_out" and is_utf8(name)):
             return None
-        raise OutOfPlaceError(f"{self._settings.file} does not list it, and csv.unlisted is 'fail'")
+        shortened = _LEADING_ZEROS.sub("", name)
+        hint = f"; it lists {shortened}: a spreadsheet has taken leading zeros away" if shortened in self._rows else ""
+        raise OutOfPlaceError(f"{self._settings.file} does not list it, and csv.unlisted is 'fail'{hint}")
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
@@ -80,11 +84,11 @@ class TableLayout:
         rows = csv.DictReader(io.StringIO(decoded(text, where), newline=""), strict=True)
         columns = [settings.path_column, settings.label_column, *filter(None, [settings.split_column])]
         try:
-            if lacking := [column for column in columns if column not in (rows.fieldnames or ())]:
-                raise UserError(
-                    f"{where} has no column '{lacking[0]}', only {', '.join(map(repr, rows.fieldnames or ()))}; set "
-                    "csv.path_column, csv.label_column and csv.split_column"
-                )
+            rows.fieldnames = names = [name.strip() for name in rows.fieldnames or ()]
+            if lacking := [column for column in columns if column not in names]:
+                raise UserError(f"{where} has no column '{lacking[0]}', {_what_instead(names)}")
+            if twice := [column for column in columns if names.count(column) > 1]:
+                raise UserError(f"{where} has several columns '{twice[0]}'; rename all but one")
             for row in rows:
                 values = [(row[column] or "").strip() for column in columns]
                 if not all(values):
@@ -116,6 +120,15 @@ class TableLayout:
             for i, name in enumerate(sorted(names, key=lambda name: (lot(name, self._seed), name))):
                 divided[name] = (int(i < count), klass)
         return divided
+
+
+def _what_instead(names: list[str]) -> str:
+    """What a first line has in place of the columns that were set, and what to do."""
+    only = f"only {', '.join(map(repr, names))}"
+    separators = [separator for separator in ";\t|" if len(names) == 1 and separator in names[0]]
+    if separators:
+        return f"{only}: its fields are separated by {separators[0]!r}; save it with commas"
+    return f"{only}; set csv.path_column, csv.label_column and csv.split_column"
 
 
 def _join(folder: str, path: str) -> str:
