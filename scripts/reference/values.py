@@ -45,14 +45,14 @@ def parts(sections: list[dict[str, list[str]]]) -> list[tuple[str, str, str, str
     rows = []
     for name in (one["name"] for one in yaml.safe_load((CHART / "Chart.yaml").read_text())["dependencies"]):
         folder = CHART / "charts" / name
-        if not (folder / "values.yaml").exists():  # the library has none
+        chart = yaml.safe_load((folder / "Chart.yaml").read_text())
+        if chart["type"] == "library":
             continue
-        about = yaml.safe_load((folder / "Chart.yaml").read_text())["description"]
         enabled = ON[yaml.safe_load((folder / "values.yaml").read_text())["enabled"]]
         rows.append(
             (
                 f"`{name}`",
-                about,
+                chart["description"],
                 enabled,
                 ", ".join(section(str(one["title"])) for one in sections if name in one["keys"]),
             )

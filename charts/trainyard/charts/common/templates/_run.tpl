@@ -15,6 +15,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $training := .Training -}}
 {{- include "common.podSettings" (dict "pod" $training "scheduling" .Values.global.scheduling) -}}
 {{- include "common.checkTraining" $training -}}
+
+{{- /* names that the pod has already */ -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT"
   "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT"
   "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT"
@@ -24,6 +26,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
 {{- include "common.checkPod" (dict "path" "global.training" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" $containers) -}}
+
+{{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
 {{- $nodes := int $training.nodes -}}
 {{- $runName := get .Facts.runs .Chart.Name | default $training.name | default .Release.Name -}}
@@ -33,6 +37,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- end -}}
 {{- $run := dict "runName" $runName "image" (include "common.image" .) "command" $command "nodes" $nodes "processes" $processes -}}
 {{- include "common.config" (dict "into" $run "training" $training "run" $runName "dataset" .Values.global.dataset.name) -}}
+
+{{- /* its name, by a hash of what it runs */ -}}
 {{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
 {{- range $key, $value := merge (pick $training "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext") $training.unrestricted -}}
 {{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
@@ -46,6 +52,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $_ := set $run "name" (include "common.jobName" (list . (mustToJson $what))) -}}
 {{- $_ := set $run "training" $training -}}
 {{- $_ := set $run "podAnnotations" (deepCopy $training.podAnnotations) -}}
+
+{{- /* metrics, and the annotations by which a Prometheus finds them */ -}}
 {{- with .Values.global.metrics -}}
 {{- if .enabled -}}
 {{- if hasKey (dig "config" "metrics" (dict) $training) "port" -}}
@@ -66,6 +74,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* the chart's own environment of a trainer */ -}}
 {{- $env := dict "TRAINYARD_JOB" $run.name "TRAINYARD_RELEASE" .Release.Name "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
 {{- /* whose the run directory is: the namespace is the pod's own, wherever the rendered files are applied */ -}}
 {{- $_ := set $env "TRAINYARD_NAMESPACE" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
