@@ -2,8 +2,8 @@
 
 `data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainers/native): it decodes only the
 area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
-that `native` cannot decode (CMYK, PNG, broken files) are decoded by torchvision or else Pillow, and resized by the same
-C code. All of them keep to `trainers.data.limits`, and give 8-bit RGB by the rule of `trainers.data.plain`: of a PNG
+that `native` cannot decode are decoded by torchvision (CMYK, broken JPEGs) or Pillow (PNGs), and resized by the same C
+code. All of them keep to `trainers.data.limits`, and give 8-bit RGB by the rule of `trainers.data.plain`: of a PNG
 the same pixels. Of JPEGs they differ a little, so all processes must use the same one.
 """
 
@@ -197,19 +197,18 @@ def _open_with_pillow(data: bytes) -> Tensor:
 
 
 def _whole(data: bytes) -> Tensor:
-    """All of a picture as RGB, shape (3, height, width); Pillow reads what torchvision cannot (odd PNGs).
+    """All of a picture as RGB, shape (3, height, width); Pillow reads PNGs, and JPEGs that torchvision cannot.
 
-    torchvision has no limits of its own: whoever calls this has read the header.
+    torchvision 0.29.2 ends the process (SIGSEGV) at the first error that libpng finds in a PNG's data. It has no limits
+    of its own: whoever calls this has read the header.
     """
-    decode_image = torchvisions()
+    decode_image = None if limits.is_png(data) else torchvisions()
     if decode_image is None:
         return _with_pillow(data)
     try:
         pixels = decode_image(torch.frombuffer(bytearray(limits.bare(data)), dtype=torch.uint8))
     except RuntimeError:
         return _with_pillow(data)
-    if pixels.dtype == torch.uint16:
-        pixels = torch.from_numpy((pixels.numpy() >> 8).astype(np.uint8))
     _check(pixels)
     return pixels
 

@@ -115,12 +115,25 @@ def test_what_is_no_rgb_in_bytes_never_reaches_the_c_library(
 ) -> None:
     with pytest.raises(UserError, match=r"decoded to torch\..* of shape .* not to torch.uint8"):
         decode.Encoded(pixels=pixels).cut((0, 0, 8, 8), 4, 4)
-    if pixels.dtype == torch.uint16:
-        return  # which _whole turns into bytes
     monkeypatch.setattr(decode, "torchvisions", lambda: lambda data: pixels)
     for name in ("native", "torchvision"):
         with pytest.raises(UserError, match=r"decoded to torch\..* of shape .* not to torch.uint8"):
-            seen(name, encoded(photo(8, 8), "PNG"))
+            seen(name, encoded(photo(8, 8).convert("CMYK")))
+
+
+@pytest.mark.parametrize("at", ["data", "checksum"])
+def test_a_png_that_libpng_finds_broken_does_not_end_the_process(at: str) -> None:
+    """torchvision's decoder ends it; all of ours see the same pixels, or an error."""
+    data = bytearray(encoded(photo(20, 30), "PNG"))
+    begin = data.index(b"IDAT") + 4
+    data[begin + 10 if at == "data" else begin + int.from_bytes(data[begin - 8 : begin - 4])] ^= 0xFF
+    results = set()
+    for name in DECODERS:
+        try:
+            results.add(seen(name, bytes(data)).tobytes())
+        except UserError:
+            results.add(b"")
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize("name", DECODERS)
