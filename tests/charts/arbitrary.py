@@ -144,14 +144,9 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     for one in (training, *own):
         _mend_training(one, pick, own=one is not training)
     _mend_users(parts, training, own, shared)
-    for one in (
-        training,
-        *own,
-        parts["dataset"],
-        parts["evaluate"],
-        parts["filebrowser"],
-        parts["mpijob"].get("launcher", {}),
-    ):
+    launcher = parts["mpijob"].setdefault("launcher", {})
+    pods = [training, *own, parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher]
+    for one in pods:
         _mend_pod(one)
     for which in ("data", "results"):
         claim = shared.setdefault("storage", {}).setdefault(which, {})
@@ -182,7 +177,21 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     _mend_evaluation(parts["evaluate"])
     _mend_secrets(parts["secrets"], shared)
     _mend_filebrowser(parts["filebrowser"])
+    for one in (shared["storage"]["data"], shared["storage"]["results"]):
+        if not one.get("existingClaim"):
+            one.setdefault("annotations", {})["helm.sh/resource-policy"] = "keep"
+    _share(pods, shared, pick)
     return values
+
+
+def _share(pods: list[helm.Values], shared: helm.Values, pick: random.Random) -> None:
+    """Let maps that meet in one object have a key in common, half of the time."""
+    if pick.random() < 0.5:
+        for one in pods:
+            one.setdefault("podLabels", {})["example.com/shared"] = "the pod's"
+            one.setdefault("podAnnotations", {})["example.com/shared"] = "the pod's"
+        shared.setdefault("metrics", {}).setdefault("labels", {})["example.com/shared"] = "of metrics"
+        shared.setdefault("labels", {})["example.com/shared"] = "of all"
 
 
 def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:

@@ -51,6 +51,14 @@ def test_random_valid_values_give_valid_manifests(drawn):
     print(f"\n{len(texts)} renders validated in {time.monotonic() - started:.1f} s")
 
 
+def test_manifests_are_read_with_no_key_twice():
+    """The check above reads every document so; random values share keys where maps meet in one object."""
+    once = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata:\n  a: b\n"
+    validate([once])
+    with pytest.raises(helm.HelmError, match='"a" already set in map'):
+        validate([f"{once}  a: c\n"])
+
+
 def validate(texts: list[str]) -> None:
     """Check manifests against the schemas of their kinds."""
 

@@ -49,17 +49,34 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 
 {{/* Labels of every object. */}}
 {{- define "common.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{ include "common.ownLabels" . }}
+{{- include "common.labelsBeside" (list . dict) -}}
+{{- end -}}
+
+{{/* The same of an object that has further labels. Call with a list: the context, and the further labels. */}}
+{{- define "common.labelsBeside" -}}
+{{- $root := index . 0 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{ include "common.ownLabelsBeside" . }}
 {{- end -}}
 
 {{/* Labels that do not change with the chart's version. */}}
 {{- define "common.ownLabels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- include "common.ownLabelsBeside" (list . dict) -}}
+{{- end -}}
+
+{{/* The same of an object that has further labels, which win over global.labels. Call with a list: the context, and the further labels. */}}
+{{- define "common.ownLabelsBeside" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/part-of: trainyard
-{{- with .Values.global.labels }}
+{{- $further := index . 1 | default dict -}}
+{{- $shared := dict -}}
+{{- range $key, $value := $root.Values.global.labels -}}
+{{- if not (hasKey $further $key) -}}{{- $_ := set $shared $key $value -}}{{- end -}}
+{{- end -}}
+{{- with $shared }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -171,7 +188,7 @@ exist. Call with a dict: path of the settings in values, pod, and the chart's ow
 {{/* Refuse labels that the chart sets itself. Call with a list: the key in values, and its labels. */}}
 {{- define "common.checkLabels" -}}
 {{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of"
-  "sidecar.istio.io/inject" "kueue.x-k8s.io/queue-name" "kueue.x-k8s.io/priority-class" -}}
+  "sidecar.istio.io/inject" "trainer.kubeflow.org/framework" "kueue.x-k8s.io/queue-name" "kueue.x-k8s.io/priority-class" -}}
 {{- range $key, $_ := index . 1 -}}
 {{- if has $key $own -}}
 {{- $from := get (dict "kueue.x-k8s.io/queue-name" " from global.scheduling.queue" "kueue.x-k8s.io/priority-class"

@@ -213,7 +213,7 @@ the group of the volumes, as OpenShift does. Istio's sidecar is off: it would ke
 {{- end -}}
 metadata:
   labels:
-    {{- include "common.ownLabels" $root | nindent 4 }}
+    {{- include "common.ownLabelsBeside" (list $root $pod.podLabels) | nindent 4 }}
     sidecar.istio.io/inject: "false"
     {{- with $pod.podLabels }}
     {{- toYaml . | nindent 4 }}
