@@ -148,6 +148,8 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     pods = [training, *own, parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher]
     for one in pods:
         _mend_pod(one)
+    for one in (parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher):
+        _mend_resources(one.get("resources", {}))
     for which in ("data", "results"):
         claim = shared.setdefault("storage", {}).setdefault(which, {})
         if parts["storage"].get("enabled") is False:
@@ -231,6 +233,14 @@ def _mend_pod(pod: helm.Values) -> None:
             container["name"] = f"{key.lower()}-{number}"
             for mount in container.get("volumeMounts", []):
                 mount["name"] = "tmp"
+
+
+def _mend_resources(resources: helm.Values) -> None:
+    """Let no request be above its limit, nor above the default's."""
+    requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
+    if "memory" in requests:
+        limits.setdefault("memory", requests["memory"])
+    requests |= limits
 
 
 def _mend_filebrowser(filebrowser: helm.Values) -> None:

@@ -126,6 +126,28 @@ MISTAKES = {
     "GPUs under resources": Mistake(
         helm.at(f"{TRAINING}.resources.limits", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
     ),
+    "CPUs above the limit": Mistake(
+        helm.at(f"{TRAINING}.resources", {"requests": {"cpu": 16}, "limits": {"cpu": "8000m"}}),
+        "global.training.resources.requests.cpu (16) is more than limits.cpu (8000m): lower the request, or raise the",
+    ),
+    "a variable twice": Mistake(
+        helm.at(f"{TRAINING}.env", [{"name": "TEAM", "value": "a"}, {"name": "TEAM", "value": "b"}]),
+        "global.training.env sets TEAM twice: keep one",
+    ),
+    "a variable under env and rdma.env": Mistake(
+        helm.merged(
+            helm.at(f"{TRAINING}.env", [{"name": "FI_PROVIDER", "value": "efa"}]),
+            helm.at(f"{TRAINING}.rdma", {"resource": "rdma/ib", "env": [{"name": "FI_PROVIDER", "value": "efa"}]}),
+        ),
+        "global.training.env and global.training.rdma.env both set FI_PROVIDER: keep one",
+    ),
+    "a device under rdma and resources": Mistake(
+        helm.merged(
+            helm.at(f"{TRAINING}.rdma.resource", "rdma/ib"),
+            helm.at(f"{TRAINING}.resources.limits", {"rdma/ib": 1}),
+        ),
+        "limits holds rdma/ib, and global.training.rdma.resource names it: leave one of them out",
+    ),
     "shared memory above the limit": Mistake(
         helm.merged(helm.at(f"{TRAINING}.shmSize", "64Gi"), helm.at(f"{TRAINING}.resources.limits.memory", "32Gi")),
         "does not fit into global.training.resources.limits.memory",

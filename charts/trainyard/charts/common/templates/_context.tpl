@@ -138,17 +138,24 @@ names stay apart. Call with a list: the subchart's context, and what the job run
 {{- end -}}
 
 {{/*
-Refuse additional settings that would break a pod: names, volumes and paths that the chart itself uses, and mounts of volumes that do not
-exist. Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes, containers.
+Refuse additional settings that would break a pod: names, volumes and paths that the chart itself uses, names that are set twice, requests above
+limits, and mounts of volumes that do not exist. Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes,
+containers; and further, more lists of environment variables, by their paths.
 */}}
 {{- define "common.checkPod" -}}
 {{- $path := .path -}}
 {{- include "common.checkLabels" (list (printf "%s.podLabels" $path) .pod.podLabels) -}}
-{{- range .pod.env -}}
+{{- $lists := dict (printf "%s.env" $path) .pod.env -}}
+{{- range $at, $env := merge $lists (.further | default dict) -}}
+{{- range $env -}}
 {{- if has .name $.env -}}
-{{- fail (printf "\n\n%s.env sets %s, which the chart or the operator sets: take it out.\n" $path .name) -}}
+{{- fail (printf "\n\n%s sets %s, which the chart or the operator sets: take it out.\n" $at .name) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- include "common.checkTwice" (dict "lists" $lists "what" "sets") -}}
+{{- include "common.checkTwice" (dict "lists" (dict (printf "%s.resourceClaims" $path) .pod.resourceClaims) "what" "names") -}}
+{{- include "common.checkResources" (list (printf "%s.resources" $path) .pod.resources) -}}
 {{- $volumes := .volumes -}}
 {{- range .pod.extraVolumes -}}
 {{- if has .name $volumes -}}
@@ -176,9 +183,42 @@ exist. Call with a dict: path of the settings in values, pod, and the chart's ow
 {{- end -}}
 {{- $containers = append $containers .name -}}
 {{- $name := .name -}}
+{{- $at := printf "%s.%s: %s" $path $key $name -}}
+{{- include "common.checkTwice" (dict "lists" (dict (printf "%s: env" $at) .env) "what" "sets") -}}
+{{- include "common.checkResources" (list (printf "%s: resources" $at) .resources) -}}
 {{- range .volumeMounts -}}
 {{- if not (has .name $volumes) -}}
 {{- fail (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse a name that lists have twice. Call with a dict: lists, by their paths; and what they do with a name. */}}
+{{- define "common.checkTwice" -}}
+{{- $found := dict -}}
+{{- range $at, $items := .lists -}}
+{{- range $item := $items -}}
+{{- with get $found $item.name -}}
+{{- $where := ternary (printf "%s %s" $at $.what) (printf "%s and %s both %s" . $at (trimSuffix "s" $.what)) (eq . $at) -}}
+{{- fail (printf "\n\n%s %s%s: keep one of them.\n" $where $item.name (ternary " twice" "" (eq . $at))) -}}
+{{- end -}}
+{{- $_ := set $found $item.name $at -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse requests above their limits. Call with a list: the key in values, and the resources. */}}
+{{- define "common.checkResources" -}}
+{{- $path := index . 0 -}}
+{{- with index . 1 -}}
+{{- $limits := .limits | default dict -}}
+{{- range $name, $request := .requests -}}
+{{- if hasKey $limits $name -}}
+{{- $limit := get $limits $name -}}
+{{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
+{{- fail (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n" $path $name $request $name $limit) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -216,10 +256,16 @@ nulls, which Helm 3 keeps and Helm 4 removes.
 {{- end -}}
 {{- end -}}
 
+{{/* A quantity such as 16Gi or 500m, as a number. */}}
+{{- define "common.amount" -}}
+{{- $units := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824
+  "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
+{{- $number := regexFind "^[0-9.]+([eE][-+]?[0-9]+)?" (toString .) -}}
+{{- $unit := trimPrefix $number (toString .) -}}
+{{- mulf (float64 $number) (float64 (get $units $unit | default 1)) -}}
+{{- end -}}
+
 {{/* Bytes of a quantity such as 16Gi, as an integer. */}}
 {{- define "common.bytes" -}}
-{{- $units := dict "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
-{{- $number := regexFind "^[0-9.]+" (toString .) -}}
-{{- $unit := trimPrefix $number (toString .) -}}
-{{- mulf (float64 $number) (float64 (get $units $unit | default 1)) | int64 -}}
+{{- include "common.amount" . | float64 | int64 -}}
 {{- end -}}

@@ -21,11 +21,11 @@ so that a running job continues when they are switched on, and pods that start l
   "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT"
   "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT"
   "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
-{{- $pod := merge (dict "env" (concat $training.env $training.rdma.env)) $training -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
-{{- include "common.checkPod" (dict "path" "global.training" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" $containers) -}}
+{{- include "common.checkPod" (dict "path" "global.training" "pod" $training "env" $own "mounts" $mounts "volumes" $volumes "containers"
+  $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
 
 {{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
@@ -197,7 +197,14 @@ each key of its own placement replaces the shared one, so that a pod can run on 
 {{- $how := ternary "" (printf " and global.training.gpuResource: %s" $name) (eq $name $.gpuResource) -}}
 {{- fail (printf "\n\nglobal.training.resources.%s holds %s: set global.training.gpusPerNode instead%s.\n" $kind $name $how) -}}
 {{- end -}}
+{{- if eq $name $.rdma.resource -}}
+{{- fail (printf (print "\n\nglobal.training.resources.%s holds %s, and global.training.rdma.resource names it: leave one of them out; how many is "
+  "global.training.rdma.count.\n") $kind $name) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .rdma.resource (eq .rdma.resource .gpuResource) -}}
+{{- fail (printf "\n\nglobal.training.rdma.resource and gpuResource both name %s: name the network's device under rdma.\n" .gpuResource) -}}
 {{- end -}}
 {{- if and .gpusPerNode (not .gpuResource) (not .resourceClaims) -}}
 {{- fail (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, or set "
@@ -235,11 +242,6 @@ device. The device may be under rdma, resources or resourceClaims, or be the hos
 {{- end -}}
 {{- /* memory that does not add up */ -}}
 {{- with .resources.limits.memory -}}
-{{- with $.resources.requests.memory -}}
-{{- if gt (int64 (include "common.bytes" .)) (int64 (include "common.bytes" $.resources.limits.memory)) -}}
-{{- fail (printf "\n\nglobal.training.resources.requests.memory (%s) is more than limits.memory (%s).\n" . $.resources.limits.memory) -}}
-{{- end -}}
-{{- end -}}
 {{- if ge (int64 (include "common.bytes" $.shmSize)) (int64 (include "common.bytes" .)) -}}
 {{- fail (printf (print "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts "
   "toward that limit.\n") $.shmSize .) -}}

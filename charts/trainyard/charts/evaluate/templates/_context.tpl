@@ -30,6 +30,11 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- if and (gt (int .Values.gpus) 0) (gt (int .Values.processes) 1) -}}
 {{- fail "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
 {{- end -}}
+{{- range $kind, $amounts := .Values.resources -}}
+{{- if and (gt (int $.Values.gpus) 0) (hasKey $amounts $.GpuResource) -}}
+{{- fail (printf "\n\nevaluate.resources.%s holds %s, and evaluate.gpus is set: leave it out under resources.\n" $kind $.GpuResource) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (gt (int .Values.gpus) 0) (not .GpuResource) -}}
 {{- fail "\n\nevaluate.gpus is set, and global.training.gpuResource is empty: set it, such as nvidia.com/gpu.\n" -}}
 {{- end -}}
