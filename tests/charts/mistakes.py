@@ -122,6 +122,9 @@ MISTAKES = {
         "name a Secret in global.secrets.mlflow.existingSecret",
     ),
     "a switch for W&B": Mistake(helm.at("wandb.enabled", True), "write global.secrets.wandb"),
+    "null for a part": Mistake(
+        helm.at("evaluate", None), "evaluate is null: leave it out, or switch the part off by evaluate.enabled: false"
+    ),
     "null for no placement": Mistake(helm.at("dataset.scheduling.nodeSelector", None), "{} for none"),
     "GPUs under resources": Mistake(
         helm.at(f"{TRAINING}.resources.limits", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"

@@ -85,3 +85,30 @@ def test_the_umbrella_neither_packs_nor_says_anything_of_what_its_parts_need_alo
         command = [helm.BIN / program, "template", "demo", helm.CHART, "-f", helm.CI[0]]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def within_another(folder: Path, alias: str, values: helm.Values, program: str) -> str:
+    """Render a chart that has the whole of this one as a dependency, under a name, switched on by a condition."""
+    helm.run("helm3", "package", helm.CHART, "-d", folder / "charts")
+    dependency = {"name": "trainyard", "version": "0.1.0", "condition": f"{alias}.enabled"}
+    dependency |= {"alias": alias} if alias != "trainyard" else {}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]}
+    (folder / "Chart.yaml").write_text(helm.yaml.safe_dump(chart))
+    shared = {"global": helm.everything()["global"]}
+    below = {alias: {"enabled": True, "dataset": {"enabled": False}}}
+    text = helm.yaml.safe_dump(helm.merged(shared, below, values))
+    return helm.run(program, "template", "demo", folder, "--namespace", "vision", "-f", "-", stdin=text)
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+@pytest.mark.parametrize("alias", ["trainyard", "second"])
+def test_the_chart_is_a_dependency_beside_others(alias: str, program: str, tmp_path: Path):
+    """Its condition's key, and what its parent has under `global` for other charts, are not the chart's own."""
+    foreign = {"imageRegistry": "registry.example.com", "storageClass": "fast", "security": {"allowInsecureImages": True}}
+    text = within_another(tmp_path, alias, {"global": foreign}, program)
+    assert helm.only(text, "PyTorchJob")["spec"]["nprocPerNode"] == "2"
+
+
+def test_a_misspelt_key_of_a_dependency_is_named(tmp_path: Path):
+    with pytest.raises(helm.HelmError, match=r"global\.trainin is not a key of this chart: did you mean training\?"):
+        within_another(tmp_path, "trainyard", {"global": {"trainin": {}}}, "helm3")

@@ -3,6 +3,14 @@ Refuse, with a clear message, what no single part can see. The template that Hel
 before its consequences.
 */}}
 {{- define "trainyard.check" -}}
+{{- range list "storage" "secrets" "dataset" "evaluate" "pytorchjob" "mpijob" "trainjob" "filebrowser" -}}
+{{- if not (kindIs "map" (get $.Values .)) -}}
+{{- fail (printf "\n\n%s is null: leave it out, or switch the part off by %s.enabled: false.\n" . .) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (kindIs "map" .Values.networkPolicy) -}}
+{{- fail "\n\nnetworkPolicy is null: leave it out, or write networkPolicy.ingress: false for no policies.\n" -}}
+{{- end -}}
 {{- with include "trainyard.keyErrors" . | trim -}}
 {{- fail (printf "\n\n%s\n" .) -}}
 {{- end -}}

@@ -101,9 +101,12 @@ known, root.
 {{- $alike := include "trainyard.alike" (list $key $name) | int -}}
 {{- if gt $alike $score -}}{{- $best = $name -}}{{- $score = $alike -}}{{- end -}}
 {{- end -}}
+{{- /* as a dependency the chart gets its condition's key, and what its parent has under global for others */ -}}
+{{- $asked := printf "%s%s" .path $key -}}
+{{- $foreign := or (eq $asked "enabled") (and (eq .path "global.") (lt $score 80)) -}}
+{{- if not (and $foreign (not .root.Chart.IsRoot)) -}}
 {{- $there := list -}}
 {{- $part := splitList "." .path | first -}}
-{{- $asked := printf "%s%s" .path $key -}}
 {{- $job := has $part (list "pytorchjob" "mpijob" "trainjob") -}}
 {{- $near := ternary "global.training." (printf "%s." $part) $job -}}
 {{- $all := get $book.where $key | default (get $book.aliases $key) | default list -}}
@@ -116,6 +119,7 @@ known, root.
 {{- $own := first $there | replace "global.training." (printf "%s.training." $part) -}}
 {{- if and $job (not (has $own (list (first $there) $asked))) -}}, or {{ $own }} for this job alone{{- end -}}.
 {{- else -}}. Its map has {{ keys (omit .known "~") | sortAlpha | join ", " }}.
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

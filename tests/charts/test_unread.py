@@ -1,0 +1,92 @@
+"""What values set and nothing reads is named in the notes, and nothing else is."""
+
+import re
+
+import pytest
+import yaml
+
+from . import helm
+from .test_values import CONTEXT, flat, other
+
+TITLE = "Set in values, and read by nothing of this release:\n"
+JOBS = ("pytorchjob", "mpijob", "trainjob")
+# Keys of CONTEXT that an error names, that only another value of the same key excludes, or that something else reads too
+ELSEWHERE = re.compile(
+    r"dataset\.source\.|.*\.extraVolumeMounts$|filebrowser\.auth\.|global\.training\.(rdma\.env|gpuResource)"
+    r"|global\.secrets\.wandb\.|global\.metrics\.(kind|rules\.enabled)|secrets\.(mlflow|objectstore\.(accessKeyId|secretAccessKey))"
+    r"|secrets\.external\.\w+\.remoteKey"
+)
+CONDITIONAL = [path for path in CONTEXT if not ELSEWHERE.match(path)]
+PLAIN: helm.Values = {
+    "global": {
+        "image": {"registry": "registry.example.com/team", "tag": "0.1.0"},
+        "training": {"nodes": 1, "processesPerNode": 2, "recipe": "demo"},
+    },
+    "pytorchjob": {"enabled": True},
+    "filebrowser": {"enabled": True, "auth": {"password": "not-a-password"}},
+    "secrets": {"enabled": True},
+    "dataset": {"source": {"url": "https://data.example.com/pictures.zip"}},
+    "networkPolicy": {"ingress": False},
+}
+
+
+def unread(values: helm.Values) -> dict[str, str]:
+    """Return the keys that the notes name as read by nothing, each with the reason."""
+    said = helm.run(
+        "helm4", "install", "demo", helm.CHART, "-n", "vision", "--dry-run=client", "-f", "-", stdin=yaml.safe_dump(values)
+    )
+    lines = said.partition(TITLE)[2].partition("\n\n")[0].splitlines()
+    return dict(line.strip().split(": ", 1) for line in lines)
+
+
+@pytest.fixture(scope="module")
+def named() -> dict[str, str]:
+    """What is named when every key is set that something else must switch on, and nothing is switched on."""
+    known = dict(flat(helm.defaults()))
+    return unread(helm.merged(PLAIN, *(helm.at(path, other(path, known.get(path))) for path in CONDITIONAL)))
+
+
+@pytest.mark.parametrize("path", CONDITIONAL)
+def test_a_key_that_nothing_switches_on_is_named(path: str, named: dict[str, str]):
+    assert named[path]
+
+
+def test_nothing_else_is_named(named: dict[str, str]):
+    assert set(named) - set(CONDITIONAL) == set()
+
+
+def test_nothing_is_named_of_default_values():
+    """Also of jobs that are off, so the defaults that the template compares with are the chart's."""
+    values = helm.merged(helm.defaults(), PLAIN)
+    del values["evaluate"]  # off, and of such a part Helm knows no defaults
+    for job in JOBS:
+        assert unread(helm.merged(values, helm.at("global.training.operator", job))) == {}
+
+
+def test_what_a_part_that_is_off_has_is_named():
+    off = {
+        "mpijob": {"training": {"nodes": 3}, "launcher": {"wait": 5}},
+        "trainjob": {"runtime": {"wandb": True}},
+        "evaluate": {"run": "first"},
+        "filebrowser": {"enabled": False},
+        "dataset": {"enabled": False},
+        "secrets": {"enabled": False, "wandb": {"apiKey": "not-a-key"}},
+    }
+    assert unread(helm.merged(PLAIN, off)) == {
+        "mpijob.training": "mpijob does not train",
+        "mpijob.launcher": "mpijob does not train",
+        "trainjob.runtime": "trainjob does not train",
+        "evaluate.run": "evaluate.enabled is false",
+        "filebrowser.auth": "filebrowser.enabled is false",
+        "dataset.source": "dataset.enabled is false",
+        "secrets.wandb": "secrets.enabled is false",
+    }
+
+
+def test_what_is_switched_on_is_not_named():
+    on = helm.merged(
+        helm.at("global.scheduling.gang", {"enabled": True, "queue": "a"}),
+        helm.at("global.metrics", {"enabled": True, "kind": "podMonitor", "labels": {"a": "b"}, "interval": "15s"}),
+        helm.at("pytorchjob", {"form": "elastic", "elastic": {"minNodes": 1}, "training": {"logs": {"size": "3Mi"}}}),
+    )
+    assert unread(helm.merged(PLAIN, on)) == {}
