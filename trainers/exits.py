@@ -8,6 +8,8 @@ reference/exit-codes.md has the same table for people.
 import contextlib
 import ctypes
 import errno
+import fcntl
+import hashlib
 import json
 import os
 import re
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of trainers.launch, for the processes that it starts
+SAID = "TRAINYARD_SAID"  # a file of trainers.launch, in which its processes note the errors that they have printed
 FINISHED_FIRST = "checkpoint"  # name of the threads whose work an ending process still lets finish
 FINISH_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -239,6 +242,21 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
+def said_already(message: str) -> bool:
+    """Whether another process of the launcher has printed this error since it started them; notes it if not."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
+    try:
+        with Path(os.environ[SAID]).open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if note in file.read().split():
+                return True
+            print(note, file=file, flush=True)
+    except (KeyError, OSError):  # no launcher, or it has ended: rather twice than never
+        pass
+    return False
+
+
 def guarded(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function and end the process with the exit code that its outcome asks for.
 
@@ -276,7 +294,8 @@ def guarded(main: Callable[[], int]) -> NoReturn:
 
 
 def _report(message: str, code: int) -> int:
-    """Show why the program ends and keep it for the kubelet."""
-    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
+    """Show why the program ends, unless a process beside it has shown the same, and keep it for the kubelet."""
+    if not said_already(message):
+        print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     return int(code)

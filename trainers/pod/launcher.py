@@ -10,11 +10,13 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
+- it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
 import contextlib
 import inspect
+import logging
 import os
 import signal
 import sys
@@ -23,7 +25,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainers import garbage
-from trainers.exits import LAUNCHER, Exit, ExitError, end_on_failed_preflight, no_core_dumps
+from trainers.exits import LAUNCHER, SAID, Exit, ExitError, end_on_failed_preflight, no_core_dumps
 from trainers.pod import peers, process, transport
 from trainers.telemetry import flight
 
@@ -58,6 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     os.environ[LAUNCHER] = str(os.getpid())
+    show_errors_once()
     told_to_end: set[int] = set()
     give_up_on_permanent_failures()
     grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
@@ -70,10 +73,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         elastic_launch(config, command)(*arguments)
     except ChildFailedError as error:
-        code = exit_code({
+        failures = {
             rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
             if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
-        })  # fmt: skip
+        }  # fmt: skip
+        for line in unexplained(failures):
+            print(f"error: {line}", file=sys.stderr, flush=True)
+        code = exit_code(failures)
         if code == Exit.HANG:
             let_the_cause_be_seen()
         return code
@@ -132,6 +138,28 @@ def give_up_on_permanent_failures() -> None:
         return result
 
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+def show_errors_once() -> None:
+    """Give the processes a file in which they note what they have printed, and silence the agent's lines about them.
+
+    The file has no name and ends with the launcher, however that ends. Whoever sets LOGLEVEL sees the agent's lines.
+    """
+    os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
+    if "LOGLEVEL" not in os.environ:
+        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+
+
+def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
+    """A line for each process that could not say why it ended: by a signal, or with a code that is none of ours."""
+    lines = []
+    for rank, (code, _) in sorted(failures.items()):
+        if code < 0 and code != -signal.SIGTERM:  # by which the agent ends the others
+            why = ", as the kernel does where memory is short" if code == -signal.SIGKILL else ""
+            lines.append(f"rank {rank} was ended by {signal.Signals(-code).name}{why}")
+        elif code > 0 and code not in list(Exit):
+            lines.append(f"rank {rank} ended with code {code}")
+    return lines
 
 
 def takes(method: Any, *parameters: str) -> bool:

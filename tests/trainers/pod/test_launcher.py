@@ -9,8 +9,9 @@ import pytest
 from conftest import ROOT, environment
 
 from tests import patience
+from trainers import exits
 from trainers.pod import launcher
-from trainers.pod.launcher import exit_code, give_children, give_up_on_permanent_failures
+from trainers.pod.launcher import exit_code, give_children, give_up_on_permanent_failures, unexplained
 
 
 def test_launchers_exit_code_is_the_one_that_says_most() -> None:
@@ -61,6 +62,39 @@ def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Pa
     command = ["prlimit", "--core=1000000", sys.executable, "-m", "trainers.launch", "--nproc-per-node", "1"]
     done = patience.run([*command, str(program)], cwd=ROOT, env=environment())
     assert done.stdout.splitlines()[-1:] == ["0 2000"], done.stderr
+
+
+def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\nfrom trainers import exits\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # or the first one's end would end the others
+        "def main():\n"
+        "    if os.environ['RANK'] == '3':\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    raise exits.UserError('seed = x: no number')\n"
+        "exits.guarded(main)\n"
+    )
+    command = [sys.executable, "-m", "trainers.launch", "--nproc-per-node", "4", str(program)]
+    done = patience.run(command, cwd=ROOT, env=environment())
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: seed = x: no number", "error: rank 3 was ended by SIGKILL, as the kernel does where memory is short",
+    ]  # fmt: skip
+
+
+def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "said").touch()
+    monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
+    assert [exits.said_already(text) for text in ("a", "b", "a", "b")] == [False, False, True, True]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert [exits.said_already(text) for text in ("a", "a")] == [False, True]
+    monkeypatch.setenv(exits.SAID, str(tmp_path / "gone"))
+    assert [exits.said_already(text) for text in ("a", "a")] == [False, False]
+
+
+def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
+    assert unexplained({0: (2, 1), 1: (77, 1), 2: (-15, 1), 3: (0, 1)}) == []
+    assert unexplained({5: (3, 1), 2: (-11, 1)}) == ["rank 2 was ended by SIGSEGV", "rank 5 ended with code 3"]
 
 
 def test_another_torchs_launcher_is_left_alone_and_named(
