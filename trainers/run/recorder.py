@@ -138,7 +138,11 @@ class Recorder:
             self._samples.write(json.dumps({"step": step, "sample_ids": ids.tolist()}) + "\n")
 
     def flush(self, step: int, lr: float) -> None:
-        """Write the line of metrics for the steps since the last one; `lr` is the last one's learning rate."""
+        """Write the line of metrics for the steps since the last one.
+
+        Its loss is the mean over them, `lr` the last one's learning rate. A checkpoint is saved right after a line, so
+        a start never begins amid the steps of one.
+        """
         if not self._pending:
             return
         with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
@@ -163,7 +167,7 @@ class Recorder:
         self._flushed = step
         if (telemetry := self._reporting) is not None:
             telemetry.event(
-                "train", step, self._epoch(step), samples=samples, loss=float(losses[-1]),
+                "train", step, self._epoch(step), samples=samples, loss=float(losses.mean()),
                 lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
                 **({"joules": used} if (used := known(self._energy)) else {}),
             )  # fmt: skip

@@ -33,7 +33,7 @@ GAUGES = {
     "trainyard_steps_planned": ("start", "steps", "Optimizer steps of the whole run"),
     "trainyard_epoch": ("train", "epoch", "Epoch, counted from 1"),
     "trainyard_samples": ("train", "samples", "Training samples seen"),
-    "trainyard_loss": ("train", "loss", "Training loss, mean over the global batch of the last step"),
+    "trainyard_loss": ("train", "loss", "Training loss, mean over the steps of the last line of training metrics"),
     "trainyard_learning_rate": ("train", "lr", "Learning rate of the last step"),
     "trainyard_images_per_second": (
         "train", "images_per_second", "Training samples per second over all processes, waiting for data included"
