@@ -93,7 +93,7 @@ def as_json(done: Done, measured: Measured, remarks: Sequence[str], seconds: flo
                 "probability": float(outcome.chances[sample, 0]),
                 "loss": float(outcome.losses[sample]),
             }
-            for sample in worst(outcome, MOST_PICTURES)
+            for sample in worst(outcome, done.labels, MOST_PICTURES)
         ],
         "model": {"name": found.model, "from": done.trained.origin},
         "data": pictures.where,

@@ -72,10 +72,11 @@ def calibration(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> li
     return bins
 
 
-def worst(outcome: Outcome, most: int) -> list[int]:
-    """Numbers of the pictures with the highest loss, highest first."""
+def worst(outcome: Outcome, labels: NDArray[np.int64], most: int) -> list[int]:
+    """Numbers of the pictures that are predicted as another class, those with the highest loss first."""
     order = np.argsort(-outcome.losses, kind="stable")
-    return [int(sample) for sample in order[:most]]
+    wrong = order[outcome.guesses[order, 0] != labels[order]]
+    return [int(sample) for sample in wrong[:most]]
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -38,7 +38,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
             (number(measured.loss), "mean loss (cross-entropy)"),
         ]),
         '<div class="cards">',
-        _pictures(done, result),
+        _pictures(done, measured, result),
         mistakes(confusion),
         _calibration(measured.bins),
         _classes(confusion, result),
@@ -47,15 +47,18 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
     return page("Evaluation", "".join(body))
 
 
-def _pictures(done: Done, result: dict[str, Any]) -> str:
-    """The pictures with the highest loss: where labels are wrong, or the model is."""
+def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
+    """The wrong pictures with the highest loss: where labels are wrong, or the model is."""
+    assert done.labels is not None
     figures = []
-    for sample, row in zip(worst(done.outcome, MOST_PICTURES), result["worst"], strict=True):
-        right = row["class"] == row["guess"]
-        said = f"{'rightly ' if right else ''}taken for {row['guess']} ({100 * row['probability']:.0f} %)"
+    for sample, row in zip(worst(done.outcome, done.labels, MOST_PICTURES), result["worst"], strict=True):
+        said = f"predicted as {row['guess']} ({100 * row['probability']:.0f} %)"
         content = done.pictures.read(np.array([sample]))[0]
         figures.append(figure(content, row["class"], (said, f"loss {row['loss']:.2f}", row["name"])))
-    text = "Pictures with the highest loss; a wrong label shows here first."
+    wrong = measured.samples - measured.correct1
+    text = (
+        f"{wrong:,} of {measured.samples:,} pictures are wrong; those with the highest loss: a wrong label shows first."
+    )
     return card("Worst pictures", shots(figures) + note(text), wide=True)
 
 
@@ -74,7 +77,7 @@ def mistakes(found: Confusion) -> str:
          f"{100 * wrong[truth, guess] / totals[truth]:.1f} %")
         for truth, guess in places
     ]  # fmt: skip
-    return card("Most frequent mistakes", table(("class", "taken for", "#pictures", "#of its class"), rows))
+    return card("Most frequent mistakes", table(("class", "predicted as", "#pictures", "#of its class"), rows))
 
 
 def _calibration(bins: list[Bin]) -> str:
@@ -105,8 +108,10 @@ def _classes(found: Confusion, result: dict[str, Any]) -> str:
         taken = shown.get(row["name"])
         others = ", ".join(f"{name} ({count})" for name, count in taken.taken_for) if taken else ""
         rows.append((row["name"], f"{row['samples']:,}", _percent(row["recall"]), _percent(row["precision"]), others))
-    head = ("class", "#pictures", "#recall", "#precision", "most often taken for")
-    text = "Recall: the share of a class's pictures that is found. Precision: of those taken for it, the share that is."
+    head = ("class", "#pictures", "#recall", "#precision", "most often predicted as")
+    text = (
+        "Recall: the share of a class's pictures that is found. Precision: of those predicted as it, the share that is."
+    )
     if len(rows) <= MOST_DRAWN:
         return card("Classes", table(head, rows) + note(text), wide=True)
     rest = Markup(f"<details><summary>All {len(rows)} classes</summary>{table(head, rows)}</details>")

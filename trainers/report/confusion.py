@@ -63,7 +63,7 @@ def matrix(found: Confusion) -> str:
         short = name if len(name) <= 15 else name[:14] + "…"
         parts.append(f'<text x="{left - 6}" y="{y + 15}" text-anchor="end">{html.escape(short)}</text>')
         for guess, other in enumerate(found.names):
-            tip = f"{name} taken for {other}: {found.counts[truth, guess]} ({100 * shares[truth, guess]:.1f} %)"
+            tip = f"{name} predicted as {other}: {found.counts[truth, guess]} ({100 * shares[truth, guess]:.1f} %)"
             parts.append(
                 f'<rect class="f{3 if truth == guess else 2}" x="{left + guess * cell}" y="{y}" width="{cell - 2}" '
                 f'height="{cell - 2}" rx="3" opacity="{0.06 + 0.94 * shares[truth, guess]:.2f}">'

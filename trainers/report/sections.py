@@ -116,7 +116,7 @@ def classes(path: Path) -> str:
          ", ".join(f"{name} ({count})" for name, count in row.taken_for) or "-")
         for row in worst(found)
     ]  # fmt: skip
-    head = ("class", "#right", "#samples", "taken for (times)")
+    head = ("class", "#right", "#samples", "predicted as (times)")
     few = len(found.names) <= MOST_DRAWN
     return card("Worst classes of the last validation", table(head, rows), wide=not few) + (
         _matrix(found) if few else ""
@@ -125,7 +125,7 @@ def classes(path: Path) -> str:
 
 def _matrix(found: Confusion) -> str:
     text = "Rows are the truth, columns the guess; the darker, the larger the share of the row."
-    return card("What each class is taken for", matrix(found) + note(text))
+    return card("What each class is predicted as", matrix(found) + note(text))
 
 
 def processes(summary: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from tests import documents, patience
 from trainers.exits import UserError
 from trainers.inference import evaluate
 from trainers.inference.forward import Outcome
-from trainers.inference.measures import calibration, measure
+from trainers.inference.measures import calibration, measure, worst
 from trainers.inference.page import MOST_PICTURES, mistakes
 from trainers.prepare.sample import CLASSES
 from trainers.report.confusion import Confusion
@@ -192,6 +192,13 @@ def test_of_many_classes_the_most_frequent_mistakes_are_shown() -> None:
     assert text.count("<tr>") == 3  # a heading, and no more rows than mistakes
 
 
+def test_worst_pictures_are_wrong_ones_by_their_loss() -> None:
+    guesses = np.array([[0, 1], [1, 0], [1, 0], [0, 1]])
+    found = Outcome(guesses, np.full((4, 2), 0.5), np.array([0.1, 2.0, 9.0, 3.0]), {})
+    assert worst(found, np.array([0, 0, 1, 1]), 24) == [3, 1]  # the third has the highest loss, and is right
+    assert worst(found, np.array([0, 0, 1, 1]), 1) == [3]
+
+
 @pytest.mark.parametrize(("width", "dark"), [(390, False), (1280, True)])
 def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: Path, width: int, dark: bool) -> None:
     pictures = shutil.copytree(fashion_pictures, tmp_path / "pictures")
@@ -205,6 +212,8 @@ def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: 
     for said in (f"{found['top1']:.2f} %", "Calibration", "Confusion", "Worst pictures", CLASSES[0]):
         assert said in page, said
     shown = browser.show(page, tmp_path, width, dark)
+    assert all(row["class"] != row["guess"] for row in found["worst"])
+    assert page.count("predicted as ") >= MOST_PICTURES
     assert shown.inner == shown.scroll == width
     assert shown.images == MOST_PICTURES  # all of them are drawn
     assert shown.charts == 2
