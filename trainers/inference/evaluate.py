@@ -17,6 +17,7 @@ from trainers.inference.forward import named
 from trainers.inference.measures import Measured, measure, worst
 from trainers.inference.page import MOST_PICTURES, render
 from trainers.models.described import Description
+from trainers.telemetry.metrics import FEW
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         write(options.out, done, measured, remarks, time.monotonic() - begun)
         for remark in remarks:
             print(f"evaluate: {remark}")
+        top5 = f"top5 {measured.top5:.2f} %, " if len(done.trained.found.names) > FEW else ""
         print(
-            f"top1 {measured.top1:.2f} %, top5 {measured.top5:.2f} %, loss {measured.loss:.4f}, calibration error "
+            f"top1 {measured.top1:.2f} %, {top5}loss {measured.loss:.4f}, calibration error "
             f"{100 * measured.ece:.2f} % over {measured.samples:,} pictures: {options.out / 'evaluation.html'}"
         )
     strategy.barrier()

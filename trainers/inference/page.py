@@ -12,6 +12,7 @@ from trainers.report.confusion import worst as worst_classes
 from trainers.report.page import Markup, card, note, page, table, tiles
 from trainers.report.svg import Line, line_chart, number
 from trainers.report.thumbnails import STYLE, figure, shots
+from trainers.telemetry.metrics import FEW
 
 MOST_PICTURES = 24
 MOST_DRAWN = 24  # classes of a drawn matrix
@@ -33,7 +34,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
         f'<h1>Evaluation</h1><p class="lead">{html.escape(lead)}</p>{notices}',
         tiles([
             (f"{measured.top1:.2f} %", f"top-1 accuracy: {measured.correct1:,} pictures"),
-            (f"{measured.top5:.2f} %", "top-5 accuracy"),
+            *([(f"{measured.top5:.2f} %", "top-5 accuracy")] if len(names) > FEW else []),
             (f"{100 * measured.ece:.2f} %", "expected calibration error"),
             (number(measured.loss), "mean loss (cross-entropy)"),
         ]),

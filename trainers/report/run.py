@@ -11,7 +11,7 @@ from trainers.report import sections
 from trainers.report.page import page, tiles
 from trainers.report.svg import duration, number
 from trainers.telemetry.clock import goodput
-from trainers.telemetry.metrics import Event, of_kind, read_events
+from trainers.telemetry.metrics import FEW, Event, of_kind, read_events
 
 
 def render(path: Path) -> str:
@@ -23,18 +23,19 @@ def render(path: Path) -> str:
     train, validate, starts = (of_kind(events, kind) for kind in ("train", "validate", "start"))
     status = str(summary.get("status", "running"))
     name = path.resolve().name
+    many = next((event["classes"] for event in reversed(starts) if "classes" in event), FEW + 1) > FEW
     seconds = summary.get("seconds") or _seconds_so_far(train, starts)
     body = [
         f'<h1>{html.escape(name)}<span class="status {status}">{status}</span></h1>',
         f'<p class="lead">{html.escape(_lead(summary))}</p>',
         sections.notices(path, status),
-        tiles(_tiles(summary, train, validate, seconds)),
+        tiles(_tiles(summary, train, validate, seconds, many)),
         '<div class="cards">',
         sections.time(seconds),
-        sections.charts(train, validate, [float(event["step"]) for event in starts[1:]]),
+        sections.charts(train, validate, [float(event["step"]) for event in starts[1:]], many),
         sections.classes(path),
         sections.processes(summary),
-        sections.validations(validate),
+        sections.validations(validate, many),
         sections.environment(summary, starts),
         sections.settings(summary),
         "</div>",
@@ -55,7 +56,7 @@ def _lead(summary: dict[str, Any]) -> str:
 
 
 def _tiles(
-    summary: dict[str, Any], train: list[Event], validate: list[Event], seconds: dict[str, float]
+    summary: dict[str, Any], train: list[Event], validate: list[Event], seconds: dict[str, float], many: bool
 ) -> list[tuple[str, str]]:
     last = validate[-1] if validate else {}
     rate = summary.get("images_per_second") or (train[-1]["images_per_second"] if train else 0)
@@ -63,7 +64,7 @@ def _tiles(
     slow = summary.get("slowest_rank")
     return [
         (f"{last['top1']:.2f} %" if last else "-", "top-1 accuracy, last validation"),
-        (f"{last['top5']:.2f} %" if last else "-", "top-5 accuracy"),
+        *([(f"{last['top5']:.2f} %" if last else "-", "top-5 accuracy")] if many else []),
         (number(rate), "images per second, waiting for data included"),
         (f"{100 * goodput(seconds):.1f} %", "goodput: share of all time that computed"),
         (duration(sum(seconds.values())), "wall clock, all starts and waits between"),

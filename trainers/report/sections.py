@@ -54,8 +54,8 @@ def time(seconds: dict[str, float]) -> str:
     return card("Where the time went", stacked_bar(shares) + note(text), wide=True)
 
 
-def charts(train: list[Event], validate: list[Event], restarts: list[float]) -> str:
-    """Curves over steps; a dashed line marks each restart."""
+def charts(train: list[Event], validate: list[Event], restarts: list[float], many: bool) -> str:
+    """Curves over steps; a dashed line marks each restart. `many`: so many classes that top-5 says something."""
     loss, rate = thin_out(_points(train, "loss")), thin_out(_points(train, "images_per_second"))
     losses = [
         Line("each line", loss, faint=True),
@@ -64,7 +64,7 @@ def charts(train: list[Event], validate: list[Event], restarts: list[float]) -> 
     ]
     accuracies = [
         Line("top-1", _points(validate, "top1"), dots=True),
-        Line("top-5", _points(validate, "top5"), kind=3, dots=True),
+        *([Line("top-5", _points(validate, "top5"), kind=3, dots=True)] if many else []),
     ]
     speeds = [Line("each line", rate, kind=6, faint=True), Line("all processes", smooth(rate), kind=6)]
     return (
@@ -151,19 +151,19 @@ def _work(rank: dict[str, Any]) -> float:
     return float(seconds.get("data_wait", 0.0) + seconds.get("compute", 0.0))
 
 
-def validations(validate: list[Event]) -> str:
+def validations(validate: list[Event], many: bool) -> str:
     """The last validations, and the best one."""
     best = max(validate, key=lambda event: event["top1"], default=None)
     shown = validate[-10:]
     if best is not None and best not in shown:
         shown = [best, *shown]
     rows = [
-        (event["epoch"], f"{event['step']:,}", f"{event['top1']:.2f} %", f"{event['top5']:.2f} %",
-         f"{event['loss']:.4f}")
+        (event["epoch"], f"{event['step']:,}", f"{event['top1']:.2f} %",
+         *([f"{event['top5']:.2f} %"] if many else []), f"{event['loss']:.4f}")
         for event in shown
     ]  # fmt: skip
     marked = shown.index(best) if best is not None else None
-    head = ("epoch", "#step", "#top-1", "#top-5", "#loss")
+    head = ("epoch", "#step", "#top-1", *(["#top-5"] if many else []), "#loss")
     return card("Validations (the best in bold)", table(head, rows, marked))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from trainers.models.described import Description
+from trainers.telemetry.metrics import FEW
 
 MOST_NAMED = 20  # classes
 
@@ -40,9 +41,10 @@ def card(found: Description, summary: Mapping[str, Any], exports: Mapping[str, f
 
 
 def _results(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    many = summary["identity"]["model.num_classes"] > FEW
     return [
         ("top-1", f"{summary['top1']:.2f} %"),
-        ("top-5", f"{summary['top5']:.2f} %"),
+        *([("top-5", f"{summary['top5']:.2f} %")] if many else []),
         ("validation samples, each measured once", f"{summary['validation_samples']:,}"),
     ]
 

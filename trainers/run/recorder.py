@@ -32,7 +32,7 @@ from trainers.telemetry import stragglers as slowest
 from trainers.telemetry.clock import PARTS, Clock, goodput
 from trainers.telemetry.energy import KINDS, known, meter
 from trainers.telemetry.goodput import Past, settle
-from trainers.telemetry.metrics import rewind
+from trainers.telemetry.metrics import FEW, rewind
 from trainers.telemetry.outbox import LAST_SECONDS
 from trainers.telemetry.sinks import Telemetry
 
@@ -106,7 +106,7 @@ class Recorder:
         telemetry.event(
             "start", step, self._epoch(step), started=round(self._clock.started, 3),
             restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
-            steps=self._length.steps, model=config.model.name, run=self._name,
+            steps=self._length.steps, model=config.model.name, classes=len(self._class_names), run=self._name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
             seconds_total=self._seconds,
         )  # fmt: skip
@@ -233,8 +233,9 @@ class Recorder:
         spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
         telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
         if result is not None:
+            top5 = f"top5 {result.top5:.2f} %, " if len(self._class_names) > FEW else ""
             telemetry.say(
-                f"finished: top1 {result.top1:.2f} %, top5 {result.top5:.2f} %, "
+                f"finished: top1 {result.top1:.2f} %, {top5}"
                 f"{summary['images_per_second']:,.0f} img/s over {training_seconds(seconds):,.0f} s of training; "
                 f"published to {self._directory.path / 'published'}"
             )

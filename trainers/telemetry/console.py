@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from trainers.parallel.environment import on_terminal
-from trainers.telemetry.metrics import Event
+from trainers.telemetry.metrics import FEW, Event
 from trainers.telemetry.stragglers import NOTABLE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class Console:
         self._per_epoch = steps_per_epoch
         self._epochs = -(-total // steps_per_epoch)
         self._seconds = seconds
-        self._shown = 0.0
+        self._shown, self._classes = 0.0, FEW + 1
         self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
         self._task: Any = None
@@ -36,12 +36,15 @@ class Console:
 
     def show(self, event: Event) -> None:
         """Show an event of the run."""
-        if event["event"] == "train":
+        if event["event"] == "start":
+            self._classes = event.get("classes", self._classes)
+        elif event["event"] == "train":
             self._progress(event)
         elif event["event"] == "validate":
+            top5 = f"top5 {event['top5']:.2f} %  " if self._classes > FEW else ""
             self.say(
                 f"epoch {event['epoch']}/{self._epochs}  validated {event['samples']} samples: "
-                f"top1 {event['top1']:.2f} %  top5 {event['top5']:.2f} %  loss {event['loss']:.4f}"
+                f"top1 {event['top1']:.2f} %  {top5}loss {event['loss']:.4f}"
             )
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ TABLES = ("seconds", "seconds_total", "joules")  # of numbers
 # What the fields of a line hold: a line of which a byte has changed is passed over, whoever reads it
 KINDS = {
     **dict.fromkeys(("event", "status"), TEXT),
-    **dict.fromkeys(("step", "epoch", "samples", "world_size"), COUNT),
+    **dict.fromkeys(("step", "epoch", "samples", "world_size", "classes"), COUNT),
     **dict.fromkeys(("time", "started", "idle", "loss", "lr", "images_per_second", "top1", "top5"), NUMBER),
     **dict.fromkeys(TABLES, TABLE),
     "slowest": TABLE,
@@ -24,6 +24,8 @@ SLOWEST = {"rank": COUNT, "cause": TEXT, "behind": NUMBER}
 COMPLETE = {"train": ("loss", "lr", "images_per_second"), "validate": ("epoch", "loss", "top1", "top5"), "start": ()}
 # What W&B, TensorBoard and MLflow show, as `train/loss` and so on
 SHOWN = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
+
+FEW = 10  # classes, of which five guesses are so many that people are not told how often they hold the right one
 
 
 class MetricsFile:

@@ -117,6 +117,15 @@ def test_page_of_a_run_that_continues_or_failed(tmp_path: Path) -> None:
     assert "This run hung once and was ended for a restart: did not arrive: rank 1" in page
 
 
+@pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])
+def test_of_few_classes_five_guesses_say_nothing(tmp_path: Path, classes: int, told: bool) -> None:
+    validated = {"event": "validate", "step": 10, "epoch": 1, "time": 1e9, "loss": 1.4, "samples": 5, "top1": 60.0,
+                 "top5": 100.0}  # fmt: skip
+    start = {"event": "start", "step": 0, "time": 1e9, "classes": classes}
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (start, validated)))
+    assert ("top-5" in report.render(tmp_path)) is told
+
+
 def test_command_writes_the_page(run: Path, tmp_path: Path) -> None:
     """By the command of docs/reports.md."""
     shutil.copytree(run, tmp_path / "run")

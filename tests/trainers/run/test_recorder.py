@@ -1,4 +1,4 @@
-"""What a line of metrics says, without a run."""
+"""What a run says of its steps and validations, without a run."""
 
 import time
 from pathlib import Path
@@ -12,6 +12,7 @@ from trainers import config
 from trainers.parallel.single import Single
 from trainers.run.recorder import Recorder
 from trainers.telemetry.clock import Clock
+from trainers.telemetry.console import Console
 
 
 def test_a_lines_loss_is_the_mean_over_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +31,15 @@ def test_a_lines_loss_is_the_mean_over_its_steps(tmp_path: Path, monkeypatch: py
             recorder.flush(step, 0.1)
     # and the loss of a line of one step is that step's, digit by digit
     assert [(line["step"], line["samples"], line["loss"]) for line in lines] == [(3, 24, 3.0), (4, 32, 0.1)]
+
+
+@pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])
+def test_of_few_classes_five_guesses_are_not_shown(
+    classes: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(10, 10, 1.0)
+    console.show({"event": "start", "classes": classes})
+    console.show({"event": "validate", "epoch": 1, "samples": 9, "top1": 50.0, "top5": 90.0, "loss": 1.0})
+    said = capsys.readouterr().out
+    assert "top1 50.00 %  " in said
+    assert ("top5 90.00 %" in said) is told
