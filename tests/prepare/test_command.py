@@ -36,6 +36,9 @@ def test_the_schema_accepts_what_is_accepted_and_refuses_typos(capsys):
         ({"kind": "path", "path": "/x", "url": "http://x/y"}, "takes 'path' only"),
         ({"kind": "http", "url": "https://user:word@host/a.zip"}, "no place for secrets"),
         ({"kind": "http", "url": "host/a.zip"}, "http:// or https://"),
+        ({"kind": "objectstore", "url": "s3://b/train-*.tar"}, "names several archives"),
+        ({"kind": "objectstore", "url": "s3://b/{a,b}.tar"}, "names several archives"),
+        ({"kind": "http", "url": "https://h/a.tar https://h/b.tar"}, "names several archives"),
         ({"kind": "kaggle", "competition": "a/../b"}, "source.competition"),
     ],
 )

@@ -4,6 +4,7 @@ Files, flags and messages about mistakes work as for training (trainers/config).
 they may hold a signature.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl, urlsplit
@@ -23,6 +24,7 @@ ADDRESS_KEYS = {
     "path": "path",
 }
 OBJECT_STORES = ("s3", "gs")
+SEVERAL = re.compile(r"\*|\{[^{}]*,[^{}]*\}|[ ,;][a-z0-9]+://")  # a pattern, or a list of addresses
 # Parts of an address that give whoever reads it access: signatures of Amazon, Google, CloudFront and Azure, and tokens
 SIGNED = {"x-amz-signature", "x-goog-signature", "signature", "sig", "token", "access_token", "api_key", "apikey"}
 
@@ -75,6 +77,11 @@ class Source(BaseModel):
             refuse(f"source: kind '{self.kind}' needs the key '{key}'")
         if extra := [other for other in ADDRESS_KEYS.values() if other != key and getattr(self, other)]:
             refuse(f"source: kind '{self.kind}' takes '{key}' only, not '{extra[0]}'; remove it")
+        if self.url and SEVERAL.search(self.url):
+            refuse(
+                "source.url: names several archives, and one is read; unpack them into one folder and make one tar of "
+                "it (`tar -cf all.tar -C FOLDER .`), or put the folder on a volume and set source.path to it"
+            )
         if self.kind == "http":
             _check_url(self.url)
         if self.kind == "objectstore":
