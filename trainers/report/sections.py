@@ -27,7 +27,7 @@ from trainers.telemetry.metrics import Event
 
 COLOURS = {
     "compute": 3, "data_wait": 2, "communication": 4, "checkpoint": 1, "validation": 6, "init": 7, "lost": 5,
-    "restart_wait": 8, "other": 9,
+    "restart_wait": 8, "publish": 10, "other": 9,
 }  # fmt: skip
 SPLIT = ("compute", "data_wait", "communication", "checkpoint", "validation", "other")
 MOST_RANKS = 16

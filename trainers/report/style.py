@@ -1,13 +1,13 @@
 """The style sheet of our pages: light and dark, phone and desktop; it needs nothing from elsewhere."""
 
-KINDS = range(1, 10)
+KINDS = range(1, 11)
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#f6f7f9;--card:#fff;--ink:#1c2430;--soft:#5b6675;--grid:#e4e7ec;--warn:#fff4e6;
---c1:#2563eb;--c2:#e8590c;--c3:#2f9e44;--c4:#9c36b5;--c5:#c2255c;--c6:#0c8599;--c7:#868e96;--c8:#f08c00;--c9:#ced4da}
+--c1:#2563eb;--c2:#e8590c;--c3:#2f9e44;--c4:#9c36b5;--c5:#c2255c;--c6:#0c8599;--c7:#868e96;--c8:#f08c00;--c9:#ced4da;--c10:#8b5e34}
 @media(prefers-color-scheme:dark){:root{--bg:#10141b;--card:#1a202b;--ink:#e6eaf0;--soft:#9aa5b5;--grid:#2c3442;
 --warn:#3a2a14;--c1:#6ea8fe;--c2:#ff922b;--c3:#51cf66;--c4:#da77f2;--c5:#faa2c1;--c6:#66d9e8;--c7:#868e96;
---c8:#ffd43b;--c9:#495057}}
+--c8:#ffd43b;--c9:#495057;--c10:#c8a27a}}
 *{box-sizing:border-box}html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
 main{max-width:1240px;margin:0 auto;padding:28px 18px 60px}

@@ -158,7 +158,7 @@ class Recorder:
         self._pending = []
         self._refuse_ill(mine, losses, step)
         self._energy = {kind: self._past.joules.get(kind, 0.0) + j for kind, j in zip(KINDS, joules, strict=True)}
-        wall = sum(spent.values()) - spent["validation"]
+        wall = sum(spent.values()) - spent["validation"] - spent["init"]  # from the first step on
         self._wall += wall
         self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
         last = slowest.find(times, wall)
@@ -280,7 +280,7 @@ class Recorder:
 
 
 def training_seconds(seconds: dict[str, float]) -> float:
-    """Seconds that steps took, by cause."""
+    """Seconds that steps took, by cause: neither the start nor validation nor what follows the last step."""
     return sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
 
 

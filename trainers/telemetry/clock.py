@@ -11,8 +11,9 @@ CAUSES = (
     "data_wait",  # the loader had no batch ready
     "compute",  # forward, backward and optimizer, with the communication that they hide
     "communication",  # waiting for other processes, gradients included where backward does not hide them
-    "checkpoint",  # training waited for a checkpoint, or for the weights to be published
+    "checkpoint",  # training waited for a checkpoint
     "validation",
+    "publish",  # after the last step: the weights, their exports, the report
     "lost",  # work after the last checkpoint, which a restart repeated
     "restart_wait",  # no process of the run was alive
     "other",

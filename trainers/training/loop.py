@@ -254,6 +254,7 @@ def finish(t: Trainer) -> None:
             records.writer.wait()
         report_saved(t)
         check_lease(t)
+    with records.clock.spent("publish"):
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
             t.strategy.on_first(lambda: publish_model(t, weights, result))

@@ -15,7 +15,9 @@ from trainers.telemetry.clock import Clock
 from trainers.telemetry.console import Console
 
 
-def test_a_lines_loss_is_the_mean_over_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[dict[str, Any]] = []
     telemetry = SimpleNamespace(event=lambda _, step, __, **fields: lines.append({"step": step, **fields}),
                                 ranks=lambda *_: None)  # fmt: skip
@@ -23,12 +25,17 @@ def test_a_lines_loss_is_the_mean_over_its_steps(tmp_path: Path, monkeypatch: py
     data: Any = SimpleNamespace(order=order, length=None, splits=SimpleNamespace(class_names=["a", "b"]))
     directory: Any = SimpleNamespace(path=tmp_path)
     settings = config.build({"recipe": "demo"}, {"run": {"dir": str(tmp_path)}})
-    recorder = Recorder(settings, Single(torch.device("cpu")), directory, data, Clock(time.monotonic()))
+    clock = Clock(time.monotonic())
+    recorder = Recorder(settings, Single(torch.device("cpu")), directory, data, clock)
+    clock.spend({"init": 1000.0})  # a start that took long
+    clock.begin()
     monkeypatch.setattr(Recorder, "_reporting", telemetry)
     for step, loss in enumerate((4.0, 2.0, 3.0, 0.1), 1):
         recorder.step_done(step, torch.arange(8).numpy(), torch.tensor(loss, dtype=torch.float64))
         if step in (3, 4):
             recorder.flush(step, 0.1)
+    assert lines[0]["seconds"]["init"] >= 1000.0
+    assert lines[0]["images_per_second"] > 1.0  # of the steps, not of the start
     # and the loss of a line of one step is that step's, digit by digit
     assert [(line["step"], line["samples"], line["loss"]) for line in lines] == [(3, 24, 3.0), (4, 32, 0.1)]
 

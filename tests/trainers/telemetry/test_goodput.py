@@ -103,6 +103,8 @@ def test_each_cause_is_seen_where_it_is_provoked(run: Path, slowness: float) -> 
     assert set(seconds) == set(CAUSES)
     assert seconds["checkpoint"] >= 3 * 0.3 * slowness
     assert [step for step, line in lines.items() if line["checkpoint"]] == [5, 9, 13], "after every fourth step"
+    assert seconds["publish"] > 0  # after the last step, and so in no line of one
+    assert all(line["publish"] == 0 for line in lines.values())
     # 4 rounds of two processes in the one epoch before the kill
     assert seconds["validation"] >= 4 * 0.5 * slowness
     assert [step for step, line in lines.items() if line["validation"]] == [9], "after the epoch"
