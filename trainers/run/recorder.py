@@ -183,6 +183,11 @@ class Recorder:
                     staging = self._directory.staging
                     write_confusion(self._directory.path, result.confusion, self._class_names, staging)
 
+    def say(self, text: str) -> None:
+        """Print a line for people, before what takes long."""
+        if (telemetry := self._reporting) is not None:
+            telemetry.say(text)
+
     def saved(self, step: int) -> None:
         """Report a checkpoint, once it is whole."""
         if (telemetry := self._reporting) is not None:

@@ -26,6 +26,8 @@ def main(module: str, launcher: str, description: str) -> int:
     with explained(settings, place):
         if place.rank == 0:
             starts.count(settings)
+            processes = "1 process" if place.world == 1 else f"{place.world} processes"
+            print(f"starting {settings.model.name} on {processes}: PyTorch is loaded, then data and model", flush=True)
         # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a
         # start is counted before torch, the process group or the dataset can crash it.
         with garbage.paused():

@@ -273,6 +273,8 @@ def publish_model(t: Trainer, weights: Mapping[str, Tensor], result: Result) -> 
     splits, directory = t.data.splits, t.records.directory
     found = describe(t.config, splits.class_keys, splits.class_names)
     summary = t.records.recorder.summary("finished", t.progress.step, t.progress.validated, result)
+    if kinds := t.config.publish.export:
+        t.records.recorder.say(f"publishing the weights, then exporting them: {', '.join(kinds)}")
     with directory.fenced():
         publish.publish(
             directory.path / "published", t.learner.plain, weights, found=found, summary=summary,
