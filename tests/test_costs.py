@@ -115,7 +115,10 @@ def program(path: Path, text: str) -> None:
 
 
 def run(place: Path, *command: str) -> "subprocess.CompletedProcess[str]":
-    return patience.run([*command], cwd=place, env={**os.environ, "TRAINYARD_HOLD": "yes", "CI": ""})
+    env = {
+        key: value for key, value in os.environ.items() if key != "KUBECONFIG"
+    }  # which scripts/test of this run has set
+    return patience.run([*command], cwd=place, env={**env, "TRAINYARD_HOLD": "yes", "CI": ""})
 
 
 def test_a_whole_run_fails_by_a_file_that_takes_too_much(place: Path) -> None:

@@ -177,7 +177,9 @@ def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:
 def test_what_would_begin_too_late_is_skipped_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_late.py").write_text("def test_it(): raise AssertionError\n")
     command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "scripts.quick.deadline", "-p", "no:cacheprovider"]
-    done = patience.run([*command, str(tmp_path)], cwd=ROOT, env={**os.environ, "QUICK_UNTIL": "0"})
+    done = patience.run(
+        [*command, str(tmp_path)], cwd=ROOT, env={**os.environ, "QUICK_UNTIL": "0", "PYTEST_ADDOPTS": ""}
+    )
     assert done.returncode == 0, done.stdout
     assert "1 skipped" in done.stdout
     assert test_costs.LATE in done.stdout

@@ -104,7 +104,11 @@ def within_another(folder: Path, alias: str, values: helm.Values, program: str) 
 @pytest.mark.parametrize("alias", ["trainyard", "second"])
 def test_the_chart_is_a_dependency_beside_others(alias: str, program: str, tmp_path: Path):
     """Its condition's key, and what its parent has under `global` for other charts, are not the chart's own."""
-    foreign = {"imageRegistry": "registry.example.com", "storageClass": "fast", "security": {"allowInsecureImages": True}}
+    foreign = {
+        "imageRegistry": "registry.example.com",
+        "storageClass": "fast",
+        "security": {"allowInsecureImages": True},
+    }
     text = within_another(tmp_path, alias, {"global": foreign}, program)
     assert helm.only(text, "PyTorchJob")["spec"]["nprocPerNode"] == "2"
 

@@ -33,7 +33,16 @@ PLAIN: helm.Values = {
 def unread(values: helm.Values) -> dict[str, str]:
     """Return the keys that the notes name as read by nothing, each with the reason."""
     said = helm.run(
-        "helm4", "install", "demo", helm.CHART, "-n", "vision", "--dry-run=client", "-f", "-", stdin=yaml.safe_dump(values)
+        "helm4",
+        "install",
+        "demo",
+        helm.CHART,
+        "-n",
+        "vision",
+        "--dry-run=client",
+        "-f",
+        "-",
+        stdin=yaml.safe_dump(values),
     )
     lines = said.partition(TITLE)[2].partition("\n\n")[0].splitlines()
     return dict(line.strip().split(": ", 1) for line in lines)

@@ -7,6 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from tests.prepare.make_archives import picture
+
 pytestmark = pytest.mark.takes(12)
 
 BOUND_MB = 300
@@ -19,11 +21,12 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 def make(path, pictures, size, method=zipfile.ZIP_STORED):
-    """An archive of noise that is called pictures."""
+    """An archive of small JPEGs, each followed by noise that makes it as large as that."""
     noise = np.random.Generator(np.random.Philox(key=1)).bytes(size)
+    small = picture(1)
     with zipfile.ZipFile(path, "w", method, compresslevel=0) as archive:
         for i in range(pictures):
-            archive.writestr(f"{'val' if i == 0 else 'train'}/class/{i}.jpg", i.to_bytes(8, "big") + noise)
+            archive.writestr(f"{'val' if i == 0 else 'train'}/class/{i}.jpg", small + i.to_bytes(8, "big") + noise)
     return path
 
 
