@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
     os.environ[LAUNCHER] = str(os.getpid())
-    show_errors_once()
+    show_errors_once(quietly=not options.max_restarts)
     told_to_end: set[int] = set()
     give_up_on_permanent_failures()
     grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
@@ -140,13 +140,14 @@ def give_up_on_permanent_failures() -> None:
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
 
 
-def show_errors_once() -> None:
-    """Give the processes a file in which they note what they have printed, and silence the agent's lines about them.
+def show_errors_once(quietly: bool) -> None:
+    """Give the processes a file in which they note what they have printed; `quietly` silences the agent's lines.
 
-    The file has no name and ends with the launcher, however that ends. Whoever sets LOGLEVEL sees the agent's lines.
+    The file has no name and ends with the launcher, however that ends. The agent alone tells why it restarts processes
+    in place, and whoever sets LOGLEVEL sees its lines.
     """
     os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
-    if "LOGLEVEL" not in os.environ:
+    if quietly and "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
 
 
@@ -156,7 +157,9 @@ def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
     for rank, (code, _) in sorted(failures.items()):
         if code < 0 and code != -signal.SIGTERM:  # by which the agent ends the others
             why = ", as the kernel does where memory is short" if code == -signal.SIGKILL else ""
-            lines.append(f"rank {rank} was ended by {signal.Signals(-code).name}{why}")
+            known = -code in list(signal.Signals)  # not all of the real-time ones are
+            name = signal.Signals(-code).name if known else f"signal {-code}"
+            lines.append(f"rank {rank} was ended by {name}{why}")
         elif code > 0 and code not in list(Exit):
             lines.append(f"rank {rank} ended with code {code}")
     return lines

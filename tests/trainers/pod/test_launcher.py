@@ -94,7 +94,9 @@ def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, m
 
 def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
     assert unexplained({0: (2, 1), 1: (77, 1), 2: (-15, 1), 3: (0, 1)}) == []
-    assert unexplained({5: (3, 1), 2: (-11, 1)}) == ["rank 2 was ended by SIGSEGV", "rank 5 ended with code 3"]
+    assert unexplained({5: (3, 1), 2: (-11, 1), 6: (-40, 1)}) == [
+        "rank 2 was ended by SIGSEGV", "rank 5 ended with code 3", "rank 6 was ended by signal 40",
+    ]  # fmt: skip
 
 
 def test_another_torchs_launcher_is_left_alone_and_named(

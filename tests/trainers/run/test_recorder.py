@@ -30,7 +30,7 @@ def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
     clock.spend({"init": 1000.0})  # a start that took long
     clock.begin()
     monkeypatch.setattr(Recorder, "_reporting", telemetry)
-    for step, loss in enumerate((4.0, 2.0, 3.0, 0.1), 1):
+    for step, loss in enumerate((4.0, 3.0, 2.0, 0.1), 1):
         recorder.step_done(step, torch.arange(8).numpy(), torch.tensor(loss, dtype=torch.float64))
         if step in (3, 4):
             recorder.flush(step, 0.1)
