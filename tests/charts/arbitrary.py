@@ -150,19 +150,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         _mend_pod(one)
     for one in (parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher):
         _mend_resources(one.get("resources", {}))
-    for which in ("data", "results"):
-        claim = shared.setdefault("storage", {}).setdefault(which, {})
-        if parts["storage"].get("enabled") is False:
-            claim["existingClaim"] = claim.get("existingClaim") or "there"
-        for key in MADE if claim.get("existingClaim") else ():
-            claim.pop(key, None)
-        if claim.get("accessModes"):
-            claim["accessModes"] = [
-                mode if mode != "ReadOnlyMany" else "ReadWriteMany" for mode in claim["accessModes"]
-            ]
-            claim["accessModes"] = (
-                ["ReadWriteMany"] if claim["accessModes"] == ["ReadWriteOncePod"] else claim["accessModes"]
-            )
+    _mend_claims(shared, made=parts["storage"].get("enabled") is not False)
     for job in ("pytorchjob", "mpijob", "trainjob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
         parts[job].get("training", {}).pop("name", None)
@@ -179,9 +167,6 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     _mend_evaluation(parts["evaluate"])
     _mend_secrets(parts["secrets"], shared)
     _mend_filebrowser(parts["filebrowser"])
-    for one in (shared["storage"]["data"], shared["storage"]["results"]):
-        if not one.get("existingClaim"):
-            one.setdefault("annotations", {})["helm.sh/resource-policy"] = "keep"
     _share(pods, shared, pick)
     return values
 
@@ -233,6 +218,25 @@ def _mend_pod(pod: helm.Values) -> None:
             container["name"] = f"{key.lower()}-{number}"
             for mount in container.get("volumeMounts", []):
                 mount["name"] = "tmp"
+
+
+def _mend_claims(shared: helm.Values, made: bool) -> None:
+    """Describe or name a claim, and let a description share a key with the chart's own annotations."""
+    for which in ("data", "results"):
+        claim = shared.setdefault("storage", {}).setdefault(which, {})
+        if not made:
+            claim["existingClaim"] = claim.get("existingClaim") or "there"
+        for key in MADE if claim.get("existingClaim") else ():
+            claim.pop(key, None)
+        if claim.get("accessModes"):
+            claim["accessModes"] = [
+                mode if mode != "ReadOnlyMany" else "ReadWriteMany" for mode in claim["accessModes"]
+            ]
+            claim["accessModes"] = (
+                ["ReadWriteMany"] if claim["accessModes"] == ["ReadWriteOncePod"] else claim["accessModes"]
+            )
+        if not claim.get("existingClaim"):
+            claim.setdefault("annotations", {})["helm.sh/resource-policy"] = "keep"
 
 
 def _mend_resources(resources: helm.Values) -> None:

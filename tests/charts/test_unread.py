@@ -10,7 +10,7 @@ from .test_values import CONTEXT, flat, other
 
 TITLE = "Set in values, and read by nothing of this release:\n"
 JOBS = ("pytorchjob", "mpijob", "trainjob")
-# Keys of CONTEXT that an error names, that only another value of the same key excludes, or that something else reads too
+# Keys of CONTEXT that an error names, that another value of the same key excludes, or that something else reads too
 ELSEWHERE = re.compile(
     r"dataset\.source\.|.*\.extraVolumeMounts$|filebrowser\.auth\.|global\.training\.(rdma\.env|gpuResource)"
     r"|global\.secrets\.wandb\.|global\.metrics\.(kind|rules\.enabled)|secrets\.(mlflow|objectstore\.(accessKeyId|secretAccessKey))"

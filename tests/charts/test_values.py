@@ -158,7 +158,7 @@ CONTEXT: dict[str, helm.Values] = {
     **{f"pytorchjob.elastic.{key}": helm.at("pytorchjob.form", "elastic") for key in ("minNodes", "maxRestarts")},
     **{
         f"networkPolicy.{key}": helm.at("networkPolicy.enabled", True)
-        for key in ("dns", "training.egress", "training.ingress", "dataset.egress")
+        for key in ("dns", "dnsPort", "training.egress", "training.ingress", "dataset.egress")
     },
     **{
         f"secrets.external.{key}": EXTERNAL

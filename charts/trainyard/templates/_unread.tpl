@@ -46,7 +46,7 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
   "from" (list (dict "namespaceSelector" dict)))) -}}
 {{- include "trainyard.unless" (list $values $closed "networkPolicy is off" "networkPolicy" (dict
   "training.ingress" list "filebrowser.ingress" list)) -}}
-{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (dict "training.egress" list
+{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (dict "training.egress" list "dnsPort" 53
   "dns" (list (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "kube-system")))))) -}}
 {{- $anywhere := list
   (dict "namespaceSelector" dict)
