@@ -135,14 +135,14 @@ MISTAKES = {
     ),
     "a variable twice": Mistake(
         helm.at(f"{TRAINING}.env", [{"name": "TEAM", "value": "a"}, {"name": "TEAM", "value": "b"}]),
-        "global.training.env sets TEAM twice: keep one",
+        "global.training.env has TEAM twice: keep one",
     ),
     "a variable under env and rdma.env": Mistake(
         helm.merged(
             helm.at(f"{TRAINING}.env", [{"name": "FI_PROVIDER", "value": "efa"}]),
             helm.at(f"{TRAINING}.rdma", {"resource": "rdma/ib", "env": [{"name": "FI_PROVIDER", "value": "efa"}]}),
         ),
-        "global.training.env and global.training.rdma.env both set FI_PROVIDER: keep one",
+        "global.training.env and global.training.rdma.env both have FI_PROVIDER: keep one",
     ),
     "a device under rdma and resources": Mistake(
         helm.merged(

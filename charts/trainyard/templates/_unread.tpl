@@ -29,7 +29,8 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $gang := dig "scheduling" "gang" "enabled" false $global -}}
 {{- include "trainyard.unless" (list $values $gang "gang.enabled is false" "global.scheduling.gang" (dict
   "queue" "" "priorityClass" "" "timeoutSeconds" 0)) -}}
-{{- include "trainyard.unless" (list $values (dig "scheduling" "queue" "" $global) "global.scheduling.queue is empty" "global.dataset" (dict "idleWait" 900)) -}}
+{{- include "trainyard.unless" (list $values (dig "scheduling" "queue" "" $global) "global.scheduling.queue is empty" "global.dataset"
+  (dict "idleWait" 900)) -}}
 {{- include "trainyard.unless" (list $values (dig "caBundle" "configMap" "" $global) "caBundle.configMap is empty" "global.caBundle" (dict
   "key" "ca-bundle.crt")) -}}
 {{- $metrics := $global.metrics | default dict -}}

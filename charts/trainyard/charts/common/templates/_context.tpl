@@ -47,27 +47,18 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of every object. */}}
+{{/* Labels of every object. Call with the context; or, if it has further labels, with a list: the context, and these. */}}
 {{- define "common.labels" -}}
-{{- include "common.labelsBeside" (list . dict) -}}
-{{- end -}}
-
-{{/* The same of an object that has further labels. Call with a list: the context, and the further labels. */}}
-{{- define "common.labelsBeside" -}}
-{{- $root := index . 0 -}}
+{{- $both := ternary . (list . dict) (kindIs "slice" .) -}}
+{{- $root := first $both -}}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-{{ include "common.ownLabelsBeside" . }}
+{{ include "common.ownLabels" $both }}
 {{- end -}}
 
-{{/* Labels that do not change with the chart's version. */}}
+{{/* Labels that do not change with the chart's version. Call with a list: the context, and further labels, which win over global.labels. */}}
 {{- define "common.ownLabels" -}}
-{{- include "common.ownLabelsBeside" (list . dict) -}}
-{{- end -}}
-
-{{/* The same of an object that has further labels, which win over global.labels. Call with a list: the context, and the further labels. */}}
-{{- define "common.ownLabelsBeside" -}}
-{{- $root := index . 0 -}}
+{{- $root := first . -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
 app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/part-of: trainyard
@@ -153,9 +144,37 @@ containers; and further, more lists of environment variables, by their paths.
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- include "common.checkTwice" (dict "lists" $lists "what" "sets") -}}
-{{- include "common.checkTwice" (dict "lists" (dict (printf "%s.resourceClaims" $path) .pod.resourceClaims) "what" "names") -}}
-{{- include "common.checkResources" (list (printf "%s.resources" $path) .pod.resources) -}}
+{{- $named := list $lists (dict (printf "%s.resourceClaims" $path) .pod.resourceClaims) -}}
+{{- $sized := dict (printf "%s.resources" $path) .pod.resources -}}
+{{- range $key := list "extraInitContainers" "extraContainers" -}}
+{{- range get $.pod $key -}}
+{{- $named = append $named (dict (printf "%s.%s: %s: env" $path $key .name) .env) -}}
+{{- $_ := set $sized (printf "%s.%s: %s: resources" $path $key .name) .resources -}}
+{{- end -}}
+{{- end -}}
+{{- range $named -}}
+{{- $found := dict -}}
+{{- range $at, $items := . -}}
+{{- range $item := $items -}}
+{{- with get $found $item.name -}}
+{{- $which := ternary (printf "%s has %s twice" $at $item.name) (printf "%s and %s both have %s" . $at $item.name) (eq . $at) -}}
+{{- fail (printf "\n\n%s: keep one of them.\n" $which) -}}
+{{- end -}}
+{{- $_ := set $found $item.name $at -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $at, $resources := $sized -}}
+{{- $limits := get ($resources | default dict) "limits" | default dict -}}
+{{- range $name, $request := get ($resources | default dict) "requests" -}}
+{{- if hasKey $limits $name -}}
+{{- $limit := get $limits $name -}}
+{{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
+{{- fail (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n" $at $name $request $name $limit) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $volumes := .volumes -}}
 {{- range .pod.extraVolumes -}}
 {{- if has .name $volumes -}}
@@ -183,42 +202,9 @@ containers; and further, more lists of environment variables, by their paths.
 {{- end -}}
 {{- $containers = append $containers .name -}}
 {{- $name := .name -}}
-{{- $at := printf "%s.%s: %s" $path $key $name -}}
-{{- include "common.checkTwice" (dict "lists" (dict (printf "%s: env" $at) .env) "what" "sets") -}}
-{{- include "common.checkResources" (list (printf "%s: resources" $at) .resources) -}}
 {{- range .volumeMounts -}}
 {{- if not (has .name $volumes) -}}
 {{- fail (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Refuse a name that lists have twice. Call with a dict: lists, by their paths; and what they do with a name. */}}
-{{- define "common.checkTwice" -}}
-{{- $found := dict -}}
-{{- range $at, $items := .lists -}}
-{{- range $item := $items -}}
-{{- with get $found $item.name -}}
-{{- $where := ternary (printf "%s %s" $at $.what) (printf "%s and %s both %s" . $at (trimSuffix "s" $.what)) (eq . $at) -}}
-{{- fail (printf "\n\n%s %s%s: keep one of them.\n" $where $item.name (ternary " twice" "" (eq . $at))) -}}
-{{- end -}}
-{{- $_ := set $found $item.name $at -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Refuse requests above their limits. Call with a list: the key in values, and the resources. */}}
-{{- define "common.checkResources" -}}
-{{- $path := index . 0 -}}
-{{- with index . 1 -}}
-{{- $limits := .limits | default dict -}}
-{{- range $name, $request := .requests -}}
-{{- if hasKey $limits $name -}}
-{{- $limit := get $limits $name -}}
-{{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
-{{- fail (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n" $path $name $request $name $limit) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -263,9 +249,4 @@ nulls, which Helm 3 keeps and Helm 4 removes.
 {{- $number := regexFind "^[0-9.]+([eE][-+]?[0-9]+)?" (toString .) -}}
 {{- $unit := trimPrefix $number (toString .) -}}
 {{- mulf (float64 $number) (float64 (get $units $unit | default 1)) -}}
-{{- end -}}
-
-{{/* Bytes of a quantity such as 16Gi, as an integer. */}}
-{{- define "common.bytes" -}}
-{{- include "common.amount" . | float64 | int64 -}}
 {{- end -}}

@@ -12,7 +12,7 @@ the dataset (`ungated`).
 {{- $training := $run.training -}}
 {{- $own := .own | default (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" $run.name))) -}}
 {{- $gpus := ternary 0 (int $training.gpusPerNode) (not (empty $run.shared)) -}}
-{{- $shm := include "common.bytes" $training.shmSize -}}
+{{- $shm := include "common.amount" $training.shmSize | float64 | int64 -}}
 {{- $awaited := and (has "wandb" $root.Facts.awaited) (not $run.keyless) -}}
 {{- $mlflow := and (not $run.keyless) $root.Secrets.mlflow.required -}}
 {{- $env := include "common.env" (dict "root" $root "own" $run.env "env" (concat $training.env $training.rdma.env)) -}}
@@ -213,7 +213,7 @@ the group of the volumes, as OpenShift does. Istio's sidecar is off: it would ke
 {{- end -}}
 metadata:
   labels:
-    {{- include "common.ownLabelsBeside" (list $root $pod.podLabels) | nindent 4 }}
+    {{- include "common.ownLabels" (list $root $pod.podLabels) | nindent 4 }}
     sidecar.istio.io/inject: "false"
     {{- with $pod.podLabels }}
     {{- toYaml . | nindent 4 }}

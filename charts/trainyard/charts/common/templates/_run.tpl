@@ -83,7 +83,7 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $_ := set $env "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
 {{- if .logs.keep -}}
 {{- $_ := set $env "TRAINYARD_LOGS" (printf "%s/logs" $run.config.run.dir) -}}
-{{- $_ := set $env "TRAINYARD_LOG_BYTES" (include "common.bytes" .logs.size) -}}
+{{- $_ := set $env "TRAINYARD_LOG_BYTES" (include "common.amount" .logs.size | float64 | int64 | toString) -}}
 {{- end -}}
 {{- if .peers.check -}}
 {{- $_ := set $env "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
@@ -242,7 +242,7 @@ device. The device may be under rdma, resources or resourceClaims, or be the hos
 {{- end -}}
 {{- /* memory that does not add up */ -}}
 {{- with .resources.limits.memory -}}
-{{- if ge (int64 (include "common.bytes" $.shmSize)) (int64 (include "common.bytes" .)) -}}
+{{- if ge (include "common.amount" $.shmSize | float64) (include "common.amount" . | float64) -}}
 {{- fail (printf (print "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts "
   "toward that limit.\n") $.shmSize .) -}}
 {{- end -}}
