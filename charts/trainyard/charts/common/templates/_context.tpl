@@ -166,7 +166,7 @@ containers; and further, more lists of environment variables, by their paths.
 {{- end -}}
 {{- range $at, $resources := $sized -}}
 {{- $limits := get ($resources | default dict) "limits" | default dict -}}
-{{- range $name, $request := get ($resources | default dict) "requests" -}}
+{{- range $name, $request := get ($resources | default dict) "requests" | default dict -}}
 {{- if hasKey $limits $name -}}
 {{- $limit := get $limits $name -}}
 {{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
