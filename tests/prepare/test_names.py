@@ -36,7 +36,9 @@ def catalogue(path, layout="imagefolder", skip=(), naming=None, **settings):
     """What a preparation would take from an archive or folder."""
     wanted = config(path, path.parent / "out", layout=layout, skip=list(skip), **settings)
     container = open_container(open_object(wanted.source, Traffic()), path.parent / "work", Traffic())
-    return read_catalogue(container, layout_of(wanted), frozenset(wanted.skip), naming), container
+    return read_catalogue(
+        container, layout_of(wanted), frozenset(wanted.skip), naming, wanted.convert != "none"
+    ), container
 
 
 def classes(path, layout="imagefolder", skip=(), **settings):
@@ -237,6 +239,7 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
         "without them class 'emu' has no picture (1 such cl",
     ):
         assert words in str(caught.value)  # fmt: skip
+    assert "convert (convert: 'png' makes PNGs of .gif, .webp) or remove" in str(caught.value)
     skip = str(caught.value).rpartition("'skip': ")[2].replace("'", "").split(", ")
     assert classes(path, "folders", skip=skip) == {"cat": 40, "dog": 40}
 

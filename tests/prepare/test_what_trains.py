@@ -181,6 +181,11 @@ def test_other_formats_are_stored_as_png_on_request_and_else_refused_with_the_ke
     assert len(kept) == 6
     for name in DECODERS:
         assert {seen(name, data).tobytes() for data in kept} == wanted
+    named = archive(tmp_path / "named.zip", {name.removesuffix(".jpg"): data for name, data in members.items()})
+    with pytest.raises(UserError, match=r"neither JPEG nor PNG: .*convert: 'png' makes PNGs of "):
+        built_from(named, tmp_path / "no", decode="none")
+    built_from(named, tmp_path / "named", convert="png")
+    assert sorted(trained_on(tmp_path / "named")) == sorted(trained_on(tmp_path / "out"))
     built_from(path, tmp_path / "small", convert="png", reencode={"resize": 32})
     assert {data[:2] for data in trained_on(tmp_path / "small")} == {b"\xff\xd8"}
 

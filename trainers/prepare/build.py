@@ -153,7 +153,7 @@ def _prepare(config: Config, options: Options) -> Manifest | None:
         with _of_the_input():
             archive = open_container(source, config.out / WORK, meters.traffic)
         names = Naming(config.class_file, config.class_names)
-        catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names)
+        catalogue = read_catalogue(archive, layout_of(config), frozenset(config.skip), names, config.convert != "none")
         plan = make_plan(catalogue, meaning(config))
         # The plan has its own copies: for ImageNet this frees 50 MB while shards are made
         catalogue = replace(catalogue, splits={})

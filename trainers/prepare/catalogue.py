@@ -62,8 +62,10 @@ class _Columns:
         self.identity.append(entry.identity)
 
 
-def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], names: Naming | None = None) -> Catalogue:
-    """Go through the archive's directory once and decide what becomes a sample."""
+def read_catalogue(
+    archive: Container, layout: Layout, skip: frozenset[str], names: Naming | None = None, converts: bool = False
+) -> Catalogue:
+    """Go through the archive's directory once and decide what becomes a sample; `converts`: other formats do, too."""
     names = names or Naming("", {})
     listing = Listing(archive)
     starts = array("Q")
@@ -75,7 +77,9 @@ def read_catalogue(archive: Container, layout: Layout, skip: frozenset[str], nam
             layout.learn(member.name, archive.read(member), listing.label)
             texts[key] = member
     columns = (_Columns(), _Columns())
-    selection = Selection(listing, layout, Skip(skip), lambda entry, place: columns[place.split].add(entry, place.key))
+    selection = Selection(
+        listing, layout, Skip(skip), lambda entry, place: columns[place.split].add(entry, place.key), converts
+    )
     for entry in listing.entries():
         starts.append(entry.member.offset)
         if not entry.noise and (key := _text_key(entry.member.name, wanted)):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from trainers.data import limits
-from trainers.prepare import names
+from trainers.prepare import converting, names
 from trainers.prepare.archives.folder import Folder
 from trainers.prepare.archives.members import LARGEST_HEADER, Container, Member, head, name_hash
 from trainers.prepare.archives.zip import Archive
@@ -105,15 +105,19 @@ class Listing:
         return self._separators
 
 
-def pictures_among(container: Container, members: Collection[Member]) -> list[bool]:
-    """Tell which members are pictures by their first bytes, with several requests at a time."""
+def pictures_among(container: Container, members: Collection[Member], converts: bool = False) -> list[bool]:
+    """Tell which members are pictures by their first bytes, with several requests at a time.
+
+    With `converts`, those that can be made PNGs are, too.
+    """
 
     def look(member: Member) -> bool:
         length = min(LARGEST_HEADER + member.stored, container.members_end - member.offset)
+        start = head(container.source, member, length)
         try:
-            limits.check_format(head(container.source, member, length))
+            limits.check_format(start)
         except ValueError:
-            return False
+            return converts and bool(converting.format_of(start))
         return True
 
     if not members:

@@ -11,6 +11,7 @@ from trainers.exits import UserError
 PICTURES = (".jpg", ".jpeg", ".png")  # how the names of pictures end, in lower case
 # Pictures in formats that are not decoded: they are named, never dropped
 FORMATS = (".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".psd", ".dcm")
+CONVERTED = (".webp", ".gif", ".bmp", ".tif", ".tiff")  # of them, those of which `convert` makes PNGs
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What is no picture whatever its first bytes are; files of any other ending are looked into
 _OTHER_ENDINGS = """

@@ -44,4 +44,4 @@ def rewrite(content: memoryview | bytes, interval: int = 0) -> tuple[memoryview 
     library.trainyard_size(data.ctypes.data_as(ctypes.c_char_p), data.size, size)
     with _one_large if size[0] * size[1] > LARGE_PIXELS else nullcontext():
         code = library.trainyard_rewrite(data.ctypes.data, data.size, interval, out.ctypes.data, ctypes.byref(room))
-    return (content, KEPT[code]) if code else (out[: room.value].data, REWRITTEN)
+    return (content, KEPT[code]) if code else (out[: room.value].tobytes(), REWRITTEN)

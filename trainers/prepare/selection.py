@@ -55,8 +55,11 @@ class Skip:
 class Selection:
     """Takes the entries of a listing one by one, and hands on those that are samples."""
 
-    def __init__(self, listing: Listing, layout: Layout, skip: Skip, add: Callable[[Entry, Place], None]) -> None:
+    def __init__(
+        self, listing: Listing, layout: Layout, skip: Skip, add: Callable[[Entry, Place], None], converts: bool = False
+    ) -> None:
         self._listing, self._layout, self._skip, self._add = listing, layout, skip, add
+        self._converts = converts  # whether other formats become PNGs
         self.skipped: set[str] = set()  # keys of members that the setting names
         self._doubtful: list[tuple[Entry, Place | OutOfPlaceError]] = []
         self._by_content = 0
@@ -163,7 +166,7 @@ class Selection:
     def _look(self) -> None:
         """Tell by their first bytes which of the doubtful entries are pictures."""
         doubtful, self._doubtful = self._doubtful, []
-        found = pictures_among(self._listing.container, [entry.member for entry, _ in doubtful])
+        found = pictures_among(self._listing.container, [entry.member for entry, _ in doubtful], self._converts)
         for (entry, place), picture in zip(doubtful, found, strict=True):
             (self._sample if picture else self._no_picture)(entry, place)
             self._by_content += picture
@@ -222,8 +225,10 @@ class Selection:
         vanished = f"; without them class {lost[0]!r} has no picture ({len(lost)} such classes)" if lost else ""
         patterns = [f"'*{ending}'" for ending in by_ending if ending.startswith(".")]
         patterns += [f"'{name}'" for name in by_ending.get(names.NO_ENDING, ())]
+        pngs = [ending for ending in by_ending if ending in names.CONVERTED and not self._converts]
+        instead = f" (convert: 'png' makes PNGs of {', '.join(pngs)})" if pngs else ""
         more = f" and {len(patterns) - _PATTERNS} more" if len(patterns) > _PATTERNS else ""
         return (
             f"{self._listing.label} holds files in folders of classes that are neither JPEG nor PNG: {counts}{vanished}"
-            f"; convert or remove them, or leave them out by 'skip': {', '.join(patterns[:_PATTERNS])}{more}"
+            f"; convert{instead} or remove them, or leave them out by 'skip': {', '.join(patterns[:_PATTERNS])}{more}"
         )
