@@ -201,8 +201,9 @@ def test_progress_is_plain_lines_where_nobody_watches(trainer: Trainer, tmp_path
     assert code == 0, output
     lines = output.splitlines()
     assert "\x1b" not in output
-    assert lines[0].startswith("little_models:net on 58 samples of 4 classes: 8 steps of 8, single on 1 processes")
-    assert lines[1].startswith("step 1/8  epoch 1/1  loss ")
+    assert lines[0].startswith("starting little_models:net on 1 process: ")
+    assert lines[1].startswith("little_models:net on 58 samples of 4 classes: 8 steps of 8, single on 1 processes")
+    assert lines[2].startswith("step 1/8  epoch 1/1  loss ")
     assert any(line.startswith("epoch 1/1  validated 1003 samples: top1 ") for line in lines)
     assert lines[-1].startswith("finished: top1 ")
 
