@@ -32,6 +32,8 @@ def _bare(method: Any) -> Any:
     inner: Any = getattr(method, "__wrapped__", None)
     if wrapper == "_disable_dynamo.<locals>.inner":
         return inner
+    if wrapper == "Optimizer.profile_hook_step.<locals>.wrapper":  # of a class that has had an object
+        return _bare(inner)
     if wrapper == "_use_grad_for_differentiable.<locals>._use_grad":  # `differentiable` is off
         return torch.no_grad()(inner)
     if wrapper == "contextmanager.<locals>.helper" and _bare(inner) is not inner:
