@@ -15,7 +15,7 @@ train: ## the demo's trainer on this machine, two processes, no cluster, under a
 test: ## everything that CI runs: lint, unit tests, chart tests, end-to-end tests on the cluster
 	@scripts/machine cluster && scripts/test
 quick: ## what a change touches, in two minutes: its static checks and the tests nearest to it; BASE=REVISION, BUDGET=SECONDS
-	@scripts/machine train && scripts/bootstrap python sample && .venv/bin/python -m scripts.quick
+	@scripts/machine train && scripts/bootstrap python sample && scripts/tools/build && .venv/bin/python -m scripts.quick
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@scripts/machine train && scripts/test --without-cluster
 soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
