@@ -206,7 +206,7 @@ def _whole(data: bytes) -> Tensor:
     if decode_image is None:
         return _with_pillow(data)
     try:
-        pixels = decode_image(torch.frombuffer(bytearray(limits.bare(data)), dtype=torch.uint8))
+        pixels = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
     except RuntimeError:
         return _with_pillow(data)
     _check(pixels)

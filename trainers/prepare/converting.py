@@ -15,7 +15,7 @@ from trainers.data.plain import plain
 if TYPE_CHECKING:
     from PIL import Image
 
-LARGEST = 64 << 20  # bytes of a PNG: as many as a member of an archive may have
+LARGEST_PICTURE = 64 << 20  # bytes of a member of an archive, and of a PNG made of one: bounds what is in memory
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
 # TIFF's tags
 _BITS, _BLACK_IS, _NUMBERS = 258, 262, 339
@@ -41,8 +41,8 @@ def convert(content: bytes | memoryview) -> bytes:
             pixels = Image.fromarray(np.asarray(plain(_full_range(picture))))
             buffer = io.BytesIO()
             pixels.save(buffer, "PNG")
-    if buffer.tell() > LARGEST:
-        raise ValueError(f"as a PNG it has more than {LARGEST >> 20} MiB; make it smaller")
+    if buffer.tell() > LARGEST_PICTURE:
+        raise ValueError(f"as a PNG it has more than {LARGEST_PICTURE >> 20} MiB; make it smaller")
     return buffer.getvalue()
 
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection
 from trainers.exits import UserError
 from trainers.prepare import names
 from trainers.prepare.archives.members import BARE, Member
+from trainers.prepare.converting import LARGEST_PICTURE
 from trainers.prepare.layouts.base import Layout, OutOfPlaceError, Place
 from trainers.prepare.listing import Entry, Foreign, Listing, counted, pictures_among
 from trainers.prepare.progress import say
 
-# Bounds the memory that one member may take
-LARGEST_PICTURE = 64 << 20
 # Entries whose first bytes are looked at together
 _TOGETHER = 4096
 _NAMED, _PATTERNS = 5, 20

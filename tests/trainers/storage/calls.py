@@ -50,25 +50,21 @@ class Calls:
         self.world.changed(process, "rename", source)
 
     def unlink(self, path: Any, **folders: Any) -> None:
-        process, name = HERE.process, os.fspath(path)
-        if process is None or not self._ours(name):
-            REAL.unlink(path, **folders)
-            return
-        self._change(process, "unlink", name, lambda: self.disk.unlink(name))
+        self._by_name("unlink", path, **folders)
 
     def mkdir(self, path: Any, mode: int = 0o777, **folders: Any) -> None:
-        process, name = HERE.process, os.fspath(path)
-        if process is None or not self._ours(name):
-            REAL.mkdir(path, mode, **folders)
-            return
-        self._change(process, "mkdir", name, lambda: self.disk.mkdir(name, mode))
+        self._by_name("mkdir", path, mode, **folders)
 
     def rmdir(self, path: Any, **folders: Any) -> None:
+        self._by_name("rmdir", path, **folders)
+
+    def _by_name(self, kind: str, path: Any, *more: Any, **folders: Any) -> None:
+        """A change of one name: on the disk where it is one of ours, else as it is."""
         process, name = HERE.process, os.fspath(path)
         if process is None or not self._ours(name):
-            REAL.rmdir(path, **folders)
+            getattr(REAL, kind)(path, *more, **folders)
             return
-        self._change(process, "rmdir", name, lambda: self.disk.rmdir(name))
+        self._change(process, kind, name, lambda: getattr(self.disk, kind)(name, *more))
 
     def open(self, path: Any, flags: int, mode: int = 0o777, **folders: Any) -> int:
         process, name = HERE.process, os.fspath(path)
