@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-LATE = "the time is over; BUDGET=SECONDS make quick has more"  # why scripts/quick/deadline.py skips a test
+LATE = "the time is over; BUDGET=SECONDS make quick has more"  # why hack/quick/deadline.py skips a test
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "test-costs.json"
 RING = "TRAINYARD_RING"  # scripts/test names what it runs
@@ -31,7 +31,7 @@ SHOWN = 10
 LARGE = {
     "tests/e2e/test_release.py": "make demo and a TrainJob, whole",
     "tests/test_ordinary_user.py": "make train and the collection of all tests, as another user, whole",
-    "tests/trainers/training/test_worlds.py": "every strategy on 1 to 4 processes; Horovod's spin while they wait",
+    "tests/unit/training/test_worlds.py": "every strategy on 1 to 4 processes; Horovod's spin while they wait",
 }
 
 

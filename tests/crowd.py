@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from tests import patience
-from trainers.data import limits
+from trainyard.data import limits
 
 
 class Crowd(limits.Budget):

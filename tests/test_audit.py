@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scripts.audit import __main__ as audit
-from scripts.audit import locks, osv
-from scripts.audit.versions import pypi, semver
-from scripts.pins.__main__ import tracked
+from hack.audit import __main__ as audit
+from hack.audit import locks, osv
+from hack.audit.versions import pypi, semver
+from hack.pins.__main__ import tracked
 from tests.fakes import files
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from tests import checkout
 
 @pytest.fixture
 def trees(tmp_path: Path) -> tuple[Path, Path]:
-    """Return the packages of two checkouts; the first has one more, as after `scripts/bootstrap horovod`."""
+    """Return the packages of two checkouts; the first has one more, as after `hack/bootstrap horovod`."""
     found = []
     for name, packages in (("first", ("torch", "added")), ("second", ("torch",))):
         tree = checkout.copy(tmp_path / name)
@@ -27,7 +27,7 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
             os.utime(source, (1e9, 1e9))
         found.append(site)
         env = os.environ | {"TRAINYARD_CACHE": str(tmp_path / "cache")}
-        subprocess.run([tree / "scripts/bootstrap", "bytecode"], env=env, check=True)
+        subprocess.run([tree / "hack/bootstrap", "bytecode"], env=env, check=True)
     return found[0], found[1]
 
 

@@ -32,7 +32,7 @@ def of(start: str, column: int = TESTED) -> str:
 
 
 def test_programs_have_the_versions_of_their_modules():
-    modules = (ROOT / "scripts" / "programs" / "go.mod").read_text()
+    modules = (ROOT / "hack" / "programs" / "go.mod").read_text()
     for start, names in MODULES.items():
         for name in names:
             version = re.search(rf"^\s*{re.escape(name)} v(\S+)", modules, re.M)

@@ -98,7 +98,7 @@ def test_exceptions_parts_of_a_run_and_files_that_are_gone_are_not_judged(tmp_pa
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A tree with what of this one scripts/test and lint need to judge costs."""
-    for name in ("scripts/test", "scripts/lint", "scripts/lib/beside.sh", "scripts/demo/settings.sh", "tests/costs.py"):
+    for name in ("scripts/test", "hack/lint", "hack/lib/beside.sh", "scripts/demo/settings.sh", "tests/costs.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
     for name in STEPS:
@@ -136,7 +136,7 @@ rings = json.loads(kept.read_text())["rings"] if kept.exists() else {}
 kept.write_text(json.dumps({"files": known["files"], "rings": rings | {os.environ["TRAINYARD_RING"]: {"tests": 1}}}))'
 """,
     )
-    program(place / "scripts/lint", DO_NOTHING)
+    program(place / "hack/lint", DO_NOTHING)
     for dear, code in ((3.0, 0), (5.0, 1)):
         (place / "known.json").write_text(json.dumps(written(place, whole(dear))))
         done = run(place, "scripts/test")
@@ -146,7 +146,7 @@ kept.write_text(json.dumps({"files": known["files"], "rings": rings | {os.enviro
 
 def test_lint_judges_the_last_whole_run(place: Path) -> None:
     (place / ".venv").symlink_to(ROOT / ".venv")
-    lint = ("scripts/lint", "--only", "shares of test files")
+    lint = ("hack/lint", "--only", "shares of test files")
     assert run(place, *lint).returncode == 0
     (place / "build/test-costs.json").write_text(json.dumps(written(place, whole(5.0))))
     done = run(place, *lint)

@@ -9,8 +9,8 @@ import pytest
 
 from tests import documents, patience
 from tests.documents import ROOT
-from trainers.prepare.sample import ensure_sample
-from trainers.shards.reader import open_split
+from trainyard.prepare.sample import ensure_sample
+from trainyard.shards.reader import open_split
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 HERE = "tests/test_first_model.py"

@@ -18,7 +18,7 @@ def asked(folder: Path, target: str, uname: dict[str, str], *before: str, **env:
     (folder / "uname").chmod(0o755)
     clean = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     return subprocess.run(
-        [*before, str(ROOT / "scripts/machine"), target], capture_output=True, text=True, check=False,
+        [*before, str(ROOT / "hack/machine"), target], capture_output=True, text=True, check=False,
         env={**clean, "PATH": f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin", **env},
     )  # fmt: skip
 

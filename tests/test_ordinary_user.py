@@ -24,9 +24,9 @@ NOBODY = 65534
 OF_THE_USER = [
     "tests/test_machine.py",
     "tests/test_ranks.py",
-    "tests/prepare/test_sample.py",
-    "tests/trainers/pod/test_preflight.py",
-    "tests/trainers/run/test_directory.py",
+    "tests/unit/prepare/test_sample.py",
+    "tests/unit/pod/test_preflight.py",
+    "tests/unit/run/test_directory.py",
 ]
 
 
@@ -39,7 +39,7 @@ def shorten(recipe: Path) -> None:
 
 def share_packages(to: Path) -> None:
     """Give the user a uv cache whose large part, the unpacked packages, is linked from ours."""
-    uv = subprocess.run(["scripts/bootstrap", "--uv"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    uv = subprocess.run(["hack/bootstrap", "--uv"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     ours = Path(subprocess.run([uv.strip(), "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
     large = ours / "archive-v0"
     # What another uv is writing at this moment vanishes
@@ -78,7 +78,7 @@ def place():
     folder = Path(tempfile.mkdtemp(prefix="trainyard-user-"))
     try:
         folder.chmod(0o755)
-        shorten(checkout.copy(folder / "project") / "trainers/recipes/demo.yaml")
+        shorten(checkout.copy(folder / "project") / "src/trainyard/recipes/demo.yaml")
         (folder / "home").mkdir()
         share_packages(folder / "uv")
         share_bytecode(folder)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.pins import __main__ as pins
-from scripts.pins import dockerfiles, installs, locks, workflows
-from scripts.pins.problems import Problem
+from hack.pins import __main__ as pins
+from hack.pins import dockerfiles, installs, locks, workflows
+from hack.pins.problems import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT, DIGEST = "0123456789" * 4, f"@sha256:{'0123456789abcdef' * 4}"
@@ -34,14 +34,14 @@ CHANGES = {
     "images/horovod/source.txt": (r"--hash=\S+", "", "horovod has no hash"),
     "images/requirements.txt": (r"(?m)^(wrapt==.*?)( \\\n *--hash=\S+)+", r"\1", "wrapt has no hash"),
     "uv.lock": (r', hash = "sha256:\w+"', "", "has no hash of"),
-    "scripts/programs/go.sum": (r"(?m)^helm.sh/helm/v3 v\S+/go.mod .*\n", "", "helm.sh/helm/v3"),
+    "hack/programs/go.sum": (r"(?m)^helm.sh/helm/v3 v\S+/go.mod .*\n", "", "helm.sh/helm/v3"),
 }
 
 
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_pin_that_is_taken_away_is_missed(tmp_path: Path, path: str) -> None:
     pattern, replacement, words = CHANGES[path]
-    of = "scripts/programs/go.mod" if path.endswith("go.sum") else path
+    of = "hack/programs/go.mod" if path.endswith("go.sum") else path
     for name in {path, of}:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text((ROOT / name).read_text())

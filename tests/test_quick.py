@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.quick import changes, checks, choose, costs, links, named
-from scripts.quick.choose import Concerned
-from scripts.reference import commands
+from hack.quick import changes, checks, choose, costs, links, named
+from hack.quick.choose import Concerned
+from hack.reference import commands
 from tests import costs as test_costs
 from tests import patience
 
@@ -67,30 +67,30 @@ def test_a_folder_that_is_named_stands_for_its_files_and_a_packages_data_for_its
     ("changed", "first", "too", "not_so"),
     [
         # by its name; by its imports; by what conftest.py starts for it
-        ("trainers/run/fence.py", "tests/trainers/run/test_fence.py",
-         ["tests/trainers/run/test_directory.py", "tests/trainers/training/test_kills.py"],
-         ["tests/charts/test_render.py", "tests/prepare/test_build.py"]),
+        ("src/trainyard/run/fence.py", "tests/unit/run/test_fence.py",
+         ["tests/unit/run/test_directory.py", "tests/unit/training/test_kills.py"],
+         ["tests/charts/test_render.py", "tests/unit/prepare/test_build.py"]),
         # a module that is started as a program; a helper of tests that they import by its bare name
-        ("trainers/preflight.py", "tests/trainers/pod/test_preflight.py", [], ["tests/trainers/pod/test_peers.py"]),
-        ("tests/trainers/faulty.py", "tests/trainers/training/test_faults.py", [], ["tests/trainers/test_files.py"]),
-        ("tests/trainers/storage/faulty_fs.py", "tests/trainers/storage/test_hung_mount.py", [],
-         ["tests/trainers/test_files.py"]),
+        ("trainers/preflight.py", "tests/unit/pod/test_preflight.py", [], ["tests/unit/pod/test_peers.py"]),
+        ("tests/util/faulty.py", "tests/unit/training/test_faults.py", [], ["tests/unit/test_files.py"]),
+        ("tests/unit/storage/faulty_fs.py", "tests/unit/storage/test_hung_mount.py", [],
+         ["tests/unit/test_files.py"]),
         # data of packages
-        ("trainers/recipes/demo.yaml", "tests/trainers/config/test_recipes.py", [], ["tests/charts/test_render.py"]),
-        ("trainers/native/jpeg.c", "tests/trainers/data/test_fuzz.py", ["tests/trainers/data/test_decode.py"], []),
+        ("src/trainyard/recipes/demo.yaml", "tests/unit/config/test_recipes.py", [], ["tests/charts/test_render.py"]),
+        ("src/trainyard/native/jpeg.c", "tests/unit/data/test_fuzz.py", ["tests/unit/data/test_decode.py"], []),
         # the chart, examples, pages, images, scripts
         ("charts/trainyard/charts/dataset/templates/job.yaml", "tests/e2e/test_chart_values.py",
-         ["tests/charts/test_render.py", "tests/charts/test_why.py"], ["tests/trainers/run/test_fence.py"]),
+         ["tests/charts/test_render.py", "tests/charts/test_why.py"], ["tests/unit/run/test_fence.py"]),
         ("examples/demo.yaml", "tests/e2e/test_chart_values.py", ["tests/charts/test_render.py"], []),
         ("examples/sdk/jobs.py", "tests/sdk/test_jobs.py", [], ["tests/charts/test_render.py"]),
         ("docs/interruptions.md", "tests/e2e/test_deletions.py",
-         ["tests/test_docs.py", "tests/test_site.py", "tests/trainers/training/test_interruptions.py"],
-         ["tests/trainers/run/test_fence.py", "tests/charts/test_render.py"]),
+         ["tests/test_docs.py", "tests/test_site.py", "tests/unit/training/test_interruptions.py"],
+         ["tests/unit/run/test_fence.py", "tests/charts/test_render.py"]),
         ("images/filebrowser/serve.py", "tests/images/test_filebrowser.py", ["tests/images/test_images.py"],
-         ["tests/trainers/run/test_fence.py"]),
-        ("scripts/machine", "tests/test_machine.py", [], ["tests/charts/test_render.py"]),
-        ("commands/follow.py", "tests/commands/test_follow.py", [], ["tests/trainers/run/test_fence.py"]),
-        ("scripts/quick/choose.py", "tests/test_quick.py", [], ["tests/test_site.py"]),
+         ["tests/unit/run/test_fence.py"]),
+        ("hack/machine", "tests/test_machine.py", [], ["tests/charts/test_render.py"]),
+        ("src/trainyard/cluster/follow.py", "tests/unit/cluster/test_follow.py", [], ["tests/unit/run/test_fence.py"]),
+        ("hack/quick/choose.py", "tests/test_quick.py", [], ["tests/test_site.py"]),
     ],
     ids=lambda value: value if isinstance(value, str) and "test" not in value else "",
 )  # fmt: skip
@@ -115,21 +115,21 @@ def test_what_concerns_everything(users: links.Users, tree: list[str], changed: 
 
 def test_the_tables_name_what_there_is(tree: list[str]) -> None:
     assert {user for those in links.FOUND.values() for user in those} <= set(tree)
-    lint = (ROOT / "scripts/lint").read_text().replace("mypy $1", "mypy 3.11")
+    lint = (ROOT / "hack/lint").read_text().replace("mypy $1", "mypy 3.11")
     assert all(f'check "{name}"' in lint for name in checks.READS)
 
 
 def test_what_a_text_names() -> None:
     text = named.read(
         '"""Of docs/data.md."""\n'
-        'run(ROOT / "images" / name / "a" / "b.py", "-m", "trainers.run.fence", f"x/{name}", "data.md")\n'
+        'run(ROOT / "images" / name / "a" / "b.py", "-m", "trainyard.run.fence", f"x/{name}", "data.md")\n'
         'def test(trainer, path: Path = HERE / "c"): "docs/data.md is not meant"\n'
     )
     assert "a/b.py" in text.joined
     known = {"docs/data.md", "a/b.py", "here/c", "a/", "here/"}
     assert sorted(named.paths([*text.strings, *text.joined], "here", known)) == ["a/b.py", "here/c"]
-    assert list(named.modules(text.strings, {"trainers.run": "trainers/run/__init__.py"})) == [
-        "trainers/run/__init__.py"
+    assert list(named.modules(text.strings, {"trainyard.run": "src/trainyard/run/__init__.py"})) == [
+        "src/trainyard/run/__init__.py"
     ]
     assert list(named.pages(text.strings, known)) == ["docs/data.md"]
 
@@ -168,7 +168,7 @@ def test_files_say_by_marks_how_long_they_take_and_whether_they_can_run_here() -
 
 def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:
     for files, said in ((["README.md", "ct.yaml"], "yamllint ok"), (["README.md"], "")):
-        done = patience.run(["scripts/lint", "--only", "yamllint", *files], cwd=ROOT)
+        done = patience.run(["hack/lint", "--only", "yamllint", *files], cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
         assert said in done.stdout
         assert ("yamllint" in done.stdout) == bool(said)
@@ -176,7 +176,7 @@ def test_yamllint_sees_the_yaml_files_of_a_change_alone() -> None:
 
 def test_what_would_begin_too_late_is_skipped_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_late.py").write_text("def test_it(): raise AssertionError\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "scripts.quick.deadline", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "hack.quick.deadline", "-p", "no:cacheprovider"]
     done = patience.run(
         [*command, str(tmp_path)], cwd=ROOT, env={**os.environ, "QUICK_UNTIL": "0", "PYTEST_ADDOPTS": ""}
     )
@@ -191,8 +191,8 @@ def test_what_would_begin_too_late_is_skipped_and_says_so(tmp_path: Path) -> Non
 def test_checks_run_when_what_they_read_has_changed() -> None:
     always = ["ruff", "ruff format", "shellcheck"]
     assert checks.concerned(["tests/test_quick.py"]) == always
-    assert checks.concerned(["trainers/run/fence.py"]) == [*always, "mypy 3.11", "imports run downwards"]
-    assert "reference pages current" in checks.concerned(["trainers/config/plan.py"])
+    assert checks.concerned(["src/trainyard/run/fence.py"]) == [*always, "mypy 3.11", "imports run downwards"]
+    assert "reference pages current" in checks.concerned(["src/trainyard/config/plan.py"])
     assert "schemas and chart READMEs current" in checks.concerned(["charts/trainyard/values.yaml"])
     assert "images' requirements current" in checks.concerned(["uv.lock"])
     assert "figures current" in checks.concerned(["docs/step.svg"])

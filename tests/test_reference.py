@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from commands.remedies import EXIT_CODES
-from scripts.reference import exit_codes, settings
-from trainers import config
-from trainers.exits import CAUSES, Exit
+from hack.reference import exit_codes, settings
+from trainyard import config
+from trainyard.cluster.remedies import EXIT_CODES
+from trainyard.core.exits import CAUSES, Exit
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {path.stem: path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md")}
@@ -45,12 +45,14 @@ def test_every_program_and_target_is_on_the_page() -> None:
     programs |= {path.parent.name for path in (ROOT / "trainers").glob("*/__main__.py")}
     for name in programs:
         assert f"python -m trainers.{name}" in PAGES["commands"], name
-    progs = [re.search(r'prog="(scripts/\w+)"', path.read_text()) for path in (ROOT / "commands").glob("*.py")]
+    progs = [
+        re.search(r'prog="(scripts/\w+)"', path.read_text()) for path in (ROOT / "src/trainyard/cluster").glob("*.py")
+    ]
     for found in filter(None, progs):
         assert f"### {found[1]}\n\n```text\nusage: {found[1]}" in PAGES["commands"]
-    (parts,) = re.findall(r"### python -m trainers.prepare\n.*?\{([\w,]+)\}", PAGES["commands"], re.S)
+    (parts,) = re.findall(r"### trainyard prepare\n.*?\{([\w,]+)\}", PAGES["commands"], re.S)
     for part in parts.split(","):
-        assert f"### python -m trainers.prepare {part}\n" in PAGES["commands"]
+        assert f"### trainyard prepare {part}\n" in PAGES["commands"]
     for target in re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M):
         assert f"| `make {target}` |" in PAGES["commands"]
 

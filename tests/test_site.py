@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site.pages import INDEX, navigation, page, pipes
+from hack.site.pages import INDEX, navigation, page, pipes
 from tests import patience
-from tests.trainers.browser import CHROMIUM
+from tests.util.browser import CHROMIUM
 
 pytestmark = pytest.mark.takes(40)
 
@@ -43,7 +43,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "site"
-    done = patience.run([sys.executable, "-m", "scripts.site", str(out)], cwd=ROOT)
+    done = patience.run([sys.executable, "-m", "hack.site", str(out)], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 

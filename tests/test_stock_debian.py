@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(("suite", "name"), [("bookworm", "12 (bookworm)"), ("trixie", "13 (trixie)")])
 def test_cluster_and_both_jobs_on_a_stock_debian(suite: str, name: str) -> None:
-    done = patience.run(["scripts/vm/run", suite, "300"], cwd=ROOT)
+    done = patience.run(["hack/vm/run", suite, "300"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     said = [line.strip() for line in done.stdout.replace("\r", "").splitlines()]
     expected = [

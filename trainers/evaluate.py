@@ -1,14 +1,14 @@
 """Measure a trained model on any pictures whose classes are known (inference/evaluate.py).
 
-python -m trainers.evaluate --model runs/mine --data pictures/
-python -m trainers.launch --nproc-per-node 2 -m trainers.evaluate --model runs/mine --data pictures/
+trainyard evaluate --model runs/mine --data pictures/
+trainyard launch --nproc-per-node 2 -m trainyard evaluate --model runs/mine --data pictures/
 """
 
-from trainers import garbage
-from trainers.exits import guarded
+from trainyard.core import garbage
+from trainyard.core.exits import guarded
 
 with garbage.paused():
-    from trainers.inference import evaluate
+    from trainyard.inference import evaluate
 
 if __name__ == "__main__":
     guarded(evaluate.main)

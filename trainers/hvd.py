@@ -4,8 +4,8 @@ mpirun -np 2 python -m trainers.hvd --recipe demo --set run.dir=build/train-hvd
 horovodrun -np 2 python -m trainers.hvd --recipe demo --set run.dir=build/train-hvd
 """
 
-from trainers.exits import guarded
-from trainers.training import command
+from trainyard.core.exits import guarded
+from trainyard.training import command
 
 if __name__ == "__main__":
     guarded(lambda: command.main("trainers.hvd", "horovod", __doc__.splitlines()[0]))

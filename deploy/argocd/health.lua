@@ -31,7 +31,7 @@ if failed then
   if said == "" then said = "the job has failed" end
   if labels["app.kubernetes.io/part-of"] == "trainyard" then
     local release, namespace = text(labels["app.kubernetes.io/instance"]), text(map(obj.metadata).namespace)
-    said = said .. " (scripts/why " .. release .. " -n " .. namespace .. " says more)"
+    said = said .. " (trainyard why " .. release .. " -n " .. namespace .. " says more)"
   end
   return {status = "Degraded", message = said}
 end

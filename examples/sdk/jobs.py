@@ -21,7 +21,7 @@ from kubernetes import client as kubernetes
 from text import fail
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))
-from commands import versions
+from trainyard.cluster import versions
 
 WEBHOOK_TRIES = 12
 API = ("trainer.kubeflow.org", "v1alpha1")

@@ -19,8 +19,8 @@ def train(arguments: list[str]) -> None:
     """Train as the command line of trainers.ddp says, on this process."""
     import sys
 
-    from trainers import exits
-    from trainers.training import command
+    from trainyard.core import exits
+    from trainyard.training import command
 
     sys.argv = ["trainers.ddp", *arguments]
     exits.guarded(lambda: command.main("trainers.ddp", "ddp", "Train through the SDK"))
@@ -43,7 +43,7 @@ def main() -> int:
     client = jobs.connect(given.namespace)
     image = jobs.runtime(client, given.runtime).trainer.image
     container = CustomTrainerContainer(image, num_nodes=given.nodes, resources_per_node=jobs.resources(given))
-    command = ["python", "-m", "trainers.launch", "-m", "trainers.ddp", *arguments]
+    command = ["python", "-m", "trainyard", "launch", "-m", "trainers.ddp", *arguments]
     return jobs.create(given, client, container, TrainerCommand(command))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from trainers.exits import UserError, guarded
-from trainers.prepare.sample import make_archive
+from trainyard.core.exits import UserError, guarded
+from trainyard.prepare.sample import make_archive
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ class HelmError(Exception):
 def run(*command: str | Path, stdin: str = "", **env: str) -> str:
     """Run a pinned tool and return what it prints; if it fails, raise HelmError."""
     program = BIN / str(command[0])
-    assert program.exists(), f"{program} is missing: run scripts/tools/build"
+    assert program.exists(), f"{program} is missing: run hack/tools/build"
     arguments = [str(part) for part in command[1:]]
     whole = os.environ | env
     done = subprocess.run([program, *arguments], input=stdin, env=whole, capture_output=True, text=True, check=False)

@@ -70,7 +70,7 @@ def test_every_file_in_the_folder_is_a_run_of_its_own_on_the_claims_of_the_appli
 
 
 def test_the_health_checks_are_those_of_the_script_under_the_keys_that_argocd_reads():
-    script = helm.ROOT / "scripts" / "schemas" / "health_checks.py"
+    script = helm.ROOT / "hack" / "schemas" / "health_checks.py"
     subprocess.run([sys.executable, script, "--check"], check=True)
     patch = (ARGOCD / "health-checks.yaml").read_text()
     helm.validate(patch)

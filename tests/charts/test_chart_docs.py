@@ -1,10 +1,10 @@
-"""docs/chart.md, troubleshooting.md and reference/exit-codes.md say what the chart and scripts/why do."""
+"""docs/chart.md, troubleshooting.md and reference/exit-codes.md say what the chart and trainyard why do."""
 
 import re
 
 import pytest
 
-from commands import remedies
+from trainyard.cluster import remedies
 
 from . import helm
 

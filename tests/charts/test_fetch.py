@@ -1,11 +1,11 @@
-"""scripts/fetch and scripts/send use a claim as the release's own pods do."""
+"""trainyard fetch and trainyard send use a claim as the release's own pods do."""
 
 import os
 
 import pytest
 
-from commands import fetch, send
-from commands.errors import KubeError
+from trainyard.cluster import fetch, send
+from trainyard.cluster.errors import KubeError
 
 from . import helm
 from .test_manners import pods

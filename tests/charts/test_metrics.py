@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.dashboard.server import program
+from hack.dashboard.server import program
 from tests import documents
 
 from . import helm

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from trainers import config
+from trainyard import config
 
 from . import helm
 from .mistakes import BASE, MISTAKES, TRAINING

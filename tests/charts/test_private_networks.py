@@ -11,7 +11,7 @@ import pytest
 
 from tests import patience
 from tests.fakes import files, guarded
-from tests.prepare import make_archives
+from tests.unit.prepare import make_archives
 
 from . import helm
 from .pods import LocalPod

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from trainers import config
-from trainers.training import schedule
+from trainyard import config
+from trainyard.training import schedule
 
 from . import helm
 

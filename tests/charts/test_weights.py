@@ -11,10 +11,10 @@ import torch
 from tests.charts.helm import HelmError, Values, documents, template
 from tests.charts.pods import LocalPod
 from tests.fakes import files
-from trainers import config
-from trainers import files as files_of
-from trainers.config import Config
-from trainers.models import weights
+from trainyard import config
+from trainyard.config import Config
+from trainyard.core import files as files_of
+from trainyard.models import weights
 
 KINDS = ("pytorchjob", "mpijob", "trainjob")
 ADDRESS = "https://data.example.com/net-0123abcd.pth"

@@ -1,4 +1,4 @@
-"""scripts/why: for each way in which a run waits or fails, objects as the API shows them, the cause and the remedy."""
+"""trainyard why: for each way in which a run waits or fails, objects as the API shows them, the cause and the remedy."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commands import claims, crds, remedies, trainjobs, why
-from commands.findings import Finding
+from trainyard.cluster import claims, crds, remedies, trainjobs, why
+from trainyard.cluster.findings import Finding
 
 from . import helm
 from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING

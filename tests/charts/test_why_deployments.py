@@ -1,4 +1,4 @@
-"""scripts/why: what it says of the file browser's Deployment, with objects as the API shows them."""
+"""trainyard why: what it says of the file browser's Deployment, with objects as the API shows them."""
 
 from .test_why import condition, event, explain, says, thing
 

@@ -1,11 +1,11 @@
-"""scripts/why and scripts/follow on TrainJobs of Kubeflow Trainer v2, and the versions that do not fit."""
+"""trainyard why and trainyard follow on TrainJobs of Kubeflow Trainer v2, and the versions that do not fit."""
 
 import json
 import re
 
 import pytest
 
-from commands import crds, follow, inventory, trainjobs, versions
+from trainyard.cluster import crds, follow, inventory, trainjobs, versions
 
 from . import helm
 from .test_why import OLD, YOUNG, condition, definition, event, explain, over, says, thing

@@ -1,4 +1,4 @@
-"""What Kubernetes and the operators say, and a part of the remedy that scripts/why answers with."""
+"""What Kubernetes and the operators say, and a part of the remedy that trainyard why answers with."""
 
 # The messages are those of Kubernetes 1.34, training-operator 1.9, mpi-operator 0.8, containerd 2, Kueue 0.18.
 NOT_CREATED = {

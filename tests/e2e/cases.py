@@ -1,4 +1,4 @@
-"""Releases with something wrong in them, installed side by side, and how soon scripts/why and their pods name it."""
+"""Releases with something wrong in them, installed side by side, and how soon trainyard why and their pods name it."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from tests import patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, log, why
 
-WITHIN = 60  # seconds in which scripts/why must name the cause
-AT_ONCE = threading.Semaphore(2)  # helm and scripts/why at a time
+WITHIN = 60  # seconds in which trainyard why must name the cause
+AT_ONCE = threading.Semaphore(2)  # helm and trainyard why at a time
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Named:
     cause: str = ""
     remedy: str = ""
     pod_seconds: float = 0.0
-    last: str = ""  # all that scripts/why said last
+    last: str = ""  # all that trainyard why said last
 
 
 def nested(values: Mapping[str, object]) -> dict:
@@ -74,7 +74,7 @@ def installer(namespace: str, image: Mapping[str, str], places: Mapping[str, dic
 
 
 def findings(text: str) -> list[tuple[str, str]]:
-    """Return cause and remedy of each finding that scripts/why printed with both."""
+    """Return cause and remedy of each finding that trainyard why printed with both."""
     return re.findall(r"^    because: (.*)\n    remedy:  (.*)$", text, re.M)
 
 
@@ -124,7 +124,7 @@ def watch(case: Case, release: str, namespace: str, install: Callable[[Case, str
 
 def table(named: Mapping[str, Named]) -> str:
     """Lay out what was measured."""
-    rows = [("case", "why, s", "pod, s", "what scripts/why said", "remedy")]
+    rows = [("case", "why, s", "pod, s", "what trainyard why said", "remedy")]
     for name, one in named.items():
         own = f"{one.pod_seconds:.0f}" if one.pod_seconds else "-"
         rows.append((name, f"{one.seconds:.0f}" if one.seconds else "never", own, one.cause, one.remedy))

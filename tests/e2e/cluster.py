@@ -12,10 +12,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from commands import kube
-from commands.errors import KubeError
 from tests import patience
 from tests.patience import Found
+from trainyard.cluster import kube
+from trainyard.cluster.errors import KubeError
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
@@ -97,13 +97,13 @@ def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
 
 
 def why(release: str, namespace: str) -> str:
-    """Return what scripts/why says of a release."""
-    return run("scripts/why", release, "-n", namespace, check=False).stdout
+    """Return what trainyard why says of a release."""
+    return run("trainyard", "why", release, "-n", namespace, check=False).stdout
 
 
 def follow(release: str, namespace: str) -> str:
     """Follow a release until all of its jobs have succeeded; fail when the cluster makes no more progress."""
-    command = ["scripts/follow", release, "-n", namespace, "--timeout", "86400"]
+    command = ["trainyard", "follow", release, "-n", namespace, "--timeout", "86400"]
     with subprocess.Popen(
         command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:

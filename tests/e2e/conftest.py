@@ -16,7 +16,7 @@ LOCK = pytest.StashKey[TextIO | None]()
 
 def operators_as_they_came() -> None:
     """Undo changes to the operators by a test that was killed in the middle."""
-    cluster.run("scripts/cluster/init-template", "restricted")
+    cluster.run("hack/cluster/init-template", "restricted")
     cluster.kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
 
 
@@ -41,7 +41,7 @@ def image() -> dict[str, str]:
     assert Path(cluster.KUBECONFIG).exists(), "no cluster: run `make cluster images` first, or `make test`"
     return {
         "registry": os.environ.get("REGISTRY", "localhost"),
-        "tag": os.environ.get("TAG") or cluster.run("scripts/images/tag").stdout.strip(),
+        "tag": os.environ.get("TAG") or cluster.run("hack/images/tag").stdout.strip(),
     }
 
 
@@ -104,7 +104,7 @@ def calm(tmp_path_factory):
 
 def add_on(name: str) -> None:
     """Start an add-on in the one-node cluster; skip where the user's own cluster lacks it."""
-    done = cluster.run("scripts/cluster/extra", name, check=cluster.OWN)
+    done = cluster.run("hack/cluster/extra", name, check=cluster.OWN)
     if done.returncode:
         pytest.skip(done.stderr.strip())
 

@@ -24,7 +24,7 @@ for name in ("train/a/1", "train/b/2", "val/a/3", "val/b/4"):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (32, 32)).save(path)
 settings = ("source.kind=path", "source.path=/tmp/pictures", "layout=imagefolder", "out=/data/whole")
-subprocess.run([sys.executable, "-m", "trainers.prepare", "build", *(f"--set={one}" for one in settings)], check=True)
+subprocess.run([sys.executable, "-m", "trainyard", "prepare", "build", *(f"--set={one}" for one in settings)], check=True)
 shutil.copytree("/data/whole", "/data/torn")
 shard = Path("/data/torn/train/shard-00000.tar")
 shard.write_bytes(shard.read_bytes()[:-512])
@@ -75,7 +75,7 @@ def full_volume(namespace: str) -> Iterator[str]:
     """A claim on a file system of 64 KiB without a free byte; yields its name."""
     name = f"full-{secrets.token_hex(3)}"
     place = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run" / name
-    node = ("scripts/cluster/in-node", "sh", "-c")
+    node = ("hack/cluster/in-node", "sh", "-c")
     fill = f"mkdir {place}; mount -t tmpfs -o size=64k,mode=0777 tmpfs {place}; dd if=/dev/zero of={place}/all bs=4k"
     cluster.run(*node, f"{fill} 2> /dev/null || true")
     volume = {
@@ -100,7 +100,7 @@ def registry() -> Iterator[str]:
     port = ports.free()
     serve = (sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", "/nowhere")
     # nsenter starts it in another namespace of processes, where a signal to nsenter does not reach it
-    command = ("scripts/cluster/in-node", "setpriv", "--pdeathsig", "TERM", *serve)
+    command = ("hack/cluster/in-node", "setpriv", "--pdeathsig", "TERM", *serve)
     with subprocess.Popen(
         command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:

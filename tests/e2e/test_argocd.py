@@ -155,7 +155,7 @@ def test_a_sync_goes_over_progressing_to_healthy(world, ran, release):
 def test_a_failed_job_is_degraded_with_its_reason(world, ran):
     (text,) = gitops.said(ran["broken"], "PyTorchJob")
     assert text.startswith("PyTorchJobFailed: ")
-    assert f"scripts/why broken -n {world.namespace} says more" in text
+    assert f"trainyard why broken -n {world.namespace} says more" in text
     assert "TypeError" in log(world, "broken")
     world.note("what Argo CD says of it", text)
 

@@ -36,7 +36,7 @@ def cases() -> list:
 @pytest.fixture(scope="module")
 def program(argocd) -> str:
     """Argo CD's command line, built when Argo CD was started."""
-    return f"{cluster.run('scripts/cluster/extra', '--where', 'argocd').stdout.strip()}/bin/argocd"
+    return f"{cluster.run('hack/cluster/extra', '--where', 'argocd').stdout.strip()}/bin/argocd"
 
 
 def health(program: str, path: Path, settings: Path) -> dict[str, str]:

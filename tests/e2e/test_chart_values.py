@@ -35,7 +35,7 @@ def logs(done, tmp_path_factory):
     kept = {}
     for job in ("pytorchjob", "mpijob"):
         folder = tmp_path_factory.mktemp(job)
-        cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}-{job}/logs", folder, "-n", done)
+        cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}-{job}/logs", folder, "-n", done)
         kept[job] = {path.name: path.read_text() for path in folder.iterdir()}
     return kept
 
@@ -97,8 +97,8 @@ def test_an_image_that_comes_late_on_one_node_fails_nothing(done, image):
         assert "Failed" not in why("apart", done)
         socket = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run" / "containerd.sock"
         tag = ("ctr", "-a", socket, "-n", "k8s.io", "images", "tag", name, f"{name}-late")
-        cluster.run("scripts/cluster/in-node", *tag)
+        cluster.run("hack/cluster/in-node", *tag)
         print(cluster.follow("apart", done))
-        cluster.run("scripts/cluster/in-node", *tag[:5], "images", "rm", f"{name}-late")
+        cluster.run("hack/cluster/in-node", *tag[:5], "images", "rm", f"{name}-late")
     finally:
         drop(done)

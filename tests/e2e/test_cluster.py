@@ -32,7 +32,7 @@ ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFI
 
 def script(name: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run one of the cluster's scripts on the second cluster; what it says is in `stderr`."""
-    command = [str(ROOT / "scripts/cluster" / name), *args]
+    command = [str(ROOT / "hack/cluster" / name), *args]
     return patience.run(command, env=ENV | env)
 
 
@@ -48,7 +48,7 @@ def printed(*command: str) -> set[str]:
 
 def processes() -> set[str]:
     """The second cluster's processes, by environment or control group, and any in their own network."""
-    second = f". {ROOT}/scripts/cluster/settings.sh; echo $CGROUP"
+    second = f". {ROOT}/hack/cluster/settings.sh; echo $CGROUP"
     cgroup = subprocess.run(["bash", "-c", second], env=ENV, text=True, capture_output=True, check=True).stdout.strip()
     mark = f"TRAINYARD_STATE={STATE}".encode()
     ours = {Path("/proc/self/ns/net").readlink()}
@@ -117,7 +117,7 @@ class Life:
 def kill_in_the_middle() -> str:
     """Start `up` and kill it, as nothing can be cleaned up after, once its node has begun to live."""
     process = subprocess.Popen(
-        [str(ROOT / "scripts/cluster/up")], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [str(ROOT / "hack/cluster/up")], env=ENV, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     while not (STATE / "run/pids/kube-apiserver").exists() and process.poll() is None:
         time.sleep(0.1)
@@ -223,7 +223,7 @@ def test_down_leaves_the_machine_as_before(life: Life, what: str) -> None:
 
 def test_a_second_one_is_told_which_process_holds_the_machine() -> None:
     owner = STATE / "owner"
-    with subprocess.Popen([str(ROOT / "scripts/cluster/hold"), "sleep", "600"], env=ENV) as holder:
+    with subprocess.Popen([str(ROOT / "hack/cluster/hold"), "sleep", "600"], env=ENV) as holder:
         try:
             while not (owner.exists() and f"{holder.pid} sleep" in owner.read_text()) and holder.poll() is None:
                 time.sleep(0.05)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, log, until
-from trainers.prepare.build import build
-from trainers.prepare.settings import parse
+from trainyard.prepare.build import build
+from trainyard.prepare.settings import parse
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "shared"
@@ -29,7 +29,7 @@ SETTINGS = [
 @pytest.fixture(scope="module")
 def far_archive(namespace, archive) -> Iterator[str]:
     """The archive's URL on a server that takes its time, so that the preparation can be killed in its middle."""
-    script = Path("scripts/bench/longpipe.py").read_text()
+    script = Path("benchmarks/cpu/longpipe.py").read_text()
     kubectl("exec", "-i", "archive", "-n", namespace, "--", "sh", "-c", "cat > /srv/longpipe.py", stdin=script)
     line = ["kubectl", "exec", "archive", "-n", namespace, "--", "python", "/srv/longpipe.py", "/srv/fashion.zip"]
     how = ["--bind", "0.0.0.0", "--port", "8081", "--round-trip", "1.5", "--window", str(1 << 30), "--reset-every", "0"]

@@ -102,7 +102,7 @@ def disturbed(namespace, archive, image, install, tmp_path_factory):
         watch.process.terminate()
     folder = tmp_path_factory.mktemp("gone")
     for job in ROLES:
-        cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}-{job}", folder / job, "-n", namespace)
+        cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}-{job}", folder / job, "-n", namespace)
     return folder, watch.codes, deleted
 
 
@@ -131,6 +131,6 @@ def test_the_pods_status_says_saved_and_stopped(disturbed):
 
 
 def test_the_weights_are_those_of_an_undisturbed_run(disturbed, namespace, calm, tmp_path):
-    cluster.run("scripts/fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
+    cluster.run("trainyard", "fetch", RELEASE, "fashion", tmp_path / "data", "-n", namespace, "--claim", "data")
     expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(disturbed[0] / "pytorchjob")
     assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -43,8 +43,8 @@ def test_the_job_waits_for_the_model_and_its_counts_are_the_runs(namespace, trai
     assert f"evaluate: waiting for the model of /results/runs/{RELEASE}: " in trained
     (job,) = evaluations(namespace)
     assert job["status"]["succeeded"] == 1
-    cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", tmp_path / "run", "-n", namespace)
-    cluster.run("scripts/fetch", RELEASE, f"evaluations/{RELEASE}/fashion", tmp_path / "fashion", "-n", namespace)
+    cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", tmp_path / "run", "-n", namespace)
+    cluster.run("trainyard", "fetch", RELEASE, f"evaluations/{RELEASE}/fashion", tmp_path / "fashion", "-n", namespace)
     last = [event for event in lines(tmp_path / "run" / "metrics.jsonl") if event["event"] == "validate"][-1]
     result = json.loads((tmp_path / "fashion" / "result.json").read_text())
     assert (result["samples"], result["correct1"]) == (last["samples"], last["correct"])

@@ -27,7 +27,7 @@ MODULES = {
     "argocd": "github.com/argoproj/argo-cd/v3",
 }
 NAMESPACES = ("jobset-system", "kubeflow-system", "kueue-system")
-GRAPH = cluster.ROOT / "scripts/programs/go.mod"
+GRAPH = cluster.ROOT / "hack/programs/go.mod"
 RUN = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run"
 POD = {"spec": {"restartPolicy": "Never", "containers": [{"name": "pytorch", "image": "none"}]}}
 PYTORCH = {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": POD}}}
@@ -64,7 +64,7 @@ def test_what_is_there_is_not_started_again():
     before, ratios = living(), []
     for _ in range(3):  # the best of three, since other tests run beside
         start = time.monotonic()
-        done = cluster.run("scripts/cluster/extra", *NAMES)
+        done = cluster.run("hack/cluster/extra", *NAMES)
         ratios.append((time.monotonic() - start) / patience.slowness())
         if ratios[-1] < 3:
             break
@@ -81,7 +81,7 @@ def test_they_are_of_the_pinned_versions():
         cluster.kubectl("get", "configmap", "kubeflow-trainer-public", "-n", "kubeflow-system", "-o", "json")
     )
     assert public["data"] == {"kubeflow_trainer_version": pinned("trainer")}
-    home = cluster.run("scripts/cluster/extra", "--where", "argocd").stdout.strip()
+    home = cluster.run("hack/cluster/extra", "--where", "argocd").stdout.strip()
     assert f"{pinned('argocd')}+" in cluster.run(f"{home}/bin/argocd", "version", "--client", "--short").stdout
 
 
@@ -145,7 +145,7 @@ def test_argo_cd_ends_with_the_node_and_is_reached_from_nowhere_else():
         assert "/trainyard-node-" in group.read_text(), name
     node = cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
     for port in (6379, 8081):  # its store and what reads repositories
-        cluster.run("scripts/cluster/in-node", "bash", "-c", f": < /dev/tcp/127.0.0.1/{port}")
+        cluster.run("hack/cluster/in-node", "bash", "-c", f": < /dev/tcp/127.0.0.1/{port}")
         with pytest.raises(OSError), socket.create_connection((node, port), timeout=2):
             pass
 
@@ -154,16 +154,16 @@ def test_in_a_cluster_of_the_users_they_are_only_looked_for(tmp_path):
     absent = tmp_path / "config"
     text = Path(cluster.KUBECONFIG).read_text()
     absent.write_text(re.sub(r"https://[0-9.]+:6443", "https://127.0.0.1:1", text))
-    done = cluster.run("env", f"KUBECONFIG={absent}", "scripts/cluster/extra", "kueue", check=False)
+    done = cluster.run("env", f"KUBECONFIG={absent}", "hack/cluster/extra", "kueue", check=False)
     assert done.returncode
     assert f"the cluster of KUBECONFIG={absent} does not answer" in done.stderr
     absent.write_text(text)
-    done = cluster.run("env", f"KUBECONFIG={absent}", "scripts/cluster/extra", "kueue", "trainer")
+    done = cluster.run("env", f"KUBECONFIG={absent}", "hack/cluster/extra", "kueue", "trainer")
     assert "has kueue trainer" in done.stderr
     assert "in the cluster" not in done.stderr
 
 
 def test_an_unknown_add_on_is_refused():
-    done = cluster.run("scripts/cluster/extra", "kueu", check=False)
+    done = cluster.run("hack/cluster/extra", "kueu", check=False)
     assert done.returncode == 1
     assert "no add-on 'kueu'; there are: trainer kueue argocd" in done.stderr

@@ -70,7 +70,7 @@ class Story:
 def prepare(folder: Path) -> Path:
     """Prepare the demo's archive on this machine, as the cluster's Job does."""
     source = ("--set", "source.kind=path", "--set", f"source.path={cluster.sample()}")
-    cluster.run(sys.executable, "-m", "trainers.prepare", "build", *source, "--set", f"out={folder}/data")
+    cluster.run(sys.executable, "-m", "trainyard", "prepare", "build", *source, "--set", f"out={folder}/data")
     return folder / "data"
 
 
@@ -150,7 +150,7 @@ def story(namespace, image, install, request, reference):
 def runs(story, tmp_path_factory) -> dict[str, Path]:
     """The folders of the three runs, by release."""
     folder = tmp_path_factory.mktemp("kueue")
-    cluster.run("scripts/fetch", "run", "runs", folder / "runs", "-n", story.namespace)
+    cluster.run("trainyard", "fetch", "run", "runs", folder / "runs", "-n", story.namespace)
     return {release: folder / "runs" / release for release in KINDS}
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.ranks(3), pytest.mark.takes(70)]
 SLOWEST = 3.0  # times as slow, beyond which trainers hold their quota no longer
 IDLE = 90  # seconds for which trainers hold their quota while nobody prepares, on a machine that is not slow
 QUEUE, PRIORITY = "global.scheduling.queue", "global.scheduling.queuePriority"
-# What keeps a job waiting, and what scripts/why says of it
+# What keeps a job waiting, and what trainyard why says of it
 CASES = {
     "queue that is not there": Case("LocalQueue nowhere doesn't exist", "name a LocalQueue", {QUEUE: "nowhere"}),
     "queue without room": Case("insufficient unused quota for cpu", "has no room now", {QUEUE: "full"}),
@@ -121,7 +121,7 @@ def queued(namespace, archive, install, kueue):
 
 
 def why_they_wait(namespace: str, image: dict[str, str]) -> dict[str, Named]:
-    """Queue what can never run, and note what scripts/why says of each."""
+    """Queue what can never run, and note what trainyard why says of each."""
     install = installer(namespace, image, {})
     with ThreadPoolExecutor(2) as pool:
         running = {
@@ -199,7 +199,7 @@ def test_a_shared_preparation_is_admitted_whole(namespace, queued, played, insta
 @pytest.mark.parametrize("name", CASES)
 def test_why_says_what_a_queued_job_waits_for(played, name):
     named = played["waits"].result()
-    assert named[name].seconds, f"scripts/why did not name it; it said last:\n{named[name].last}"
+    assert named[name].seconds, f"trainyard why did not name it; it said last:\n{named[name].last}"
     if name == [*CASES][-1]:
         print(f"\n{table(named)}")
 

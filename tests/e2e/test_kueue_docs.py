@@ -15,15 +15,15 @@ SECOND = " (2)"
 # how a command begins -> what it prints
 PRINTS = {
     "export KUBECONFIG=$PWD/build/kubeconfig": "",
-    'image="localhost,global.image.tag=$(scripts/images/tag)"': "",
+    'image="localhost,global.image.tag=$(hack/images/tag)"': "",
     "kubectl create": "namespace/team-a created",
     "kubectl apply": r"clusterqueue\S+/small (created|configured)[\s\S]*mpi-operator-resume",
     "scripts/demo/serve team-a": "http://archive/fashion.zip",
     "helm3 install": "STATUS: deployed",
-    "scripts/why run": r"job/run-dataset-\w+ +(Running|admitted|Complete|queued)",
-    f"scripts/why run{SECOND}": r"pytorchjob/run-pytorchjob-\w+ +preempted, queued again\n.*pytorchjob/deadline-",
-    "scripts/follow deadline": "Succeeded",
-    "scripts/follow run": "Succeeded",
+    "trainyard why run": r"job/run-dataset-\w+ +(Running|admitted|Complete|queued)",
+    f"trainyard why run{SECOND}": r"pytorchjob/run-pytorchjob-\w+ +preempted, queued again\n.*pytorchjob/deadline-",
+    "trainyard follow deadline": "Succeeded",
+    "trainyard follow run": "Succeeded",
 }
 
 

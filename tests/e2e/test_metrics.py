@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scripts.dashboard.draw import picture
-from scripts.dashboard.panels import panels
-from scripts.dashboard.server import running
+from hack.dashboard.draw import picture
+from hack.dashboard.panels import panels
+from hack.dashboard.server import running
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until
 
@@ -107,7 +107,7 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
         install(RELEASE, namespace, *SETTINGS, "--set", "global.metrics.port=9500")
         firing = [rule for group in server.get("rules")["groups"] for rule in group["rules"]]
         cluster.follow(RELEASE, namespace)
-        cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", folder / "run", "-n", namespace)
+        cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", folder / "run", "-n", namespace)
         # the operator may have deleted the Worker that was still at its end when the Master had ended
         assert before, "there were no pods"
         assert trainers(namespace) <= before, "another port for metrics has restarted pods"

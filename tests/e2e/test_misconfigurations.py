@@ -1,4 +1,4 @@
-"""Ten misconfigurations, side by side on the real cluster: scripts/why names cause and remedy within a minute each.
+"""Ten misconfigurations, side by side on the real cluster: trainyard why names cause and remedy within a minute each.
 
 Where a container ran, its own message names the cause too. The table of what was measured is printed, and written to
 build/misconfigurations.txt.
@@ -77,7 +77,7 @@ CASES = {
 def operators_back() -> None:
     """Undo what the cases do to the operators."""
     kubectl("-n", "mpi-operator", "scale", "deployment/mpi-operator", "--replicas=1")
-    cluster.run("scripts/cluster/init-template", "restricted")
+    cluster.run("hack/cluster/init-template", "restricted")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def named(namespace, image) -> dict[str, Named]:
         running = {name: start(name) for name in order if name != STOCK}
         # Only then: a recreated Worker would get the stock template too
         running[PORT].result()
-        cluster.run("scripts/cluster/init-template", "stock")
+        cluster.run("hack/cluster/init-template", "stock")
         running[STOCK] = start(STOCK)
         found = {name: running[name].result() for name in CASES}
     text = table(found)
@@ -122,7 +122,7 @@ def named(namespace, image) -> dict[str, Named]:
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_wrong_is_named_within_a_minute(named, name):
     one = named[name]
-    assert one.seconds, f"scripts/why did not name it; it said last:\n{one.last}"
+    assert one.seconds, f"trainyard why did not name it; it said last:\n{one.last}"
     assert one.seconds <= one.within
     if CASES[name].tells:
         assert one.pod_seconds, "no pod named it"

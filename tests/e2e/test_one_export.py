@@ -36,8 +36,8 @@ SETTINGS = [
 def exported(place: Path, namespaces: list[str]) -> Iterator[None]:
     """A folder of the node as the claims `data` and `results` of several namespaces, each with its own volumes."""
     names = []
-    cluster.run("scripts/cluster/in-node", "sh", "-c", f"mkdir -m 0777 {place} {place}/data {place}/results")
-    cluster.run("scripts/cluster/in-node", "chmod", "0777", place, f"{place}/data", f"{place}/results")
+    cluster.run("hack/cluster/in-node", "sh", "-c", f"mkdir -m 0777 {place} {place}/data {place}/results")
+    cluster.run("hack/cluster/in-node", "chmod", "0777", place, f"{place}/data", f"{place}/results")
     try:
         for namespace in namespaces:
             for which in ("data", "results"):
@@ -59,7 +59,7 @@ def exported(place: Path, namespaces: list[str]) -> Iterator[None]:
     finally:
         for name in names:
             kubectl("delete", "pv", name, "--wait=false", check=False)
-        cluster.run("scripts/cluster/in-node", "rm", "-rf", place)
+        cluster.run("hack/cluster/in-node", "rm", "-rf", place)
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +82,7 @@ def export(namespace, second) -> Iterator[Path]:
 
 def results(export: Path) -> str:
     """What lies on the export: names, sizes and times, without the lease's own files."""
-    listed = cluster.run(
-        "scripts/cluster/in-node", "find", f"{export}/results", "-type", "f", "-printf", "%p %s %T@\\n"
-    )
+    listed = cluster.run("hack/cluster/in-node", "find", f"{export}/results", "-type", "f", "-printf", "%p %s %T@\\n")
     return "\n".join(sorted(line for line in listed.stdout.splitlines() if "/leases/" not in line))
 
 
@@ -97,7 +95,7 @@ def test_the_second_namespace_is_refused_with_the_remedy(namespace, second, arch
     longer = ["--set", "dataset.enabled=false,global.training.config.max_steps=8"]
     install(RELEASE, second, *SETTINGS, *longer)
     job = until(
-        lambda: f"the second job fails; scripts/why says:\n{why(RELEASE, second)}",
+        lambda: f"the second job fails; trainyard why says:\n{why(RELEASE, second)}",
         lambda: [one for one in get("pytorchjobs", second) if failed(one)],
     )
     assert len(job) == 1
@@ -109,7 +107,7 @@ def test_the_second_namespace_is_refused_with_the_remedy(namespace, second, arch
 
     install(RELEASE, second, *SETTINGS, *longer, "--set", "global.training.config.run.adopt=true")
     cluster.follow(RELEASE, second)
-    lease = cluster.run("scripts/cluster/in-node", "cat", f"{export}/results/runs/{RELEASE}/lease.json")
+    lease = cluster.run("hack/cluster/in-node", "cat", f"{export}/results/runs/{RELEASE}/lease.json")
     assert json.loads(lease.stdout)["owner"] == f"{second}/{RELEASE}"
 
 

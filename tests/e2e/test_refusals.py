@@ -21,7 +21,7 @@ def uninstall(release: str, namespace: str) -> None:
 
 @pytest.fixture
 def explained(namespace, install):
-    """Return a function: install, wait until scripts/why says all of some words, and return what it said."""
+    """Return a function: install, wait until trainyard why says all of some words, and return what it said."""
     releases = []
 
     def do(release: str, *args: str, words: list[str]) -> str:
@@ -33,7 +33,7 @@ def explained(namespace, install):
             seen[0] = why(release, namespace)
             return seen[0] if all(word in seen[0] for word in words) else ""
 
-        return until(lambda: f"scripts/why names {words}; it says:\n{seen[0]}", look)
+        return until(lambda: f"trainyard why names {words}; it says:\n{seen[0]}", look)
 
     yield do
     for release in releases:
@@ -50,7 +50,7 @@ def test_missing_kaggle_credentials(explained):
 @pytest.mark.alone
 @CHANGES_OPERATORS
 def test_a_missing_kind(namespace, install):
-    programs = cluster.run("scripts/cluster/build", "--where").stdout.strip()
+    programs = cluster.run("hack/cluster/build", "--where").stdout.strip()
     kubectl("delete", "crd", "mpijobs.kubeflow.org")
     try:
         done = install("kind", namespace, *NO_DATASET, check=False)

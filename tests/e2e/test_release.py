@@ -70,7 +70,7 @@ def test_the_namespace_refused_no_pod(results, namespace):
 
 
 def test_why_finds_nothing_to_mend_in_a_finished_release(results, namespace):
-    done = cluster.run("scripts/why", RELEASE, "-n", namespace)
+    done = cluster.run("trainyard", "why", RELEASE, "-n", namespace)
     assert "remedy" not in done.stdout, done.stdout
     assert "Succeeded" in done.stdout
 
@@ -88,7 +88,7 @@ def test_the_commands_of_the_notes_run(results, namespace):
 def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
     install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
     print(cluster.follow(RELEASE, namespace))
-    cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", tmp_path, "-n", namespace)
+    cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", tmp_path, "-n", namespace)
     found, other = summary(tmp_path), summary(results["pytorchjob"])
     assert (found["status"], found["world_size"]) == ("finished", 4)
     assert len({rank["host"] for rank in found["ranks"]}) == 2

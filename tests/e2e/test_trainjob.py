@@ -139,7 +139,7 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
     found = Story(namespace, tmp_path_factory.mktemp("cross"), Gate(namespace, image, FIRST))
     cross(found, install)
     disturb(found)
-    cluster.run("scripts/fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)
+    cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)
     refuse(found, install)
     return found
 
@@ -166,7 +166,7 @@ def test_a_deleted_pod_recreates_all_pods_which_resume_from_the_step_in_flight(s
 
 
 def test_the_weights_are_those_of_an_undisturbed_run(story, calm, tmp_path):
-    cluster.run("scripts/fetch", RELEASE, "fashion", tmp_path / "data", "-n", story.namespace, "--claim", "data")
+    cluster.run("trainyard", "fetch", RELEASE, "fashion", tmp_path / "data", "-n", story.namespace, "--claim", "data")
     expected, found = weights(calm(tmp_path / "data", CONFIG, 2)), weights(story.folder / "run")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 

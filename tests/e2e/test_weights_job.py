@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.e2e.cluster import get, kubectl, log, until
-from trainers.models import factory
+from trainyard.models import factory
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 RELEASE = "tuned"

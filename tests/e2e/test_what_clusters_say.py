@@ -129,5 +129,5 @@ def named(namespace, image) -> dict[str, Named]:
 @pytest.mark.parametrize("name", CASES | RULED)
 def test_what_is_wrong_is_named_within_a_minute(named, name):
     one = named[name]
-    assert one.seconds, f"scripts/why did not name it; it said last:\n{one.last}"
+    assert one.seconds, f"trainyard why did not name it; it said last:\n{one.last}"
     assert one.seconds <= one.within

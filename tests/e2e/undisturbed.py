@@ -38,7 +38,7 @@ def train(folder: Path, data: Path, config: Mapping[str, object], processes: int
         if not (run / "published").exists():
             settings = {**config, "data.dir": str(data), "run.dir": str(run)}
             options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-            launch = ("-m", "trainers.launch", "--nproc-per-node", str(processes), "-m", "trainers.ddp")
+            launch = ("-m", "trainyard", "launch", "--nproc-per-node", str(processes), "-m", "trainers.ddp")
             done = patience.run(
                 [sys.executable, *launch, "--recipe", "demo", *options], cwd=cluster.ROOT,
                 env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(gated.FOLDER)},

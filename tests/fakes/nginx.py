@@ -84,4 +84,4 @@ def _program() -> str:
     unpacked = cache / "nginx/usr/sbin/nginx"
     if program := str(unpacked) if unpacked.exists() else shutil.which("nginx"):
         return program
-    raise RuntimeError("nginx is missing: run scripts/bootstrap servers")
+    raise RuntimeError("nginx is missing: run hack/bootstrap servers")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from scripts.gpu import machine, page, run
+from benchmarks.gpu import machine, page, run
 from tests import patience
 
 ROOT = Path(__file__).parents[2]
 PART = """
 import os, subprocess, sys, time
-from scripts.gpu.part import Part, main
+from benchmarks.gpu.part import Part, main
 
 def work(part: Part) -> None:
     part.add("before", "ok", "a | b")
@@ -36,7 +36,7 @@ ENDS = {
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
-    """A tree whose scripts.gpu.parts are the ones above."""
+    """A tree whose benchmarks.gpu.parts are the ones above."""
     folder = tmp_path / "scripts" / "gpu" / "parts"
     folder.mkdir(parents=True)
     for path in (tmp_path / "scripts", tmp_path / "scripts" / "gpu", folder):
@@ -51,7 +51,7 @@ def go(parts: Path, name: str, seconds: float = patience.IDLE, left: float = 100
     out = parts / "out"
     out.mkdir(exist_ok=True)
     code = (
-        "import ctypes, json, os, sys, pathlib; from scripts.gpu import run; run.ROOT = pathlib.Path(sys.argv[1]);"
+        "import ctypes, json, os, sys, pathlib; from benchmarks.gpu import run; run.ROOT = pathlib.Path(sys.argv[1]);"
         "ctypes.CDLL(None).prctl(run.PR_SET_CHILD_SUBREAPER, 1);"
         "item = run.Item(sys.argv[2], 'A title', float(sys.argv[3]));"
         "print(json.dumps(run.one(item, 'cuda', pathlib.Path(sys.argv[4]), dict(os.environ), float(sys.argv[5]))))"
@@ -127,7 +127,7 @@ def test_only_what_is_missing_or_older_is_added(tmp_path: Path, there: bool) -> 
 def test_a_torch_that_fails_is_no_machine_without_a_gpu(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so is broken')\n")
-    command = [sys.executable, "-m", "scripts.gpu.run", "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "benchmarks.gpu.run", "--out", str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True, check=False)
     assert done.returncode == 1
@@ -136,7 +136,16 @@ def test_a_torch_that_fails_is_no_machine_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_found_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-S", "-m", "scripts.gpu.run", "--out", str(tmp_path / "out"), "--wheels", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-S",
+        "-m",
+        "benchmarks.gpu.run",
+        "--out",
+        str(tmp_path / "out"),
+        "--wheels",
+        str(tmp_path),
+    ]
     done = subprocess.run(
         command, cwd=ROOT, env={"PATH": os.environ["PATH"]}, text=True, capture_output=True, check=False
     )

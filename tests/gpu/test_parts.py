@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests import patience
-from tests.trainers.forked import Forker
+from tests.util.forked import Forker
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def run(forker: Forker, tmp_path: Path) -> Run:
     """Run a part without a GPU, as the program that it is: its exit code, output and rows."""
 
     def run(name: str) -> tuple[int, str, list[dict[str, Any]]]:
-        command = [sys.executable, "-m", f"scripts.gpu.parts.{name}", str(tmp_path / "rows.json"), "--device", "cpu"]
+        command = [sys.executable, "-m", f"benchmarks.gpu.parts.{name}", str(tmp_path / "rows.json"), "--device", "cpu"]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         process = forker.popen(command, cwd=ROOT, env={**os.environ, **SMALL}, text=True, **streams)
         output, _ = patience.communicate(process)
@@ -87,8 +87,8 @@ def test_speed_runs_beside_its_peers(run: Run) -> None:
 def test_a_mode_fails_by_its_losses_and_by_waits(
     tmp_path: Path, mode: str, waits: dict[str, int], losses: list[float], state: str
 ) -> None:
-    from scripts.gpu import part, training
-    from scripts.gpu.parts import modes
+    from benchmarks.gpu import part, training
+    from benchmarks.gpu.parts import modes
 
     seen = training.Seen(losses=losses)
     seen.calls.update(evaluate=1, save=1)
@@ -99,14 +99,14 @@ def test_a_mode_fails_by_its_losses_and_by_waits(
 
 
 def test_overlapping_kernels_count_once() -> None:
-    from scripts.gpu.parts import profile
+    from benchmarks.gpu.parts import profile
 
     assert profile.covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.7)]) == 4.0
 
 
 def test_a_step_that_fails_for_real_is_what_the_models_promise() -> None:
     """On a processor reading beyond the end is an IndexError; the little model itself trains."""
-    from scripts.gpu import models
+    from benchmarks.gpu import models
 
     pictures = torch.zeros(2, 3, 32, 32)
     failing = models.asserting(10)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu import wheels
-from scripts.gpu.machine import PACKAGES
+from benchmarks.gpu import wheels
+from benchmarks.gpu.machine import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Filled for real, from the package cache or the network."""
     out = tmp_path_factory.mktemp("carried") / "wheels"
-    command = [sys.executable, "-m", "scripts.gpu.wheels", str(out)]
+    command = [sys.executable, "-m", "benchmarks.gpu.wheels", str(out)]
     said = subprocess.run(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True).stdout
     assert str(out) in said
     return out

@@ -38,7 +38,7 @@ def version(name: str) -> str | None:
 def decoder() -> str | None:
     if version("trainyard") is None:
         return None
-    from trainers.data import decode
+    from trainyard.data import decode
 
     return decode.choose("auto").description
 
@@ -69,9 +69,20 @@ def ranks() -> None:
     Path("/tmp/hostfile").write_text("127.0.0.2 slots=2\n")  # this machine, but mpirun takes it for another
     Path("/tmp/rank.py").write_text(RANK)
     common = os.environ | {"TRAINYARD_HOSTFILE": "/tmp/hostfile", "TRAINYARD_WAIT_SECONDS": "600"}
-    worker = subprocess.Popen([sys.executable, "-m", "trainers.mpi", "worker"], env=common | {"SECRET": SECRET})
+    worker = subprocess.Popen([sys.executable, "-m", "trainyard", "mpi", "worker"], env=common | {"SECRET": SECRET})
     try:
-        command = [sys.executable, "-m", "trainers.mpi", "launch", "--np", "2", "--", sys.executable, "/tmp/rank.py"]
+        command = [
+            sys.executable,
+            "-m",
+            "trainyard",
+            "mpi",
+            "launch",
+            "--np",
+            "2",
+            "--",
+            sys.executable,
+            "/tmp/rank.py",
+        ]
         begin = time.monotonic()
         code = subprocess.run(command, env=common | {"OMPI_MCA_oob_tcp_if_include": "lo"}, check=False)
         print(f"CODE {code.returncode} {time.monotonic() - begin:.1f}", flush=True)

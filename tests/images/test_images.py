@@ -20,14 +20,14 @@ CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainya
 @pytest.fixture(scope="session")
 def layout() -> Path:
     """The OCI layout with all images, built if need be."""
-    out = subprocess.check_output([str(ROOT / "scripts/images/build")], text=True)
+    out = subprocess.check_output([str(ROOT / "hack/images/build")], text=True)
     return CACHE / "images" / out.splitlines()[0].removeprefix("TAG=")
 
 
 def run(image: str, command: str) -> str:
     """Run this folder's inside.py in an image."""
     arguments = ["-v", f"{HERE}:/tests:ro", "--", "python", "/tests/inside.py", command]
-    done = patience.run([str(ROOT / "scripts/images/run"), image, *arguments])
+    done = patience.run([str(ROOT / "hack/images/run"), image, *arguments])
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

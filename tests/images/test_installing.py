@@ -23,7 +23,7 @@ HOROVOD = ROOT / "images" / "horovod"
 def pip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder for PYTHONPATH with the pip and setuptools that Horovod is built with."""
     tools = tmp_path_factory.mktemp("tools") / "tools"
-    uv = subprocess.check_output([ROOT / "scripts/bootstrap", "--uv"], text=True).strip()
+    uv = subprocess.check_output([ROOT / "hack/bootstrap", "--uv"], text=True).strip()
     command = [uv, "pip", "install", "-q", "--python", sys.executable, "--target", tools, "--require-hashes"]
     subprocess.check_call([*command, "-r", HOROVOD / "build.txt"])
     return tools

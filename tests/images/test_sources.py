@@ -13,12 +13,12 @@ FILEBROWSER = ROOT / "images" / "filebrowser" / "Dockerfile"
 
 
 def test_pins_are_those_of_the_lock_file() -> None:
-    subprocess.check_call([str(ROOT / "scripts/images/requirements"), "--check"])
+    subprocess.check_call([str(ROOT / "hack/images/requirements"), "--check"])
 
 
 def copy_sources(folder: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("trainers", "images", "scripts/images", "scripts/lib"):
+    for name in ("trainers", "images", "hack/images", "hack/lib"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     for name in ("pyproject.toml", "LICENSE", ".dockerignore"):
         shutil.copy(ROOT / name, folder / name)
@@ -26,7 +26,7 @@ def copy_sources(folder: Path) -> Path:
 
 
 def tag(folder: Path) -> str:
-    return subprocess.check_output([str(folder / "scripts/images/tag")], text=True).strip()
+    return subprocess.check_output([str(folder / "hack/images/tag")], text=True).strip()
 
 
 def test_tag_follows_content_and_nothing_else(tmp_path: Path) -> None:

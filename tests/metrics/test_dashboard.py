@@ -4,8 +4,8 @@ import itertools
 import json
 import re
 
-from scripts.dashboard.draw import chart, legend, shown
-from scripts.dashboard.panels import DASHBOARD, filled, named, panels
+from hack.dashboard.draw import chart, legend, shown
+from hack.dashboard.panels import DASHBOARD, filled, named, panels
 
 TEXT = DASHBOARD.read_text()
 BOARD = json.loads(TEXT)

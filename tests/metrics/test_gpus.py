@@ -5,8 +5,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from scripts.dashboard.panels import Panel, panels
-from scripts.dashboard.server import Prometheus, running
+from hack.dashboard.panels import Panel, panels
+from hack.dashboard.server import Prometheus, running
 from tests import patience, ports
 from tests.fakes import loopback
 

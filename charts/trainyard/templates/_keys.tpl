@@ -1,5 +1,5 @@
 {{/*
-What is wrong with the names and texts of the values, a line each. files/keys.json, which scripts/schemas/generate generates from the
+What is wrong with the names and texts of the values, a line each. files/keys.json, which hack/schemas/generate generates from the
 annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
 text of that format, `[]=FORMAT` for a list of them, `[]` for any list, `{}` for any map, 2 for a number, 3 for a whole one, or 1 for what
 only the schema checks.

@@ -16,7 +16,7 @@
 {{- if and (ne (toString $.Values.pytorchjob.form) "elastic") (gt (int .nodes) 1) }}
 WARNING: a stock training-operator gives the Workers an init container without a securityContext, and a namespace that enforces the
 `restricted` Pod Security Standard refuses it. Either set pytorchjob.form=elastic, which needs no such container, or start the operator
-with --pytorch-init-container-template-file and a template that has one. scripts/why reports such a refusal.
+with --pytorch-init-container-template-file and a template that has one. trainyard why reports such a refusal.
 {{ end }}
 {{- end }}
 {{- if gt (len $facts.trains) 1 }}

@@ -383,7 +383,7 @@ Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and
 {{- end -}}
 
 {{/*
-Security of every container, and where it leaves its termination message for the operators and scripts/why: its own message, else the end of
+Security of every container, and where it leaves its termination message for the operators and trainyard why: its own message, else the end of
 its log. Call with a non-empty value if it locks memory, as RDMA does; it then gets IPC_LOCK.
 */}}
 {{- define "common.container" -}}

@@ -69,7 +69,7 @@ The added limit is one that no node reaches. */ -}}
         ttlSecondsAfterFinished: {{ int .ttlSecondsAfterFinished }}
         {{- end }}
         {{- /* Pods whose exit code is 128 or above are recreated, all of them together, since a process group cannot admit a single restarted
-        process; codes below are permanent (trainers/exits.py). A drained node counts as a restart, whatever the code. One backoffLimit of 0
+        process; codes below are permanent (src/trainyard/core/exits.py). A drained node counts as a restart, whatever the code. One backoffLimit of 0
         makes any failure the Job's own, and the JobSet decides by its reason. */}}
         failurePolicy:
           maxRestarts: {{ int .backoffLimit }}

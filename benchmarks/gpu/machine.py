@@ -1,0 +1,116 @@
+"""What the machine of `make gpu` has, and what is added: Python, packages, the decoder, the GPU.
+
+    python -m benchmarks.gpu.machine OUT.json      versions and GPU; its own process, since a broken driver may hang
+
+Nothing of the trainers is imported before `prepared` has made an environment in which they can be.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("torch", "torchvision", "timm", "pydantic", "numpy", "nvidia-dali-cuda130", "triton")
+
+
+class MissingError(Exception):
+    """Something that the trainers need is neither installed nor carried."""
+
+
+def prepared(carried: Path, work: Path) -> tuple[dict[str, str], str]:
+    """The environment of the parts, and a line on what was added to this Python; raises MissingError."""
+    added = [folder for folder in sorted(carried.glob("*")) if folder.name != "native" and lacks(folder)]
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
+    paths = [str(ROOT), *map(str, added), *filter(None, [env.get("PYTHONPATH")])]
+    cache = work / "cache"
+    (cache / "native").mkdir(parents=True, exist_ok=True)
+    for file in carried.glob("native/*.so"):
+        shutil.copy(file, cache / "native")
+    env |= {"PYTHONPATH": os.pathsep.join(paths), "TRAINYARD_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+    names = ", ".join(folder.name for folder in added) or "nothing"
+    found = {entry.name for folder in added for entry in folder.iterdir()}
+    missing = [name for name in ("torch", "torchvision") if version(name) is None]
+    missing += [name for name in ("pydantic", "yaml", "rich", "safetensors", "prometheus_client", "requests")
+                if name not in found and not importable(name)]  # fmt: skip
+    if missing:
+        raise MissingError(
+            f"{', '.join(missing)} missing for {sys.executable}: run `make gpu-wheels` on a machine with a network and "
+            f"bring {carried} along; torch and torchvision must be here already"
+        )
+    if any(entry.name.endswith(".so") and f"cpython-{sys.version_info[0]}{sys.version_info[1]}" not in entry.name
+           for folder in added for entry in folder.rglob("*.cpython-*.so")):  # fmt: skip
+        raise MissingError(f"the wheels in {carried} are for another Python than {platform.python_version()}")
+    return env, f"carried: {names}"
+
+
+def lacks(folder: Path) -> bool:
+    """Whether the package that a folder carries is not installed here, or is older."""
+    info = next(folder.glob("*.dist-info"), None)
+    if info is None:
+        return False
+    name, _, carried = info.name.removesuffix(".dist-info").partition("-")
+    here = version(name)
+    return here is None or numbers(here) < numbers(carried)
+
+
+def version(name: str) -> str | None:
+    """The installed version of a package, if it is there."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers at the begin of a version, to compare."""
+    return [int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", text)[0])]
+
+
+def importable(name: str) -> bool:
+    """Whether a module is there."""
+    return importlib.util.find_spec(name) is not None
+
+
+def facts() -> dict[str, Any]:
+    """Versions, processor, and the GPU if torch can use one."""
+    import torch
+
+    from trainyard import native
+
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES if version(name)},
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "gpu": "",
+        "decoder": "native" if decoder(native) else "torchvision",
+    }
+    if torch.cuda.is_available():
+        facts = torch.cuda.get_device_properties(0)
+        torch.ones(8, device="cuda").sum().item()
+        found |= {
+            "gpu": facts.name, "gpu_memory_gib": round(facts.total_memory / 2**30, 1), "cuda": torch.version.cuda,
+            "capability": f"{facts.major}.{facts.minor}", "gpus": torch.cuda.device_count(),
+            "nccl": ".".join(map(str, torch.cuda.nccl.version())), "cudnn": torch.backends.cudnn.version(),
+        }  # fmt: skip
+    return found
+
+
+def decoder(native: Any) -> bool:
+    """Whether the decoder in C is here: carried, or compiled now if there is a compiler."""
+    from trainyard.native.build import compile_library
+
+    if native.library_path() is None and (why := compile_library(native.cached_path())):
+        print(f"the JPEG decoder was not built, so torchvision decodes: {why}", flush=True)
+    return native.library() is not None
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(facts(), indent=1) + "\n")

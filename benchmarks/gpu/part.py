@@ -1,0 +1,84 @@
+"""What the parts of `make gpu` share: their options, and their results, which are on disk as soon as they are known."""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]  # name, state (ok, failed, "needs a GPU"), text, seconds, and figures
+
+
+@dataclass
+class Part:
+    """A part while it runs."""
+
+    out: Path
+    device: str  # cuda or cpu; on a CPU sizes are tiny and figures mean nothing
+    folder: Path  # for what it writes; removed at the end
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def gpu(self) -> bool:
+        """Whether there is a GPU to run on."""
+        return self.device == "cuda"
+
+    def add(self, name: str, state: str, text: str, **figures: Any) -> None:
+        """Record a row, and write all so far."""
+        self.rows.append({"name": name, "state": state, "text": text, **figures})
+        write(self.out, {"rows": self.rows})
+        print(f"{state:12} {name}: {text}", flush=True)
+
+    def check(self, name: str, right: bool, text: str, **figures: Any) -> None:
+        """Record whether something is as it must be."""
+        self.add(name, "ok" if right else "failed", text, **figures)
+
+    def needs_gpu(self, name: str) -> bool:
+        """Record that something is not run without a GPU; whether that is so."""
+        if not self.gpu:
+            self.add(name, "needs a GPU", "")
+        return not self.gpu
+
+    @contextlib.contextmanager
+    def guarded(self, name: str) -> Iterator[None]:
+        """Record an error in the block as a failure of `name`; the part continues."""
+        begin = time.monotonic()
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            lines = str(error).splitlines() or [""]
+            self.add(name, "failed", f"{type(error).__name__}: {lines[0][:300]}")
+        print(f"             {time.monotonic() - begin:.1f} s", flush=True)
+
+
+def write(path: Path, value: Any) -> None:
+    """Replace a file of JSON at once: whoever ends this process, the file is whole."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value, indent=1) + "\n")
+    new.replace(path)
+
+
+def main(work: Callable[[Part], None]) -> None:
+    """Run a part as a program: `python -m benchmarks.gpu.parts.NAME OUT.json --device cuda`; 1 if a row failed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix=f"{options.out.stem}-", dir=options.out.parent))
+    part = Part(options.out, options.device, folder)
+    write(options.out, {"rows": []})
+    try:
+        work(part)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.stdout.flush()
+    os._exit(int(any(row["state"] == "failed" for row in part.rows)))  # not through libraries' destructors

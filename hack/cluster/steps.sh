@@ -1,0 +1,116 @@
+# The steps of `up`, in order. Each is run by `step`, with its output in a log. Waits end at success or when a program has ended; their
+# seconds are for what hangs, several times what a slow machine needs.
+# shellcheck shell=bash
+
+start_node() {
+  local scope
+  read -ra scope <<< "$(scope_command)"
+  daemon node "${scope[@]}" "$HERE/node/namespaces"
+  wait_for 120 node test -e "$RUN/node.ready"
+  pgrep -P "$(cat "$RUN/pids/node")" > "$RUN/node.pid"
+  ip link add "$LINK" type veth peer name eth0 netns "$(cat "$RUN/node.pid")"
+  ip addr add "$HOST_IP/30" dev "$LINK"
+  ip link set "$LINK" up
+  "$HERE/in-node" sh -ec "ip addr add $NODE_IP/30 dev eth0; ip link set eth0 up; ip route add default via $HOST_IP"
+  for file in containerd.toml kubelet.yaml kube-proxy.yaml; do fill "$HERE/node/$file.in" > "$RUN/$file"; done
+  fill "$HERE/node/cni.conflist.in" > "$RUN/cni/10-pods.conflist"
+  echo "nameserver 127.0.0.1" > "$RUN/resolv.conf" # what dnsPolicy: Default sees: nothing outside is reached
+}
+
+# node_daemon NAME COMMAND...
+node_daemon() {
+  local name=$1
+  shift
+  daemon "$name" "$HERE/in-node" "$@"
+}
+
+start_api_server() {
+  local pki=$RUN/pki
+  node_daemon kube-apiserver "$HERE/node/again" "$BUILT/bin/kube-apiserver" --advertise-address="$NODE_IP" --bind-address="$NODE_IP" --secure-port=6443 \
+    --etcd-servers=http://127.0.0.1:2379 --feature-gates=SizeBasedListCostEstimate=false --service-cluster-ip-range="$SERVICE_CIDR" \
+    --allow-privileged=true --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --client-ca-file="$pki/ca.crt" \
+    --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
+    --kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP \
+    --kubelet-client-certificate="$pki/apiserver-kubelet-client.crt" --kubelet-client-key="$pki/apiserver-kubelet-client.key" \
+    --service-account-issuer=https://kubernetes.default.svc.cluster.local \
+    --service-account-key-file="$pki/sa.pub" --service-account-signing-key-file="$pki/sa.key" \
+    --requestheader-client-ca-file="$pki/ca.crt" --requestheader-allowed-names=front-proxy-client --requestheader-username-headers=X-Remote-User \
+    --requestheader-group-headers=X-Remote-Group --requestheader-extra-headers-prefix=X-Remote-Extra- \
+    --proxy-client-cert-file="$pki/front-proxy-client.crt" --proxy-client-key-file="$pki/front-proxy-client.key"
+}
+
+# linked_images: have images in the node before its containerd starts: the node's own, and this tree's if they are built. Linking what was
+# unpacked once takes a second, unpacking it a minute. Only containerd's lists of what it has are written to.
+linked_images() {
+  local tag unpacked=$CACHE/unpacked/${BUILT##*/} list images=("$BUILT"/images/*.tar)
+  tag=$("$ROOT/hack/images/tag")
+  if [ "$IMAGES_THERE" != own ] && [ -e "$CACHE/images/$tag/index.json" ]; then images+=("$CACHE/images/$tag") unpacked+=-$tag; fi
+  [ "$(stat -c %d "$CACHE")" = "$(stat -c %d "$RUN")" ] || return 1 # nothing is linked from one file system to another
+  "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
+  touch "$unpacked"
+  find "$CACHE/unpacked" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2 | xargs -r rm -rf
+  mkdir -p "$RUN/containerd"
+  cp -al "$unpacked" "$RUN/containerd/root" || return 1
+  for list in "$RUN"/containerd/root/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+}
+
+start_control_plane() {
+  local peer=http://127.0.0.1:2380 client=http://127.0.0.1:2379 unpacked=yes
+  # on the node's own tmpfs: nothing of it outlives the node
+  node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
+  if [ -d "$IMAGES_THERE" ]; then
+    mkdir -p "$RUN/containerd/root"
+    "$HERE/in-node" mount --bind "$IMAGES_THERE" "$RUN/containerd/root"
+  else
+    linked_images || { unpacked=no && rm -rf "$RUN/containerd/root"; }
+  fi
+  node_daemon containerd containerd -c "$RUN/containerd.toml"
+  start_api_server
+  wait_for 180 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
+  [ $unpacked = yes ] || for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
+  wait_for 900 kube-apiserver kubectl get --raw /readyz
+}
+
+start_node_agents() {
+  local file pki=$RUN/pki
+  node_daemon kube-controller-manager "$HERE/node/again" "$BUILT/bin/kube-controller-manager" --kubeconfig="$RUN/controller-manager.conf" \
+    --authentication-kubeconfig="$RUN/controller-manager.conf" --authorization-kubeconfig="$RUN/controller-manager.conf" \
+    --service-account-private-key-file="$pki/sa.key" --root-ca-file="$pki/ca.crt" --cluster-signing-cert-file="$pki/ca.crt" \
+    --cluster-signing-key-file="$pki/ca.key" --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1
+  node_daemon kube-scheduler "$HERE/node/again" "$BUILT/bin/kube-scheduler" --kubeconfig="$RUN/scheduler.conf" --authentication-kubeconfig="$RUN/scheduler.conf" \
+    --authorization-kubeconfig="$RUN/scheduler.conf" --leader-elect=false --bind-address=127.0.0.1
+  node_daemon kubelet "$BUILT/bin/kubelet" --config="$RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet.conf" --root-dir="$RUN/kubelet" \
+    --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
+  node_daemon kube-proxy "$HERE/node/again" "$BUILT/bin/kube-proxy" --config="$RUN/kube-proxy.yaml"
+  for file in "$HERE"/addons/*.yaml.in; do fill "$file" | kubectl apply -f -; done
+  # the PyTorchJob CRD is too large for a client-side apply
+  for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
+  wait_for 600 kubelet kubectl get node "$NODE_NAME"
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
+}
+
+# rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come
+rolled_out() {
+  kubectl -n "${1%/*}" rollout status "deploy/${1#*/}" --timeout=$((900 * PATIENCE))s && return 0
+  kubectl -n "${1%/*}" get pods,events
+  kubectl -n "${1%/*}" logs "deploy/${1#*/}" --tail=10
+  return 1
+}
+
+wait_addons() {
+  rolled_out "${DEPLOYMENTS[0]}"
+  rolled_out "${DEPLOYMENTS[1]}"
+}
+
+# training-operator waits for a Secret that it makes itself: its kubelet mounts it when it looks at the pod next, within 90 seconds, or when
+# the pod changes.
+# A pod that is Ready does not mean that its webhook answers: ask it
+start_operators() {
+  local try
+  for try in {1..20}; do
+    kubectl -n kubeflow rollout status deploy/training-operator --timeout=3s && break
+    kubectl -n kubeflow annotate pods --all --overwrite "trainyard/look-again=$try"
+  done
+  rolled_out "${DEPLOYMENTS[2]}" && rolled_out "${DEPLOYMENTS[3]}" &&
+    wait_for 300 kube-apiserver kubectl create --dry-run=server -f "$HERE/addons/probe.yaml"
+}

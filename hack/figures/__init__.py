@@ -1,0 +1,1 @@
+"""The documents' figures, drawn from short descriptions: `python -m hack.figures docs`."""

@@ -1,0 +1,1 @@
+"""Whether all that comes from elsewhere is pinned (docs/supply-chain.md): `python -m hack.pins`."""

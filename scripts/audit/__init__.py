@@ -1,1 +1,0 @@
-"""Known vulnerabilities of what the lock files name: `python -m scripts.audit [DATABASE...]` (make audit)."""

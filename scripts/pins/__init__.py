@@ -1,1 +1,0 @@
-"""Whether all that comes from elsewhere is pinned (docs/supply-chain.md): `python -m scripts.pins`."""

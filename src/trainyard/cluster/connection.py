@@ -1,0 +1,90 @@
+"""A connection to the user's cluster by the Python client `kubernetes`: kubeconfig, login, certificates and proxies."""
+
+import functools
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment
+
+import kubernetes
+import urllib3
+import yaml
+from kubernetes.config import kube_config
+
+from trainyard.cluster.errors import KubeError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Client(NamedTuple):
+    """Connections to an API server, and what they are made by.
+
+    The package's own requests have changed from one major version to the next; these two have not.
+    """
+
+    settings: Any  # a kubernetes.client.Configuration
+    pool: urllib3.PoolManager
+
+    def login(self) -> dict[str, str]:
+        """Return the headers that say who asks; a login that has expired is renewed."""
+        return {one["key"]: one["value"] for one in self.settings.auth_settings().values()}
+
+
+def kubeconfig() -> str:
+    """Return the user's KUBECONFIG, else that of `make cluster` where it is, else kubectl's own place."""
+    own = ROOT / "build" / "kubeconfig"
+    return os.environ.get("KUBECONFIG") or str(own if own.exists() else Path.home() / ".kube" / "config")
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def client() -> Client:
+    """Return the client, connected as the kubeconfig's current context says, else as a pod of the cluster is.
+
+    Raises KubeError where there is neither.
+    """
+    with _ONE_AT_A_TIME:  # the package writes a certificate to a file that a second thread would read half-written
+        return _connected()
+
+
+@functools.cache
+def _connected() -> Client:
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # tries that fail are told in our words
+    urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it is the kubeconfig that says so
+    settings = kubernetes.client.Configuration()
+    settings.proxy, chosen = None, ""
+    try:
+        merged = kube_config.KubeConfigMerger(kubeconfig())
+        if merged.config is not None:
+            loader = kube_config.KubeConfigLoader(config_dict=merged.config)
+            loader.load_and_set(settings)
+            chosen = proxy_url(merged.config.value, loader.current_context["context"]["cluster"])
+        elif "KUBERNETES_SERVICE_HOST" in os.environ:
+            kubernetes.config.load_incluster_config(client_configuration=settings)
+        else:
+            raise KubeError(f"there is no kubeconfig {kubeconfig()}: name yours in KUBECONFIG, or run `make cluster`")
+    except (kubernetes.config.ConfigException, OSError, ValueError) as error:
+        raise KubeError(f"KUBECONFIG {kubeconfig()}: {error}") from error
+    except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
+        raise KubeError(f"KUBECONFIG {kubeconfig()} is not a kubeconfig: {error}") from error
+    settings.proxy = chosen or proxy(settings.host)
+    settings.no_proxy = None  # it has been looked at
+    settings.connection_pool_maxsize = 32
+    settings.retries = urllib3.Retry(connect=0, read=1, redirect=0, other=0)  # a kept connection may have been closed
+    return Client(settings, kubernetes.client.rest.RESTClientObject(settings).pool_manager)
+
+
+def proxy_url(config: dict, cluster: str) -> str:
+    """Return the proxy that a kubeconfig names for a cluster, which the client does not read; empty for none."""
+    found = (one["cluster"] for one in config["clusters"] if one["name"] == cluster)
+    return next(found).value.get("proxy-url", "")
+
+
+def proxy(host: str) -> str | None:
+    """Return the proxy that the environment names for a server: NO_PROXY counts, and HTTP_PROXY is not for https."""
+    where = urlsplit(host)
+    return None if proxy_bypass_environment(where.netloc) else getproxies_environment().get(where.scheme)

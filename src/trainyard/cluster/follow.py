@@ -1,0 +1,153 @@
+"""Follow a Helm release until its jobs have ended: pulling, waiting, epochs, images per second, time left.
+
+trainyard follow RELEASE [-n NAMESPACE] [--timeout SECONDS]
+"""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from trainyard.cluster import inventory, kube, trainjobs, why
+from trainyard.cluster.errors import KubeError, UnreachableError
+from trainyard.cluster.findings import printable
+from trainyard.cluster.watching import Watched
+
+EVERY = 2.0  # seconds between two looks into a log
+GATHER = 0.3  # seconds in which changes that come together are gathered
+REPLACED = 5.0  # seconds for which a release may be without a job, as when one replaces another
+JOBS = ("jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
+ENDED = {"Succeeded", "Complete", "Failed"}
+LEADERS = ("master-0", "launcher", "-node-0-0-")  # the pods whose log tells how far a job is
+
+
+def leader(job: dict, pods: list[dict]) -> dict | None:
+    """Return the newest pod whose log tells how far a job is, or any of its pods while there is none."""
+    mine = [
+        p for p in pods if any(o["uid"] == job["metadata"]["uid"] for o in p["metadata"].get("ownerReferences", []))
+    ]
+    # mpi-operator's launcher belongs to a Job of its own, which carries the MPIJob's name
+    mine += [
+        p for p in pods if p not in mine and p["metadata"]["name"].startswith(f"{job['metadata']['name']}-launcher-")
+    ]
+    # a TrainJob's belong to a Job of its JobSet, which carries the TrainJob's name
+    own = job["metadata"]["name"]
+    mine += [p for p in pods if p["metadata"].get("labels", {}).get(trainjobs.JOBSET_NAME) == own]
+    mine.sort(key=lambda p: p["metadata"]["creationTimestamp"])
+    leaders = [p for p in mine if any(part in p["metadata"]["name"] for part in LEADERS)]
+    return (leaders or mine or [None])[-1]
+
+
+def log_reader(namespace: str) -> Callable[[str, str], str]:
+    """Return a function of pod and container: the last line of its log, looked into at most every two seconds."""
+    kept: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def last(pod: str, container: str) -> str:
+        when, line = kept.get((pod, container), (-EVERY, ""))
+        if time.monotonic() - when >= EVERY:
+            with contextlib.suppress(UnreachableError):  # while the API server is away, the line of before counts
+                line = kube.logs(pod, namespace, container, tail=1, timeout=10).strip()
+            kept[pod, container] = time.monotonic(), line
+        return line
+
+    return last
+
+
+def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str]) -> str:
+    """Say in one line what a job is doing now."""
+    held = why.conditions(job)
+    for state in ENDED & set(held):
+        return state
+    pod = leader(job, pods)
+    if pod is None:
+        return "waits for its operator" if job["kind"] != "Job" else "waits for its pod"
+    for status, init in why.containers(pod):
+        waiting = status["state"].get("waiting", {})
+        if waiting.get("reason") not in (None, "PodInitializing"):
+            return f"{pod['metadata']['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+        if status["state"].get("running"):
+            last = last_line(pod["metadata"]["name"], status["name"])
+            return f"{status['name']}: {last}" if init else last or "starting"
+    return pod.get("status", {}).get("phase", "Pending")
+
+
+def jobs_of(objects: dict[str, list[dict]]) -> list[dict]:
+    """Return the release's own jobs; the launcher's Job that mpi-operator makes is part of its MPIJob."""
+    plain = [j for j in objects["jobs.batch"] if not j["metadata"].get("ownerReferences")]
+    kinds = ("pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org", trainjobs.TRAINJOBS)
+    return plain + [job for kind in kinds for job in objects[kind]]
+
+
+def reads_log(job: dict, pods: list[dict]) -> bool:
+    """Whether a job's stage may change without a change of its objects: a line of its log."""
+    pod = None if ENDED & set(why.conditions(job)) else leader(job, pods)
+    return pod is not None and any(status["state"].get("running") for status, _ in why.containers(pod))
+
+
+def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int:
+    """Print a line whenever a job's stage changes; return 0 when all succeeded, 1 when one failed or time is up.
+
+    Raises KubeError where the release has no job, or the cluster cannot be read.
+    """
+    start, shown, last_line = time.monotonic(), {}, log_reader(namespace)
+    there = start - REPLACED  # when a job was last seen
+    own = f"{inventory.INSTANCE}={release}"
+    with contextlib.closing(
+        Watched(dict.fromkeys((*JOBS, "pods"), own) | {trainjobs.TRAINJOBS: ""}, namespace)
+    ) as seen:
+        while True:
+            objects, now = seen.objects(), time.monotonic()
+            objects[trainjobs.TRAINJOBS] = trainjobs.owned(release, objects)
+            jobs = [job for job in jobs_of(objects) if not kinds or job["kind"].lower() in kinds]
+            there = now if jobs else there
+            if now - there >= REPLACED:
+                raise KubeError(f"release {release} has no job in namespace {namespace}")
+            for job in jobs:
+                text = stage(job, objects["pods"], last_line)
+                if shown.get(why.name(job)) != text:
+                    shown[why.name(job)] = text
+                    print(f"{now - start:5.0f} s  {why.name(job)}  {printable(text)}", flush=True)
+            failed = any("Failed" in why.conditions(job) for job in jobs)
+            if jobs and not failed and all(ENDED & set(why.conditions(job)) for job in jobs):
+                return 0
+            if failed or now - start > timeout:
+                return explained(release, namespace, "" if failed else f"not ended after {timeout:.0f} s")
+            soon = EVERY if not jobs or any(reads_log(job, objects["pods"]) for job in jobs) else timeout
+            seen.wait(max(0.0, min(soon, start + timeout - now)))
+            time.sleep(GATHER)
+
+
+def explained(release: str, namespace: str, over: str) -> int:
+    """Print what each object of the release waits for or failed on, and why following is over; return 1."""
+    objects = inventory.read_release(release, namespace)
+    objects["missing_kinds"] = inventory.missing_kinds()
+    print(why.show(why.explain(release, namespace, objects, datetime.now(UTC))), file=sys.stderr)
+    if over:
+        print(f"follow: {over}", file=sys.stderr)
+    return 1
+
+
+def main() -> int:
+    """Follow the release named on the command line."""
+    parser = argparse.ArgumentParser(prog="trainyard follow", description=__doc__.splitlines()[0])
+    parser.add_argument("release")
+    parser.add_argument("-n", "--namespace", default="default")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob, trainjob (default: all)"
+    )
+    parser.add_argument("--timeout", type=float, default=7 * 86400, help="seconds to follow at most (default: a week)")
+    args = parser.parse_args()
+    try:
+        return follow(args.release, args.namespace, {kind.lower() for kind in args.only}, args.timeout)
+    except KubeError as error:
+        print(printable(f"follow: {error}"), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nfollow: stopped; the release continues", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""What a release owns in the cluster, and what may keep it waiting: lists of objects by kind, as the API shows them."""
+
+import contextlib
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from trainyard.cluster import crds, kube, trainjobs, versions
+from trainyard.cluster.errors import RefusedError
+
+INSTANCE = "app.kubernetes.io/instance"
+KINDS = (
+    "persistentvolumeclaims",
+    "jobs.batch",
+    "pytorchjobs.kubeflow.org",
+    "mpijobs.kubeflow.org",
+    trainjobs.RUNTIMES,
+    trainjobs.JOBSETS,
+    "deployments.apps",
+    "pods",
+)
+# What trainyard why looks at beside the jobs: further causes of waiting.
+CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
+PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
+OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
+
+
+@functools.cache
+def definition(kind: str) -> dict | None:
+    """Return a custom kind's CRD; None where the cluster does not know it, empty where this user may not look."""
+    try:
+        return kube.read(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{kind}")
+    except RefusedError as error:
+        return None if error.status == 404 else {}
+
+
+def missing_kinds() -> list[dict]:
+    """Return the kinds of jobs that the cluster does not know."""
+    return [{"kind": kind} for kind in crds.NEEDED if definition(kind) is None]
+
+
+def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
+    """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
+    found = listed(dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace)
+    found[trainjobs.CHILDREN] = (
+        kube.items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
+    )
+    found[trainjobs.TRAINJOBS] = trainjobs.owned(release, found)
+    return found
+
+
+def listed(kinds: dict[str, str], namespace: str) -> dict[str, list[dict]]:
+    """List several kinds at a time, each with its selector: a cluster may be far away."""
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        waits = {kind: pool.submit(kube.items, kind, namespace, selector) for kind, selector in kinds.items()}
+        return {kind: wait.result() for kind, wait in waits.items()}
+
+
+def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
+    """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
+    own = f"{INSTANCE}={release}"
+    found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
+    found["missing_kinds"] = missing_kinds()
+    found["crds"] = [crd for kind in crds.NEEDED if (crd := definition(kind))]
+    found["trainer_version"] = [{"version": trainer_version()}]
+    with contextlib.suppress(RefusedError):  # they are the cluster's, and this user may not be allowed to look
+        found[PRIORITY_CLASSES] = kube.items(PRIORITY_CLASSES, None)
+    names = {f"{release}-data", f"{release}-results"}
+    found["claims_of_its_name"] = [
+        claim for claim in kube.items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names
+    ]
+    return found
+
+
+def trainer_version() -> str:
+    """Return the version of the cluster's Kubeflow Trainer, as it tells everybody; empty where it does not."""
+    where = os.environ.get("KUBEFLOW_SYSTEM_NAMESPACE", versions.NAMESPACE)
+    try:
+        found = kube.read(f"/api/v1/namespaces/{where}/configmaps/{versions.PUBLIC}")
+    except RefusedError:
+        return ""
+    return found.get("data", {}).get("kubeflow_trainer_version", "")

@@ -1,0 +1,270 @@
+"""The one place that talks to the cluster's API server: over one connection, in plain JSON.
+
+Connections come from the Python client `kubernetes`: a process of kubectl costs 90 ms of processor time, a request here
+about 1 ms. Only what runs in a pod is left to kubectl (`exec_command`): a claim's tar may be many gigabytes, and the
+client would poll for, copy and unwrap every frame of it in Python.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from urllib3 import HTTPResponse, Timeout
+from urllib3.exceptions import HTTPError
+
+from trainyard.cluster import connection
+from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
+
+TIMEOUT = 60.0  # seconds for an answer
+WATCH = 240  # seconds after which the server ends a watch, to be begun again
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+
+def said(status: int, body: bytes) -> str:
+    """Return what an API server says of a refusal, with the remedy where one is known."""
+    text = body.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError, AttributeError):
+        text = json.loads(text).get("message", text)
+    text = text or f"HTTP status {status}"
+    if status == 401:
+        return f"the API server does not know this user ({text}): log in again, or name another KUBECONFIG"
+    if status == 403:
+        return f"{text}: ask for a role that allows it, or name another namespace with -n"
+    return text
+
+
+def request(
+    path: str,
+    query: dict[str, Any] | None = None,
+    *,
+    method: str = "GET",
+    body: dict | None = None,
+    accept: str = "application/json",
+    timeout: float = TIMEOUT,
+) -> HTTPResponse:
+    """Send a request; return the answer, an iterable of lines whose `data` is all of it.
+
+    Raises RefusedError with the server's words, and UnreachableError where no answer comes in `timeout` seconds.
+    """
+    client = connection.client()
+    try:
+        answer = client.pool.request(
+            method,
+            f"{client.settings.host}{path}?{urlencode(query or {})}".rstrip("?"),
+            body=None if body is None else json.dumps(body),
+            headers={"Accept": accept, "Content-Type": "application/json"} | client.login(),
+            timeout=Timeout(connect=min(timeout, 10.0), read=timeout),
+            preload_content=False,
+        )
+        if answer.status >= 300:
+            raise RefusedError(answer.status, said(answer.status, answer.data))
+    except (HTTPError, OSError) as error:
+        raise UnreachableError(unreachable(error)) from error
+    return answer
+
+
+def unreachable(error: object) -> str:
+    """Say that the API server gave no answer, and the last cause that urllib3 names."""
+    settings = connection.client().settings
+    cause = str(getattr(error, "reason", error)).rpartition(": ")[2].rstrip("'\")") or type(error).__name__
+    through = f" through the proxy {settings.proxy}" if settings.proxy else ""
+    return (
+        f"no answer from {settings.host}{through}: {cause}; is the cluster up, and is KUBECONFIG that of this cluster?"
+    )
+
+
+def read(path: str, query: dict[str, Any] | None = None, **options: Any) -> dict:
+    """Return an answer's JSON; raises as `request` does."""
+    answer = request(path, query, **options)
+    try:
+        return json.loads(answer.data)
+    except HTTPError as error:
+        raise UnreachableError(unreachable(error)) from error
+
+
+class Kind(NamedTuple):
+    """Where the API server has the objects of a kind."""
+
+    path: str  # of its group and version
+    plural: str
+    namespaced: bool = True
+
+    def address(self, namespace: str | None) -> str:
+        """Return the path of its objects: those of a namespace, or of all for None."""
+        inside = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return f"{self.path}{inside}/{self.plural}"
+
+
+# What has been looked up. A kind that the cluster does not know is not kept: its definition may come yet.
+_KINDS = {kind: Kind("/api/v1", kind) for kind in ("pods", "events", "persistentvolumeclaims", "configmaps")} | {
+    "jobs.batch": Kind("/apis/batch/v1", "jobs"),
+    "deployments.apps": Kind("/apis/apps/v1", "deployments"),
+    "networkpolicies": Kind("/apis/networking.k8s.io/v1", "networkpolicies"),
+}
+
+
+def known(kind: str) -> Kind | None:
+    """Return where a kind is served; None where the cluster does not know it.
+
+    A kind is written as kubectl takes it: pods, pvc, jobs.batch, pytorchjobs.kubeflow.org. Without a group, it is
+    looked for in the core first, then in all groups.
+    """
+    name, _, group = kind.partition(".")
+    for path in () if kind in _KINDS else versions(group):
+        for one in resources(path):
+            if name in (one["name"], one.get("singularName"), *one.get("shortNames", ())):
+                return _KINDS.setdefault(kind, Kind(path, one["name"], one["namespaced"]))
+    return _KINDS.get(kind)
+
+
+def resources(path: str) -> list[dict]:
+    """Return the kinds of a group and version; none where it is gone or the server behind it is."""
+    try:
+        return read(path)["resources"]
+    except RefusedError as error:
+        if error.status not in (404, 503):
+            raise
+        return []
+
+
+def versions(group: str) -> Iterator[str]:
+    """Yield the paths of a group's versions, the preferred one first; without a group, those of all groups."""
+    if group:
+        try:
+            groups = [read(f"/apis/{group}")]
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            return
+    else:
+        yield "/api/v1"
+        groups = read("/apis")["groups"]
+    preferred = [one["preferredVersion"]["groupVersion"] for one in groups]
+    others = [version["groupVersion"] for one in groups for version in one["versions"]]
+    yield from (f"/apis/{version}" for version in dict.fromkeys([*preferred, *others]))
+
+
+def listing(
+    kind: str, namespace: str | None, selector: str = "", fields: str = "", **options: Any
+) -> tuple[list[dict], str] | None:
+    """List the objects of a kind, with the version from which a watch continues; None for an unknown kind."""
+    place = known(kind)
+    if place is None:
+        return None
+    try:
+        found = read(place.address(namespace), selection(selector, fields), **options)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        _KINDS.pop(kind, None)  # its definition was deleted meanwhile
+        return None
+    head = {"kind": found["kind"].removesuffix("List"), "apiVersion": found["apiVersion"]}
+    return [head | one for one in found["items"]], found["metadata"]["resourceVersion"]  # a list leaves these out
+
+
+def selection(selector: str, fields: str) -> dict[str, str]:
+    """Return the query for objects with these labels and fields."""
+    return {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
+
+
+def items(kind: str, namespace: str | None, selector: str = "", fields: str = "", **options: Any) -> list[dict]:
+    """Return the objects of a kind in a namespace, or in all for None; a kind that the cluster does not know has none.
+
+    Raises KubeError where they cannot be read.
+    """
+    found = listing(kind, namespace, selector, fields, **options)
+    return found[0] if found else []
+
+
+def changes(
+    kind: str, namespace: str, version: str, selector: str = "", *, fields: str = "", seconds: float = WATCH
+) -> Iterator[tuple[str, dict]]:
+    """Watch a kind from a version on: yield ADDED, MODIFIED, DELETED or BOOKMARK, with the object.
+
+    Ends when the server ends the watch. Raises RefusedError, with status 410 where the version is too old by now, and
+    UnreachableError when the connection breaks.
+    """
+    query = {"watch": "1", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": int(seconds)}
+    place = known(kind)
+    if place is None:
+        raise RefusedError(410, f"the cluster does not know {kind} any more")
+    answer = request(place.address(namespace), query | selection(selector, fields), timeout=seconds + 30)
+    try:
+        for line in answer:
+            event = json.loads(line)
+            if event["type"] == "ERROR":
+                raise RefusedError(event["object"].get("code", 500), event["object"].get("message", ""))
+            yield event["type"], event["object"]
+    except (HTTPError, ValueError, OSError) as error:  # ValueError: a line that was cut off
+        raise UnreachableError(unreachable(error)) from error
+    finally:
+        answer.close()
+
+
+def until(
+    kind: str, namespace: str, name: str, fits: Callable[[dict | None], object], seconds: float
+) -> tuple[bool, dict | None]:
+    """Watch one object until it fits (None: it is not there) or time is up; return whether it fits, and its state."""
+    end, fields = time.monotonic() + seconds, f"metadata.name={name}"
+    while True:
+        found, version = listing(kind, namespace, fields=fields) or ([], "")
+        state = found[0] if found else None
+        if fits(state) or (left := end - time.monotonic()) < 1:
+            return bool(fits(state)), state
+        with contextlib.suppress(UnreachableError, RefusedError):  # then it is listed again
+            for change, thing in changes(kind, namespace, version, fields=fields, seconds=left):
+                if change != "BOOKMARK" and fits(state := None if change == "DELETED" else thing):
+                    return True, state
+
+
+def required(kind: str) -> Kind:
+    """Return where a kind is served; raises KubeError where the cluster does not know it."""
+    place = known(kind)
+    if place is None:
+        raise KubeError(f"the cluster does not know {kind}")
+    return place
+
+
+def create(kind: str, namespace: str, thing: dict) -> dict:
+    """Create an object and return it; raises KubeError with the server's words."""
+    return read(required(kind).address(namespace), method="POST", body=thing)
+
+
+def delete(kind: str, namespace: str, name: str) -> None:
+    """Delete an object, which may be gone already."""
+    try:
+        read(f"{required(kind).address(namespace)}/{name}", method="DELETE")
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+
+
+def logs(pod: str, namespace: str, container: str = "", tail: int | None = None, timeout: float = TIMEOUT) -> str:
+    """Return a pod's log or its last lines, or nothing where the container has not started or nobody has its log."""
+    query = {"container": container, "tailLines": tail}
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+    try:
+        answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=timeout)
+        return answer.data.decode(errors="replace")
+    except RefusedError:
+        return ""
+    except HTTPError as error:
+        raise UnreachableError(unreachable(error)) from error
+
+
+def exec_command(pod: str, namespace: str, *command: str, stdin: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the kubectl that runs a command in a pod, and its environment; `stdin` is passed on to it.
+
+    The pinned kubectl of build/bin, else the one on PATH; raises KubeError where there is none.
+    """
+    pinned = connection.ROOT / "build" / "bin" / "kubectl"
+    found = str(pinned) if pinned.exists() else shutil.which("kubectl")
+    if not found:
+        raise KubeError("kubectl is not on PATH: install it, or run `make cluster`, which links one into build/bin")
+    line = [found, "exec", *(["-i"] if stdin else []), "-n", namespace, pod, "--", *command]
+    return line, {**os.environ, "KUBECONFIG": connection.kubeconfig()}

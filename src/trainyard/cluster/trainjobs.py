@@ -1,0 +1,82 @@
+"""What a TrainJob of Kubeflow Trainer v2 waits for or failed on: its own word, and that of its JobSet and Job."""
+
+from datetime import datetime
+
+from trainyard.cluster.findings import Finding, age, conditions, events_of, name
+from trainyard.cluster.remedies import remedy
+
+TRAINJOBS = "trainjobs.trainer.kubeflow.org"
+RUNTIMES = "trainingruntimes.trainer.kubeflow.org"
+JOBSETS = "jobsets.jobset.x-k8s.io"
+CHILDREN = "jobs of jobsets"  # key of the Jobs that JobSets have made
+JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+INDEX = "batch.kubernetes.io/job-completion-index"
+STUCK_AFTER = 20  # seconds after which a TrainJob that nobody has looked at is ignored
+# Warnings that come with a failure or a restart, which conditions tell in full
+QUIET = ("FailurePolicyAction", "BackoffLimitExceeded", "PodFailurePolicy", "Restarting")
+
+
+def owned(release: str, objects: dict[str, list[dict]]) -> list[dict]:
+    """Return a release's TrainJobs, each with its family: the chart's own, and those that use its TrainingRuntime."""
+    found = []
+    for thing in objects.get(TRAINJOBS, []):
+        label = thing["metadata"].get("labels", {}).get("app.kubernetes.io/instance")
+        runtime = thing["spec"].get("runtimeRef", {})
+        uses = runtime.get("kind") == "TrainingRuntime" and runtime.get("name") == release
+        if label == release or (label is None and uses):
+            found.append(thing | {"family": family(thing, objects)})
+    return found
+
+
+def family(thing: dict, objects: dict[str, list[dict]]) -> list[dict]:
+    """Return a TrainJob's JobSet and its Jobs."""
+    own = thing["metadata"]["name"]
+    sets = [one for one in objects.get(JOBSETS, []) if one["metadata"]["name"] == own]
+    return sets + [
+        one for one in objects.get(CHILDREN, []) if one["metadata"].get("labels", {}).get(JOBSET_NAME) == own
+    ]
+
+
+def unended(thing: dict, events: list[dict], now: datetime) -> Finding:
+    """Explain a TrainJob that waits or runs."""
+    jobs = [one for one in thing.get("family", []) if one["kind"] == "Job"]
+    wanted = sum(one["spec"].get("parallelism", 1) for one in jobs)
+    there = sum(one.get("status", {}).get(key) or 0 for one in jobs for key in ("active", "succeeded"))
+    warnings = [
+        e
+        for one in (thing, *thing.get("family", []))
+        for e in events_of(one, events)
+        if not e.get("reason", "").endswith(QUIET)
+    ]
+    if warnings and (not jobs or there < wanted):
+        text = max(warnings, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")["message"]
+        return Finding(name(thing), "Pending", text, remedy(text))
+    if not thing.get("family") and not thing.get("status") and age(thing, now) > STUCK_AFTER:
+        text = f"nobody has looked at it in {age(thing, now):.0f} s"
+        answer = "Kubeflow Trainer's controller is not running: kubectl get pods -A | grep kubeflow-trainer"
+        return Finding(name(thing), "ignored", text, answer)
+    for one in thing.get("family", []):
+        if one["kind"] == "JobSet" and (held := conditions(one).get("Restarting")):
+            return Finding(name(thing), "Restarting", held.get("message", ""))
+    return Finding(name(thing), progress(thing) if jobs and there >= wanted else "Pending")
+
+
+def progress(thing: dict) -> str:
+    """Say how far a TrainJob is that runs, where its trainers tell."""
+    told = thing.get("status", {}).get("trainerStatus") or {}
+    parts = ["Running"]
+    if "progressPercentage" in told:
+        parts.append(f"{told['progressPercentage']} %")
+    if "estimatedRemainingSeconds" in told:
+        parts.append(f"{told['estimatedRemainingSeconds']} s left")
+    return ", ".join(parts)
+
+
+def runtime(thing: dict, jobs: list[dict]) -> Finding:
+    """Explain a TrainingRuntime: one that is deleted stays while TrainJobs use it."""
+    if not thing["metadata"].get("deletionTimestamp"):
+        return Finding(name(thing), "present")
+    users = [j["metadata"]["name"] for j in jobs if j["spec"]["runtimeRef"].get("name") == thing["metadata"]["name"]]
+    text = f"it is being deleted, and TrainJobs use it still: {', '.join(users) or 'none of this release'}"
+    answer = f"kubectl delete trainjob {' '.join(users)}" if users else "kubectl get trainjobs: which ones name it?"
+    return Finding(name(thing), "Terminating", text, answer)

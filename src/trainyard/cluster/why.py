@@ -1,0 +1,262 @@
+"""Say, for each object of a Helm release, what it waits for or failed on, and the remedy.
+
+    trainyard why RELEASE [-n NAMESPACE]
+
+Reads conditions, events and termination messages; the answer also for what never started a container.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, trainjobs
+from trainyard.cluster.errors import KubeError
+from trainyard.cluster.findings import Finding, age, conditions, events_of, name, printable, since
+from trainyard.cluster.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
+
+STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
+GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
+LOOKS = 16  # pods whose log is looked at
+SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
+JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
+
+
+def store(thing: dict) -> Finding:
+    """Explain an ExternalSecret."""
+    ready = next((c for c in thing.get("status", {}).get("conditions") or [] if c["type"] == "Ready"), None)
+    if ready is None:
+        cause = "no operator has looked at it"
+        return Finding(name(thing), "ignored", cause, "install External Secrets Operator, or make the Secret yourself")
+    if ready["status"] == "True":
+        return Finding(name(thing), "Ready")
+    known = remedy(ready.get("message", ""), SECRETS) or "see kubectl describe externalsecret"
+    return Finding(name(thing), "not ready", ready.get("message", ""), known)
+
+
+def job(
+    thing: dict,
+    events: list[dict],
+    now: datetime,
+    workloads: Sequence[dict] = (),
+    classes: Sequence[dict] | None = None,
+) -> Finding:
+    """Explain a job of any kind; of Kueue its namespace's Workloads, and the priority classes if known."""
+    held = conditions(thing)
+    if "Failed" in held:
+        text = " ".join(filter(None, (held["Failed"].get("reason"), held["Failed"].get("message"))))
+        return Finding(
+            name(thing), "Failed", held["Failed"].get("message", ""), remedy(text, JOBS) or "see its pods below"
+        )
+    for state in SUCCEEDED:
+        if state in held:
+            return Finding(name(thing), state)
+    if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
+        return queues.suspended(thing, held, workloads, classes, now)
+    if thing["kind"] == "TrainJob":
+        return trainjobs.unended(thing, events, now)
+    return unended(thing, held, events, now)
+
+
+def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
+    """Explain a job that waits or runs."""
+    warnings = [e for e in events_of(thing, events) if e.get("reason") != "PyTorchJobRestarting"]
+    if warnings and ("Running" not in held or (lacks_pods(thing) and warnings[-1].get("reason") == "FailedCreatePod")):
+        text = warnings[-1]["message"]
+        return Finding(name(thing), next(iter(held), "Pending"), text, remedy(text))
+    if not thing.get("status") and thing["kind"] != "Job" and age(thing, now) > STUCK_AFTER:
+        operator = inventory.OPERATORS[f"{thing['kind'].lower()}s.kubeflow.org"]
+        return Finding(
+            name(thing),
+            "ignored",
+            f"no operator has looked at it in {age(thing, now):.0f} s",
+            f"{operator} is not running or does not watch this namespace: kubectl get pods -A | grep {operator}",
+        )
+    if "Restarting" in held:
+        return Finding(name(thing), "Restarting", held["Restarting"].get("message", ""))
+    return Finding(name(thing), "Running" if "Running" in held or thing.get("status", {}).get("active") else "Pending")
+
+
+def lacks_pods(thing: dict) -> bool:
+    """Whether a PyTorchJob or MPIJob that runs has fewer pods than it asks for, as when one cannot be recreated."""
+    kinds = thing["spec"].get("pytorchReplicaSpecs") or thing["spec"].get("mpiReplicaSpecs") or {}
+    held = thing.get("status", {}).get("replicaStatuses") or {}
+    there = sum(kind.get("active", 0) + kind.get("succeeded", 0) for kind in held.values())
+    return there < sum(kind.get("replicas", 1) for kind in kinds.values())
+
+
+def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
+    """Yield a pod's container statuses, and whether each is an init container that must end before the others start.
+
+    Those that run beside the main one (extraContainers) are left out once the pod is over: then they were stopped.
+    """
+    status = pod.get("status", {})
+    beside = {one["name"] for one in pod["spec"].get("initContainers", []) if one.get("restartPolicy") == "Always"}
+    for one in status.get("initContainerStatuses", []):
+        if one["name"] not in beside or status.get("phase") in ("Pending", "Running"):
+            yield one, one["name"] not in beside
+    for one in status.get("containerStatuses", []):
+        yield one, False
+
+
+def last_word(message: str) -> str:
+    """Return the line of a termination message that says most: its last error; mpirun draws boxes below."""
+    lines = [line.strip() for line in message.splitlines() if re.search(r"\w", line)] or [message]
+    return next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), lines[-1])
+
+
+def ended(state: dict, label: str) -> Finding | None:
+    """Explain a container that ended with an error."""
+    code = state.get("exitCode", 0)
+    if not code:
+        return None
+    message = state.get("message", "").strip()
+    if state.get("reason") == "OOMKilled":
+        return Finding(
+            label,
+            "OOMKilled",
+            "the container used more memory than its limit",
+            "raise resources.limits.memory, or lower batch.micro and data.workers (shared memory counts too)",
+        )
+    known = EXIT_CODES.get(code, "")
+    cause = last_word(message) if message else known or state.get("reason", "")
+    return Finding(label, f"exit {code}", cause or known, remedy(message) or known or "see its log: kubectl logs")
+
+
+def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -> Finding | None:
+    """Explain one container: what it waits for, how it ended, or what it says while it checks."""
+    where = f"{name(pod)} {status['name']}"
+    state, waiting = status["state"], status["state"].get("waiting", {})
+    over = state.get("terminated") or status.get("lastState", {}).get("terminated")
+    if over and (finding := ended(over, where)) and not (state.get("running") and not init):
+        return finding
+    if init and over and (said := over.get("message", "").strip()):
+        # A preflight that fails ends well, with its message: the main container, which the operators look at, ends 2
+        return Finding(where, "failed", said.splitlines()[-1], remedy(said) or EXIT_CODES[2])
+    if waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+        text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
+        return Finding(where, "waiting", text, remedy(text))
+    if state.get("running") and (init or look):
+        last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
+        if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
+            # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
+            known = remedy(last, CONTAINERS)
+            return Finding(where, "running", last, "" if init and "Secret" not in last else known)
+    return None
+
+
+def unprepared(findings: list[Finding], jobs: list[dict]) -> list[Finding]:
+    """Give pods that wait for a dataset a remedy where no Job of their release is making it."""
+    makers = [j for j in jobs if j["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "dataset"]
+    if any(not {"Complete", "Failed"} & set(conditions(j)) for j in makers):
+        return findings
+    return [
+        f._replace(remedy=UNPREPARED) if re.search(r"^preflight: waiting for .*manifest\.json", f.cause) else f
+        for f in findings
+    ]
+
+
+def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
+    """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
+    label, status = name(thing), thing.get("status", {})
+    phase, warnings = status.get("phase", "?"), events_of(thing, events)
+    if thing["metadata"].get("deletionTimestamp") and since(thing["metadata"]["deletionTimestamp"], now) > GONE_AFTER:
+        text = "it should be gone: its node does not answer"
+        return [Finding(label, "Terminating", text, remedy("Node lost", CONTAINERS))]
+    if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
+        text = f"{status.get('reason', '')}: {status['message']}"
+        return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
+    found = [f for one, init in containers(thing) if (f := container(one, init, thing, namespace, look))]
+    if not found and phase == "Pending":
+        found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]
+    scheduler = thing["spec"].get("schedulerName", "default-scheduler")
+    if not found and phase == "Pending" and not status.get("conditions") and age(thing, now) > STUCK_AFTER:
+        text = f"no scheduler has looked at it in {age(thing, now):.0f} s; it asks for {scheduler}"
+        found.append(
+            Finding(label, "Pending", text, "start that scheduler, or correct global.scheduling.schedulerName")
+        )
+    return found or [Finding(label, phase)]
+
+
+def overcome(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
+    """Take the remedy from what a pod failed on when its job is one of those that have succeeded since, by a retry."""
+    labels = thing["metadata"].get("labels", {})
+    if not any(labels.get(key) in succeeded for key in JOB_LABELS):
+        return findings
+    return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
+
+
+def left_behind(findings: list[Finding], thing: dict, alive: set[str]) -> list[Finding]:
+    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator."""
+    owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
+    if all(one["uid"] in alive for one in owners):
+        return findings
+    return [f._replace(state=f"{f.state}, its job is gone, and Kubernetes deletes it", remedy="") for f in findings]
+
+
+def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
+    """Turn a release's objects into findings, in the order in which things depend on each other."""
+    events = objects["events"]
+    findings = crds.explain(objects)
+    findings += claims.explain(release, objects, events)
+    findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
+    trains = objects.get(trainjobs.TRAINJOBS, [])
+    findings += [trainjobs.runtime(one, trains) for one in objects.get(trainjobs.RUNTIMES, [])]
+    jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"] + trains
+    workloads = objects.get("workloads.kueue.x-k8s.io", [])
+    classes = objects.get(inventory.PRIORITY_CLASSES)
+    findings += [job(j, events, now, workloads, classes) for j in jobs]
+    serving = objects.get("deployments.apps", [])
+    findings += [deployments.explain(one, objects["pods"], events) for one in serving]
+    succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
+    alive = {j["metadata"].get("uid", "") for j in jobs}
+    for number, p in enumerate(objects["pods"]):
+        said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        findings += left_behind(overcome(said, p, succeeded), p, alive)
+    findings += [
+        Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
+        for p in objects.get("networkpolicies", [])
+    ]
+    if not jobs and not serving and not objects["pods"]:
+        findings.append(
+            Finding(
+                f"release/{release}",
+                "not found",
+                f"namespace {namespace} holds nothing that runs for it",
+                f"helm list -n {namespace}; was it installed here, or did helm install refuse it?",
+            )
+        )
+    return findings
+
+
+def show(findings: list[Finding]) -> str:
+    """Lay findings out for people: one line an object, cause and remedy under it."""
+    width = max(len(f.object) for f in findings)
+    lines = []
+    for f in findings:
+        lines.append(f"{f.object:<{width}}  {f.state}")
+        lines += [f"    because: {f.cause}"] if f.cause else []
+        lines += [f"    remedy:  {f.remedy}"] if f.remedy else []
+    return printable("\n".join(lines))
+
+
+def main() -> int:
+    """Print the findings; end 1 when one of them has a remedy, 2 when the cluster cannot be read."""
+    parser = argparse.ArgumentParser(prog="trainyard why", description=__doc__.splitlines()[0])
+    parser.add_argument("release")
+    parser.add_argument("-n", "--namespace", default="default")
+    args = parser.parse_args()
+    try:
+        objects = inventory.read_release(args.release, args.namespace)
+        objects |= inventory.read_causes(args.release, args.namespace)
+        findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
+    except KubeError as error:
+        print(printable(f"why: {error}"), file=sys.stderr)
+        return 2
+    print(show(findings))
+    return 1 if any(f.remedy for f in findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The sections of the settings; src/trainyard/config/settings.py puts them together."""

@@ -1,0 +1,135 @@
+"""The dataset, and how pictures are augmented."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from trainyard.config.checking import refuse
+from trainyard.config.sections.base import Fraction, Natural, Positive, Range, Settings, Triple
+
+
+class Data(Settings):
+    """The dataset, and how pictures are read and cropped."""
+
+    dir: str = Field(
+        default="",
+        description="Prepared dataset (the folder with manifest.json). `sample`: the sample set of real pictures, "
+        "prepared on first use. `synthetic`: generated pictures, for measuring speed.",
+    )
+    image_size: Positive = Field(default=224, description="Height and width of a training picture, in pixels.")
+    val_image_size: Natural = Field(
+        default=0, description="Height and width of a validation picture; 0: as image_size."
+    )
+    val_resize: Natural = Field(
+        default=0,
+        description="Validation pictures are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
+    )
+    dataset: str = Field(
+        default="",
+        description="A dataset of your own instead of data.dir: `package.module:function`, called with split='train' "
+        "and split='val'; see docs/data.md.",
+    )
+    decoder: Literal["auto", "native", "torchvision", "pillow"] = Field(
+        default="auto",
+        description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
+        "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
+    )
+    workers: Natural = Field(
+        default=4,
+        description="Decoding threads per process. 0: the cores that this process may use (its affinity and its "
+        "container's limit), divided by the processes on the node.",
+    )
+    prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
+    readers: Positive = Field(
+        default=16, description="Reading threads per process: how many reads storage has to answer at once."
+    )
+    readahead: Natural = Field(
+        default=1, description="Batches per process read ahead of those; 0: the threads that decode read, too."
+    )
+    mean: Triple = Field(
+        default=[0.485, 0.456, 0.406], description="Mean of each channel, subtracted (pictures are 0 to 1)."
+    )
+    std: Triple = Field(default=[0.229, 0.224, 0.225], description="Standard deviation of each channel, divided by.")
+    synthetic_samples: Positive = Field(
+        default=1280, description="Training samples of the synthetic set; validation has 1/5."
+    )
+
+    @property
+    def val_sizes(self) -> tuple[int, int]:
+        """Size of a validation picture, and length of the shorter side before the crop, in pixels."""
+        size = self.val_image_size or self.image_size
+        return size, self.val_resize or round(size * 8 / 7)
+
+    @model_validator(mode="after")
+    def _centre_lies_inside(self) -> "Data":
+        size, shorter = self.val_sizes
+        if shorter < size:
+            refuse(
+                f"data.val_resize = {shorter}: smaller than the {size} pixels cut out of it; set it to {size} or more, "
+                "or to 0 for 8/7 of them"
+            )
+        return self
+
+
+class Augment(Settings):
+    """Random changes to training pictures; a pure function of (seed, epoch, sample)."""
+
+    crop: Literal["random_resized", "pad", "none"] = Field(
+        default="random_resized",
+        description="`random_resized`: a random area and aspect ratio, resized. `pad`: resize, pad, crop at random. "
+        "`none`: as in validation.",
+    )
+    scale: Range = Field(
+        default=[0.08, 1.0], description="Area of a random_resized crop, least and most, as a fraction."
+    )
+    ratio: Range = Field(default=[3 / 4, 4 / 3], description="Aspect ratio of a random_resized crop, least and most.")
+    pad: Natural = Field(default=4, description="Pixels of padding on each side for `pad`.")
+    flip: Fraction = Field(default=0.5, description="Probability of a horizontal flip.")
+    interpolation: Literal["bilinear", "bicubic"] = Field(
+        default="bilinear", description="How pictures are resized, in training and in validation; always antialiased."
+    )
+    policy: Literal["none", "trivial", "rand", "rand_increasing"] = Field(
+        default="none",
+        description="Changes of shape and colour, after the flip. `trivial`: TrivialAugment Wide. `rand`: RandAugment, "
+        "both as torchvision has them. `rand_increasing`: timm's RandAugment whose ops all grow with the magnitude "
+        "(its rand-mM-mstd0.5-inc1).",
+    )
+    policy_ops: Positive = Field(default=2, description="Operations per picture of `rand` and `rand_increasing`.")
+    policy_magnitude: Annotated[int, Field(ge=0, le=30)] = Field(
+        default=9, description="Strength of `rand` (0 to 30) and `rand_increasing` (0 to 10)."
+    )
+    erase: Fraction = Field(default=0.0, description="Probability that a random rectangle is erased (set to the mean).")
+    function: str = Field(
+        default="",
+        description="An augmentation of your own, after all others: `package.module:function`, called with a uint8 "
+        "tensor (3, size, size) and the sample's random numbers; see docs/data.md.",
+    )
+    repeats: Positive = Field(
+        default=1,
+        description="Repeated augmentation: an epoch takes this many copies of each of its samples, augmented "
+        "differently, and only 1/repeats of the samples; its number of steps stays.",
+    )
+    mixup: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Alpha of mixup, a blend of neighbours in the global batch; 0: none."
+    )
+    cutmix: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0,
+        description="Alpha of CutMix, a patch of the neighbour; 0: none. With both, each step does one or the other.",
+    )
+
+    @property
+    def unit(self) -> int:
+        """How many neighbours in the global batch must stay together: 2 with mixup or CutMix, else 1."""
+        return 2 if self.mixup or self.cutmix else 1
+
+    @model_validator(mode="after")
+    def _within_bounds(self) -> "Augment":
+        for key, pair in (("augment.scale", self.scale), ("augment.ratio", self.ratio)):
+            if pair[0] > pair[1]:
+                refuse(f"{key} = {pair}: the first number must not be larger than the second; swap them")
+        if self.policy == "rand_increasing" and self.policy_magnitude > 10:
+            refuse(
+                f"augment.policy_magnitude = {self.policy_magnitude} with augment.policy = 'rand_increasing': that "
+                "goes from 0 to 10; use a smaller one, or `rand`, which goes to 30"
+            )
+        return self

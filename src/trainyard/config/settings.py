@@ -1,0 +1,158 @@
+"""All settings of a run, and what must fit together across sections.
+
+The model is closed (an unknown key is an error), frozen, and strict about types. Each section checks itself
+(sections/), this file checks sections against each other, and plan.py checks what depends on the number of processes;
+nothing is checked twice. This package does not import torch, so a mistake is reported in a tenth of a second.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from trainyard.config.checking import refuse
+from trainyard.config.sections.base import Positive, Settings
+from trainyard.config.sections.data import Augment, Data
+from trainyard.config.sections.learning import Batch, Ema, Loss, Model, Optimizer, Schedule, Validate
+from trainyard.config.sections.running import (
+    Checkpoint,
+    Comm,
+    Ddp,
+    Debug,
+    Fsdp,
+    Horovod,
+    Host,
+    Log,
+    Metrics,
+    Mlflow,
+    Publish,
+    Run,
+    Tensorboard,
+    Wandb,
+)
+
+
+class Config(Settings):
+    """All settings of a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        default=1, description="Seed of order, augmentation and initial weights."
+    )
+    run: Run = Field(default=Run(), description="Run directory and restarts.")
+    resume: str = Field(
+        default="auto",
+        min_length=1,
+        description="`auto`: resume from the newest checkpoint; `never`: start from scratch, moving the old run aside. "
+        "Else the path of a checkpoint.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: cuda when there is one.")
+    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"] = Field(
+        default="fp32",
+        description="fp32: in full. tf32: a GPU multiplies and convolves fp32 numbers in TF32 (10 bits of mantissa); "
+        "elsewhere it is fp32. bf16 and fp16 are autocast with fp32 weights.",
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="The same bits in every start on the same GPUs and versions, at a cost in speed; an operation that "
+        "cannot do so ends the run with exit code 2. Processors need no switch.",
+    )
+    strategy: Literal["auto", "ddp", "fsdp", "exact", "single", "horovod"] = Field(
+        default="auto",
+        description="auto: ddp under trainers.ddp, horovod under trainers.hvd. fsdp: every process keeps a part of the "
+        "weights and of the optimizer's state. exact: sums in one order, for the same bits on 1, 2, 4, ... processes.",
+    )
+    epochs: Positive | None = Field(
+        default=None, description="Length of the run in epochs. Set exactly one of epochs, max_steps."
+    )
+    max_steps: Positive | None = Field(default=None, description="Length of the run in steps.")
+    model: Model = Field(default=Model(), description="The model.")
+    data: Data = Field(default=Data(), description="The data.")
+    augment: Augment = Field(default=Augment(), description="Augmentation.")
+    batch: Batch = Field(default=Batch(), description="Batch size.")
+    optimizer: Optimizer = Field(default=Optimizer(), description="Optimizer.")
+    schedule: Schedule = Field(default=Schedule(), description="Learning-rate schedule.")
+    loss: Loss = Field(default=Loss(), description="Loss.")
+    ema: Ema = Field(default=Ema(), description="Moving average of the weights.")
+    validate_: Validate = Field(default=Validate(), alias="validate", description="Validation.")
+    checkpoint: Checkpoint = Field(default=Checkpoint(), description="Checkpoints.")
+    log: Log = Field(default=Log(), description="Logging.")
+    comm: Comm = Field(default=Comm(), description="Communication.")
+    ddp: Ddp = Field(default=Ddp(), description="DDP only.")
+    horovod: Horovod = Field(default=Horovod(), description="Horovod.")
+    fsdp: Fsdp = Field(default=Fsdp(), description="FSDP.")
+    host: Host = Field(default=Host(), description="The process on its node.")
+    wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
+    tensorboard: Tensorboard = Field(default=Tensorboard(), description="TensorBoard.")
+    mlflow: Mlflow = Field(default=Mlflow(), description="MLflow.")
+    metrics: Metrics = Field(default=Metrics(), description="Prometheus.")
+    publish: Publish = Field(default=Publish(), description="What is published at the end.")
+    debug: Debug = Field(default=Debug(), description="Debugging.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Config":
+        found = [
+            text for rule in (_alternatives, _mixing, _precision, _compiling, _communication) for text in rule(self)
+        ]
+        if found:
+            refuse(*found)
+        return self
+
+
+def _alternatives(config: Config) -> Iterator[str]:
+    """Keys of which exactly one is set."""
+    if (config.batch.global_ is None) == (config.batch.per_process is None):
+        yield (
+            f"batch: set exactly one of batch.global (now {config.batch.global_}) and batch.per_process "
+            f"(now {config.batch.per_process}); with global the result does not depend on the number of processes"
+        )
+    if (config.epochs is None) == (config.max_steps is None):
+        yield f"set exactly one of epochs (now {config.epochs}) and max_steps (now {config.max_steps})"
+    if not config.data.dir and not config.data.dataset:
+        yield "data.dir = '': no data; give the folder of a prepared dataset, `sample` or `synthetic`, or data.dataset"
+
+
+def _mixing(config: Config) -> Iterator[str]:
+    """Mixup and CutMix need two samples in each forward."""
+    if config.augment.mixup or config.augment.cutmix:
+        if config.batch.micro == 1:
+            yield (
+                "batch.micro = 1 with augment.mixup or augment.cutmix: neighbours are mixed within a forward; use 2 or "
+                "more"
+            )
+        if 1 in (config.batch.global_, config.batch.per_process):
+            yield ("a batch of 1 with augment.mixup or augment.cutmix: no neighbour to mix with; use 2 or more samples")
+
+
+def _precision(config: Config) -> Iterator[str]:
+    """What each precision excludes."""
+    if config.precision == "fp64" and config.model.compile:
+        yield "model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false"
+    if config.precision in ("tf32", "fp16") and config.device == "cpu":
+        name = config.precision
+        yield f"precision = {name!r} with device = 'cpu': {name} needs a GPU; use fp32 or bf16"
+
+
+def _compiling(config: Config) -> Iterator[str]:
+    """What belongs to a compiled model."""
+    if config.model.compile_mode != "default" and not config.model.compile:
+        yield (
+            f"model.compile_mode = {config.model.compile_mode!r} with model.compile = False: nothing is compiled; set "
+            "model.compile to true, or remove the mode"
+        )
+
+
+def _communication(config: Config) -> Iterator[str]:
+    """What is wrong on any number of processes."""
+    yield from rounding(config, "comm.compression", config.comm.compression)
+    if config.comm.backend == "nccl" and config.device == "cpu":
+        yield "comm.backend = 'nccl' with device = 'cpu': nccl needs GPUs; use gloo or auto"
+
+
+def rounding(config: Config, key: str, value: str) -> Iterator[str]:
+    """Why gradients must not be rounded in the way that `key` asks for, if they must not."""
+    if value == "none":
+        return
+    if config.comm.gradients == "fp64":
+        yield f"{key} = {value!r} and comm.gradients = 'fp64': one rounds, one is exact; set one of the two"
+    elif config.precision == "fp64":
+        yield f"{key} = {value!r} with precision = 'fp64': fp64 is for exact checks; set it to none"

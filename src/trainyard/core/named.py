@@ -1,0 +1,18 @@
+"""The user's own code by name, as settings give it: `package.module:function`."""
+
+import importlib
+import operator
+from typing import Any
+
+from trainyard.core.exits import UserError
+
+
+def imported(key: str, name: str) -> Any:
+    """What `package.module:function` names; raises UserError."""
+    module, separator, function = name.partition(":")
+    if not separator or not module or not function:
+        raise UserError(f"{key}: must be `package.module:function`")
+    try:
+        return operator.attrgetter(function)(importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"{key}: cannot be imported ({error}); it must be on PYTHONPATH") from error

@@ -1,0 +1,108 @@
+"""What an encoded picture may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
+
+A small file can claim a huge picture, or ask for hours of decoding with thousands of scans. Every decoder stays within
+these limits: `src/trainyard/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.
+"""
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from trainyard.data.metadata import bare_jpeg, bare_png
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about metadata, which no pixel depends on
+
+# Every further format is another library that reads what strangers wrote
+FORMATS = ("JPEG", "PNG")
+JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how such files begin
+LARGEST_PIXELS = 128_000_000
+# Decoding works through the whole picture once for each scan; photos have about 10
+MOST_SCANS = 500
+MOST_WORK = 2_000_000_000
+_START_OF_SCAN = b"\xff\xda"
+
+
+class Budget:
+    """An amount that threads share: each takes a part of it, and waits while too little is left."""
+
+    def __init__(self, total: int) -> None:
+        self._left = total
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taking(self, amount: int) -> Iterator[None]:
+        """Hold this part of the budget; it must not be more than the total."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= amount)
+            self._left -= amount
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += amount
+                self._changed.notify_all()
+
+
+# Pixels that the threads of a process hold decoded at a time; with copies and coefficients up to 12 bytes each, 1.5 GB
+pixels = Budget(LARGEST_PIXELS)
+
+
+def read_header(content: bytes | memoryview) -> "Image.Image":
+    """Open a picture with Pillow, which reads no more than its header.
+
+    Metadata refuses no picture. Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on
+    a broken header.
+    """
+    from PIL import Image
+
+    check_format(content)
+    content = bare(content)
+    try:
+        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+    except Exception:
+        if is_png(content):
+            raise
+        # Of metadata that is odd, Pillow refuses what libjpeg does not even read
+        picture = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
+    check_size(picture)
+    # In a picture's data this marker can be nothing else, so this counts at least all scans
+    scans = 1 if picture.format == "PNG" else bytes(content).count(_START_OF_SCAN)
+    most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
+    if scans > most:
+        picture.close()
+        raise ValueError(f"it has {scans} scans; a picture of its size may have {most}")
+    return picture
+
+
+def check_size(picture: "Image.Image") -> None:
+    """Close a picture that claims too many pixels, and raise ValueError."""
+    if picture.width * picture.height > LARGEST_PIXELS:
+        picture.close()
+        raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
+
+
+def check_format(content: bytes | memoryview) -> None:
+    """Raise ValueError where the first bytes are not those of a format that is decoded."""
+    if not is_jpeg(content) and not is_png(content):
+        raise ValueError("it is neither a JPEG nor a PNG; convert it")
+
+
+def is_jpeg(content: bytes | memoryview) -> bool:
+    """Tell a JPEG by its first bytes."""
+    return content[: len(JPEG)] == JPEG
+
+
+def is_png(content: bytes | memoryview) -> bool:
+    """Tell a PNG by its first bytes."""
+    return content[: len(PNG)] == PNG
+
+
+def bare(content: bytes | memoryview) -> bytes | memoryview:
+    """What decoders get of a picture: of a PNG what its pixels depend on, of others all."""
+    return bare_png(content) if is_png(content) else content

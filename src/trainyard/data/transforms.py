@@ -1,0 +1,177 @@
+"""From a picture to a uint8 tensor (3, size, size): crops, resizing and augmentation.
+
+Augmentation is a function of (seed, epoch, sample), and of the copy in repeated augmentation (`Order.draws`). It does
+not depend on which process or thread prepares a picture, or when. Pixels stay uint8 here; whole batches are normalised
+on the device.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trainyard.config import Config
+from trainyard.config.sections.data import Augment
+from trainyard.data import user
+from trainyard.data.changes import steps
+from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
+from trainyard.data.policies import Colour, changed, colour_of, plan
+
+
+class Make(Protocol):
+    """Makes a picture (3, size, size), uint8: writes it to `out`, which it returns then, or returns another tensor."""
+
+    def __call__(self, content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
+        """`content`: what a dataset holds of the sample; `draw`: the key of its augmentation."""
+
+
+def training(config: Config, decoder: Decoder) -> Make:
+    """Makes training pictures."""
+    numbers, colour = RandomNumbers(config.seed), colour_of(config.data.mean)
+    own = user.augmentation(config.augment.function) if config.augment.function else None
+
+    def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
+        generator = numbers.of(draw, sample)
+        picture = decoder.picture(content)
+        made = training_picture(picture, config.data.image_size, config.augment, generator, colour, out)
+        return own(made, generator) if own else made
+
+    return make
+
+
+def validation(config: Config, decoder: Decoder) -> Make:
+    """Makes validation pictures: the shorter side resized, the centre cut out."""
+    size, shorter = config.data.val_sizes
+
+    def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
+        return centre(decoder.picture(content), size, shorter, config.augment.interpolation, out)
+
+    return make
+
+
+def random_numbers(seed: int, draw: int, sample: int) -> np.random.Generator:
+    """The random numbers of one draw of a sample; without repeated augmentation, a draw is an epoch."""
+    return np.random.Generator(np.random.Philox(key=[(seed << 32) | draw, sample]))
+
+
+class RandomNumbers:
+    """The same as `random_numbers`, in a tenth of the time: each thread has one generator, whose state `of` sets."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._own = threading.local()
+
+    def of(self, draw: int, sample: int) -> np.random.Generator:
+        """The random numbers of one draw of a sample; valid until this thread asks for the next ones."""
+        own = self._own.__dict__
+        if not own:
+            own["generator"] = random_numbers(self._seed, 0, 0)
+            own["state"] = own["generator"].bit_generator.state
+        state = own["state"]
+        state["state"]["key"][:] = ((self._seed << 32) | draw, sample)
+        own["generator"].bit_generator.state = state
+        generator: np.random.Generator = own["generator"]
+        return generator
+
+
+def training_picture(  # noqa: PLR0917
+    source: Picture,
+    size: int,
+    augment: Augment,
+    generator: np.random.Generator,
+    colour: Colour = (0, 0, 0),
+    out: Tensor | None = None,
+) -> Tensor:
+    """Crop, flip, change and erase at random; erased areas get `colour`.
+
+    What the library changes is written to `out`.
+    """
+    how, (height, width) = augment.interpolation, source.shape[1:]
+    area = (0, 0, height, width)
+    if augment.crop == "random_resized":
+        area = random_area(height, width, augment.scale, augment.ratio, generator.random)
+    elif augment.crop == "pad":
+        top, left = (int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
+        picture = shifted(resize(source, size, size, how), augment.pad, top, left)
+        source = Encoded(pixels=picture) if isinstance(source, Encoded) else picture
+        area = (0, 0, size, size)
+    wanted = plan(augment, generator, size, size, colour)
+    if isinstance(source, Encoded):
+        return source.cut(area, size, size, how, wanted=steps(wanted, size, size), out=out)
+    return changed(cut(source, area, size, size, how), wanted)
+
+
+def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
+    """Put black pixels around a picture, then cut its own size out of that."""
+    height, width = picture.shape[1:]
+    return functional.pad(picture, [pad] * 4)[:, top : top + height, left : left + width]
+
+
+def random_area(
+    height: int, width: int, scale: list[float], ratio: list[float], random: Callable[[], float]
+) -> tuple[int, int, int, int]:
+    """A random area of a picture: a fraction of its size within `scale`, an aspect ratio within `ratio`.
+
+    Ten tries, then the largest centred area whose ratio is allowed, as in torchvision's RandomResizedCrop. `random`
+    gives numbers from 0 to 1.
+    """
+    least, most = math.log(ratio[0]), math.log(ratio[1])
+    for _ in range(10):
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * random())
+        aspect = math.exp(least + (most - least) * random())
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(random() * (height - h + 1)), int(random() * (width - w + 1)), h, w
+    if width / height < ratio[0]:
+        w, h = width, min(height, round(width / ratio[0]))
+    elif width / height > ratio[1]:
+        w, h = min(width, round(height * ratio[1])), height
+    else:
+        w, h = width, height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
+    if isinstance(picture, Encoded):
+        return picture.cut(area, height, width, how)
+    top, left, tall, wide = (int(number) for number in area)
+    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
+
+
+def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+    """Resize with antialiasing; a tensor of the right size is returned as it is."""
+    if isinstance(picture, Encoded):
+        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
+    if picture.shape[1:] == (height, width):
+        return picture
+    batch = picture.unsqueeze(0).contiguous(
+        memory_format=torch.channels_last
+    )  # uint8 is resized fastest in this layout
+    return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
+
+
+def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", out: Tensor | None = None) -> Tensor:
+    """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre, to `out` if in C."""
+    height, width = picture.shape[1:]
+    scale = shorter / min(height, width)
+    tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
+    top, left = (tall - size) // 2, (wide - size) // 2
+    if isinstance(picture, Encoded):
+        y, x = height / tall, width / wide
+        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False, out=out)
+    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
+
+
+def normalizer(
+    mean: list[float], std: list[float], device: torch.device, dtype: torch.dtype
+) -> Callable[[Tensor], Tensor]:
+    """A function that turns a batch of uint8 pictures into normalised numbers on the device."""
+    shift = torch.tensor(mean, device=device, dtype=dtype).view(1, 3, 1, 1) * 255
+    factor = 1 / (torch.tensor(std, device=device, dtype=dtype).view(1, 3, 1, 1) * 255)
+    return lambda pictures: (pictures.to(dtype) - shift) * factor

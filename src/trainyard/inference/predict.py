@@ -1,0 +1,74 @@
+"""The command `trainyard predict`: the likeliest classes of each picture, as CSV and as JSON lines."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.core.exits import Exit, UserError, printable
+from trainyard.core.files import write_atomically
+from trainyard.inference import command
+from trainyard.inference.command import Done
+from trainyard.inference.forward import named
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Predict as the arguments say."""
+    parser = command.parser(
+        "trainers.predict",
+        "Say what is on pictures: predictions.csv and predictions.jsonl have the likeliest classes of each. A picture "
+        "that cannot be decoded is named, and has an error in place of classes.",
+        "predictions",
+    )
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="classes per picture (%(default)s)")
+    options = parser.parse_args(argv)
+    if options.top < 1:
+        raise UserError(f"--top {options.top}: at least 1 class is predicted")
+    strategy, done = command.go(options, "predict", options.top, lambda pictures, trained: None)
+    failures, count = done.outcome.failures, done.pictures.count
+    if len(failures) == count:
+        lines = "\n".join(named(failures, done.pictures.name))
+        raise UserError(f"none of the {count} pictures can be decoded:\n{lines}")
+    if strategy.first:
+        write(options.out, done)
+        for line in named(failures, done.pictures.name):
+            print(printable(f"predict: {line}"))
+        left_out = f", {len(failures):,} could not be decoded" if failures else ""
+        print(f"{count - len(failures):,} pictures{left_out}: {options.out / 'predictions.csv'}, predictions.jsonl")
+    strategy.barrier()
+    strategy.close()
+    return Exit.DONE
+
+
+def write(out: Path, done: Done) -> None:
+    """Write predictions.csv and predictions.jsonl, a line per picture in the order of their names or numbers."""
+    top = done.outcome.guesses.shape[1]
+    table = io.StringIO(newline="")
+    writer = csv.writer(table)
+    writer.writerow(
+        ["name", *(f"{what}_{place + 1}" for place in range(top) for what in ("class", "probability")), "error"]
+    )
+    lines = []
+    for sample in range(done.pictures.count):
+        name, row = done.pictures.name(sample), of(done, sample)
+        error = done.outcome.failures.get(sample, "")
+        lines.append(json.dumps({"name": name, **({"error": error} if error else {"top": row})}) + "\n")
+        cells = [cell for one in row for cell in (one["class"], one["probability"])] if not error else [""] * 2 * top
+        writer.writerow([name, *cells, error])
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / "predictions.csv", table.getvalue().encode())
+        write_atomically(out / "predictions.jsonl", "".join(lines).encode())
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from error
+
+
+def of(done: Done, sample: int) -> list[dict[str, Any]]:
+    """The likeliest classes of a picture: name, number, probability."""
+    outcome, names = done.outcome, done.trained.found.names
+    return [
+        {"class": names[int(index)], "index": int(index), "probability": round(float(chance), 6)}
+        for index, chance in zip(outcome.guesses[sample], outcome.chances[sample], strict=True)
+    ]

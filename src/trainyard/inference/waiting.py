@@ -1,0 +1,49 @@
+"""Waits until a run has published its model: an evaluation may start before the run has ended."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from trainyard.config import Config
+from trainyard.core.exits import UserError
+from trainyard.core.files import read_json, retried
+from trainyard.run.directory import length_asked
+from trainyard.run.publish import SUMS
+
+EVERY = 5.0  # seconds between looks
+SAY = 300.0  # seconds between lines about the same thing
+
+
+def wait_for_model(run: Path, seconds: float, config: Config | None, say: Callable[[str], None]) -> None:
+    """Wait until a run directory has a published model, of a finished run; with `config`, of the length it asks for.
+
+    A finished run may have been given more epochs: its model is then that of the shorter one until it is published
+    again. Raises UserError when so many seconds are over.
+    """
+    end, said, missing = time.monotonic() + seconds, -SAY, ""
+    while found := lacks(run, config):
+        now = time.monotonic()
+        if now >= end:
+            raise UserError(
+                f"--model {run}: {found}, after {seconds:.0f} s. See what its job waits for or failed on, and start "
+                "this again when the run has finished, or wait longer (evaluate.wait)"
+            )
+        if found != missing or now - said >= SAY:
+            say(f"waiting for the model of {run}: {found}; {end - now:.0f} s left")
+            missing, said = found, now
+        time.sleep(min(EVERY, max(0.0, end - now)))
+
+
+def lacks(run: Path, config: Config | None = None) -> str:
+    """What a run lacks of a published model; empty if nothing."""
+    if not retried(run.is_dir, run):
+        return "there is no such run yet"
+    if failed := read_json(run / "failed.json"):
+        message = str(failed.get("message", "")).partition("\n")[0]
+        return f"the run has failed ({message})"
+    summary = read_json(run / "summary.json")
+    if summary.get("status") != "finished":
+        return "the run has not finished"
+    if config and summary.get("length") != length_asked(config):
+        return f"the run has ended after {summary.get('steps')} steps and is to be longer"
+    return "" if retried((run / "published" / SUMS).exists, run) else "its model is not published yet"

@@ -1,0 +1,183 @@
+"""The model: from torchvision or timm by name, or from the user's own function; initialised as configured.
+
+Parameters and buffers keep their names, so that a saved state loads into the plain model.
+
+Dropout and stochastic depth inside a model draw different numbers on a different number of processes. With them,
+results are the same after a resume, but not on any number of processes.
+"""
+
+import difflib
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from trainyard.config import Config
+from trainyard.core.exits import UserError
+from trainyard.core.named import imported
+from trainyard.models import fitting, states, weights, zoo
+from trainyard.models.batch_norm import leave_uncompiled, replace_batch_norm
+from trainyard.models.fitting import find_head
+from trainyard.models.synchronised import Sum
+
+log = logging.getLogger("trainyard")
+
+# torchvision's models for one size of picture, and their parameter for it; all others take any size.
+SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
+# torchvision's models that return several tensors in training.
+AUXILIARY = ("googlenet", "inception_v3")
+
+
+def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
+    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
+    torch.manual_seed(config.seed)
+    settings = config.model
+    model = create(settings.name, classes, config.data.image_size)
+    if settings.conv_init != "default":
+        init_convolutions(model, settings.conv_init)
+    if settings.zero_init_last_bn:
+        zero_init_last_bn(model)
+    if settings.head_init_std:
+        init_head(model, settings.head_init_std)
+    if settings.pretrained:
+        load_pretrained(model, weights.file_of(config), settings.pretrained_head)
+    replace_batch_norm(model, total if settings.batch_norm == "global" else None)
+    if settings.compile or "torch._dynamo" in sys.modules:  # or the user's own code compiles something
+        leave_uncompiled()
+    return model.to(dtype)
+
+
+def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
+    """Create the model of a name, for pictures `image_size` pixels high and wide; raises UserError.
+
+    The size is passed on to models that are built for one: vision transformers of torchvision and timm, and the user's
+    functions that have a parameter `image_size`.
+    """
+    kind, _, rest = name.partition(":")
+    if not rest or kind == "torchvision":
+        return _from_torchvision(rest or kind, classes, image_size)
+    if kind == "timm":
+        return _from_timm(rest, classes, image_size)
+    function = imported(f"model.name = {name!r}", name)
+    sized = "image_size" in inspect.signature(function).parameters
+    model = function(num_classes=classes, **({"image_size": image_size} if sized else {}))
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model.name = {name!r}: returned {type(model).__name__}; it must return a torch.nn.Module")
+    return model
+
+
+def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
+    get_model = zoo.get_model(name)
+    if get_model is None:
+        raise UserError(
+            f"model.name = {name!r}: torchvision has no such classification model; "
+            + _did_you_mean(name, zoo.names(), "torchvision.models.list_models()")
+        )
+    if name in AUXILIARY:
+        raise UserError(
+            f"model.name = {name!r}: trains with auxiliary outputs, which have no place in the loss here; use another "
+            "model, or a function of your own that makes it with aux_logits=False"
+        )
+    size: Any = {key: image_size for prefix, key in SIZED.items() if name.startswith(prefix)}
+    if "input_size" in size:
+        size["input_size"] = (image_size, image_size)
+    return _called(name, lambda: get_model(name, weights=None, num_classes=classes, **size))
+
+
+def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
+    timm = import_timm(f"timm:{name}")
+    if not timm.is_model(name):
+        raise UserError(
+            f"model.name = 'timm:{name}': timm {timm.__version__} has no such model; "
+            + _did_you_mean(name, timm.list_models(), "timm.list_models()")
+        )
+    described = timm.get_pretrained_cfg(name)
+    size: Any = {"img_size": image_size} if described is not None and described.fixed_input_size else {}
+    return _called(f"timm:{name}", lambda: timm.create_model(name, pretrained=False, num_classes=classes, **size))
+
+
+def import_timm(name: str) -> Any:
+    """The library timm, for the model of a name; raises UserError."""
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(
+            f"model.name = {name!r}: timm is not installed ({error}); install it where training runs with "
+            "`pip install timm` (our images have it), or use torchvision:NAME"
+        ) from None
+    return timm
+
+
+def _called(name: str, make: Callable[[], Any]) -> nn.Module:
+    """Make a model; raises UserError where it fails, as on a size of picture that it cannot take."""
+    try:
+        model: nn.Module = make()
+    except (AssertionError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(
+            f"model.name = {name!r}: cannot be made ({' '.join(str(error).split())[:300]}); perhaps it takes "
+            "pictures of another data.image_size, such as 224"
+        ) from error
+    return model
+
+
+def _did_you_mean(name: str, known: list[str], listing: str) -> str:
+    close = difflib.get_close_matches(name, known, n=3)
+    return f"did you mean {', '.join(close)}?" if close else f"see {listing}"
+
+
+def zero_init_last_bn(model: nn.Module) -> None:
+    """Start each residual block as the identity: the scale of its last BatchNorm is 0. Raises UserError."""
+    from torchvision.models.resnet import BasicBlock, Bottleneck
+
+    blocks = [module for module in model.modules() if isinstance(module, BasicBlock | Bottleneck)]
+    if not blocks:
+        raise UserError(
+            "model.zero_init_last_bn = True: this model has no torchvision residual blocks; set it to false"
+        )
+    for block in blocks:
+        last: Any = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+        nn.init.zeros_(last.weight)
+
+
+def init_convolutions(model: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    """Start every convolution from He's normal distribution."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
+
+
+def init_head(model: nn.Module, std: float) -> None:
+    """Start the last linear layer from a normal distribution, its bias from 0; raises UserError."""
+    name, head = find_head(model)
+    if not name:
+        raise UserError(f"model.head_init_std = {std}: this model has no linear layer; set it to 0")
+    nn.init.normal_(head.weight, std=std)
+    if head.bias is not None:
+        nn.init.zeros_(head.bias)
+
+
+def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:
+    """Load a state dict whose names and shapes fit; `head` is as model.pretrained_head. Raises UserError."""
+    try:
+        chosen, said = fitting.fit(states.read(path), model, path, with_head=head == "keep")
+    except states.refused_state() as error:
+        raise UserError(f"model.pretrained = {str(path)!r} {states.refusal(error)}") from error
+    if said:
+        log.info("model.pretrained: %s, %s", path, said)
+    state = chosen.state
+    name = find_head(model)[0]
+    fresh = {key: value for key, value in model.state_dict().items() if name and key.startswith(f"{name}.")}
+    unlike = any(key not in state or state[key].shape != value.shape for key, value in fresh.items())
+    if fresh and (head == "drop" or (head == "auto" and unlike)):
+        found = state.get(f"{name}.weight")
+        log.info(
+            "model.pretrained: the head (%s) starts at random with %d outputs; these weights have %s",
+            name, len(fresh[f"{name}.weight"]), "no head of that name" if found is None else f"{len(found)} of them",
+        )  # fmt: skip
+        state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
+    model.load_state_dict(state)

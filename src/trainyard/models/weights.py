@@ -1,0 +1,158 @@
+"""Pretrained weights as files: where they lie, and what they say about the pictures that they were trained on.
+
+Weights that are not given as a path are fetched once, by `trainyard prepare weights`; trainers only read
+files. Fetched weights are a folder with the state dict and a config.json in the form of timm's model hubs, written
+last, which holds the preprocessing. A published/ folder has the same form. Nothing here imports torch.
+"""
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainyard.config import Config
+from trainyard.core.exits import InputError, UserError
+from trainyard.core.files import cache_folder, read_json
+
+FILE = "config.json"
+OWN = "trainyard"  # the part of config.json that timm has no key for
+TIMM = "timm"
+ENUM = re.compile(r"(?:(\w+_Weights)\.)?([A-Z][A-Z0-9_]*)")
+STATES = ("model.safetensors", "model.pth")
+ADDRESSES = ("http", "https", "s3", "gs")
+
+
+def kind_of(pretrained: str) -> str:
+    """What model.pretrained is: `none`, `torchvision`, `timm`, `address` or `path`."""
+    if not pretrained:
+        return "none"
+    if pretrained == TIMM:
+        return "timm"
+    if urlsplit(pretrained).scheme in ADDRESSES:
+        return "address"
+    return "torchvision" if ENUM.fullmatch(pretrained) else "path"
+
+
+def is_fetched(config: Config) -> bool:
+    """Whether the weights that the settings name are fetched before the run."""
+    return kind_of(config.model.pretrained) in ("torchvision", "timm", "address")
+
+
+def folder_of(config: Config) -> Path:
+    """The folder of the weights that are fetched for these settings; raises UserError where model and weights clash."""
+    settings, name = config.model, config.model.pretrained
+    library, _, model = settings.name.rpartition(":")
+    kind = kind_of(name)
+    if kind == "timm" and library != TIMM:
+        raise UserError(
+            f"model.pretrained = 'timm' with model.name = {settings.name!r}: only timm's models have such weights; set "
+            f"model.name to timm:{model}, or name other weights"
+        )
+    if kind == "torchvision" and library not in ("", "torchvision"):
+        raise UserError(
+            f"model.pretrained = {name!r} with model.name = {settings.name!r}: only torchvision's models have weights "
+            "of such names; use torchvision:NAME, timm, a path or an address"
+        )
+    if kind == "address":
+        path = urlsplit(name)._replace(query="", fragment="").geturl()
+        return _root(config) / f"{PurePosixPath(path).stem}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+    member = ENUM.fullmatch(name)
+    return _root(config) / (f"timm-{model}" if kind == "timm" else f"{model}-{member[2] if member else name}")
+
+
+def _root(config: Config) -> Path:
+    if config.model.weights_dir:
+        return Path(config.model.weights_dir)
+    if config.data.dataset or config.data.dir in ("", "sample", "synthetic"):
+        return cache_folder() / "weights"
+    return Path(config.data.dir).parent / "weights"
+
+
+def file_of(config: Config) -> Path:
+    """The file of the weights; raises InputError where they were not fetched yet, and UserError."""
+    if not is_fetched(config):
+        path = Path(config.model.pretrained)
+        return next((path / name for name in STATES if (path / name).exists()), path)
+    folder = folder_of(config)
+    file: str = read_json(folder / FILE).get(OWN, {}).get("file", "")
+    if file:
+        return folder / file
+    raise InputError(
+        f"model.pretrained = {config.model.pretrained!r}: these weights are not in {folder}; fetch them once with "
+        "`trainyard prepare weights` and the options of this run, on a cluster with the dataset's Job "
+        "(dataset.enabled, with dataset.source.kind: none for weights alone); without a network set model.pretrained "
+        "to the path of a file"
+    )
+
+
+def followed(config: Config) -> Config:
+    """The settings, in which mean, deviation, interpolation and sizes are the weights' where nobody set them.
+
+    Raises InputError where the weights were not fetched yet, and UserError.
+    """
+    if kind_of(config.model.pretrained) == "none":
+        return config
+    path = file_of(config).parent / FILE
+    tree = read_json(path)
+    if is_fetched(config):
+        _compare(config, tree)
+    kept = tree.get("pretrained_cfg")
+    if not isinstance(kept, dict):
+        return config
+    try:
+        data, augment = _preprocessing(kept, tree.get(OWN, {}))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(
+            f"{path} does not say how pictures are prepared ({type(error).__name__}: {error}); give the path of the "
+            "weights' file without it, or fetch the weights again"
+        ) from error
+    if config.data.model_fields_set & {"image_size", "val_image_size", "val_resize"}:
+        data = {key: value for key, value in data.items() if key in ("mean", "std")}
+    return config.model_copy(
+        update={
+            "data": _with(config.data, data),
+            "augment": _with(config.augment, augment),
+        }
+    )
+
+
+def _compare(config: Config, tree: dict[str, Any]) -> None:
+    wanted, found = config.model.pretrained_sha256, tree.get(OWN, {}).get("sha256")
+    if wanted and wanted != found:
+        raise UserError(
+            f"model.pretrained_sha256 = {wanted}: the weights in {folder_of(config)} have {found}; correct the key, or "
+            "remove that folder and fetch them again"
+        )
+
+
+def _preprocessing(kept: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of `data` and `augment` that follow from a pretrained_cfg; sizes are in pixels."""
+    built_for, size, resize = picture_sizes(kept, own)
+    data = {
+        "image_size": built_for,
+        "val_image_size": size,
+        "val_resize": max(resize, size),
+        "mean": [float(value) for value in kept["mean"]],
+        "std": [float(value) for value in kept["std"]],
+    }
+    known = kept["interpolation"] in ("bilinear", "bicubic")
+    return data, {"interpolation": kept["interpolation"]} if known else {}
+
+
+def picture_sizes(kept: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[int, int, int]:
+    """In pixels: what the model was built for, a validation picture, and the shorter side that this is cut from.
+
+    `kept` is a pretrained_cfg, `own` our part. timm resizes to floor(size / crop_pct) (timm, data/transforms_factory).
+    """
+    size = int(kept["input_size"][1])
+    resize = own.get("resize") or math.floor(size / kept["crop_pct"])
+    return int(own.get("built_for") or size), size, int(resize)
+
+
+def _with(section: Any, values: dict[str, Any]) -> Any:
+    """A section with these values, but for keys that were set."""
+    free = {key: value for key, value in values.items() if key not in section.model_fields_set}
+    return type(section).model_validate({**section.model_dump(by_alias=True, exclude_unset=True), **free})

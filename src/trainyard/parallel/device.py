@@ -1,0 +1,64 @@
+"""The device of a process, and what its arithmetic is: the one place that sets torch's switches for that."""
+
+import os
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch
+
+from trainyard.config import Config
+from trainyard.core.exits import UserError
+from trainyard.parallel.environment import Place
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def prepare_device(config: Config, place: Place) -> torch.device:
+    """Choose this process's device and set how it computes, before anything lies on it; raises UserError."""
+    if config.deterministic:
+        be_deterministic(os.environ)
+    device = choose_device(config.device, place)
+    if device.type == "cuda":
+        set_arithmetic(config)
+    return device
+
+
+def choose_device(wanted: str, place: Place) -> torch.device:
+    """The device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    count = torch.cuda.device_count()
+    if count < place.local_world:
+        raise UserError(
+            f"device = {wanted!r}: {place.local_world} processes on this node but {count} usable GPUs; "
+            "start as many processes per node as there are GPUs, or set device to cpu"
+        )
+    device = torch.device("cuda", place.local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def set_arithmetic(config: Config) -> None:
+    """How a GPU multiplies and convolves fp32 numbers: in TF32 where the precision allows it, else in full fp32.
+
+    By itself torch convolves fp32 in TF32 and multiplies it in full. In bf16 and fp16 this concerns only what autocast
+    leaves in fp32; TF32's 10 bits of mantissa are no fewer than theirs. These switches are in every torch since 1.12;
+    `fp32_precision`, which came in 2.9, must not be set beside them.
+    """
+    allowed = config.precision in ("tf32", "bf16", "fp16")
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+    # Sizes stay the same, so trying convolution algorithms once pays; each start may choose another one, though
+    torch.backends.cudnn.benchmark = not config.deterministic
+
+
+def be_deterministic(environ: MutableMapping[str, str]) -> None:
+    """Let operations give the same bits in every start, or raise where they can't.
+
+    cuBLAS needs the variable before it is loaded (https://docs.pytorch.org/docs/stable/notes/randomness.html).
+    """
+    environ.setdefault(WORKSPACE, ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    # Memory that was never written is not read here; filling it would cost a pass over every batch
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False

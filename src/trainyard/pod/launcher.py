@@ -1,0 +1,218 @@
+"""Start one process per GPU on this node, and end with the exit code that tells why they ended.
+
+    trainyard launch --nproc-per-node 2 -m trainers.ddp --recipe demo --set run.dir=build/train
+
+It takes torchrun's options and its PET_* variables, and differs from torchrun in these things:
+
+- it returns the exit code of the process that failed first (torchrun always returns 1);
+- it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
+- without an address it chooses a free port, so that runs on one machine do not collide;
+- `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
+- when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
+- it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
+- it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
+- processes record their last collectives, for the report of a hang, and leave no core dumps.
+"""
+
+import contextlib
+import inspect
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainyard.core import garbage
+from trainyard.core.exits import LAUNCHER, SAID, Exit, ExitError, end_on_failed_preflight, no_core_dumps
+from trainyard.pod import peers, process, transport
+from trainyard.telemetry import flight
+
+DEFAULT_GRACE = 30
+CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
+ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Launch the processes and wait for them."""
+    process.end_on_sigterm()  # torch's agent handles it once it runs
+    no_core_dumps()
+    end_on_failed_preflight()
+    listening = preflight()
+    # Imported late: torch takes seconds, and peers that have started already ask this pod
+    with garbage.paused():
+        import torch
+        from torch.distributed import run as torchrun
+        from torch.distributed.elastic.multiprocessing import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.elastic.rendezvous import RendezvousError
+        from torch.distributed.launcher.api import elastic_launch
+
+    options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
+        sys.argv[1:] if argv is None else argv
+    )
+    if _alone(options):
+        options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
+        options.rdzv_id = f"trainyard-{os.getpid()}"
+    if options.max_restarts:
+        # With a shared store, processes that the agent restarts in place would find stale keys of their predecessors.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", str(_threads(options.nproc_per_node)))
+    os.environ[LAUNCHER] = str(os.getpid())
+    show_errors_once(quietly=not options.max_restarts)
+    told_to_end: set[int] = set()
+    give_up_on_permanent_failures()
+    grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
+    give_children(grace, told_to_end)
+    process.end_with_hung_children(grace)
+    flight.switch_on(torch.__version__)
+    config, command, arguments = torchrun.config_from_args(options)
+    if listening is not None:
+        listening.state = "loaded"
+    try:
+        elastic_launch(config, command)(*arguments)
+    except ChildFailedError as error:
+        failures = {
+            rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
+            if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
+        }  # fmt: skip
+        for line in unexplained(failures):
+            print(f"error: {line}", file=sys.stderr, flush=True)
+        code = exit_code(failures)
+        if code == Exit.HANG:
+            let_the_cause_be_seen()
+        return code
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    except RendezvousError as error:
+        # The pod that hosts the rendezvous failed; all pods are recreated and meet again
+        let_the_cause_be_seen()
+        raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
+    finally:
+        if listening is not None:
+            listening.close()
+    return Exit.DONE
+
+
+def preflight() -> peers.Listener | None:
+    """Check this pod's transport, and that it reaches its peers; raises UserError and ExitError."""
+    transport.check()
+    listening = peers.check()
+    transport.watch()
+    return listening
+
+
+def give_children(seconds: float, told_to_end: set[int]) -> None:
+    """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
+
+    Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
+    """
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    original = PContext.close
+    if not takes(original, "self", "death_sig", "timeout"):
+        unknown("processes that are stopped get 30 s, whatever TRAINYARD_GRACE_SECONDS says")
+        return
+
+    def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
+        told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
+        original(self, death_sig, int(seconds))
+
+    PContext.close = close  # type: ignore[method-assign]
+
+
+def give_up_on_permanent_failures() -> None:
+    """Keep torch's agent from restarting processes in place after a permanent failure."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    original: Any = getattr(LocalElasticAgent, "_monitor_workers", None)
+    if not takes(original, "self", "worker_group"):
+        unknown("--max-restarts restarts wrong settings (2) and a loss that is NaN (77), too")
+        return
+
+    def monitor(self: Any, group: Any) -> Any:
+        result = original(self, group)
+        if any(failure.exitcode in (Exit.CONFIG, Exit.NAN) for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+    LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+def show_errors_once(quietly: bool) -> None:
+    """Give the processes a file in which they note what they have printed; `quietly` silences the agent's lines.
+
+    The file has no name and ends with the launcher, however that ends. The agent alone tells why it restarts processes
+    in place, and whoever sets LOGLEVEL sees its lines.
+    """
+    os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
+    if quietly and "LOGLEVEL" not in os.environ:
+        logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+
+
+def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
+    """A line for each process that could not say why it ended: by a signal, or with a code that is none of ours."""
+    lines = []
+    for rank, (code, _) in sorted(failures.items()):
+        if code < 0 and code != -signal.SIGTERM:  # by which the agent ends the others
+            why = ", as the kernel does where memory is short" if code == -signal.SIGKILL else ""
+            known = -code in list(signal.Signals)  # not all of the real-time ones are
+            name = signal.Signals(-code).name if known else f"signal {-code}"
+            lines.append(f"rank {rank} was ended by {name}{why}")
+        elif code > 0 and code not in list(Exit):
+            lines.append(f"rank {rank} ended with code {code}")
+    return lines
+
+
+def takes(method: Any, *parameters: str) -> bool:
+    """Whether a method of torch's, which is none of its interface, has the parameters that it is known to have."""
+    return callable(method) and tuple(inspect.signature(method).parameters) == parameters
+
+
+def unknown(consequence: str) -> None:
+    """Say that this torch's launcher is another one than is known here, and what follows from that."""
+    import torch
+
+    print(f"warning: torch {torch.__version__} has another launcher than is known here: {consequence}", file=sys.stderr)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child still runs; it is not reaped by this."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    return False
+
+
+def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
+    """The exit code to report: a permanent cause first, then the earliest failure, then the loss of a peer."""
+
+    def order(failure: tuple[int, int]) -> tuple[int, int]:
+        code, when = failure
+        follows = code in (Exit.HANG, -signal.SIGTERM)
+        return (0 if code in (Exit.CONFIG, Exit.NAN) else 2 if follows else 1, when)
+
+    code = min(failures.values(), key=order, default=(1, 0))[0]
+    return 128 - code if code < 0 else code
+
+
+def let_the_cause_be_seen() -> None:
+    """Wait on a cluster before this pod ends because it lost another one, which may have failed for good.
+
+    The Job of a TrainJob acts on the first failure that it sees, and the kubelet looks for ended containers once a
+    second: seen first, this pod's code would start all pods again for nothing.
+    """
+    if os.environ.get("TRAINYARD_JOB"):
+        time.sleep(CAUSE_SECONDS)
+
+
+def _alone(options: Any) -> bool:
+    """Whether no option or variable names another node."""
+    named = any(argument.startswith(("--master", "--rdzv", "--standalone")) for argument in sys.argv)
+    return options.nnodes in ("1", "1:1") and not named and not any(os.environ.get(name) for name in ADDRESSES)
+
+
+def _threads(processes: str) -> int:
+    """Threads per process for arithmetic: its share of the cores."""
+    count = int(processes) if processes.isdigit() else 1
+    return max(1, len(os.sched_getaffinity(0)) // count)

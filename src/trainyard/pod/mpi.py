@@ -1,0 +1,274 @@
+"""What MPIJob pods run: workers that ranks are started in over ssh, and the launcher that starts them.
+
+    trainyard mpi worker
+    trainyard mpi launch --np 4 [--run-dir RUN] -- python -m trainers.hvd --config FILE
+
+ssh starts a rank with nearly no environment, so variables of the image and the pod would not reach it. Each worker
+therefore writes its environment to a private file, and mpirun starts its daemon (orted) through this module, which
+adopts that environment first. No command line holds a secret, and ranks see their own pod's settings.
+
+A worker that receives SIGTERM signals its ranks and stays until they have saved and ended. A launcher that receives
+SIGTERM makes all workers do so.
+"""
+
+import argparse
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from trainyard.core.exits import Exit, ExitError, UserError, no_core_dumps
+from trainyard.pod import log, mpi_hosts, mpi_ranks, process, transport
+
+ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
+SSH_FOLDER = "/etc/trainyard-ssh"
+HOSTFILE = "/etc/mpi/hostfile"
+LONGEST_LINE = 1 << 16  # bytes that are printed at a time: some programs print for hours without a line break
+
+# OMPI_MCA_<name>, where the pod or the user sets it, takes precedence.
+MCA = {
+    "pml": "ob1",  # Horovod moves tensors by NCCL, or by MPI over TCP; MPI itself needs no InfiniBand
+    "btl": "^openib",
+    "btl_vader_single_copy_mechanism": "none",  # restricted pods may not read another process's memory
+    "orte_keep_fqdn_hostnames": "true",
+}
+
+
+@dataclass(frozen=True)
+class Places:
+    """Paths of the files that a worker keeps; tests use others."""
+
+    environment: Path
+    ssh: Path
+    hostfile: Path
+
+    @classmethod
+    def here(cls) -> "Places":
+        """The paths in a pod, unless the environment sets others."""
+        return cls(
+            Path(os.environ.get(mpi_ranks.MARK, ENVIRONMENT_FILE)),
+            Path(os.environ.get("TRAINYARD_SSH_FOLDER", SSH_FOLDER)),
+            Path(os.environ.get("TRAINYARD_HOSTFILE", HOSTFILE)),
+        )
+
+
+# ---------------------------------------------------------------------------------------------- worker
+
+
+def start_daemon(path: Path, arguments: Sequence[str]) -> int:
+    """Become MPI's daemon, in the worker's environment; mpirun asks for this over ssh."""
+    mpi_ranks.take_on_environment(path)
+    program = shutil.which(mpi_ranks.DAEMONS[0])
+    if program is None:
+        raise UserError(f"{mpi_ranks.DAEMONS[0]} is not on PATH ({os.environ.get('PATH')}): the image needs OpenMPI 4")
+    os.execv(program, [program, *arguments])
+
+
+def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
+    """A queue of the signals that arrive; a wait on it wakes up at each."""
+    arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in numbers:
+        signal.signal(number, lambda got, _: arrived.put(got))
+    return arrived
+
+
+def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None:
+    """The next signal, or None after that time."""
+    try:
+        return arrived.get(timeout=seconds)
+    except queue.Empty:
+        return None
+
+
+def grace_seconds() -> float:
+    """How long ranks may take to save: the pod's grace period less the time to report before the kubelet kills."""
+    return max(1.0, float(os.environ.get("TRAINYARD_GRACE_SECONDS", "30")) - 3)
+
+
+def worker(places: Places) -> int:
+    """Serve ssh until SIGTERM; then let the ranks save and end first. Returns the exit code.
+
+    SIGUSR1 stops the ranks alone; the launcher sends it when it receives SIGTERM itself.
+    """
+    mpi_ranks.write_environment(places.environment, dict(os.environ))
+    places.environment.with_name("worker.pid").write_text(str(os.getpid()))
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+    if program is None:
+        raise UserError("sshd is not in this image: MPIJob pods need the image that images/horovod/Dockerfile builds")
+    sshd = subprocess.Popen([program, "-D", "-e", "-f", str(places.ssh / "sshd_config")])
+    print(f"worker: ssh is served; ranks get this pod's {len(os.environ)} environment variables", flush=True)
+    signalled: set[int] = set()
+    deadline = float("inf")
+    while True:
+        got = next_signal(arrived, 0.2 if signalled or deadline < float("inf") else 1.0)
+        ended = mpi_ranks.reap()
+        if sshd.pid in ended:
+            raise ExitError(f"sshd ended with code {ended[sshd.pid]}; its message is above", Exit.FAILED)
+        running = mpi_ranks.find(places.environment) if got or deadline < float("inf") else set()
+        if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
+            deadline = time.monotonic() + grace_seconds()
+            print(f"worker: SIGTERM received; {len(running)} ranks are stopping", flush=True)
+        mpi_ranks.signal_all(running - signalled, signal.SIGTERM)
+        signalled |= running
+        if deadline < float("inf") and (not running or time.monotonic() > deadline):
+            break
+    if running:
+        print(f"worker: {len(running)} ranks did not end within the grace period", flush=True)
+    mpi_ranks.signal_all({sshd.pid}, signal.SIGTERM)
+    return Exit.DONE
+
+
+def pass_on_stop(path: Path) -> int:
+    """Signal this pod's worker to stop its ranks; the launcher runs this over ssh."""
+    os.kill(int(path.with_name("worker.pid").read_text()), signal.SIGUSR1)
+    return Exit.DONE
+
+
+def wait_for_earlier_ranks(path: Path) -> int:
+    """Return when no rank of an earlier launcher runs in this pod; ranks that outlive their grace period are killed.
+
+    The next launcher runs this over ssh. Kubernetes creates it as soon as its predecessor is asked to stop, while that
+    one's ranks still save; new ranks would take the run directory and the GPUs from them.
+    """
+    mpi_ranks.take_on_environment(path)
+    deadline = time.monotonic() + grace_seconds()
+    while running := mpi_ranks.find(path):
+        if time.monotonic() > deadline:
+            mpi_ranks.signal_all(running, signal.SIGKILL)
+        time.sleep(0.2)
+    return Exit.DONE
+
+
+# ---------------------------------------------------------------------------------------------- launcher
+
+
+def ssh_command(places: Places) -> list[str]:
+    """How ssh is called, with this project's settings."""
+    return ["ssh", "-F", str(places.ssh / "ssh_config")]
+
+
+def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]:
+    """The command that starts the ranks."""
+    program = shutil.which("mpirun")
+    if program is None:
+        raise UserError("mpirun is not on PATH: MPIJob pods need the image that images/horovod/Dockerfile builds")
+    settings = MCA | {
+        "plm_rsh_agent": " ".join(ssh_command(places)),
+        "orte_launch_agent": f"{sys.executable} -m trainyard mpi orted {places.environment}",
+    }
+    chosen = [part for k, v in settings.items() if f"OMPI_MCA_{k}" not in os.environ for part in ("--mca", k, v)]
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    # --noprefix: with a prefix mpirun would look for the launch agent in its own folder
+    return [program, "--noprefix", *root, "-np", str(np), "--hostfile", str(places.hostfile),
+            "--bind-to", "none", "--map-by", "slot", *chosen, *command]  # fmt: skip
+
+
+def stop_ranks(hosts: Sequence[str], places: Places) -> None:
+    """Make the workers stop their ranks: mpirun would kill them a second after its own SIGTERM."""
+    on_all(hosts, places, "stop", 10)
+
+
+def on_all(hosts: Sequence[str], places: Places, command: str, seconds: float) -> None:
+    """Run one of this module's commands on every worker, all at once, for at most so long."""
+    remote = f"{sys.executable} -m trainyard mpi {command} {places.environment}"
+
+    def tell(host: str) -> None:
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            subprocess.run([*ssh_command(places), host, remote], timeout=seconds, check=False, capture_output=True)
+
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(tell, hosts))
+
+
+def pass_on_output(stream: IO[bytes], first_error: list[str]) -> None:
+    """Print what the ranks print, and remember their first error."""
+    while line := stream.readline(LONGEST_LINE):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        start = line.find(b"error: ")
+        if start >= 0 and not first_error:
+            first_error.append(line[start + 7 :].decode(errors="replace").strip())
+
+
+def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
+    """Run mpirun to its end, and stop the ranks on SIGTERM. Returns its exit code and the first error of a rank."""
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
+    # In its own session, so that a terminal's ^C stops the ranks through us
+    mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert mpirun.stdout is not None
+    first_error: list[str] = []
+    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, first_error), daemon=True)
+    reader.start()
+    deadline = float("inf")
+    while mpirun.poll() is None:
+        got = next_signal(arrived, 0.5)
+        if got and deadline == float("inf"):
+            deadline = time.monotonic() + grace_seconds()
+            print("launch: SIGTERM received; the ranks are stopping", flush=True)
+            stop_ranks(hosts, places)
+        if time.monotonic() > deadline:
+            print("launch: the ranks did not end within the grace period", flush=True)
+            mpirun.terminate()
+            deadline += 10
+    reader.join(5)
+    code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
+    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(first_error), "")
+
+
+def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
+    """Wait until every worker answers, start the ranks, and return their exit code."""
+    if run_dir is not None:
+        mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
+    hosts = mpi_hosts.read_hostfile(places.hostfile)
+    mpi_hosts.check_slots(hosts, np, places.hostfile)
+    mpirun = mpirun_command(np, places, command)
+    port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
+    mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
+    on_all(list(hosts), places, "settle", grace_seconds() + 20)
+    print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
+    code, error = run_ranks(mpirun, list(hosts), places)
+    if code in (Exit.DONE, Exit.STOPPED):
+        return code
+    raise ExitError(error or f"the ranks ended with code {code}; their last lines are above", code)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one of the commands."""
+    parser = argparse.ArgumentParser(prog="trainyard mpi", description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("worker", help="serve ssh for the launcher")
+    launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
+    launcher.add_argument("--np", type=int, required=True, help="number of processes, over all nodes")
+    launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
+    launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
+    for name in ("orted", "stop", "settle"):
+        internal = commands.add_parser(name)
+        internal.add_argument("environment", type=Path)
+        internal.add_argument("rest", nargs=argparse.REMAINDER)
+    options = parser.parse_args(argv)
+    no_core_dumps()
+    if options.command == "orted":
+        return start_daemon(options.environment, options.rest)
+    if options.command == "stop":
+        return pass_on_stop(options.environment)
+    if options.command == "settle":
+        return wait_for_earlier_ranks(options.environment)
+    if options.command == "worker":
+        transport.check()
+        return log.kept(lambda: worker(Places.here()))
+    command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
+    if not command:
+        raise UserError("nothing to run: give the ranks' command after --")
+    process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
+    return log.kept(lambda: launch(options.np, options.run_dir, command, Places.here()))

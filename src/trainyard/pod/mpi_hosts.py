@@ -1,0 +1,118 @@
+"""Checks of the MPI launcher before it starts ranks: the hosts, whether they answer, and known permanent failures."""
+
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.core.exits import Exit, ExitError, UserError
+
+CURED_BY_RETRY = 128  # exit codes from here up are retried; lower ones are permanent
+PROBE_SECONDS = 2.0
+
+
+def read_hostfile(path: Path) -> dict[str, int]:
+    """The hosts and their slots, in the file's order."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise UserError(f"the hostfile {path} cannot be read ({error.strerror}): mpi-operator mounts it") from None
+    hosts: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = re.fullmatch(r"([\w.-]+)(?:\s+slots\s*=\s*(\d+)|:(\d+))?", text)
+        if match is None:
+            raise UserError(f"{path}, line {number}: expected `HOST slots=N`, not {text!r}")
+        if match[1] in hosts:
+            raise UserError(f"{path}, line {number}: {match[1]} is named twice")
+        hosts[match[1]] = int(match[2] or match[3] or 1)
+    if not hosts:
+        raise UserError(f"the hostfile {path} names no host: does the MPIJob have workers?")
+    return hosts
+
+
+def check_slots(hosts: Mapping[str, int], np: int, path: Path) -> None:
+    """Refuse to start more processes than there are slots."""
+    slots = sum(hosts.values())
+    if np < 1:
+        raise UserError(f"--np is {np}; at least 1 process is needed")
+    if np > slots:
+        raise UserError(
+            f"--np asks for {np} processes, but {path} has {slots} slots on {len(hosts)} hosts: "
+            "make --np the number of nodes times slotsPerWorker"
+        )
+    if np < slots:
+        print(f"launch: {np} processes on {slots} slots; the others stay idle", flush=True)
+
+
+def ssh_port(config: Path) -> int:
+    """The port that the ssh configuration names."""
+    match = re.search(r"(?mi)^\s*Port[\s=]+(\d+)", config.read_text()) if config.is_file() else None
+    return int(match[1]) if match else 22
+
+
+def probe(host: str, port: int) -> str:
+    """The empty string if ssh answers there, else the reason why not."""
+    try:
+        with socket.create_connection((host, port), PROBE_SECONDS) as connection:
+            connection.settimeout(PROBE_SECONDS)
+            return "" if connection.recv(4) == b"SSH-" else "something else than ssh answers"
+    except socket.gaierror:
+        return "its name does not resolve (the pod is not ready)"
+    except (TimeoutError, OSError) as error:
+        return (error.strerror or "no answer").lower()
+
+
+def wait_for_ssh(
+    hosts: Sequence[str], port: int, seconds: float, say_every: float = 5.0, ask: Callable[[str, int], str] = probe
+) -> None:
+    """Return when ssh answers on every host; prints which do not, and raises ExitError after `timeout` seconds."""
+    start = time.monotonic()
+    said = start
+    missing = dict.fromkeys(hosts, "not asked yet")
+    with ThreadPoolExecutor(32) as pool:
+        while True:
+            answers = zip(list(missing), pool.map(ask, list(missing), [port] * len(missing)), strict=True)
+            missing = {host: why for host, why in answers if why}
+            if not missing:
+                return
+            now = time.monotonic()
+            shown = "; ".join(f"{host}: {why}" for host, why in list(missing.items())[:5])
+            count = f"{len(missing)} of {len(hosts)} workers do not answer on port {port} ({shown})"
+            if now - start > seconds:
+                raise ExitError(f"after {seconds:.0f} s {count}: look at the worker pods' events and logs", Exit.HANG)
+            if now - said >= say_every:
+                print(f"launch: waiting, {now - start:.0f} of {seconds:.0f} s: {count}", flush=True)
+                said = now
+            time.sleep(0.5)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The record of a permanent failure (failed.json)."""
+
+    code: int
+    message: str
+    job: str
+
+
+def known_failure(run_dir: Path) -> Failure | None:
+    """The permanent failure recorded in the run directory, if there is one that can be read."""
+    try:
+        note = json.loads((run_dir / "failed.json").read_text())
+        return Failure(int(note["code"]), str(note.get("message", "")), str(note.get("job") or ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def refuse_known_failure(run_dir: Path, job: str) -> None:
+    """Raise ExitError at once if this same job failed permanently before."""
+    known = known_failure(run_dir)
+    if known and 0 < known.code < CURED_BY_RETRY and known.code != Exit.FAILED and known.job == job:
+        raise ExitError(known.message, known.code)

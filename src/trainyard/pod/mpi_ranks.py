@@ -1,0 +1,82 @@
+"""The ranks of an MPIJob's worker: the environment that they get, and which processes they are."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.core.exits import UserError
+
+MARK = "TRAINYARD_MPI_ENVIRONMENT"  # names the environment file; also marks a worker's own daemons and ranks
+DAEMONS = ("orted", "prted")
+NOT_TAKEN_ON = frozenset({"SSH_CLIENT", "SSH_CONNECTION", "SSH_ORIGINAL_COMMAND"})
+
+
+def write_environment(path: Path, environment: dict[str, str]) -> None:
+    """Keep the environment in a file that only this user can read; values may hold anything but a zero byte."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    with contextlib.suppress(FileNotFoundError):
+        new.unlink()
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items()))
+    new.replace(path)
+
+
+def read_environment(path: Path) -> dict[str, str]:
+    """The environment that `write_environment` stored."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"no environment of a worker in {path} ({error.strerror}): is `worker` running here?") from None
+    pairs = (os.fsdecode(entry).partition("=") for entry in content.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def take_on_environment(path: Path) -> None:
+    """Replace this process's environment by the worker's."""
+    environment = {name: value for name, value in read_environment(path).items() if name not in NOT_TAKEN_ON}
+    os.environ.clear()
+    os.environ.update(environment | {MARK: str(path)})
+
+
+def processes() -> Iterator[tuple[int, int, str]]:
+    """Process id, parent and name of all processes that can be seen."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                name, _, rest = (entry / "stat").read_text().partition("(")[2].rpartition(")")
+                yield int(entry.name), int(rest.split()[1]), name
+
+
+def find(environment: Path) -> set[int]:
+    """The ranks of this worker: children of daemons that were started with its environment."""
+    everything = list(processes())
+    mark = os.fsencode(f"{MARK}={environment}")
+    daemons = set()
+    for pid, _, name in everything:
+        if name in DAEMONS:
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    daemons.add(pid)
+    return {pid for pid, parent, _ in everything if parent in daemons}
+
+
+def signal_all(pids: set[int], number: int) -> None:
+    """Signal those that still exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def reap() -> dict[int, int]:
+    """Collect children that ended, orphans too since this is the pod's first process; their exit codes by id."""
+    ended = {}
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ended[pid] = os.waitstatus_to_exitcode(status)
+    return ended

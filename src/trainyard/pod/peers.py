@@ -1,0 +1,321 @@
+"""The remote half of the checks before training: whether this pod finds and reaches its peers.
+
+The main container of a PyTorchJob or TrainJob (`trainyard launch`) checks this before the process group forms. Each pod
+listens on one port for as long as it lives and connects to that port of its peers, since a name that resolves does not
+mean an open port. The check waits for pods that have not started and prints which; a pod that runs but cannot be
+reached ends the check within half a minute. Then the first pod loads torch, which may take minutes from a slow disk,
+and says so: only after that it must open the rendezvous port within half a minute.
+
+    TRAINYARD_PEERS_PORT   port of the check; unset, nothing is checked (a single machine, or an MPIJob, whose launcher
+                           asks the workers' ssh instead)
+    TRAINYARD_PEERS_WAIT   most seconds to wait for pods that have not started
+"""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from trainyard.core.exits import Exit, ExitError, UserError
+from trainyard.core.files import read_json, whole, write_json
+
+BOUND = 25.0  # seconds that a running pod may take to answer
+TRIES = 3  # failures in a row after which the failure is permanent
+ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first pod and its two neighbours
+PROBE_SECONDS = 3.0
+EVERY = 10.0  # seconds between lines while waiting
+NO_NAME = "its name does not resolve: the pod has not started"
+
+# What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now
+State = Literal["waits", "ready", "loaded"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who this pod is, and whom it must reach."""
+
+    job: str
+    me: str
+    names: tuple[str, ...]  # all pods of the job, in the order of their ranks
+    least: int  # pods with which training may begin
+    port: int
+    rendezvous: int  # the first pod's port, where the process group meets
+    wait: float
+    bound: float = BOUND
+
+    def asked(self) -> tuple[str, ...]:
+        """The peers that this pod asks."""
+        others = [name for name in self.names if name != self.me]
+        if len(self.names) <= ASK_ALL:
+            return tuple(others)
+        here = self.names.index(self.me)
+        near = [self.names[(here + step) % len(self.names)] for step in (1, 2)]
+        return tuple(name for name in others if name == self.names[0] or name in near)
+
+
+def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
+    """Read the plan from the variables of the operator and the chart; None where there is nothing to check."""
+    job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
+    least, _, most = environ.get("PET_NNODES", "1").partition(":")
+    nodes = int(most or least)
+    if not (job and port) or nodes < 2:
+        return None
+    endpoint = environ.get("PET_RDZV_ENDPOINT", "")
+    first, _, domain = environ.get("PET_MASTER_ADDR", "").partition(".")
+    me = hostname
+    if endpoint:
+        names = [f"{job}-worker-{index}" for index in range(nodes)]
+        meet = endpoint.rpartition(":")[2]
+    elif first == f"{job}-node-0-0":  # of a TrainJob, whose pods have names below that of their JobSet
+        names = [f"{job}-node-0-{index}.{domain}" for index in range(nodes)]
+        meet, me = environ.get("PET_MASTER_PORT", "29500"), f"{hostname}.{domain}"
+    else:
+        names = [f"{job}-master-0", *(f"{job}-worker-{index}" for index in range(nodes - 1))]
+        meet = environ.get("PET_MASTER_PORT") or environ.get("MASTER_PORT", "23456")
+    if me not in names:
+        raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
+    wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
+    return Plan(job, me, tuple(names), int(least), int(port), int(meet), wait)
+
+
+class Listener:
+    """Answers peers for as long as the process lives, since a peer may come late."""
+
+    def __init__(self, job: str, port: int, host: str = "") -> None:
+        self.state: State = "waits"
+        self._job = job
+        try:
+            self._socket = _listen(port, host)
+        except OSError as error:
+            raise UserError(
+                f"port {port} cannot be listened on here ({_why(error)}): set another global.training.peers.port"
+            ) from None
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True, name="preflight").start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    connection.sendall(_greeting(self._job, self.state))
+                except OSError:
+                    continue
+
+    def close(self) -> None:
+        """Stop listening; otherwise the thread that waits in accept() would keep the port."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@dataclass
+class Peer:
+    """What is known of a peer: why it does not answer (empty: it does), its state, its address, and since when."""
+
+    why: str = "not asked yet"
+    state: State = "waits"
+    address: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+
+def ask(name: str, port: int, job: str, before: Peer) -> Peer:
+    """Ask a peer whether it is there."""
+    try:
+        address = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:
+        return Peer(NO_NAME)
+    since = before.since if address == before.address else time.monotonic()
+    try:
+        with socket.create_connection((address, port), PROBE_SECONDS) as connection:
+            connection.settimeout(PROBE_SECONDS)
+            said = connection.recv(256)
+    except TimeoutError:
+        return Peer("no answer", address=address, since=since)
+    except OSError as error:
+        return Peer(_why(error), address=address, since=since)
+    for state in get_args(State):
+        if said == _greeting(job, state):
+            return Peer("", state, address, since)
+    return Peer("something else answers", address=address, since=since)
+
+
+def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
+    """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
+    started, said, first = time.monotonic(), 0.0, what.names[0]
+    peers = {name: Peer() for name in what.asked()}
+    with ThreadPoolExecutor(min(32, len(peers))) as pool:
+        while True:
+            wanted = [name for name, peer in peers.items() if peer.why or (name == first and peer.state == "waits")]
+            answers = pool.map(lambda name: ask(name, what.port, what.job, peers[name]), wanted)
+            peers.update(zip(wanted, answers, strict=True))
+            now = time.monotonic()
+            if listener.state == "waits" and _enough(what, peers):
+                listener.state = "ready"
+            if listener.state == "ready" and (what.me == first or peers[first].state != "waits"):
+                there = sum(not peer.why for peer in peers.values())
+                print(f"preflight: {there + 1} pods reach each other, {now - started:.1f} s", flush=True)
+                return
+            _give_up(what, peers, now, now - started)
+            if now - said >= every:
+                print(f"preflight: {_waiting(peers)}, {what.wait - (now - started):.0f} s left", flush=True)
+                said = now
+            time.sleep(0.2 if now - started < 5 else 1.0)
+
+
+def _enough(what: Plan, peers: Mapping[str, Peer]) -> bool:
+    """Whether all running peers answer, the first pod is among them, and they are as many as training needs."""
+    first = peers.get(what.names[0])
+    there = sum(not peer.why for peer in peers.values())
+    return (
+        there >= min(len(peers), what.least - 1)
+        and all(peer.why in ("", NO_NAME) for peer in peers.values())
+        and (first is None or not first.why)
+    )
+
+
+def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
+    """Raise ExitError when a running pod has not answered for too long, or when the time to wait is over."""
+    for name, peer in peers.items():
+        if peer.why not in ("", NO_NAME) and now - peer.since > what.bound:
+            raise ExitError(_cannot_reach(name, what.port, peer.why, now - peer.since), Exit.HANG)
+    if waited > what.wait:
+        raise ExitError(_never_came(peers, what.wait), Exit.HANG)
+
+
+def meet(what: Plan) -> None:
+    """Check that the first pod opens the rendezvous port; on the first pod, that the port is free.
+
+    Its time begins when the first pod has loaded torch, or no longer answers. Raises ExitError, and UserError where the
+    port is taken.
+    """
+    if what.me == what.names[0]:
+        try:
+            _listen(what.rendezvous).close()
+        except OSError as error:
+            raise UserError(
+                f"the rendezvous port {what.rendezvous} cannot be listened on here ({_why(error)})"
+            ) from None
+        return
+    begun = said = time.monotonic()
+    end, first = begun + what.bound, Peer()
+    while True:
+        now = time.monotonic()
+        try:
+            socket.create_connection((what.names[0], what.rendezvous), PROBE_SECONDS).close()
+            return
+        except OSError as error:
+            why = _why(error)
+        first = ask(what.names[0], what.port, what.job, first)
+        if not first.why and first.state != "loaded" and now - begun < what.wait:
+            end = now + what.bound
+            if now - said >= EVERY:
+                print(f"preflight: waiting for {what.names[0]}, which loads torch", flush=True)
+                said = now
+        elif now > end:
+            raise ExitError(
+                f"{what.names[0]} answers, but not on the rendezvous port {what.rendezvous} ({why} for "
+                f"{what.bound:.0f} s): see that pod's log; MASTER_PORT must be the same in all pods, and no "
+                "NetworkPolicy may keep them apart",
+                Exit.HANG,
+            )
+        time.sleep(0.2 if now - begun < 5 else 1.0)
+
+
+def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listener | None:
+    """Run the checks that the environment asks for; None where it asks for none. The operator retries a few failures.
+
+    Raises ExitError, and UserError for what a retry does not change.
+    """
+    what = plan(environ, hostname or socket.gethostname())
+    if what is None:
+        return None
+    note = _note(environ, what)
+    listener = Listener(what.job, what.port)
+    try:
+        reach(what, listener)
+        meet(what)
+    except ExitError as error:
+        listener.close()
+        tries = _count(note, what.job)
+        print(f"preflight: {error}", file=sys.stderr, flush=True)
+        if tries >= TRIES:
+            raise ExitError(f"{error} ({tries} tries in a row)", Exit.CONFIG) from None
+        raise
+    if note is not None:
+        note.unlink(missing_ok=True)
+    return listener
+
+
+def _listen(port: int, host: str = "") -> socket.socket:
+    """Listen on all addresses, of IPv6 too where there is any, or on one."""
+    if host:
+        return socket.create_server((host, port), backlog=1024)
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
+    except (OSError, ValueError):
+        # no IPv6 here
+        return socket.create_server(("", port), backlog=1024)
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno).lower() if error.errno else "no answer"
+
+
+def _greeting(job: str, state: State) -> bytes:
+    return f"trainyard {job} {state}\n".encode()
+
+
+def _cannot_reach(name: str, port: int, why: str, seconds: float) -> str:
+    remedy = {
+        "something else answers": "set global.training.peers.port to a port that nothing in the pods uses",
+        "connection refused": "its check does not listen there: see its log; all pods must have one image and one "
+        "global.training.peers.port",
+    }.get(why, "a NetworkPolicy, mesh or firewall keeps the pods apart: let them reach each other on all ports")
+    return f"{name} runs, but port {port} cannot be reached ({why} for {seconds:.0f} s): {remedy}"
+
+
+def _never_came(peers: Mapping[str, Peer], seconds: float) -> str:
+    missing = [name for name, peer in peers.items() if peer.why]
+    return (
+        f"{len(missing)} pods did not start within {seconds:.0f} s ({', '.join(missing[:5])}): see their events with "
+        f"`kubectl describe pod {missing[0].partition('.')[0] if missing else ''}`, or raise global.training.peers.wait"
+    )
+
+
+def _waiting(peers: Mapping[str, Peer]) -> str:
+    missing = {name: peer.why for name, peer in peers.items() if peer.why}
+    if not missing:
+        return "all pods answer; waiting for the first one's own check"
+    shown = "; ".join(f"{name}: {why}" for name, why in list(missing.items())[:5])
+    return f"waiting for {len(missing)} of {len(peers)} peers ({shown})"
+
+
+def _note(environ: Mapping[str, str], what: Plan) -> Path | None:
+    """The file that counts failures in a row: beside the pod's log, since each retry is a new pod."""
+    folder = environ.get("TRAINYARD_LOGS")
+    me = what.me.partition(".")[0].removeprefix(f"{what.job}-")
+    return Path(folder) / f"{me}.peers.json" if folder else None
+
+
+def _count(note: Path | None, job: str) -> int:
+    if note is None:
+        return 0
+    try:
+        old = read_json(note)
+        tries = (whole(old, "tries") if old.get("job") == job else 0) + 1
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, {"job": job, "tries": tries})
+    except OSError:
+        return 0
+    return tries

@@ -1,0 +1,68 @@
+"""Makes PNGs of pictures in formats that training does not read, where `convert` asks for it.
+
+A PNG holds the very pixels that trainyard.data.plain makes of a picture, 8-bit grey or RGB, also of a lossy WebP.
+Training's own decoders stay few, since every further one reads what strangers wrote.
+"""
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainyard.data import limits
+from trainyard.data.plain import plain
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+LARGEST_PICTURE = 64 << 20  # bytes of a member of an archive, and of a PNG made of one: bounds what is in memory
+_STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+# TIFF's tags
+_BITS, _BLACK_IS, _NUMBERS = 258, 262, 339
+_WHITE_IS_ZERO, _UNSIGNED = 0, 1
+
+
+def format_of(content: bytes | memoryview) -> str:
+    """The name of the format that `convert` takes, by a picture's first bytes; empty for all others."""
+    start = bytes(content[:12])
+    if start[:4] == b"RIFF" and start[8:] == b"WEBP":
+        return "WEBP"
+    return next((name for begin, name in _STARTS.items() if start.startswith(begin)), "")
+
+
+def convert(content: bytes | memoryview) -> bytes:
+    """A WebP, BMP or TIFF, or the first picture of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(content), formats=(format_of(content),)) as picture:
+        limits.check_size(picture)
+        with limits.pixels.taking(picture.width * picture.height):
+            # Anew, without what a file says beside its pixels: a PNG would hold it, too
+            pixels = Image.fromarray(np.asarray(plain(_full_range(picture))))
+            buffer = io.BytesIO()
+            pixels.save(buffer, "PNG")
+    if buffer.tell() > LARGEST_PICTURE:
+        raise ValueError(f"as a PNG it has more than {LARGEST_PICTURE >> 20} MiB; make it smaller")
+    return buffer.getvalue()
+
+
+def converter() -> str:
+    """Name the versions that determine the bytes of a converted picture."""
+    import PIL
+    from PIL import features
+
+    libraries = (f"{name} {features.version(name) or 'none'}" for name in ("zlib_ng", "zlib", "webp", "libtiff"))
+    return f"Pillow {PIL.__version__}, {', '.join(libraries)}"
+
+
+def _full_range(picture: "Image.Image") -> "Image.Image":
+    """A TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other pictures as they are."""
+    tags = getattr(picture, "tag_v2", {})
+    if any(kind > _UNSIGNED for kind in tags.get(_NUMBERS, ())):
+        raise ValueError("its samples are signed or floats, of which no value is known to be white; convert it")
+    if not picture.mode.startswith("I;16"):
+        return picture
+    from PIL import Image
+
+    values = np.asarray(picture).astype(np.uint16) << (16 - tags.get(_BITS, (16,))[0])
+    return Image.fromarray(np.uint16(65535) - values if tags.get(_BLACK_IS) == _WHITE_IS_ZERO else values)

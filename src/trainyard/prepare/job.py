@@ -1,0 +1,77 @@
+"""What every shard of a preparation shares, and the records of finished ones."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from trainyard.core.files import MISSING, retried, write_atomically
+from trainyard.prepare.archives.members import Container
+from trainyard.prepare.plan import ShardPlan
+from trainyard.prepare.settings import Reencode
+from trainyard.shards.manifest import WORK, ShardEntry
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every shard of a preparation shares."""
+
+    root: Path
+    container: Container
+    plan_key: str
+    decode: Literal["sampled", "all", "none"] = "sampled"
+    convert: Literal["none", "png"] = "none"
+    reencode: Reencode | None = None
+    seekable: bool = False
+    # Pictures that cannot be decoded: leave them out, or fail
+    leave_out: bool = False
+
+    @property
+    def resized(self) -> bool:
+        """Whether pictures get other sizes than the plan knows."""
+        return self.seekable or self.reencode is not None or self.convert != "none"
+
+    @property
+    def work(self) -> Path:
+        """The folder of temporary files and records."""
+        return self.root / WORK
+
+    def record_path(self, plan: ShardPlan) -> Path:
+        """Where the record of a finished shard lies."""
+        return self.work / f"{plan.split}-{plan.number:05d}.json"
+
+
+class Finished(NamedTuple):
+    """What the record of a finished shard says."""
+
+    entry: ShardEntry
+    left_out: tuple[str, ...]
+    # How many pictures were rewritten, and how many kept their bytes for which reason
+    seekable: dict[str, int]
+
+
+def finished(job: Job, plan: ShardPlan) -> Finished | None:
+    """Return a shard's record if it was finished under the same plan and its files still have their sizes.
+
+    Raises OSError and StorageError.
+    """
+    path = job.record_path(plan)
+    try:
+        record = json.loads(retried(path.read_text, path))
+        entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
+        seekable = dict(record.get("seekable", {}))
+        sizes = [retried((job.root / name).stat, job.root / name).st_size for name in (entry.file, entry.index)]
+        good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
+    except (*MISSING, ValueError, KeyError, TypeError):
+        return None
+    as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
+    whole = entry.samples + len(left_out) == len(plan.members)
+    return Finished(entry, left_out, seekable) if good and as_planned and whole else None
+
+
+def write_record(job: Job, plan: ShardPlan, found: Finished) -> None:
+    """Write the record of a finished shard; raises OSError and StorageError."""
+    left_out = {"left_out": found.left_out} if found.left_out else {}
+    seekable = {"seekable": found.seekable} if job.seekable else {}
+    record = {"plan": job.plan_key, "shard": asdict(found.entry), **left_out, **seekable}
+    write_atomically(job.record_path(plan), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())

@@ -1,0 +1,108 @@
+"""Names of files in data sets: which are no data, which may be pictures, and text that decides labels.
+
+Every layout, evaluation and prediction see names only as `listing.py` gives them, which is by these rules.
+"""
+
+import codecs
+import unicodedata
+
+from trainyard.core.exits import UserError
+
+PICTURES = (".jpg", ".jpeg", ".png")  # how the names of pictures end, in lower case
+# Pictures in formats that are not decoded: they are named, never dropped
+FORMATS = (".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".psd", ".dcm")
+CONVERTED = (".webp", ".gif", ".bmp", ".tif", ".tiff")  # of them, those of which `convert` makes PNGs
+ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+# What is no picture whatever its first bytes are; files of any other ending are looked into
+_OTHER_ENDINGS = """
+.txt .md .rst .xml .json .jsonl .csv .tsv .yaml .yml .toml .html .htm .pdf .py .ipynb .sh .m .log .npy .npz .mat .pkl
+.pt .pth .h5 .hdf5 .parquet .arrow .db .sqlite .mp4 .avi .mov .mkv .wav .mp3 .doc .docx .xls .xlsx
+"""
+_OTHERS = frozenset((*_OTHER_ENDINGS.split(), *ARCHIVES))
+# What operating systems, file servers and notebooks leave in folders, in lower case; beside all that begins with a dot
+_SERVICE_NAMES = """
+__macosx @eadir @recycle @recently-snapshot #recycle #snapshot ~snapshot $recycle.bin lost+found
+thumbs.db ehthumbs.db desktop.ini
+"""
+_SERVICE = frozenset((*_SERVICE_NAMES.split(), "system volume information", "icon\r"))
+NO_ENDING = "without a usual ending"
+
+
+def noise(name: str) -> str:
+    """The first part of a name that makes it no data, such as `.DS_Store` or `__MACOSX`, or nothing.
+
+    What macOS keeps beside each file is `._*`: else there would be as many kinds as files.
+    """
+    for part in name.split("/"):
+        if part[:1] == "." or part.lower() in _SERVICE:
+            return "._*" if part[:2] == "._" else part
+    return ""
+
+
+def cleaned(name: str) -> str:
+    """A name without the parts that lead nowhere: `data/./cat//1.jpg` is `data/cat/1.jpg`."""
+    if "./" not in name and "//" not in name:
+        return name
+    end = "/" if name.endswith("/") else ""
+    return "/".join(part for part in name.split("/") if part not in ("", ".")) + end
+
+
+def composed(text: str) -> str:
+    """The text in one Unicode form: macOS writes an accent as a character of its own."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def is_picture(name: str) -> bool | None:
+    """Whether a file is a picture as far as its name tells; None where its first bytes must."""
+    lower = name.lower()
+    if lower.endswith(PICTURES):
+        return True
+    return False if ending(lower) in _OTHERS else None
+
+
+def ending(name: str) -> str:
+    """How a name ends, for counts: `.webp`, or that there is no such ending."""
+    _, dot, last = name.rpartition("/")[2].rpartition(".")
+    return f".{last.lower()}" if dot and last.isalnum() and len(last) < 10 else NO_ENDING
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name's bytes are UTF-8: where they are not, surrogates stand for them."""
+    if name.isascii():
+        return True
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(name: str) -> str:
+    """A name for messages: bytes that are not UTF-8 as escapes."""
+    if is_utf8(name):
+        return name
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def encoding_of(text: bytes) -> str:
+    """A guess at the encoding of text that is not UTF-8: common Chinese characters are pairs of bytes beyond ASCII."""
+    try:
+        words = text.decode("gbk")
+    except UnicodeDecodeError:
+        return "latin1"
+    return "gbk" if all(min(word.encode("gbk")) > 0x7F for word in words if not word.isascii()) else "latin1"
+
+
+def decoded(text: bytes, where: str) -> str:
+    """Text that decides labels, in one Unicode form; raises UserError where it is not UTF-8."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UserError(f"{where} is UTF-16, not UTF-8; save it as UTF-8 (iconv -f utf16 -t utf8 FILE > NEW)")
+    try:
+        return composed(text.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = text.count(b"\n", 0, error.start) + 1
+        encoding = encoding_of(text.splitlines()[line - 1] if text else text)
+        raise UserError(
+            f"{where} is not UTF-8 at line {line}; save it as UTF-8 (iconv -f {encoding} -t utf8 FILE > NEW, with the "
+            "encoding that it has)"
+        ) from None

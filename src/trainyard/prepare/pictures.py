@@ -1,0 +1,109 @@
+"""Checks that a picture can be decoded, and converts or re-encodes it, before it goes into a shard.
+
+Re-encoding is declared in the settings and off by default. It only makes pictures smaller: one whose shorter side is no
+longer than the setting keeps its bytes, unless it is CMYK or a PNG (under any name), which becomes an RGB JPEG. Only
+the same version of Pillow and of its JPEG library gives the same bytes, so both are part of the plan.
+"""
+
+import io
+from typing import TYPE_CHECKING
+
+from trainyard.data import limits
+from trainyard.data.plain import plain
+from trainyard.prepare import converting
+from trainyard.prepare.settings import Reencode
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+CHECK_ONE_OF = 100
+# Undecodable pictures that are named before a preparation gives up
+NAMED = 20
+
+
+class UndecodableError(Exception):
+    """A member that cannot be decoded as a picture. The message says why."""
+
+
+def wants_check(decode: str, crc32: int) -> bool:
+    """Tell whether a picture with this CRC-32 is decoded: the choice is the same at every run."""
+    return decode == "all" or (decode == "sampled" and crc32 % CHECK_ONE_OF == 0)
+
+
+def check(content: memoryview | bytes) -> None:
+    """Decode a picture completely, as training will where no other decoder can; raises UndecodableError."""
+    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
+        _load(picture)
+
+
+def convert(content: memoryview) -> bytes:
+    """Make a PNG of a picture in another format; raises UndecodableError."""
+    try:
+        return converting.convert(content)
+    except Exception as error:
+        raise UndecodableError(_words(error)) from None
+
+
+def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
+    """Return the picture as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
+    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
+        odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
+        width, height = picture.size
+        scale = settings.resize / min(width, height)
+        if not odd and scale >= 1:
+            _load(picture)
+            return bytes(content)
+        size = (max(1, round(width * scale)), max(1, round(height * scale))) if scale < 1 else (width, height)
+        if picture.mode in ("RGB", "L"):
+            # libjpeg's own scaling by 1/2, 1/4 or 1/8 first, down to twice the wanted size: several times faster
+            picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
+        return _encode(_load(picture), size, settings.quality)
+
+
+def encoder() -> str:
+    """Name the versions that determine the bytes of a re-encoded picture."""
+    import PIL
+    from PIL import features
+
+    turbo = features.version("libjpeg_turbo")
+    library = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    return f"Pillow {PIL.__version__}, {library}"
+
+
+def _encode(picture: "Image.Image", size: tuple[int, int], quality: int) -> bytes:
+    from PIL import Image
+
+    try:
+        if picture.size != size:
+            picture = picture.resize(size, Image.Resampling.LANCZOS)
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+    except Exception as error:
+        raise UndecodableError(_words(error)) from None
+    return buffer.getvalue()
+
+
+def _open(content: memoryview | bytes) -> "Image.Image":
+    """Read a picture's header, and refuse what would take too much memory before it does."""
+    try:
+        return limits.read_header(content)
+    except Exception as error:
+        other = converting.format_of(content)
+        remedy = f" (convert: 'png' does that with a {other})" if other else ""
+        raise UndecodableError(_words(error) + remedy) from None
+
+
+def _load(picture: "Image.Image") -> "Image.Image":
+    """Decode to 8-bit grey or RGB."""
+    try:
+        return plain(picture)
+    except Exception as error:
+        raise UndecodableError(_words(error)) from None
+
+
+def _words(error: Exception) -> str:
+    """The message of a library's error, in one short line."""
+    text = " ".join(str(error).split())
+    # Pillow names the buffer's address here, which differs at every run
+    text = "no known picture format" if text.startswith("cannot identify image file") else text
+    return f"{type(error).__name__}: {text[:200]}"

@@ -1,0 +1,233 @@
+"""Decides member by member what becomes a sample, so that nothing in a class's folder is lost in silence.
+
+A picture is what its name says is one, or its first bytes where the name says nothing (`1.jfif`, `2`, `3.jpg?w=300`).
+What lies in a class's folder and is no picture is an error that counts and names it, unless `skip` names it.
+"""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from trainyard.core.exits import UserError
+from trainyard.prepare import names
+from trainyard.prepare.archives.members import BARE, Member
+from trainyard.prepare.converting import LARGEST_PICTURE
+from trainyard.prepare.layouts.base import Layout, OutOfPlaceError, Place
+from trainyard.prepare.listing import Entry, Foreign, Listing, counted, pictures_among
+from trainyard.prepare.progress import say
+
+# Entries whose first bytes are looked at together
+_TOGETHER = 4096
+_NAMED, _PATTERNS = 5, 20
+
+
+class Skip:
+    """What the setting `skip` names: members by their names, and with `*` all whose names fit."""
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = {names.composed(text): text for text in wanted}
+        self._patterns = {
+            text: re.compile(".*".join(map(re.escape, form.split("*"))), re.DOTALL)
+            for form, text in self._wanted.items()
+            if "*" in form
+        }
+        self._unseen = set(wanted)
+        self.count = 0
+
+    def names(self, entry: Entry) -> bool:
+        """Whether a member is to be left out, by either of its names."""
+        if not self._wanted:
+            return False
+        called = (entry.member.name, entry.raw, names.shown(entry.raw))
+        found = [self._wanted[name] for name in dict.fromkeys(called) if name in self._wanted]
+        found += [text for text, pattern in self._patterns.items() if pattern.fullmatch(entry.member.name)]
+        self._unseen.difference_update(found)
+        self.count += bool(found)
+        return bool(found)
+
+    def unseen(self) -> list[str]:
+        """What was named and is not there; hidden and service files are left out in any case."""
+        return sorted(text for text in self._unseen if not names.noise(names.cleaned(text.replace("\\", "/"))))
+
+
+class Selection:
+    """Takes the entries of a listing one by one, and hands on those that are samples."""
+
+    def __init__(
+        self, listing: Listing, layout: Layout, skip: Skip, add: Callable[[Entry, Place], None], converts: bool = False
+    ) -> None:
+        self._listing, self._layout, self._skip, self._add = listing, layout, skip, add
+        self._converts = converts  # whether other formats become PNGs
+        self.skipped: set[str] = set()  # keys of members that the setting names
+        self._doubtful: list[tuple[Entry, Place | OutOfPlaceError]] = []
+        self._by_content = 0
+        self._foreign = Foreign(listing.container)
+        # No pictures in folders of classes, by place and ending; and elsewhere, by ending
+        self._strays: dict[tuple[Place, str], list[str]] = {}
+        self._outside: Counter[str] = Counter()
+        self._unlabelled = 0
+        self._archives: list[str] = []
+
+    def take(self, entry: Entry) -> None:
+        """Decide about the next entry; raises UserError for a picture that has no place, is empty, or is too large."""
+        if entry.noise:
+            self._skip.names(entry)
+            return
+        name = entry.member.name
+        place, kind = self._place(name), names.is_picture(name)
+        if self._skips(entry, place):
+            return
+        if place is None:
+            self._unlabelled += kind is True
+        elif kind is not False and not (
+            name.isascii() or names.is_utf8(place.key if isinstance(place, Place) else name)
+        ):
+            self._foreign.note(name)
+        elif kind:
+            self._sample(entry, place)
+        elif kind is False:
+            self._no_picture(entry, place)
+        else:
+            self._doubtful.append((entry, place))
+            if len(self._doubtful) == _TOGETHER:
+                self._look()
+
+    def finish(self, known: Collection[str]) -> None:
+        """Say what was left out; `known` are the keys of the samples. Raises UserError."""
+        self._look()
+        if foreign := self._foreign.refusal():
+            raise UserError(foreign)
+        self._follow_links()
+        if unknown := self._skip.unseen():
+            raise UserError(f"'skip' names {unknown[0]}, which is not in {self._listing.label}; correct the name")
+        self._forget_folders_without_pictures()
+        self._say()
+        if self._strays:
+            raise UserError(self._refusal(known))
+        if self._archives and not known:
+            raise UserError(
+                f"{self._listing.label} holds no pictures for the layout that was set but archives: "
+                f"{', '.join(sorted(self._archives)[:_NAMED])}; unpack them on a volume and give the folder as "
+                "source.path, or pack the unpacked files as one archive"
+            )
+
+    def fingerprint(self) -> str:
+        """The container's, or another where earlier versions took other members or read other names."""
+        found = self._listing.container.fingerprint
+        if not self._listing.renamed and not self._by_content:
+            return found
+        return hashlib.sha256(f"{found} names".encode()).hexdigest()
+
+    def _place(self, name: str) -> Place | OutOfPlaceError | None:
+        try:
+            return self._layout.place(name)
+        except OutOfPlaceError as error:
+            return error
+
+    def _skips(self, entry: Entry, place: Place | OutOfPlaceError | None) -> bool:
+        """Whether the setting names the member; its key is kept."""
+        if not self._skip.names(entry):
+            return False
+        if isinstance(place, Place):
+            self.skipped.add(place.key)
+        return True
+
+    def _sample(self, entry: Entry, place: Place | OutOfPlaceError) -> None:
+        member = entry.member
+        if isinstance(place, OutOfPlaceError):
+            why = f": {place}" if str(place) else ""
+            raise self._error(
+                member, f"has no place in the layout{why}; check 'layout' and the archive, or name it under 'skip'"
+            )
+        if member.size == 0:
+            raise self._error(member, "is empty; repair the archive, or name it under 'skip'")
+        if member.size > LARGEST_PICTURE or member.stored > LARGEST_PICTURE:
+            raise self._error(
+                member, f"is larger than {LARGEST_PICTURE >> 20} MiB, which no picture is; name it under 'skip'"
+            )
+        self._layout.places.add((place.root, place.below))
+        self._add(entry, place)
+
+    def _error(self, member: Member, why: str) -> UserError:
+        return UserError(f"{names.shown(member.name)} in {self._listing.label} {why}")
+
+    def _no_picture(self, entry: Entry, place: Place | OutOfPlaceError) -> None:
+        name = entry.member.name
+        ending = names.ending(name)
+        if ending in names.ARCHIVES and len(self._archives) < _NAMED:
+            self._archives.append(name)
+        if isinstance(place, Place):
+            self._strays.setdefault((place, ending), []).append(names.shown(name))
+        else:
+            self._outside[ending] += 1
+
+    def _look(self) -> None:
+        """Tell by their first bytes which of the doubtful entries are pictures."""
+        doubtful, self._doubtful = self._doubtful, []
+        found = pictures_among(self._listing.container, [entry.member for entry, _ in doubtful], self._converts)
+        for (entry, place), picture in zip(doubtful, found, strict=True):
+            (self._sample if picture else self._no_picture)(entry, place)
+            self._by_content += picture
+
+    def _follow_links(self) -> None:
+        """Count links to nothing; raises UserError where they would be pictures."""
+        lost = []
+        for raw in self._listing.links:
+            name = names.composed(raw)
+            place, kind = self._place(name), names.is_picture(name)
+            if self._skips(Entry(Member(name, 0, 0, 0, 0, 0, BARE), raw, "", 0), place):
+                continue
+            if place is None or kind is False or (kind is None and not self._in_class(place)):
+                self._listing.noise["links to nothing"] += 1
+            else:
+                lost.append(name)
+        if lost:
+            raise UserError(
+                f"{self._listing.label} holds {len(lost):,} links to pictures that are not there (first "
+                f"{names.shown(lost[0])}); fetch them (git annex get, dvc pull), remove the links, or name them under "
+                "'skip'"
+            )
+
+    def _in_class(self, place: Place | OutOfPlaceError) -> bool:
+        """Whether the folder is a class's: where any may be one, it holds pictures."""
+        if isinstance(place, OutOfPlaceError):
+            return False
+        return not self._layout.loose or (place.root, place.below) in self._layout.places
+
+    def _forget_folders_without_pictures(self) -> None:
+        """A folder of annotations, say, is no class; one of pictures in a format that is not read is."""
+        for place, ending in list(self._strays):
+            if not self._in_class(place) and ending not in names.FORMATS:
+                self._outside[ending] += len(self._strays.pop((place, ending)))
+
+    def _say(self) -> None:
+        parts = list(self._listing.remarks())
+        if self._outside:
+            parts.append(f"no pictures, and in no class's folder: {counted(self._outside)}")
+        if self._unlabelled:
+            parts.append(f"pictures without a label: {self._unlabelled:,}")
+        if self._skip.count:
+            parts.append(f"named under 'skip': {self._skip.count:,}")
+        if self._by_content:
+            parts.append(f"{self._by_content:,} were taken for pictures by their first bytes")
+        if parts:
+            say(f"{self._listing.label}: {'; '.join(parts)}")
+
+    def _refusal(self, known: Collection[str]) -> str:
+        found: dict[str, list[str]] = {}
+        for (_, ending), strays in self._strays.items():
+            found.setdefault(ending, []).extend(strays)
+        by_ending = {ending: sorted(found[ending]) for ending in sorted(found, key=lambda ending: -len(found[ending]))}
+        counts = ", ".join(f"{len(strays):,} {ending} (first {strays[0]})" for ending, strays in by_ending.items())
+        lost = sorted({place.key for place, _ in self._strays if self._layout.loose or not place.split} - set(known))
+        vanished = f"; without them class {lost[0]!r} has no picture ({len(lost)} such classes)" if lost else ""
+        patterns = [f"'*{ending}'" for ending in by_ending if ending.startswith(".")]
+        patterns += [f"'{name}'" for name in by_ending.get(names.NO_ENDING, ())]
+        pngs = [ending for ending in by_ending if ending in names.CONVERTED and not self._converts]
+        instead = f" (convert: 'png' makes PNGs of {', '.join(pngs)})" if pngs else ""
+        more = f" and {len(patterns) - _PATTERNS} more" if len(patterns) > _PATTERNS else ""
+        return (
+            f"{self._listing.label} holds files in folders of classes that are neither JPEG nor PNG: {counts}{vanished}"
+            f"; convert{instead} or remove them, or leave them out by 'skip': {', '.join(patterns[:_PATTERNS])}{more}"
+        )

@@ -1,0 +1,216 @@
+"""Fetches pretrained weights once, for all processes of all runs: found by name, checked by hash, kept as a folder.
+
+torchvision's file names end in the first digits of their SHA-256 (torch.hub's convention); timm's weights lie on the
+Hugging Face hub, whose server names the SHA-256 of large files (`X-Linked-ETag`); any other address needs the key
+model.pretrained_sha256.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+import requests
+
+from trainyard.config import Config
+from trainyard.config.checking import validated
+from trainyard.core.exits import InputError, UserError
+from trainyard.core.files import atomic, write_json
+from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, followed, is_fetched, kind_of
+from trainyard.prepare.lock import exclusive
+from trainyard.prepare.progress import Pulse, say
+from trainyard.prepare.settings import Source as SourceConfig
+from trainyard.prepare.sources import open_source
+from trainyard.prepare.sources.base import Source, Traffic
+from trainyard.prepare.sources.http import without_query
+from trainyard.prepare.sources.secrets import Signed
+
+MIRRORED = ("https://download.pytorch.org", "https://huggingface.co")
+HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")  # torch.hub's HASH_REGEX
+CHUNK = 8 << 20
+KINDS = (".pth", ".pt", ".bin", ".ckpt", ".tar", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where weights come from: the address, the digits that their SHA-256 begins with, and their config.json."""
+
+    url: str
+    digits: str
+    described: dict[str, Any]  # `architecture` and `pretrained_cfg`, as timm's hubs have them
+
+
+def fetch(config: Config, wait_seconds: float = 3600.0) -> Path | None:
+    """Fetch the weights that the settings of a run name; None where there is nothing to fetch.
+
+    One process fetches, others wait for it. Raises UserError, and InputError and ExitError for what may pass.
+    """
+    if not is_fetched(config):
+        say("model.pretrained names no weights that must be fetched")
+        return None
+    folder = folder_of(config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made ({error.strerror}); set model.weights_dir to one that can") from None
+    with exclusive(folder / "lock", wait_seconds, say):
+        try:
+            found = file_of(config)
+        except InputError:
+            found = _fetch(config, folder)
+        else:
+            followed(config)  # compares the hash
+            say(f"{found} is here already")
+    return found
+
+
+def _fetch(config: Config, folder: Path) -> Path:
+    origin = find(config)
+    shown = without_query(origin.url)
+    suffix = PurePosixPath(urlsplit(origin.url).path).suffix
+    if suffix not in KINDS:
+        raise UserError(f"model.pretrained: {shown} is no state dict; it must end in {', '.join(KINDS)}")
+    file = folder / f"model{'.safetensors' if suffix == '.safetensors' else '.pth'}"
+    scheme = "http" if urlsplit(origin.url).scheme in ("http", "https") else "objectstore"
+    where = validated(SourceConfig, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
+    signed = Signed("weights-url", "model.pretrained", strict=kind_of(config.model.pretrained) == "address")
+    source = open_source(where, Traffic(), signed=signed)
+    try:
+        with atomic(file) as out:
+            digest = _copy(source, out, shown)
+            if not digest.startswith(origin.digits):
+                raise InputError(
+                    f"{shown} has SHA-256 {digest}, and {origin.digits} was expected: it is not the file that was "
+                    "meant, or was damaged on its way; check the address and model.pretrained_sha256"
+                )
+    except OSError as error:
+        raise UserError(f"{file} cannot be written ({error.strerror}); enlarge the claim or free space") from None
+    finally:
+        source.close()
+    _check_readable(file, shown)
+    own = {"file": file.name, "origin": shown, "sha256": digest, **origin.described.pop(OWN, {})}
+    write_json(folder / FILE, {**origin.described, OWN: own})
+    say(f"{shown}: {source.size / 1e6:,.1f} MB, SHA-256 {digest}, kept as {file}")
+    if len(origin.digits) < len(digest) and urlsplit(origin.url).scheme == "http":
+        say(
+            f"only {len(origin.digits)} digits of its SHA-256 were known, and http protects nothing on its way: where "
+            f"you trust this file, set model.pretrained_sha256 to {digest}"
+        )
+    return file
+
+
+def _copy(source: Source, out: BinaryIO, shown: str) -> str:
+    """Copy a source into a file with lines on the progress; returns its SHA-256."""
+    digest, pulse = hashlib.sha256(), Pulse()
+    for offset in range(0, source.size, CHUNK):
+        data = source.read_range(offset, min(CHUNK, source.size - offset))
+        digest.update(data)
+        out.write(data)
+        done = offset + len(data)
+        pulse.beat(lambda seconds, done=done: (  # type: ignore[misc]
+            f"{shown}: {done / 1e6:,.0f} of {source.size / 1e6:,.0f} MB, {done / 1e6 / seconds:,.1f} MB/s"
+        ))  # fmt: skip
+    return digest.hexdigest()
+
+
+def _check_readable(file: Path, shown: str) -> None:
+    """Raise UserError, and remove the file, where it is no state dict."""
+    from trainyard.models import states
+
+    try:
+        states.read(file)
+    except states.refused_state() as error:
+        file.unlink(missing_ok=True)
+        raise UserError(f"{shown} {states.refusal(error)}") from error
+
+
+def find(config: Config) -> Origin:
+    """Where the weights of the settings lie; raises UserError."""
+    name, kind = config.model.pretrained, kind_of(config.model.pretrained)
+    origin = {"torchvision": _torchvision, "timm": _timm, "address": _address}[kind](config)
+    url, mirror = origin.url, config.model.weights_mirror.rstrip("/")
+    for address in MIRRORED if mirror else ():
+        url = url.replace(address, mirror, 1)
+    digits = config.model.pretrained_sha256 or origin.digits
+    if not digits and kind == "timm":
+        digits = _linked_sha256(url)
+    if not digits:
+        raise UserError(
+            f"model.pretrained = {without_query(name)!r}: nothing says what its SHA-256 is; set "
+            "model.pretrained_sha256 to what `sha256sum FILE` prints where you trust the file"
+        )
+    return Origin(url, digits, origin.described)
+
+
+def _torchvision(config: Config) -> Origin:
+    import torchvision
+
+    models: Any = torchvision.models
+    model = config.model.name.rpartition(":")[2]
+    match = ENUM.fullmatch(config.model.pretrained)
+    assert match
+    try:
+        known = models.get_model_weights(model)
+    except ValueError:
+        raise UserError(f"model.name = {config.model.name!r}: torchvision has no such classification model") from None
+    members = known.__members__
+    if match[2] not in members or match[1] not in (None, known.__name__):
+        raise UserError(
+            f"model.pretrained = {config.model.pretrained!r}: torchvision has no such weights for {model}; there are "
+            f"{', '.join(f'{known.__name__}.{member}' for member in members)}"
+        )
+    weights = members[match[2]]
+    how = weights.transforms()
+    size, resize = how.crop_size[0], how.resize_size[0]
+    described = {
+        "architecture": model,
+        "num_classes": len(weights.meta["categories"]),
+        "pretrained_cfg": {
+            "num_classes": len(weights.meta["categories"]), "input_size": [3, size, size],
+            "interpolation": how.interpolation.value, "crop_pct": size / resize, "crop_mode": "center",
+            "mean": list(how.mean), "std": list(how.std),
+        },
+        OWN: {"model": config.model.name, "resize": resize, "weights": str(weights)},
+    }  # fmt: skip
+    return Origin(weights.url, _digits_of(weights.url), described)
+
+
+def _timm(config: Config) -> Origin:
+    from trainyard.models.factory import import_timm
+
+    timm, model = import_timm(config.model.name), config.model.name.rpartition(":")[2]
+    found = timm.get_pretrained_cfg(model) if timm.is_model(model) else None
+    if found is None or not (found.hf_hub_id or found.url) or found.custom_load:
+        raise UserError(
+            f"model.pretrained = 'timm' with model.name = {config.model.name!r}: timm {timm.__version__} has no "
+            "weights for it that are a state dict; name another model or tag, such as timm:resnet50.a1_in1k, or a path"
+        )
+    described = {"architecture": model, "num_classes": found.num_classes, "pretrained_cfg": found.to_dict(True)}
+    described[OWN] = {"model": config.model.name, "weights": f"{found.architecture}.{found.tag}"}
+    if not found.hf_hub_id:
+        return Origin(found.url, _digits_of(found.url), described)
+    hub, _, revision = found.hf_hub_id.partition("@")
+    name = found.hf_hub_filename or "model.safetensors"
+    return Origin(f"https://huggingface.co/{hub}/resolve/{revision or 'main'}/{name}", "", described)
+
+
+def _address(config: Config) -> Origin:
+    url = config.model.pretrained
+    return Origin(url, _digits_of(url), {"architecture": config.model.name})
+
+
+def _digits_of(url: str) -> str:
+    match = HASH.search(urlsplit(url).path)
+    return match[1] if match else ""
+
+
+def _linked_sha256(url: str) -> str:
+    """The SHA-256 that the hub's server names for a large file; empty where it names none."""
+    try:
+        answer = requests.head(url, allow_redirects=False, timeout=(10, 60))
+    except requests.RequestException:
+        return ""  # the fetch itself says what is wrong
+    tag = answer.headers.get("X-Linked-ETag", "").strip('"')
+    return tag if re.fullmatch(r"[0-9a-f]{64}", tag) else ""

@@ -1,0 +1,300 @@
+"""The run directory: whether its run is over, and what it resumes from.
+
+leases/         the process that may write here, and what it is about to publish (lease.py); lease.json is for people
+restarts/       restarts since the last new checkpoint (starts.py)
+failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
+previous/       what `resume: never` found here
+"""
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainyard.config import Config, as_tree, fingerprint
+from trainyard.core.exits import Exit, ExitError, UserError
+from trainyard.core.files import (
+    entries,
+    exists,
+    fits,
+    read_json,
+    rename,
+    retried,
+    sync_folder,
+    unreadable,
+    write_atomically,
+    write_json,
+)
+from trainyard.parallel.environment import restart_count
+from trainyard.run import checkpoint, fence, starts, storage
+from trainyard.run.evidence import lost_checkpoint
+from trainyard.run.lease import Lease
+from trainyard.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
+
+KEPT = ("lease.json", "leases", "previous", "restarts")
+SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
+PREVIOUS = re.compile("[0-9]{3,9}")
+MOVING = ".moving"  # in previous/: a run that is being moved there
+
+
+def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
+    """What must stay the same for a run to be resumed; None is not known.
+
+    Another optimizer would find no moments that it can use, another `no_decay` or `freeze` trains other parameters or
+    differently, and another seed or number of training samples changes the order of the samples.
+    """
+    return {
+        "model.name": config.model.name,
+        "model.num_classes": classes,
+        "model.freeze": sorted(config.model.frozen),
+        "batch.global": batch,
+        "seed": config.seed,
+        "optimizer.name": config.optimizer.name,
+        "optimizer.no_decay": sorted(config.optimizer.no_decay),
+        "data.samples": samples,
+    }
+
+
+def recorded_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The identity that a checkpoint or a summary recorded; older ones have a part of it in their settings alone."""
+    config = _part(meta, "config")
+    optimizer = _part(config, "optimizer")
+    spared = optimizer.get("no_decay")
+    found = {
+        "seed": config.get("seed"),
+        "optimizer.name": optimizer.get("name"),
+        "optimizer.no_decay": sorted(map(str, spared)) if isinstance(spared, list) else None,
+    }
+    return {**found, **_part(meta, "identity")}
+
+
+def _part(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A section of a tree; empty where there is none, whatever stands in its place."""
+    found = tree.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Path) -> None:
+    """Raise UserError where a recorded identity is another run's; what either does not know is not compared."""
+    for key, value in wanted.items():
+        if value is not None and found.get(key) is not None and found[key] != value:
+            raise UserError(
+                f"{key} = {value!r}, but {where} holds a run with {found[key]!r}; give this run another name "
+                "(run.dir, on a cluster training.name), or set resume to never"
+            )
+
+
+def is_retry(config: Config) -> bool:
+    """Whether this process continues what the same job began, rather than beginning something.
+
+    Raises UserError and StorageError.
+    """
+    job = job_name()
+    if restart_count() > 0 or not job:
+        return restart_count() > 0
+    path = Path(config.run.dir)
+    try:
+        newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
+    except OSError as error:
+        raise unreadable(path / fence.FOLDER, error) from error
+    return newest is not None and newest.job == job and newest.entered
+
+
+def over_already(config: Config, batch: int) -> str | None:
+    """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
+
+    Raises StrangerError where the directory is another release's.
+    """
+    path = Path(config.run.dir)
+    try:
+        retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
+    except OSError as error:
+        raise unreadable(path / fence.FOLDER, error) from error
+    if config.resume == "never" and not is_retry(config):
+        return None
+    failed = read_json(path / "failed.json")
+    # A user often mends wrong input outside the settings, so only an automatic retry of the same job is refused.
+    by_machine = job_name() or restart_count() > 0
+    permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
+    if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
+        raise ExitError(
+            f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
+        )
+    summary = read_json(path / "summary.json")
+    # Killed between the summary and the report, it still lacks that
+    if summary.get("status") != "finished" or not exists(path / "report.html"):
+        return None
+    if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
+        return None  # it resumes from its last step, and writes a whole one
+    refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
+    if summary.get("length") != length_asked(config):
+        return None
+    return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
+
+
+def length_asked(config: Config) -> dict[str, int | None]:
+    """The length of the run as the settings put it."""
+    return {"epochs": config.epochs, "max_steps": config.max_steps}
+
+
+class RunDirectory:
+    """The run directory as rank 0 sees it, the only process that writes it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.path = Path(config.run.dir)
+        self.checkpoints = self.path / "checkpoints"
+        self.lease = Lease(self.path, config.run.adopt)
+        self._reports: list[str] = []
+
+    def start(self, wanted: dict[str, Any]) -> checkpoint.Found | None:
+        """Enter the directory, and find the checkpoint to resume from; raises UserError where it is another run's.
+
+        `wanted` is this run's identity.
+        """
+        self.enter()
+        found, reports = self.find_checkpoint()
+        for text in reports:
+            print(text, flush=True)
+        if found:
+            refuse_other(recorded_identity(found.meta), wanted, self.path)
+        with self.fenced():
+            retried(self._forget_the_end, self.path)
+        return found
+
+    def enter(self) -> None:
+        """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
+        try:
+            retried(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
+            retry = is_retry(self.config)
+            self._reports = retried(lambda: self.lease.take(self.checkpoints), self.lease.root)
+            with self.fenced():
+                # As a whole: each of its steps can be repeated, and finds what the one before has done
+                retried(lambda: self._settle(always=self.config.resume == "never" and not retry), self.path)
+                text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
+                write_atomically(self.path / "config.yaml", text.encode(), via=self.staging)
+        except OSError as error:
+            raise starts.unwritable(self.path, error) from error
+
+    def _settle(self, always: bool) -> None:
+        """Make the directory this job's, which has taken its lease; raises OSError."""
+        self._move_aside(always)
+        self.lease.enter()
+        checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
+
+    def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
+        """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
+        if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
+            with self.fenced():
+                found, reports = checkpoint.newest(self.checkpoints, self.staging)
+            if found is None:
+                self._refuse_to_begin_again(reports)
+            return found, self._reports + reports
+        found = checkpoint.at(Path(self.config.resume))
+        for path in checkpoint.steps(self.checkpoints):
+            if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
+                with self.fenced():
+                    checkpoint.set_aside(path, "left", self.staging)
+        return found, self._reports
+
+    @property
+    def holder(self) -> str:
+        """The name under which this process holds the lease."""
+        return self.lease.holder
+
+    @property
+    def staging(self) -> Path:
+        """Where files of the run directory are written before they take their names; it goes with the lease."""
+        return self.lease.folder
+
+    def lost(self) -> bool:
+        """Whether another process is known to have taken the lease; asks nobody."""
+        return self.lease.lost()
+
+    def held(self) -> bool:
+        """Whether this process still has the lease, as the storage says; asked on any thread."""
+        return self.lease.held()
+
+    @contextlib.contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Around what is written by way of `staging`: raises TakenOverError where the lease was lost meanwhile."""
+        try:
+            yield
+        except FileNotFoundError:
+            if self.lease.held():
+                raise
+            raise TakenOverError(self.lease.taken_message()) from None
+
+    def release(self, stopped: bool = False) -> None:
+        """Release the lease; a run that was stopped from outside has not used up a restart."""
+        self.lease.release()
+        if stopped:
+            starts.stopped(self.config)
+
+    def _forget_the_end(self) -> None:
+        """Remove, by way of `staging`, how the run has ended before; a start that is refused leaves it."""
+        for name in ("failed.json", "summary.json"):
+            if (self.path / name).exists():
+                rename(self.path / name, self.staging / name)
+
+    def _refuse_to_begin_again(self, reports: list[str]) -> None:
+        """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
+        aside, seen = checkpoint.damaged(self.checkpoints), lost_checkpoint(self.config)
+        if not aside and not seen:
+            return
+        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
+        raise UserError(
+            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
+            f"again at step 0 by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
+            "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
+            "to never, which moves this one to previous/ and begins again"
+        )
+
+    def _move_aside(self, always: bool) -> None:
+        """Move what is here to previous/, `always` or because a crash has left it half done; the oldest there go."""
+        previous = self.path / "previous"
+        moving = previous / MOVING
+        found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
+        if not moving.exists() and not (always and found):
+            if always:
+                starts.forget(self.config)  # what is left may be the notes of a run whose files are gone
+            return
+        if not moving.exists():
+            # By way of the lease's folder: who has lost the lease moves nothing. A newer job ends a move that has begun
+            # before it does anything else, and then the folder is gone that its files would be moved to.
+            (self.staging / MOVING).mkdir(exist_ok=True)
+            previous.mkdir(exist_ok=True)
+            rename(self.staging / MOVING, moving)
+        # Checkpoints go first: without them no start continues what is half moved
+        for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
+            rename(entry, moving / entry.name)
+        older = sorted(
+            (path for path in entries(previous) if PREVIOUS.fullmatch(path.name)), key=lambda path: int(path.name)
+        )
+        number = int(older[-1].name) + 1 if older else 1
+        starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
+        rename(moving, previous / f"{number:03d}")
+        sync_folder(self.path)
+        for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def is_retry_of_path(config: Config, path: Path) -> bool:
+    """Whether a run that began from a named checkpoint has written its own since, and resumes from that."""
+    return is_retry(config) and bool(checkpoint.steps(path / "checkpoints"))
+
+
+def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
+    """Record a permanent failure, so that retries of the same job end at once; not where another job is at work."""
+    path = Path(config.run.dir)
+    if of_another_job(path):
+        return
+    # A full disk, no directory at all, no file that may be opened: the message itself is what counts
+    with contextlib.suppress(OSError, ExitError, UserError):
+        entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
+        write_json(path / "failed.json", {**entry, "time": time.time(), **details})

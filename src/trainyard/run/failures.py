@@ -1,0 +1,87 @@
+"""What a failed run leaves behind, and the code that it ends with: the table of `exits.CAUSES`, applied to a run."""
+
+import contextlib
+import logging
+import math
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainyard.config import Config
+from trainyard.config.plan import resolve_global_batch
+from trainyard.core.exits import Exit, ExitError, UserError, cause_of, too_many_files
+from trainyard.parallel.environment import Place
+from trainyard.run import starts
+from trainyard.run.directory import record_failure
+from trainyard.run.owner import TakenOverError, of_another_job
+from trainyard.run.space import no_space
+
+log = logging.getLogger("trainyard")
+
+
+@contextlib.contextmanager
+def explained(config: Config, place: Place) -> Iterator[None]:
+    """Turn any error into one that has its exit code, and record it: for retries, or so that there are none."""
+    try:
+        yield
+    except (UserError, ExitError) as error:
+        record(config, error)
+        raise
+    except Exception as error:
+        log.exception("failed")
+        meant = meaning(config, place, error)
+        if meant is None:
+            raise
+        record(config, meant)
+        raise meant from error
+
+
+def meaning(config: Config, place: Place, error: Exception) -> UserError | ExitError | None:
+    """What an error means for this run; None: it is a bug, and stays as it is."""
+    cause, text = cause_of(error), f"{type(error).__name__}: {error}"
+    if cause.name == "memory":
+        return UserError(_memory(config, place, error))
+    if cause.name == "full" and isinstance(error, OSError):
+        return ExitError(f"rank {place.rank}: {no_space(error, Path(config.run.dir))}", cause.code)
+    if cause.code == Exit.CONFIG:
+        named = f"rank {place.rank}: {cause.means}: {text}"
+        return too_many_files(f"rank {place.rank}: {text}") if cause.name == "files" else UserError(named)
+    if cause.code >= 128:
+        return ExitError(f"rank {place.rank}: {cause.means}: {text}", cause.code)
+    where = _where(error)
+    if cause.name == "unknown" and starts.may_try_again(config, where):
+        traceback.print_exception(error)
+        return ExitError(f"{text} (tried once more: the next start tells whether it is a bug)", Exit.CRASHED,
+                         {"where": where})  # fmt: skip
+    return None
+
+
+def record(config: Config, error: UserError | ExitError) -> None:
+    """Record a failure in the run directory, unless that is another job's by now."""
+    code = Exit.CONFIG if isinstance(error, UserError) else error.code
+    if isinstance(error, TakenOverError) or code == Exit.STOPPED or of_another_job(Path(config.run.dir)):
+        return
+    if code == Exit.CONFIG:
+        record_failure(config, str(error), code, {} if isinstance(error, UserError) else error.details)
+    elif code >= 128:
+        details = {} if isinstance(error, UserError) else error.details
+        starts.remember(config, str(error), code, str(details.get("where", "")))
+
+
+def _where(error: Exception) -> str:
+    """The kind of an error, and the innermost call that it came from."""
+    calls = traceback.extract_tb(error.__traceback__)
+    return f"{type(error).__name__} at {calls[-1].filename}:{calls[-1].lineno}" if calls else type(error).__name__
+
+
+def _memory(config: Config, place: Place, error: Exception) -> str:
+    """A GPU's memory that is too small, with the keys that decide how much is needed."""
+    share = math.ceil(resolve_global_batch(config, place.world) / place.world)
+    micro = config.batch.micro
+    most = min(micro, share) if micro else share
+    limit = "" if micro else ", no limit"
+    return (
+        f"rank {place.rank}: the GPU's memory is too small ({str(error).splitlines()[0]}); batch.micro = {micro}{limit}"
+        f", so a forward takes {most} samples: set batch.micro to {max(1, most // 2)} or less; "
+        f"a validation takes validate.batch = {config.validate_.batch} at a time"
+    )

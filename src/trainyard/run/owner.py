@@ -1,0 +1,59 @@
+"""Whose a run directory is: the job and the release that this process belongs to, and what refuses all others.
+
+Namespaces may share a volume (two PersistentVolumes of one export), and releases of different teams may have the same
+name; a run directory remembers both, and continues for its owner alone.
+"""
+
+import os
+from pathlib import Path
+
+from trainyard.core.exits import UserError
+from trainyard.run import fence, storage
+
+
+class TakenOverError(UserError):
+    """The run directory is another job's: this one ends and writes nothing there."""
+
+
+class StrangerError(TakenOverError):
+    """The run directory is another release's."""
+
+
+def job_name() -> str:
+    """The job that this process belongs to, as the cluster sets it; a changed run is another job."""
+    return os.environ.get("TRAINYARD_JOB", "")
+
+
+def owner_name() -> str:
+    """The release that this process belongs to, as `namespace/release`; empty outside a cluster."""
+    namespace, release = os.environ.get("TRAINYARD_NAMESPACE", ""), os.environ.get("TRAINYARD_RELEASE", "")
+    return f"{namespace}/{release}" if namespace and release else ""
+
+
+def refuse_strangers(root: Path, owner: str, adopt: bool) -> None:
+    """Raise StrangerError if a run directory belongs to another release than this process; changes nothing there.
+
+    A directory without an owner belongs to whoever takes its lease; a process without one, at a shell, is no stranger.
+    """
+    me = owner_name()
+    if me and owner and owner != me and not adopt:
+        raise StrangerError(
+            f"{root} belongs to release {owner} (namespace/release), and this is {me}: two runs on one volume have the "
+            "same name. Give this run another name (run.dir, on a cluster global.training.name), or set run.adopt to "
+            "true (global.training.config.run.adopt) if this release shall continue that run from now on"
+        )
+
+
+def refuse_strangers_of(root: Path, adopt: bool = False) -> None:
+    """The same, for whoever holds the newest lease there; raises OSError, too."""
+    if owner_name() and (record := fence.newest(storage, root, look_only=True)):
+        refuse_strangers(root, record.owner, adopt)
+
+
+def of_another_job(root: Path) -> bool:
+    """Whether another job has a run directory and is at work there; False where that cannot be told."""
+    try:
+        newest = fence.newest(storage, root, look_only=True)
+    except OSError:
+        return False
+    return newest is not None and not newest.released and newest.job != job_name()

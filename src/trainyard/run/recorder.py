@@ -1,0 +1,305 @@
+"""Keeps the record of a run: losses of each step, sample ids, events, and the summary at its end.
+
+Losses stay on the device until a metrics line is due. Then the losses of all steps since the last line are fetched and
+summed over processes in one message, with each process's seconds by part. A loss that is NaN, infinite or above
+log.max_loss ends the run there, before anything of it is saved.
+"""
+
+import json
+import logging
+import math
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainyard import __version__
+from trainyard.config import Config, as_tree
+from trainyard.core.exits import Exit, ExitError
+from trainyard.core.files import Appender, write_json
+from trainyard.data.dataset import Data
+from trainyard.data.sampler import Ids
+from trainyard.parallel.base import Strategy
+from trainyard.run.directory import RunDirectory, length_asked
+from trainyard.run.owner import owner_name
+from trainyard.run.result import Result, write_confusion
+from trainyard.telemetry import stragglers as slowest
+from trainyard.telemetry.clock import PARTS, Clock, goodput
+from trainyard.telemetry.energy import KINDS, known, meter
+from trainyard.telemetry.goodput import Past, settle
+from trainyard.telemetry.metrics import FEW, rewind
+from trainyard.telemetry.outbox import LAST_SECONDS
+from trainyard.telemetry.sinks import Telemetry
+
+log = logging.getLogger("trainyard")
+
+
+class Recorder:
+    """The record of a run, on every process; only the first one writes what is common to all."""
+
+    def __init__(self, config: Config, strategy: Strategy, directory: RunDirectory, data: Data, clock: Clock) -> None:
+        """Keep what the record is about; `begin` opens it."""
+        self._config, self._strategy, self._directory, self._clock = config, strategy, directory, clock
+        self._order, self._length, self._class_names = data.order, data.length, data.splits.class_names
+        self._telemetry: Telemetry | None = None
+        self._samples: Appender | None = None
+        self._past = Past()
+        self._identity: dict[str, Any] = {}
+        self._ranks: list[dict[str, Any]] = []
+        # Since the last flush: each step's loss, on the device; before it: the step, and seconds by cause
+        self._pending: list[Tensor] = []
+        self._flushed, self._seconds = 0, clock.read()
+        # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
+        self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
+        self._wall = 0.0
+        self._meter = meter(strategy.device, strategy.place.local_rank == 0)
+        self._energy: dict[str, float] = {}  # joules of all starts, by kind
+
+    def begin(self, step: int, validated: int, identity: dict[str, Any]) -> None:
+        """Open the record at a step, after so many validated epochs; every process calls it, before the first step.
+
+        Lines that an earlier start wrote after that step are dropped, since those steps are repeated. Raises
+        TakenOverError where another job has the run directory.
+        """
+        strategy, path = self._strategy, self._directory.path
+        self._flushed, self._identity = step, identity
+        lost = 0
+        if strategy.first:
+            self._past = settle(self._clock, path, step)
+            with self._directory.fenced():
+                lost = rewind_all(path, step, validated, self._directory.staging)
+        strategy.barrier()
+        self._open(step)
+        self._seconds = self._clock.read()
+        self._ranks = strategy.gather_objects(_describe_process(strategy))
+        self._introduce(step, lost)
+
+    def _open(self, step: int) -> None:
+        config, path = self._config, self._directory.path
+        host = socket.gethostname()
+        endpoint = None
+        if config.metrics.port:
+            from trainyard.telemetry import prometheus
+
+            endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
+        if self._strategy.first:
+            self._telemetry = Telemetry(
+                config, path, self._directory.held, total=self._length.steps,
+                steps_per_epoch=self._length.steps_per_epoch, endpoint=endpoint, owner=owner_name(),
+            )  # fmt: skip
+        if config.debug.record_samples:
+            file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            self._samples = Appender(file, self._directory.lease.in_force)
+
+    def _introduce(self, step: int, lost: int) -> None:
+        """Report what is trained, on which devices, and from which step."""
+        if (telemetry := self._reporting) is None:
+            return
+        config, strategy, order, past = self._config, self._strategy, self._order, self._past
+        earlier = self._clock.before
+        telemetry.event(
+            "start", step, self._epoch(step), started=round(self._clock.started, 3),
+            restarts=past.restarts, idle=round(past.idle, 3), world_size=strategy.world, strategy=strategy.name,
+            steps=self._length.steps, model=config.model.name, classes=len(self._class_names), run=self._name,
+            seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
+            seconds_total=self._seconds,
+        )  # fmt: skip
+        telemetry.say(
+            f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "
+            f"{self._length.steps} steps of {order.batch}, {strategy.name} on {strategy.world} processes "
+            f"({strategy.device.type}, {config.precision}), run directory {self._directory.path}"
+        )
+        if step:
+            telemetry.event(
+                "resume", step, self._epoch(step), lost_steps=lost, lost_seconds=round(past.lost, 3),
+                restart_wait_seconds=round(past.waited, 3),
+            )  # fmt: skip
+            telemetry.say(f"resumed at step {step}; {lost} steps are done again")
+
+    @property
+    def _reporting(self) -> Telemetry | None:
+        """Where this process reports for all: the first one does, as long as the run directory is its run's."""
+        return None if self._directory.lost() else self._telemetry
+
+    @property
+    def _name(self) -> str:
+        return self._config.run.name or self._directory.path.resolve().name
+
+    def step_done(self, step: int, ids: Ids, loss: Tensor) -> None:
+        """Keep a step's loss and, if asked to, its sample ids."""
+        self._pending.append(loss)
+        if self._samples is not None:
+            self._samples.write(json.dumps({"step": step, "sample_ids": ids.tolist()}) + "\n")
+
+    def flush(self, step: int, lr: float) -> None:
+        """Write the line of metrics for the steps since the last one.
+
+        Its loss is the mean over them, `lr` the last one's learning rate. A checkpoint is saved right after a line, so
+        a start never begins amid the steps of one.
+        """
+        if not self._pending:
+            return
+        with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
+            mine = torch.stack(self._pending).double().cpu()
+        seconds = self._clock.read()
+        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        self._seconds = seconds
+        with self._clock.spent("communication"):
+            held = slowest.memory_held(self._strategy.device)
+            rank, world = self._strategy.rank, self._strategy.world
+            packed = slowest.pack(mine, spent, held, self._meter.read(), rank=rank, world=world)
+            losses, times, memory, joules = slowest.unpack(self._strategy.sum(packed), world)
+        self._pending = []
+        self._refuse_ill(mine, losses, step)
+        self._energy = {kind: self._past.joules.get(kind, 0.0) + j for kind, j in zip(KINDS, joules, strict=True)}
+        wall = sum(spent.values()) - spent["validation"] - spent["init"]  # from the first step on
+        self._wall += wall
+        self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
+        last = slowest.find(times, wall)
+        samples = self._order.samples_before(step)
+        rate = (samples - self._order.samples_before(self._flushed)) / max(wall, 1e-9)
+        self._flushed = step
+        if (telemetry := self._reporting) is not None:
+            telemetry.event(
+                "train", step, self._epoch(step), samples=samples, loss=float(losses.mean()),
+                lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
+                **({"joules": used} if (used := known(self._energy)) else {}),
+            )  # fmt: skip
+            telemetry.ranks(self._ranks, self._times, memory)
+
+    def validated(self, step: int, epoch: int, result: Result) -> None:
+        """Report a validation."""
+        fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
+        if (telemetry := self._reporting) is not None:
+            telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
+            if result.confusion is not None:
+                with self._directory.fenced():
+                    staging = self._directory.staging
+                    write_confusion(self._directory.path, result.confusion, self._class_names, staging)
+
+    def say(self, text: str) -> None:
+        """Print a line for people, before what takes long."""
+        if (telemetry := self._reporting) is not None:
+            telemetry.say(text)
+
+    def saved(self, step: int) -> None:
+        """Report a checkpoint, once it is whole."""
+        if (telemetry := self._reporting) is not None:
+            telemetry.event("checkpoint", step, self._epoch(step))
+
+    def summary(self, status: str, step: int, epochs: int, result: Result | None = None) -> dict[str, Any]:
+        """What summary.json holds."""
+        seconds = self._clock.read()
+        samples = self._order.samples_before(step)
+        overall = slowest.find(self._times, self._wall)
+        return {
+            "status": status,
+            "steps": step,
+            "epochs": epochs,
+            "top1": result.top1 if result else None,
+            "top5": result.top5 if result else None,
+            "validation_samples": result.samples if result else None,
+            "images_per_second": round(samples / max(training_seconds(seconds), 1e-9), 2),
+            "world_size": self._strategy.world,
+            "strategy": self._strategy.name,
+            "seconds": seconds,
+            "goodput": round(goodput(seconds), 4),
+            "restarts": self._past.restarts,
+            "joules": known(self._energy),
+            "slowest_rank": overall.as_dict() if overall else None,
+            "ranks": [
+                {**who, "seconds": {part: round(value, 3) for part, value in zip(PARTS, times, strict=True)}}
+                for who, times in zip(self._ranks, self._times, strict=True)
+            ],
+            "samples": samples,
+            "identity": self._identity,
+            "length": length_asked(self._config),
+            "model": self._config.model.name,
+            "precision": self._config.precision,
+            "finished_at": round(time.time(), 3),
+            "versions": {"trainyard": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "config": as_tree(self._config),
+        }
+
+    def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
+        """Write summary.json; raises TakenOverError where another job has the run directory."""
+        summary = self.summary(status, step, epochs, result)
+        seconds = summary["seconds"]
+        with self._directory.fenced():
+            write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
+        if (telemetry := self._reporting) is None:
+            return
+        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+        telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
+        if result is not None:
+            top5 = f"top5 {result.top5:.2f} %, " if len(self._class_names) > FEW else ""
+            telemetry.say(
+                f"finished: top1 {result.top1:.2f} %, {top5}"
+                f"{summary['images_per_second']:,.0f} img/s over {training_seconds(seconds):,.0f} s of training; "
+                f"published to {self._directory.path / 'published'}"
+            )
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._telemetry is not None:
+            self._telemetry.close()
+
+    def linger(self) -> None:
+        """Give Prometheus time to scrape the last numbers, less than the watchdog tolerates."""
+        if self._telemetry is not None:
+            self._telemetry.linger(min(LAST_SECONDS, self._config.comm.hang_seconds / 2 or LAST_SECONDS))
+
+    def _epoch(self, step: int) -> int:
+        """The epoch of the last of `step` steps, counted from 1."""
+        return self._order.epoch(max(step, 1) - 1) + 1
+
+    def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
+        """Raise ExitError if a loss is NaN, infinite or above log.max_loss; all processes see the same sums and end."""
+        most = self._config.log.max_loss or math.inf
+        ill = ~torch.isfinite(losses) | (losses > most)
+        if not bool(ill.any()):
+            return
+        index = int(ill.nonzero()[0])
+        bad = step - len(losses) + index + 1
+        batch = self._order.global_batch(bad - 1)
+        own = len(self._order.slice(bad - 1, self._strategy.rank, self._strategy.world))
+        wrong = not mine[index].isfinite() or float(mine[index]) * len(batch) > most * own
+        ranks = [rank for rank, is_wrong in enumerate(self._strategy.gather_objects(wrong)) if is_wrong]
+        limit = f", above log.max_loss = {most:g}," if losses[index].isfinite() else ""
+        error = ExitError(
+            f"the loss of step {bad} is {float(losses[index]):g}{limit} on ranks {ranks}; nothing after the last "
+            "checkpoint is kept. Lower optimizer.lr, lengthen schedule.warmup_epochs or use another precision; the "
+            f"sample ids of the step are in {self._directory.path / 'failed.json'}",
+            Exit.NAN,
+            {"step": bad, "ranks": ranks, "sample_ids": batch.tolist()},
+        )
+        if self._strategy.first and self._directory.held():
+            self.summarize("failed", step, self._order.epoch(step))
+        raise error
+
+
+def training_seconds(seconds: dict[str, float]) -> float:
+    """Seconds that steps took, by cause: neither the start nor validation nor what follows the last step."""
+    return sum(seconds[cause] for cause in ("data_wait", "compute", "communication", "checkpoint", "other"))
+
+
+def rewind_all(directory: Path, step: int, validated: int, staging: Path | None = None) -> int:
+    """Drop the steps after `step`, which will be repeated, from all records of a run directory; how many it were."""
+    for path in (directory / "samples").glob("rank-*.jsonl"):
+        rewind(path, step, validated, staging)
+    return rewind(directory / "metrics.jsonl", step, validated, staging)
+
+
+def _describe_process(strategy: Strategy) -> dict[str, Any]:
+    """What the records say of a process."""
+    gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
+    return {
+        "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),
+        **({"gpu": gpu} if gpu else {}),
+    }  # fmt: skip

@@ -1,0 +1,129 @@
+"""Counts the starts of a run before anything of them can crash, so that no failure is retried forever.
+
+restarts/JOB.json   restarts of a job since the last new checkpoint, how many starts it had, and the newest checkpoint
+                    that any of them saw; each job writes its own, so that an older one which has lost the run directory
+                    changes nothing of the newer one's
+last_failure.json   how the last start failed, for the message of the one that gives up
+
+Operators do not bound retries, or by a number that knows nothing of progress (docs/interruptions.md).
+"""
+
+import os
+import time
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.config import Config, fingerprint
+from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
+from trainyard.core.files import StorageError, entries, peek_json, read_json, retried, whole, write_json
+from trainyard.run import checkpoint
+from trainyard.run.owner import job_name
+from trainyard.run.space import no_space
+
+NONE = "none"  # no checkpoint, no job
+SEEN = "seen"
+FAILURE = "last_failure.json"
+
+
+def count(config: Config) -> None:
+    """Count this start; rank 0 calls it. Raises ExitError where restarts have made no progress, and UserError."""
+    path = _file(config)
+    saved = checkpoint.steps(Path(config.run.dir) / "checkpoints")
+    now = {
+        "job": job_name(),
+        "fingerprint": fingerprint(config),
+        "checkpoint": saved[-1].name if saved else NONE,
+    }
+    old = read_json(path)
+    same = all(old.get(key) == value for key, value in now.items())
+    restarts = (whole(old, "count") + (not old.get("stopped"))) if same else 0
+    if restarts > config.run.max_restarts:
+        raise ExitError(_without_progress(config, restarts - 1, now["checkpoint"]), Exit.FAILED)
+    try:
+        retried(lambda: path.parent.mkdir(parents=True, exist_ok=True), path.parent)
+        seen = {SEEN: latest([now["checkpoint"], *_seen(old)]) or NONE}  # also when it is gone
+        write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
+    except OSError as error:
+        raise unwritable(Path(config.run.dir), error) from error
+
+
+def stopped(config: Config) -> None:
+    """Note that this start was stopped from outside: it has not used up a restart."""
+    path = _file(config)
+    write_json(path, {**read_json(path), "stopped": True})
+
+
+def forget(config: Config) -> None:
+    """Forget the checkpoints that earlier starts saw: `resume: never` has moved them aside."""
+    own = _file(config)
+    for path in entries(own.parent):
+        if path != own:
+            path.unlink(missing_ok=True)
+    own.parent.mkdir(parents=True, exist_ok=True)
+    write_json(own, {**read_json(own), "checkpoint": NONE, SEEN: NONE})
+
+
+def saw_checkpoints(config: Config) -> list[str]:
+    """The names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
+    return [name for path in entries(_file(config).parent) for name in _seen(read_json(path))]
+
+
+def latest(names: Iterable[str]) -> str:
+    """Of names the one of the newest checkpoint, or nothing."""
+    return max(filter(checkpoint.NAME.fullmatch, names), key=lambda name: int(name[5:]), default="")
+
+
+def may_try_again(config: Config, where: str) -> bool:
+    """Whether an unknown error that arose `where` is worth another start: a job's first one that ended there.
+
+    A person at a shell tries again without being told to; an error that comes back is a bug. Never raises.
+    """
+    now, last = peek_json(_file(config)), peek_json(Path(config.run.dir) / FAILURE)
+    again = last.get("where") == where and last.get("job") == job_name() and last.get("start") != now.get("starts")
+    return bool(job_name() and now) and whole(now, "count") < config.run.max_restarts and not again
+
+
+def remember(config: Config, message: str, code: int, where: str = "") -> None:
+    """Record how this start failed; the loss of a peer does not hide what a peer recorded. Never raises."""
+    path, start = Path(config.run.dir) / FAILURE, peek_json(_file(config)).get("starts")
+    last = peek_json(path)
+    if code == Exit.HANG and (last.get("job"), last.get("start")) == (job_name(), start):
+        return
+    note = {"code": int(code), "message": message, "where": where, "job": job_name(), "start": start}
+    try:
+        write_json(path, {**note, "time": time.time()})
+    except (OSError, UserError, ExitError):
+        return  # the message itself is what counts
+
+
+def unwritable(path: Path, error: OSError) -> UserError | ExitError:
+    """The error for a run directory that cannot be written."""
+    if error.errno in FULL:
+        return ExitError(no_space(error, path), Exit.FAILED)
+    if error.errno in STORAGE:
+        return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
+    return UserError(
+        f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); check that it lies on a "
+        f"writable volume with free space, for uid {os.getuid()}"
+    )
+
+
+def _seen(note: Mapping[str, Any]) -> list[str]:
+    """The checkpoints that a note names."""
+    return [str(note.get(key, NONE)) for key in ("checkpoint", SEEN)]
+
+
+def _file(config: Config) -> Path:
+    return Path(config.run.dir) / "restarts" / f"{urllib.parse.quote(job_name(), safe='') or NONE}.json"
+
+
+def _without_progress(config: Config, restarts: int, newest: str) -> str:
+    last: dict[str, Any] = peek_json(Path(config.run.dir) / FAILURE)
+    ended = f"The last start ended with {last.get('code')}: {last.get('message')}. "
+    why = ended if last.get("job") == job_name() else ""
+    return (
+        f"{restarts} restarts of {config.run.dir} without a new checkpoint (the last one is {newest}): retries make no "
+        f"progress. {why}See logs/ for why it ended, then remove {_file(config)} to try again"
+    )

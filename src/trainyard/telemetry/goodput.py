@@ -1,0 +1,55 @@
+"""Accounts for earlier starts of a run: work that must be repeated, and time in which no process was alive.
+
+The record is metrics.jsonl itself: each start writes a `start` line, which no restart drops, and an orderly end writes
+an `end` line with its seconds by cause. Every second from the first start to this one was therefore counted by the
+checkpoint (or the `end` line), or was lost, or passed while no process was alive.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.telemetry.beats import last_alive
+from trainyard.telemetry.clock import Clock
+from trainyard.telemetry.metrics import Event, read_events
+
+
+@dataclass(frozen=True)
+class Past:
+    """Earlier starts: how many, seconds lost, waited, and not counted since the run was finished meanwhile; joules."""
+
+    restarts: int = 0
+    lost: float = 0.0
+    waited: float = 0.0
+    idle: float = 0.0
+    joules: Mapping[str, float] = field(default_factory=dict)
+
+
+def settle(clock: Clock, directory: Path, step: int) -> Past:
+    """Add the seconds of earlier starts to the clock of this one, which resumes from `step`; call before rewinding."""
+    events = read_events(directory / "metrics.jsonl")
+    starts = [event for event in events if event["event"] == "start" and {"started", "idle"} <= event.keys()]
+    if not starts:
+        return Past()
+    end = _orderly_end(events, step)
+    if end:
+        earlier = dict(clock.before)
+        clock.add({cause: seconds - earlier.get(cause, 0.0) for cause, seconds in end["seconds_total"].items()})
+    joules: Mapping[str, float] = next((event["joules"] for event in reversed(events) if "joules" in event), {})
+    idle = float(starts[-1]["idle"])
+    life = clock.started - float(starts[0]["started"]) - idle  # from the first start to this one
+    rest = max(0.0, life - sum(clock.before.values()))
+    if end and end["status"] == "finished":  # a longer run was asked for; nobody waited for it
+        return Past(len(starts), idle=idle + rest, joules=joules)
+    signs = [float(event["time"]) for event in events if "time" in event]
+    alive = max([*signs, last_alive(directory, before=clock.started)])
+    waited = rest if end else min(rest, max(0.0, clock.started - alive))
+    clock.spend({"lost": rest - waited, "restart_wait": waited})
+    return Past(len(starts), rest - waited, waited, idle, joules)
+
+
+def _orderly_end(events: list[Event], step: int) -> Event | None:
+    """The `end` line of the last start, if it ended at this step without a crash."""
+    last = events[-1]
+    orderly = last["event"] == "end" and last.get("status") in ("finished", "stopped") and last["step"] == step
+    return last if orderly and "seconds_total" in last else None

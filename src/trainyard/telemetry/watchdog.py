@@ -1,0 +1,193 @@
+"""Ends a run that hangs, and names the ranks that did not arrive and where the others wait for them.
+
+The main thread calls `beat` whenever it makes progress. A separate thread publishes a heartbeat every few seconds, and
+looks at the others' once the main thread has made no progress for half of comm.hang_seconds (beats.py: over the network
+and through files). After comm.hang_seconds it ends the process with exit code 138, which operators retry. Phases that
+may take long get six times as long: the start, checkpoints, the end, and whatever happens for the first time
+(compiling). A process without any heartbeat, or whose storage hangs, does not get that extension.
+
+The thread that watches touches no file system but /proc: where storage hangs it still ends the process, and names the
+file and its mount.
+"""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.core.exits import Exit, write_termination_message
+from trainyard.telemetry import flight, mounts
+from trainyard.telemetry.beats import Answers, Files, Heartbeat, replace
+from trainyard.telemetry.hang import Missing, hang_message, not_arrived, stack_of
+
+log = logging.getLogger("trainyard")
+
+LONGEST_INTERVAL = 5.0
+PATIENCE = 6
+PATIENT = ("start", "checkpoint", "finish")
+LAST_SECONDS = 5.0  # for what is written at the end of a hang, to storage that may hang too
+
+
+class Ranked(Protocol):
+    """What the watchdog needs of a strategy."""
+
+    rank: int
+    world: int
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        """Every process's object, in the order of ranks."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The last sign of progress of the main thread: its number, the phase begun, and whether that may take longer."""
+
+    number: int
+    what: str
+    step: int
+    patient: bool
+
+
+class Watchdog:
+    """Watches one process; `seconds` without a beat end it, 0 switches that off (heartbeats are still published).
+
+    Every process of the run creates it at the same place: they exchange their addresses.
+    """
+
+    def __init__(self, directory: Path, strategy: Ranked, seconds: float, staging: Path | None = None) -> None:
+        """Files are written by way of `staging` (the lease's folder): without the lease they are no more."""
+        self._directory, self._staging = directory, staging
+        self._rank, self._world = strategy.rank, strategy.world
+        self._seconds = seconds
+        self._interval = min(LONGEST_INTERVAL, seconds / 8) if seconds else LONGEST_INTERVAL
+        self._now = Beat(0, "start", 0, True)
+        self._waited = 0.0
+        self._known: set[str] = set()
+        self._main = threading.main_thread().ident
+        self._ended = threading.Event()
+        self._looked: dict[int, Heartbeat] = {}
+        self._next_look = seconds / 2
+        self._blocked: dict[tuple[int, str], float] = {}
+        self._storage = ""
+        self._files = Files(directory, self._rank, staging)
+        self._answers = Answers(self._rank, strategy.gather_objects, self._heartbeat)
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self.beat("start", 0)
+        self._thread.start()
+
+    def beat(self, what: str, step: int) -> None:
+        """Record progress: this process begins `what` (start, step, validation, checkpoint) at a step."""
+        self._now = Beat(self._now.number + 1, what, step, what in PATIENT or what not in self._known)
+        self._known.add(what)
+
+    def close(self) -> None:
+        """Stop watching: this process is done with the others."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join(self._interval + 1)
+            self._files.offer({**self._heartbeat(), "done": True})
+            self._files.close(LAST_SECONDS)
+            self._answers.close()
+
+    def _watch(self) -> None:
+        """Publish heartbeats until closed. Time in which this process did not run at all (SIGSTOP) does not count."""
+        number, last = 0, time.monotonic()
+        while True:
+            now = self._now
+            passed = min(time.monotonic() - last, 4 * self._interval)
+            self._waited = self._waited + passed if now.number == number else 0.0
+            number, last = now.number, time.monotonic()
+            self._storage = self._hung_storage()
+            self._files.offer(self._heartbeat())
+            if not self._seconds or self._waited < self._seconds / 2:
+                self._looked, self._next_look = {}, self._seconds / 2
+            elif self._waited >= self._next_look and (hang := self._look(now)):
+                self._end(now, *hang)
+            if self._ended.wait(self._interval):
+                return
+
+    def _look(self, now: Beat) -> tuple[list[Missing], dict[int, Heartbeat]] | None:
+        """Compare all heartbeats with those seen before; returns who is missing, and the heartbeats, if this is a hang.
+
+        The looks are half of comm.hang_seconds apart, since every rank looks at every rank; files are read only of
+        those that do not answer.
+        """
+        beats = {**self._answers.ask(self._interval), self._rank: self._heartbeat()}
+        quiet = [rank for rank in range(self._world) if rank not in beats]
+        beats |= self._files.read(quiet, self._interval)
+        before, self._looked = self._looked, beats
+        self._next_look = self._waited + self._seconds / 2
+        if self._waited < self._seconds:
+            return None
+        silent = [rank for rank in quiet if beats[rank] == before.get(rank) and not beats[rank].get("done")]
+        stuck = self._files.stuck()[1] >= self._seconds / 2
+        if not silent and not stuck and self._waited < self._seconds * (PATIENCE if now.patient else 1):
+            return None
+        return not_arrived(beats, silent), beats
+
+    def _end(self, now: Beat, missing: list[Missing], beats: dict[int, Heartbeat]) -> None:
+        """Say what hangs, where nothing can block; then record it; and end the process in any case."""
+        message = hang_message(self._rank, now.what, now.step, self._waited, missing)
+        stack = beats[self._rank].get("stack", [])
+        print(f"error: {message}\nrank {self._rank} is here:\n" + "\n".join(stack), file=sys.stderr, flush=True)
+        write_termination_message(message)
+        note = {
+            "code": int(Exit.HANG), "message": message, "time": round(time.time(), 3),
+            "what": now.what, "step": now.step, "waited_seconds": round(self._waited, 1), "reported_by": self._rank,
+            "missing": [{"rank": one.rank, "reason": one.reason, "host": one.beat.get("host")} for one in missing],
+            "stacks": {str(rank): beat.get("stack", []) for rank, beat in beats.items()},
+        }  # fmt: skip
+        last_words = (
+            lambda: flight.write(self._directory, self._rank),
+            lambda: log.error("%s\n%s", message, "\n".join(stack)),
+            lambda: replace(self._directory / "hang.json", note, self._staging),
+        )
+        # Each on its own: the first may wait for a lock of NCCL's, the others for storage
+        threads = [threading.Thread(target=_quietly, args=(word,), daemon=True) for word in last_words]
+        deadline = time.monotonic() + LAST_SECONDS
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        os._exit(int(Exit.HANG))
+
+    def _heartbeat(self) -> Heartbeat:
+        """The heartbeat of this process, of now."""
+        now, waited = self._now, self._waited
+        beat: Heartbeat = {
+            "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": now.what, "step": now.step,
+            "beats": now.number, "waited_seconds": round(waited, 1), "time": round(time.time(), 3),
+        }  # fmt: skip
+        if self._seconds and waited >= self._seconds / 2:
+            beat["stack"] = stack_of(self._main)
+            if self._storage:
+                beat["storage"] = self._storage
+        return beat
+
+    def _hung_storage(self) -> str:
+        """The call to storage that does not return, in words: the heartbeat's own, or that of any thread here."""
+        if not self._seconds or self._waited < self._seconds / 2:
+            self._blocked = {}
+            return ""
+        path, seconds = self._files.stuck()
+        if seconds >= self._seconds / 2:
+            return mounts.describe(path, seconds)
+        now = time.monotonic()
+        self._blocked = {key: self._blocked.get(key, now) for key in mounts.blocked_files().items()}
+        # A call that is seen at several looks: any may be at a file just now
+        late = [path for (_, path), since in self._blocked.items() if now - since >= self._seconds / 4]
+        return mounts.describe(late[0], self._waited) if late else ""
+
+
+def _quietly(action: Callable[[], None]) -> None:
+    """Do something that may fail, such as writing to a full disk; the process ends anyway."""
+    try:
+        action()
+    except Exception as error:
+        print(f"watchdog: {error}", file=sys.stderr, flush=True)

@@ -1,0 +1,39 @@
+"""What both entry points do: read the settings, count the start, then train."""
+
+import argparse
+import warnings
+
+from trainyard import config, parallel
+from trainyard.core import garbage
+from trainyard.core.exits import Exit, end_on_failed_preflight
+from trainyard.models import weights
+from trainyard.run import starts
+from trainyard.run.directory import over_already
+from trainyard.run.failures import explained
+
+
+def main(module: str, launcher: str, description: str) -> int:
+    """Train as the command line says, under one of the two launchers (`ddp`: torchrun, `horovod`: mpirun)."""
+    end_on_failed_preflight()
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    config.add_options(parser)
+    settings = weights.followed(config.load(parser.parse_args()))
+    place = parallel.locate(launcher)
+    plan = config.make_plan(settings, launcher, place.world)
+    if message := over_already(settings, plan.batch):
+        if place.rank == 0:
+            print(message, flush=True)
+        return Exit.DONE
+    with explained(settings, place):
+        if place.rank == 0:
+            starts.count(settings)
+            processes = "1 process" if place.world == 1 else f"{place.world} processes"
+            print(f"starting {settings.model.name} on {processes}: PyTorch is loaded, then data and model", flush=True)
+        # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a
+        # start is counted before torch, the process group or the dataset can crash it.
+        with garbage.paused():
+            from trainyard.training import loop
+
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+        loop.run(settings, plan, place)
+    return Exit.DONE

@@ -1,0 +1,311 @@
+"""A run, to be read from top to bottom: build, resume, step, validate, save, finish.
+
+Every process of a run executes this file at the same pace. What they share goes through `t.strategy`
+(parallel/base.py), which is the only thing here that knows DDP from FSDP or Horovod. `t` is one process's part in the
+run (trainer.py): of its parts only `t.progress` changes.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from trainyard import __version__, parallel, report
+from trainyard.config import Config, Plan, as_tree
+from trainyard.core import garbage
+from trainyard.core.exits import Exit, ExitError
+from trainyard.data.loader import Batch
+from trainyard.data.prefetch import prefetched
+from trainyard.data.sampler import Ids
+from trainyard.models.described import describe
+from trainyard.parallel import probe
+from trainyard.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
+from trainyard.parallel.environment import Place
+from trainyard.run import checkpoint, publish
+from trainyard.run.directory import record_failure
+from trainyard.run.owner import TakenOverError
+from trainyard.run.result import Result
+from trainyard.training.compiled import called_with
+from trainyard.training.resume import resume
+from trainyard.training.step import learning_rate, train_step
+from trainyard.training.trainer import Trainer, build
+from trainyard.training.validate import evaluate
+
+
+def run(config: Config, plan: Plan, place: Place) -> None:
+    """Train as configured and planned.
+
+    Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other
+    errors mean is said by the caller (run/failures.py).
+    """
+    strategy = parallel.connect(config, plan, place)
+    probe.check(config.comm, strategy)
+    t = build(config, plan, strategy)
+    resume(t)
+    train(t)
+    finish(t)
+
+
+# ------------------------------------------------------------------------------------------------ step
+
+
+def train(t: Trainer) -> None:
+    """Do the remaining steps, validating and saving when due."""
+    every = t.config.host.gc_steps
+    batches = prefetched(t.data.splits.train.batches(jobs(t)), t.strategy.device)
+    t.learner.model.train()
+    with garbage.at_steps(every):
+        while t.progress.step < t.data.length.steps:
+            if epoch_to_validate(t) is not None:
+                validate(t)
+            next_step(t, batches)
+            garbage.collect(t.progress.step, every)
+
+
+def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
+    """Do a step, and what is due after it."""
+    progress, records, strategy = t.progress, t.records, t.strategy
+    records.watchdog.beat("step", progress.step)
+    report_saved(t)
+    batch = next_batch(t, batches)
+    vote = strategy.vote(wish(t))  # travels while the step is computed
+    with records.clock.spent("compute"):
+        loss = train_step(t, batch)
+        t.pace.step_asked()
+    records.clock.move("compute", "communication", strategy.exposed_seconds())
+    progress.step += 1
+    records.recorder.step_done(progress.step, batch.ids, loss)
+    if progress.step % t.config.log.every_steps == 0 or progress.step == t.data.length.steps or save_due(t):
+        flush(t)
+    with records.clock.spent("communication"):
+        outcome = vote()
+    if outcome not in (CONTINUE, SAVE):
+        end_early(t, outcome)
+    if outcome == SAVE or save_due(t):
+        flush(t)
+        save(t)
+
+
+def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
+    """What the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
+    rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
+    for step in range(t.progress.step, t.data.length.steps):
+        yield order.draws(step, rank, world), order.slice(step, rank, world)
+
+
+def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
+    """The next batch. Of the wait for it, what the device still worked for is the step's."""
+    begun = time.monotonic()
+    with t.records.clock.spent("data_wait"):
+        batch = next(batches)
+    waited = time.monotonic() - begun
+    t.records.clock.move("data_wait", "compute", waited - t.pace.idle_seconds())
+    return batch
+
+
+def catch_up(t: Trainer) -> None:
+    """Let the device do what was asked of it: the wait for it is neither metrics' nor validation's."""
+    with t.records.clock.spent("compute"):
+        t.pace.wait()
+
+
+def wish(t: Trainer) -> int:
+    """What this process asks for next; all processes carry out the strongest wish among them."""
+    if t.strategy.first and t.records.directory.lost():
+        return LEASE_LOST
+    if t.progress.stop:
+        return STOP
+    seconds = t.config.checkpoint.every_seconds
+    # the first process' clock decides for all
+    overdue = t.strategy.first and seconds and time.monotonic() - t.progress.saved_at >= seconds
+    return SAVE if overdue else CONTINUE
+
+
+def flush(t: Trainer) -> None:
+    """Write the line of metrics for the steps since the last one.
+
+    Raises ExitError if a loss is NaN, infinite or above log.max_loss.
+    """
+    catch_up(t)
+    try:
+        t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))
+    except ExitError as error:
+        record_failure(t.config, str(error), error.code, error.details)
+        t.records.recorder.linger()
+        t.strategy.barrier()  # all processes raise at the same step, so they can wait for Prometheus' scrape
+        raise
+
+
+# ------------------------------------------------------------------------------------------------ validate
+
+
+def epoch_to_validate(t: Trainer) -> int | None:
+    """The epoch that is complete and waits for its validation, if any."""
+    done, rest = divmod(t.progress.step, t.data.order.steps_per_epoch)
+    every = t.config.validate_.every_epochs
+    return done if every and done > t.progress.validated and not rest and done % every == 0 else None
+
+
+def validate(t: Trainer) -> Result:
+    """Measure the whole validation split."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    epoch = min(t.data.length.epochs, math.ceil(step / t.data.order.steps_per_epoch))
+
+    def ballot() -> int:
+        records.watchdog.beat("validation", step)
+        report_saved(t)
+        wanted = wish(t)
+        return CONTINUE if wanted == SAVE else wanted  # the next step saves
+
+    records.writer.settle()
+    catch_up(t)
+    loader, size = t.data.splits.val, t.config.validate_.batch
+    whole = frozenset([min(size, len(loader.labels))])
+
+    def forward(pictures: Tensor) -> Tensor:
+        with called_with(t.config, len(pictures), whole):
+            return learner.predict(pictures)
+
+    with records.clock.spent("validation"), learner.averaged():
+        result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ballot=ballot)
+    if isinstance(result, int):
+        end_early(t, result)
+    t.progress.validated = epoch
+    if t.strategy.first and t.config.checkpoint.keep_best:
+        with records.directory.fenced():
+            checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
+    records.recorder.validated(step, epoch, result)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------ save
+
+
+def save_due(t: Trainer) -> bool:
+    """Whether a checkpoint is due at this step."""
+    step, every = t.progress.step, t.config.checkpoint.every_steps
+    due = step == t.data.length.steps or (every > 0 and step % every == 0)
+    # A checkpoint that may turn out among the best is saved before it is validated.
+    due = due or (t.config.checkpoint.keep_best > 0 and epoch_to_validate(t) is not None)
+    return due and step != t.progress.saved
+
+
+def save(t: Trainer, wait: bool = False) -> None:
+    """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    with records.clock.spent("checkpoint"):
+        records.watchdog.beat("checkpoint", step)
+        check_lease(t)
+        state = t.strategy.full_state(learner.plain, learner.optimizer)
+        if learner.ema:
+            state |= {"ema": t.strategy.full_tensors(learner.ema.state_dict())}
+        if t.strategy.first:
+            records.writer.submit(step, state, facts(t), changing=learner.plain.buffers())
+            if wait:
+                records.writer.wait()
+        t.progress.saved, t.progress.saved_at = step, time.monotonic()
+    report_saved(t)
+
+
+def report_saved(t: Trainer) -> None:
+    """Report the checkpoints that are whole since the last call: a record of one outlives it (run/evidence.py)."""
+    while t.records.writer.published:
+        t.records.recorder.saved(t.records.writer.published.popleft())
+
+
+def facts(t: Trainer) -> dict[str, object]:
+    """What a checkpoint's manifest holds beside the list of its files."""
+    return {
+        "scaler": t.learner.scaler.state_dict(),
+        "identity": t.identity,
+        "validated": t.progress.validated,
+        "samples": t.data.order.samples_before(t.progress.step),
+        "world_size": t.strategy.world,
+        "seconds": t.records.clock.read(),
+        "version": __version__,
+        "torch": torch.__version__,
+        "config": as_tree(t.config),
+        "classes": [t.data.splits.class_keys, t.data.splits.class_names],
+    }
+
+
+def check_lease(t: Trainer) -> None:
+    """Raise TakenOverError, before writing, if another job has taken the run directory."""
+    lost = t.strategy.first and not t.records.directory.held()
+    if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
+        end_early(t, LEASE_LOST)
+
+
+# ------------------------------------------------------------------------------------------------ finish
+
+
+def finish(t: Trainer) -> None:
+    """Validate, publish and report."""
+    learner, records, step = t.learner, t.records, t.progress.step
+    path = records.directory.path
+    if t.progress.saved != step:
+        save(t)
+    result = validate(t)
+    records.watchdog.beat("finish", step)
+    with records.clock.spent("checkpoint"):
+        if t.strategy.first:
+            records.writer.wait()
+        report_saved(t)
+        check_lease(t)
+    with records.clock.spent("publish"):
+        with learner.averaged():
+            weights = t.strategy.full_tensors(learner.plain.state_dict())
+            t.strategy.on_first(lambda: publish_model(t, weights, result))
+        if t.strategy.first:
+            records.recorder.summarize("finished", step, t.progress.validated, result)
+            with records.directory.fenced():
+                report.write(path, records.directory.staging)
+            records.directory.release()
+            records.recorder.close()
+    leave(t)
+    records.recorder.linger()
+
+
+def publish_model(t: Trainer, weights: Mapping[str, Tensor], result: Result) -> None:
+    """Publish whole weights, on the first process; raises UserError where an export fails."""
+    splits, directory = t.data.splits, t.records.directory
+    found = describe(t.config, splits.class_keys, splits.class_names)
+    summary = t.records.recorder.summary("finished", t.progress.step, t.progress.validated, result)
+    if kinds := t.config.publish.export:
+        t.records.recorder.say(f"publishing the weights, then exporting them: {', '.join(kinds)}")
+    with directory.fenced():
+        publish.publish(
+            directory.path / "published", t.learner.plain, weights, found=found, summary=summary,
+            staging=directory.staging,
+        )  # fmt: skip
+
+
+def end_early(t: Trainer, outcome: int) -> NoReturn:
+    """End as all processes have agreed: saved and stopped, or at once if another job took the run directory."""
+    records, progress = t.records, t.progress
+    if outcome == LEASE_LOST:
+        message = t.strategy.on_first(records.directory.lease.taken_message)
+        records.watchdog.close()
+        t.strategy.close()
+        raise TakenOverError(message)
+    flush(t)
+    if progress.step != progress.saved:
+        save(t, wait=True)
+    if t.strategy.first:
+        records.writer.wait()
+        report_saved(t)
+        records.recorder.summarize("stopped", progress.step, progress.validated)
+        records.directory.release(stopped=True)
+        records.recorder.close()
+    leave(t)
+    raise ExitError(f"stopped on SIGTERM at step {progress.step}; saved, the next start continues there", Exit.STOPPED)
+
+
+def leave(t: Trainer) -> None:
+    """Leave the process group when all processes are done."""
+    t.strategy.barrier()
+    t.records.watchdog.close()
+    t.strategy.close()

@@ -1,0 +1,182 @@
+"""How trainyard why, follow and fetch reach a cluster, and what they say where they cannot."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import apiserver
+from tests.fakes.apiserver import Cluster
+from trainyard.cluster import connection, fetch, kube
+from trainyard.cluster.errors import KubeError
+
+ROOT = Path(__file__).resolve().parents[2]
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+THING = {"kind": "Pod", "metadata": {"name": "a", "uid": "a", "labels": {"x": "1"}, "creationTimestamp": ""}}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with apiserver.running() as found:
+        yield found
+
+
+@pytest.fixture
+def here(cluster, tmp_path, monkeypatch) -> Iterator[Cluster]:
+    """The server, and this process as its client."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
+    connection._connected.cache_clear()
+    yield cluster
+    connection._connected.cache_clear()
+
+
+def why(kubeconfig: Path | str, **env: str) -> "subprocess.CompletedProcess[str]":
+    clean = {key: value for key, value in os.environ.items() if key not in PROXIES}
+    env = clean | {"KUBECONFIG": str(kubeconfig)} | env
+    command = [ROOT / "trainyard", "why", "run"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def refused(kubeconfig: Path | str, **env: str) -> str:
+    """Return what trainyard why says where it cannot read the cluster."""
+    done = why(kubeconfig, **env)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("why: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_threads_that_ask_first_at_once_share_one_connection(here):
+    begun = threading.Barrier(16)
+
+    def ask(_: int) -> connection.Client:
+        begun.wait()
+        return connection.client()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert len({id(client) for client in pool.map(ask, range(16))}) == 1
+
+
+def test_no_kubeconfig_is_told_with_the_remedy(tmp_path):
+    assert f"no kubeconfig {tmp_path}/none: name yours in KUBECONFIG" in refused(tmp_path / "none")
+
+
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path):
+    (tmp_path / "words").write_text("some words")
+    assert f"{tmp_path}/words is not a kubeconfig" in refused(tmp_path / "words")
+
+
+def test_no_server_is_told_with_its_address(cluster, tmp_path):
+    with apiserver.running() as gone:
+        file = gone.kubeconfig(tmp_path / "kubeconfig")
+    said = refused(file)
+    assert f"no answer from {gone.url}: " in said
+    assert "Connection refused; is the cluster up" in said
+
+
+def test_a_refusal_is_told_with_the_remedy(cluster, tmp_path):
+    file = cluster.kubeconfig(tmp_path / "kubeconfig")
+    cluster.fault = lambda path, query: (403, 'pods is forbidden: User "u"') if path.endswith("/pods") else None
+    assert 'pods is forbidden: User "u": ask for a role that allows it' in refused(file)
+    cluster.tokens = {"other"}
+    assert "does not know this user (Unauthorized): log in again" in refused(file)
+
+
+def test_a_python_without_the_client_says_what_to_install(tmp_path):
+    command = [sys.executable, "-S", "-m", "trainyard.cluster.why", "run"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "has no package kubernetes" in done.stderr
+    assert "python3 -m venv .venv && .venv/bin/pip install 'kubernetes>=35'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_login_by_a_program_is_used(cluster, tmp_path):
+    cluster.tokens = {"from-a-program"}
+    said = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    said |= {"status": {"token": "from-a-program"}}
+    login = {"exec": {"apiVersion": said["apiVersion"], "command": "echo", "args": [json.dumps(said)]}}
+    login["exec"]["interactiveMode"] = "Never"
+    done = why(cluster.kubeconfig(tmp_path / "kubeconfig", user=login))
+    assert "namespace default holds nothing that runs for it" in done.stdout, done
+
+
+def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path):
+    far = "http://cluster.invalid:6443"  # only a proxy finds it: this server plays one
+    assert why(cluster.kubeconfig(tmp_path / "a", far, **{"proxy-url": cluster.url})).returncode == 1
+    file = cluster.kubeconfig(tmp_path / "b", far)
+    assert why(file, HTTP_PROXY=cluster.url).returncode == 1
+    assert f"{far} through the proxy {cluster.url}/x: " not in refused(
+        file, HTTP_PROXY=cluster.url, NO_PROXY=".invalid"
+    )
+
+
+def test_what_a_release_has_is_read_in_a_process(cluster, tmp_path):
+    labels = {"app.kubernetes.io/instance": "run"}
+    meta = {"name": "run-mpijob", "uid": "m", "creationTimestamp": "2026-11-21T11:00:00Z", "labels": labels}
+    cluster.put("mpijobs", {"kind": "MPIJob", "metadata": meta, "spec": {"runPolicy": {"suspend": True}}})
+    done = why(cluster.kubeconfig(tmp_path / "kubeconfig"))
+    assert "mpijob/run-mpijob  Suspended\n    because: values say suspend: true" in done.stdout, done
+
+
+def test_items_have_their_kind_and_unknown_kinds_have_no_items(here):
+    here.put("pods", THING)
+    (found,) = kube.items("pods", "default", "x=1")
+    assert (found["kind"], found["apiVersion"], found["metadata"]["name"]) == ("Pod", "v1", "a")
+    assert kube.items("pods", "default", "x=2") == []
+    assert kube.items("trainjobs.trainer.kubeflow.org", "default") == []
+
+
+def test_a_kind_is_read_in_the_version_that_serves_it(here):
+    """As mpijobs are of v2beta1 and pytorchjobs of v1 in one group."""
+    kube.items("pytorchjobs.kubeflow.org", "default")
+    kube.items("mpijobs.kubeflow.org", "default")
+    paths = [path for path, _ in here.requests]
+    assert "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs" in paths
+    assert "/apis/kubeflow.org/v2beta1/namespaces/default/mpijobs" in paths
+
+
+def test_a_kind_whose_definition_comes_later_is_found(here, monkeypatch):
+    assert kube.items("jobsets.jobset.x-k8s.io", "default") == []
+    monkeypatch.setitem(apiserver.GROUPS, "jobset.x-k8s.io", {"v1alpha2": ["jobsets"]})
+    here.put("jobsets", THING | {"kind": "JobSet"})
+    assert [one["kind"] for one in kube.items("jobsets.jobset.x-k8s.io", "default")] == ["JobSet"]
+    monkeypatch.delitem(apiserver.GROUPS, "jobset.x-k8s.io")
+    assert kube.items("jobsets.jobset.x-k8s.io", "default") == []
+
+
+def test_the_log_of_what_has_not_started_is_empty(here):
+    assert kube.logs("a", "default", "x", tail=1) == ""
+    here.logs["a"] = "one\ntwo\n"
+    assert kube.logs("a", "default", "x", tail=1) == "two\n"
+
+
+def test_one_object_is_awaited(here):
+    assert kube.until("pods", "default", "a", lambda pod: pod is None, 30) == (True, None)
+    here.put("pods", THING)
+    fits, state = kube.until("pods", "default", "a", lambda pod: pod is None, 1)
+    assert (fits, state and state["metadata"]["name"]) == (False, "a")
+
+
+def test_a_pod_is_ready_or_never_will_be():
+    assert not fetch.ready(None)
+    assert not fetch.ready({"status": {"phase": "Pending", "conditions": [{"type": "Ready", "status": "False"}]}})
+    assert fetch.ready({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
+    assert fetch.ready({"status": {"phase": "Failed"}})
+
+
+def test_kubectl_that_runs_in_a_pod_is_looked_for_first(here, tmp_path, monkeypatch):
+    """A fetch that could not read fails before it creates a pod."""
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(KubeError, match="kubectl is not on PATH: install it"):
+        fetch.fetch("default", fetch.Source("c", "", "i", {}), "runs", tmp_path)
+    assert here.requests == []

@@ -1,0 +1,87 @@
+"""Which pictures evaluation and prediction take from a folder or zip: what a preparation takes, by the same rules."""
+
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from tests.unit.prepare.make_archives import picture, write_folder, write_zip
+from trainyard.core.exits import UserError
+from trainyard.inference.classes import matched
+from trainyard.inference.pictures import Pictures, open_pictures
+from trainyard.models.described import Description
+
+JPEG = picture(1)
+GBK = [word.encode("gbk").decode("utf-8", "surrogateescape") for word in ("鸟类", "狗狗", "牛马")]
+
+
+def knows(*classes: str) -> Description:
+    return Description(
+        "resnet18", classes, classes, 32, 32, 32, (0, 0, 0), (1, 1, 1), "bilinear", "fp32", None, "native", 4
+    )
+
+
+def names(pictures: Pictures) -> list[str]:
+    return [pictures.name(i) for i in range(pictures.count)]
+
+
+def test_classes_in_gbk_are_refused_by_evaluation_and_no_matter_to_prediction(tmp_path: Path) -> None:
+    write_folder(tmp_path / "gbk", {f"{name}/{i}.jpg": JPEG for name in GBK for i in range(2)})
+    found = open_pictures(str(tmp_path / "gbk"), "", ())
+    assert len(found.keys) == 3
+    assert all(name.isprintable() and name.encode() for name in names(found))
+    with pytest.raises(UserError, match=r"6 names in .* are not UTF-8 .*convmv -r -f gbk -t utf8 --notest .*gbk"):
+        matched(found, knows("a", "b", "c"))
+
+
+def test_noise_is_none_of_the_pictures_and_what_looks_like_one_is(tmp_path: Path) -> None:
+    data = {"cat/1.jpg": JPEG, "cat/2.jfif": JPEG, "cat/3": JPEG, "dog/x.jpg?w=300": JPEG, "dog/4.webp": b"RIFF"}
+    noise = [
+        "cat/@eaDir/1.jpg/THUMB.jpg",
+        "cat/._1.jpg",
+        "__MACOSX/cat/._1.jpg",
+        ".Trash-1000/files/5.jpg",
+        "dog/desktop.ini",
+    ]
+    for path in (write_folder(tmp_path / "a", data | dict.fromkeys([*noise, "cat/note.txt"], JPEG)),
+                 write_zip(tmp_path / "a.zip", data | dict.fromkeys([*noise, "cat/note.txt"], JPEG))):  # fmt: skip
+        found = open_pictures(str(path), "", ())
+        assert (names(found), list(found.keys)) == (sorted(data), ["cat", "dog"])
+        assert len(found.remarks) == 1
+        assert "hidden and service files left out: " in found.remarks[0]
+
+
+def test_unicode_forms_of_a_class_are_one_and_a_picture_keeps_its_name(tmp_path: Path) -> None:
+    apart = unicodedata.normalize("NFD", "Café")
+    write_folder(tmp_path / "a", {f"{apart}/{apart}.jpg": JPEG, "Thé/1.jpg": JPEG})
+    found = open_pictures(str(tmp_path / "a"), "", ())
+    assert names(found) == [f"{apart}/{apart}.jpg", "Thé/1.jpg"]
+    assert (tmp_path / "a" / names(found)[0]).is_file()
+    for known in (knows("Café", "Thé"), knows(apart, "Thé")):
+        assert list(matched(found, known)[0]) == [0, 1]
+
+
+@pytest.mark.parametrize("known", [(), ("bus", "val")])
+def test_a_class_may_be_called_val(tmp_path: Path, known: tuple[str, ...]) -> None:
+    write_folder(tmp_path / "a", {f"{name}/{i}.jpg": JPEG for name in ("bus", "val") for i in range(2)})
+    found = open_pictures(str(tmp_path / "a"), "", known)
+    assert (found.count, list(found.keys)) == (4, ["bus", "val"])
+
+
+@pytest.mark.parametrize("val", ["val", "valid", "Validation"])
+def test_val_has_three_names_as_in_a_preparation(tmp_path: Path, val: str) -> None:
+    write_folder(tmp_path / "a", {f"{split}/{name}/1.jpg": JPEG for split in ("train", val) for name in ("cat", "dog")})
+    assert names(open_pictures(str(tmp_path / "a"), "", ())) == [f"{val}/cat/1.jpg", f"{val}/dog/1.jpg"]
+    assert open_pictures(str(tmp_path / "a"), "train", ()).count == 2
+
+
+def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "a", {"cat/1.jpg": JPEG})
+    (root / "README").symlink_to("nowhere")
+    assert open_pictures(str(root), "", ()).count == 1
+    (root / "cat" / "2.jpg").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/2.jpg\)"):
+        open_pictures(str(root), "", ())
+    (tmp_path / "a.zip").write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(600))
+    with pytest.raises(UserError, match=r"a\.zip is a 7z archive; unpack it"):
+        open_pictures(str(tmp_path / "a.zip"), "", ())

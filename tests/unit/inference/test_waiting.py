@@ -1,0 +1,70 @@
+"""An evaluation waits for the model of a run, of the length that the run is to have."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Trainer, hold, wait_for_step
+
+from tests import patience
+from trainyard import config
+from trainyard.core.exits import UserError
+from trainyard.inference import waiting
+
+pytestmark = pytest.mark.takes(30)
+
+
+def evaluation(trainer: Trainer, run: Path, data: Path, processes: int, *more: str) -> Any:
+    launcher = ["-m", "trainyard", "launch", "--nproc-per-node", str(processes)] if processes > 1 else []
+    out = ["--out", str(run.parent / "out"), "--device", "cpu"]
+    return trainer.python(
+        *launcher, "-m", "trainyard", "evaluate", "--model", str(run), "--data", str(data), *out, *more
+    )
+
+
+def test_two_processes_wait_for_a_run_that_still_trains(trainer: Trainer, data: Path, tmp_path: Path) -> None:
+    """They start before the run directory is there, and measure what the run publishes."""
+    run = tmp_path / "run"
+    settings = tmp_path / "config.json"
+    settings.write_text(json.dumps({"recipe": "demo", "epochs": 2}))
+    waits = evaluation(trainer, run, data, 2, "--wait", "3600", "--run-config", str(settings))
+    assert waits.stdout is not None
+    first = next((line for line in waits.stdout if line.startswith("evaluate: waiting for the model of")), "")
+    assert first, "it does not wait"
+    process = trainer.start(run, 1, hold(tmp_path / "places", "3"))
+    wait_for_step(run, 3, process)
+    assert waits.poll() is None
+    (tmp_path / "places" / "3").unlink()
+    output, _ = patience.communicate(process)
+    assert process.returncode == 0, output
+    said, _ = patience.communicate(waits)
+    assert waits.returncode == 0, said
+    assert (first + said).count(f"waiting for the model of {run}: the run has not finished") <= 1, said
+    summary = json.loads((run / "summary.json").read_text())
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (result["samples"], result["top1"]) == (summary["validation_samples"], summary["top1"])
+
+
+def test_what_a_run_lacks_is_said(trainer: Trainer, tmp_path: Path) -> None:
+    asked = lambda epochs: config.build({"recipe": "demo", "epochs": epochs})  # noqa: E731
+    run = tmp_path / "run"
+    assert waiting.lacks(run) == "there is no such run yet"
+    trainer.train(run)
+    assert waiting.lacks(run) == ""
+    assert waiting.lacks(run, asked(2)) == ""
+    assert waiting.lacks(run, asked(3)) == "the run has ended after 16 steps and is to be longer"
+    shutil.move(run / "published" / "SHA256SUMS", tmp_path)
+    assert waiting.lacks(run) == "its model is not published yet"
+    (run / "failed.json").write_text(json.dumps({"message": "the loss of step 3 is nan\nmore", "code": 77}))
+    assert waiting.lacks(run) == "the run has failed (the loss of step 3 is nan)"
+    assert yaml.safe_load((run / "config.yaml").read_text())["epochs"] == 2
+
+
+def test_a_wait_that_is_over_says_what_was_lacking(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"there is no such run yet, after 1 s. See what its job waits for"):
+        waiting.wait_for_model(tmp_path / "run", 1, None, said.append)
+    assert said == [f"waiting for the model of {tmp_path / 'run'}: there is no such run yet; 1 s left"]

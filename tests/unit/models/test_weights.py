@@ -1,0 +1,298 @@
+"""Pretrained weights: found by name, fetched from a real server once, checked, and loaded with their preprocessing."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from conftest import Trainer
+from published import weights as published_weights
+from safetensors.torch import save_file
+from torchvision.models import ResNet18_Weights
+from trainyard.prepare.__main__ import main as prepare
+
+from tests.fakes.files import FileServer, running
+from trainyard import config
+from trainyard.config import Config
+from trainyard.core import files
+from trainyard.core.exits import InputError, UserError
+from trainyard.models import factory, weights
+from trainyard.prepare.weights import fetch
+
+RESNET = "models/" + ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
+HUB = "timm/test_vit.r160_in1k/resolve/main/model.safetensors"
+
+
+def run_of(tmp_path: Path, server: FileServer | None = None, **over: Any) -> Config:
+    model = {"weights_mirror": server.url} if server else {}
+    base = {"data": {"dir": str(tmp_path / "data" / "pets")}, "epochs": 1, "batch": {"global": 8}}
+    sections: dict[str, dict[str, Any]] = {"model": model}
+    for key, value in over.items():
+        section, _, name = key.partition("__")
+        sections.setdefault(section, {})[name] = value
+    return config.build(base, sections)
+
+
+def resnet18() -> dict[str, torch.Tensor]:
+    torch.manual_seed(11)
+    return factory.create("resnet18", 1000).state_dict()
+
+
+def with_hash(folder: Path, name: str, state: dict[str, torch.Tensor]) -> str:
+    """Save a state dict under a name that ends in the first digits of its hash; returns the name."""
+    torch.save(state, folder / "new.pth")
+    digest = files.sha256(folder / "new.pth")
+    (folder / "new.pth").rename(folder / f"{name}-{digest[:8]}.pth")
+    return f"{name}-{digest[:8]}.pth"
+
+
+def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the digits in its name; a second time nothing is asked of the server, and trainers ask nothing at all."""
+    served = tmp_path / "served"
+    served.mkdir()
+    name = with_hash(served, "birds", resnet18())
+    with running(served) as server:
+        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}?version=2")
+        with pytest.raises(
+            InputError, match=r"not in .*/data/weights/birds-.*fetch them once with `python -m trainers.pre"
+        ):
+            weights.followed(run)
+        assert not server.requests, "what trains asks no server"
+        file = fetch(run)
+        said = rf"only 8 digits of its SHA-256 were known, and http .* {files.sha256(served / name)}"
+        assert re.search(said, capsys.readouterr().err)
+        asked = len(server.requests)
+        assert fetch(run) == file == weights.file_of(run)
+        assert len(server.requests) == asked > 0
+    assert file
+    assert file.parent.parent == tmp_path / "data" / "weights"
+    told = json.loads((file.parent / "config.json").read_text())
+    assert told["trainyard"]["sha256"] == files.sha256(file) == files.sha256(served / name)
+    assert "version=2" not in json.dumps(told)
+    assert weights.followed(run) == run, "nothing is known of its preprocessing"
+    for key, value in factory.build(run, 1000, torch.float32, None).state_dict().items():
+        assert torch.equal(value, resnet18()[key]), key
+
+
+@pytest.mark.parametrize("how", ["name", "key"])
+def test_another_content_is_refused_and_not_kept(tmp_path: Path, how: str) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    name = with_hash(served, "birds", resnet18())
+    other, key = ("birds-00000000.pth", {}) if how == "name" else (name, {"model__pretrained_sha256": "0" * 64})
+    if how == "name":
+        (served / name).rename(served / other)
+    with running(served) as server:
+        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{other}", **key)
+        with pytest.raises(InputError, match=r"birds-.*has SHA-256 [0-9a-f]{64}, and 0{8,64} was expected"):
+            fetch(run)
+        with pytest.raises(InputError):
+            weights.file_of(run)
+    assert not list(weights.folder_of(run).glob("model*"))
+
+
+def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    torch.save(resnet18(), served / "birds.pth")
+    with running(served) as server:
+        over = {"model__name": "resnet18", "model__pretrained": f"{server.url}/birds.pth"}
+        with pytest.raises(UserError, match=r"nothing says what its SHA-256 is; set model.pretrained_sha256"):
+            fetch(run_of(tmp_path, **over))
+        right = run_of(tmp_path, **over, model__pretrained_sha256=files.sha256(served / "birds.pth"))
+        assert fetch(right)
+        assert "digits" not in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"model.pretrained_sha256 = 1{64}: the weights in .* have [0-9a-f]{64}"):
+        weights.followed(run_of(tmp_path, **over, model__pretrained_sha256="1" * 64))
+
+
+def test_an_address_with_a_signature_is_refused(tmp_path: Path) -> None:
+    run = run_of(tmp_path, model__pretrained="https://127.0.0.1/birds-00000000.pth?token=x")
+    with pytest.raises(UserError, match=r"^model\.pretrained: source\.url: must not hold a signature or token"):
+        fetch(run)
+
+
+def test_signed_weights_beside_a_signed_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One Secret has both addresses, each under a key of its own; what nobody signed is fetched as it is named."""
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path / "secrets"))
+    (served := tmp_path / "served").mkdir()
+    (secret := tmp_path / "secrets" / "http").mkdir(parents=True)
+    name = with_hash(served, "birds", resnet18())
+    other = with_hash(served, "beaks", factory.create("resnet18", 9).state_dict())
+    (served / "models").mkdir()
+    torch.save(resnet18(), served / RESNET)
+    with running(served) as server:
+        server.fault = lambda number, handler: (
+            "birds" in handler.path and "sig=a" not in handler.path and handler.refuse(403)
+        )
+        (secret / "url").write_text(f"{server.url}/pets.zip?sig=pets\n")
+        birds = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}")
+        beaks = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{other}")
+        assert fetch(beaks)
+        with pytest.raises(UserError, match=r"403.*signature"):
+            fetch(birds)
+        (secret / "weights-url").write_text(f"{server.url}/{other}?sig=b\n{server.url}/{name}?sig=a\n")
+        assert fetch(birds)
+        shutil.rmtree(tmp_path / "data")
+        (secret / "weights-url").write_text(f"{server.url}/{name}?sig=a\n")
+        with pytest.raises(
+            UserError, match=r"weights-url holds the address of something else than model\.pretrained: "
+        ):
+            fetch(beaks)
+        over = {"model__name": "resnet18", "model__pretrained": "IMAGENET1K_V1"}
+        assert fetch(run_of(tmp_path, server, **over, model__pretrained_sha256=files.sha256(served / RESNET)))
+    assert "sig=" not in "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
+
+
+def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "page.pth").write_text("<html>sign in</html>")
+    with running(served) as server:
+        over = {
+            "model__pretrained": f"{server.url}/page.pth",
+            "model__pretrained_sha256": files.sha256(served / "page.pth"),
+        }
+        with pytest.raises(UserError, match=r"page.pth is a page \(HTML or XML\), not a file of weights"):
+            fetch(run_of(tmp_path, **over))
+    assert not list((tmp_path / "data" / "weights").rglob("model*"))
+
+
+def test_torchvisions_weights_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a mirror, since the file is ours and so has another hash than theirs: the key says which."""
+    served = tmp_path / "served" / RESNET
+    served.parent.mkdir(parents=True)
+    torch.save(resnet18(), served)
+    with running(tmp_path / "served") as server:
+        over = {"model__name": "torchvision:resnet18", "model__pretrained": "ResNet18_Weights.IMAGENET1K_V1"}
+        with pytest.raises(InputError, match="and f37072fd was expected"):
+            fetch(run_of(tmp_path, server, **over))
+        run = run_of(tmp_path, server, **over, model__pretrained_sha256=files.sha256(served))
+        assert fetch(run) == tmp_path / "data" / "weights" / "resnet18-IMAGENET1K_V1" / "model.pth"
+    found = weights.followed(run)
+    assert (found.data.image_size, found.data.val_sizes, found.augment.interpolation) == (224, (224, 256), "bilinear")
+    assert (found.data.mean, found.data.std) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    with pytest.raises(UserError, match=r"no such weights for resnet18; there are ResNet18_Weights.IMAGENET1K_V1"):
+        fetch(run_of(tmp_path, model__name="resnet18", model__pretrained="IMAGENET1K_V9"))
+
+
+def test_what_is_set_wins_over_what_the_weights_say(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "weights" / "vit_b_16-IMAGENET1K_SWAG_E2E_V1"
+    folder.mkdir(parents=True)
+    kept = {
+        "input_size": [3, 384, 384],
+        "interpolation": "bicubic",
+        "crop_pct": 1.0,
+        "mean": [0.5] * 3,
+        "std": [0.4] * 3,
+    }
+    (folder / "config.json").write_text(json.dumps({"pretrained_cfg": kept, "trainyard": {"file": "model.pth"}}))
+    over: dict[str, Any] = {"model__name": "vit_b_16", "model__pretrained": "IMAGENET1K_SWAG_E2E_V1"}
+    free = weights.followed(run_of(tmp_path, **over))
+    assert (free.data.image_size, free.data.val_sizes, free.data.mean, free.data.std) == (
+        384, (384, 384), [0.5] * 3, [0.4] * 3
+    )  # fmt: skip
+    assert free.augment.interpolation == "bicubic"
+    over |= {"data__image_size": 192, "data__mean": [0.1] * 3, "augment__interpolation": "bilinear"}
+    held = weights.followed(run_of(tmp_path, **over))
+    assert (held.data.image_size, held.data.val_sizes, held.data.mean, held.data.std) == (
+        192, (192, 219), [0.1] * 3, [0.4] * 3
+    )  # fmt: skip
+    assert held.augment.interpolation == "bilinear"
+
+
+def hub_of(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A folder to serve with the weights of a small timm model, where the hub has them."""
+    served = tmp_path / "served" / HUB
+    served.parent.mkdir(parents=True)
+    torch.manual_seed(5)
+    state = timm.create_model("test_vit", pretrained=False).state_dict()
+    save_file(state, served)
+    return served, state
+
+
+def test_timms_weights_by_the_hash_that_its_hub_names(tmp_path: Path) -> None:
+    served, state = hub_of(tmp_path)
+    digest = files.sha256(served)
+    with running(tmp_path / "served") as server:
+
+        def linked(number: int, handler: Any) -> bool:
+            return handler.command == "HEAD" and handler.refuse(302, X_Linked_ETag=f'"{digest}"', Location="/elsewhere")
+
+        server.fault = linked
+        run = run_of(tmp_path, server, model__name="timm:test_vit", model__pretrained="timm")
+        file = fetch(run)
+        server.fault = lambda number, handler: (
+            handler.command == "HEAD" and handler.refuse(302, X_Linked_ETag=f'"{"0" * 64}"')
+        )
+        shutil.rmtree(tmp_path / "data")
+        with pytest.raises(InputError, match=r"0{64} was expected"):
+            fetch(run)
+    assert file == tmp_path / "data" / "weights" / "timm-test_vit" / "model.safetensors"
+    server.fault = linked
+    with running(tmp_path / "served") as server:
+        server.fault = linked
+        fetch(run_of(tmp_path, server, model__name="timm:test_vit", model__pretrained="timm"))
+    known = timm.get_pretrained_cfg("test_vit")
+    found = weights.followed(run)
+    assert found.data.image_size == known.input_size[1]
+    assert (found.data.mean, found.data.std) == (list(known.mean), list(known.std))
+    assert found.augment.interpolation == known.interpolation
+    model = factory.build(found, known.num_classes, torch.float32, None)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state[key]), key
+
+
+def test_position_embeddings_are_resized_to_the_pictures(tmp_path: Path) -> None:
+    """As timm does it itself for the same file, and as torchvision's function does."""
+    served, state = hub_of(tmp_path)
+    run = run_of(tmp_path, model__name="timm:test_vit", model__pretrained=str(served), data__image_size=96)
+    ours = factory.build(run, 1000, torch.float32, None).state_dict()
+    theirs = timm.create_model("test_vit", img_size=96, pretrained=True, pretrained_cfg_overlay={"file": str(served)})
+    assert ours["pos_embed"].shape != state["pos_embed"].shape
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(ours[key], value), key
+    torch.save(factory.create("vit_b_32", 7, 64).state_dict(), tmp_path / "vit.pth")
+    run = run_of(tmp_path, model__name="vit_b_32", model__pretrained=str(tmp_path / "vit.pth"), data__image_size=96)
+    assert factory.build(run, 7, torch.float32, None).state_dict()["encoder.pos_embedding"].shape[1] == 10
+
+
+def test_models_and_weights_of_different_libraries_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"only timm's models have such weights; set model.name to timm:resnet18"):
+        fetch(run_of(tmp_path, model__name="resnet18", model__pretrained="timm"))
+    with pytest.raises(UserError, match="only torchvision's models have weights of such names"):
+        fetch(run_of(tmp_path, model__name="timm:resnet18", model__pretrained="IMAGENET1K_V1"))
+
+
+def test_a_run_starts_from_what_the_command_fetched(trainer: Trainer, tmp_path: Path) -> None:
+    """Without them it ends with 2 and names the command; then it learns from them, and keeps what is frozen."""
+    served = tmp_path / "served"
+    served.mkdir()
+    torch.manual_seed(3)
+    state = factory.create("little_models:net", 9).double().state_dict()
+    name = with_hash(served, "net", state)
+    with running(served) as server:
+        over = {
+            "model.pretrained": f"{server.url}/{name}", "model.weights_dir": str(tmp_path / "kept"),
+            "model.freeze": "backbone", "max_steps": 3, "epochs": None,
+        }  # fmt: skip
+        code, output = trainer.run(tmp_path / "early", **over)
+        assert code == 2
+        assert "trainyard prepare weights" in output
+        assert not server.requests
+        (tmp_path / "run.json").write_text("{}")
+        flags = [
+            f"--set={key}={json.dumps(value)}" for key, value in trainer.settings(tmp_path / "run", **over).items()
+        ]
+        assert prepare(["weights", "--config", str(tmp_path / "run.json"), *flags]) == 0
+    run = trainer.train(tmp_path / "run", **over)  # the server is gone
+    found = published_weights(run)
+    assert "the head (fc) starts at random with 4 outputs; these weights have 9 of them" in (
+        "".join(path.read_text() for path in (run / "logs").glob("*.log"))
+    )
+    for key, value in found.items():
+        assert torch.equal(value, state[key]) != key.startswith("fc."), key

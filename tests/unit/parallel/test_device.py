@@ -1,0 +1,120 @@
+"""What a process's device is and how it computes; the cores beside it, on a made-up /sys."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard import config
+from trainyard.config import Config
+from trainyard.parallel import device, numa
+from trainyard.parallel.environment import Place
+
+
+@pytest.fixture
+def switches() -> Iterator[None]:
+    """Torch's switches, as they were, afterwards."""
+    cudnn: Any = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    yield
+    torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def settings(**over: Any) -> Config:
+    return config.build({"data": {"dir": "synthetic"}, "epochs": 1, "batch": {"global": 8}, **over})
+
+
+@pytest.mark.usefixtures("switches")
+@pytest.mark.parametrize(
+    ("precision", "tf32"), [("fp64", False), ("fp32", False), ("tf32", True), ("bf16", True), ("fp16", True)]
+)
+def test_fp32_is_full_and_tf32_is_a_precision_of_its_own(precision: str, tf32: bool) -> None:
+    for before in (True, False):  # whatever torch's own defaults are: it convolves in TF32, and multiplies in full
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
+        device.set_arithmetic(settings(precision=precision))
+        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == tf32
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")  # what torch.compile reads
+        assert torch.backends.cudnn.benchmark
+
+
+@pytest.mark.usefixtures("switches")
+def test_deterministic_sets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(device.WORKSPACE, raising=False)
+    found = device.prepare_device(settings(deterministic=True, device="cpu"), Place())
+    assert found.type == "cpu"
+    assert torch.are_deterministic_algorithms_enabled()
+    assert os.environ[device.WORKSPACE] == ":4096:8"
+    device.set_arithmetic(settings(deterministic=True))
+    assert not torch.backends.cudnn.benchmark
+    monkeypatch.setenv(device.WORKSPACE, ":16:8")  # what the user has set stays
+    device.be_deterministic(os.environ)
+    assert os.environ[device.WORKSPACE] == ":16:8"
+
+
+def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    assert device.choose_device("auto", Place(3, 4, 1, 2)) == torch.device("cuda", 1)
+    assert taken == [torch.device("cuda", 1)]
+    assert device.choose_device("cpu", Place(3, 4, 1, 2)).type == "cpu"
+    with pytest.raises(Exception, match="3 processes on this node but 2 usable GPUs"):
+        device.choose_device("cuda", Place(0, 3, 0, 3))
+
+
+GPU = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9A, pci_device_id=0)
+
+
+def system(folder: Path, node: str = "1\n") -> tuple[Path, Path]:
+    """A node with 16 cores and two halves, with a GPU at the second."""
+    devices, nodes = folder / "devices", folder / "nodes"
+    (devices / "0000:9a:00.0").mkdir(parents=True)
+    (devices / "0000:9a:00.0" / "numa_node").write_text(node)
+    for number, cores in enumerate(("0-3,8-11\n", "4-7,12-15\n")):
+        (nodes / f"node{number}").mkdir(parents=True)
+        (nodes / f"node{number}" / "cpulist").write_text(cores)
+    return devices, nodes
+
+
+@pytest.mark.parametrize(
+    ("allowed", "node", "expected"),
+    [
+        (range(16), "1\n", [4, 5, 6, 7, 12, 13, 14, 15]),
+        ([0, 1, 5, 12], "1\n", [5, 12]),  # a container's share
+        ([0, 1], "1\n", None),  # none of it lies there
+        (range(16), "-1\n", None),  # one node only, or a kernel that does not know
+        (range(16), "rubbish", None),
+        (range(16), "7\n", None),
+    ],
+)
+def test_a_process_is_bound_to_the_cores_beside_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: Any, node: str, expected: list[int] | None
+) -> None:
+    bound: list[list[int]] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: GPU)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(cores))
+    found = numa.bind(torch.device("cuda", 0), *system(tmp_path, node))
+    assert (found, bound) == ((expected, [expected]) if expected else ([], []))
+
+
+def test_addresses_and_lists_as_the_kernel_writes_them(tmp_path: Path) -> None:
+    assert numa.pci_address(GPU) == "0000:9a:00.0"
+    assert numa.pci_address(SimpleNamespace(pci_domain_id=0x10000, pci_bus_id=3, pci_device_id=0x1F)) == "10000:03:1f.0"
+    assert numa.pci_address(SimpleNamespace(name="an older torch")) == ""
+    assert numa.cores_beside("0000:00:00.0", *system(tmp_path)) == set()
+    assert numa.listed("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
+    assert numa.listed("\n") == set()
+
+
+def test_this_machines_own_lists_are_understood() -> None:
+    for path in numa.NODES.glob("node*/cpulist"):
+        assert numa.listed(path.read_text()) <= set(range(os.cpu_count() or 1))

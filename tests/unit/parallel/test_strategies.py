@@ -1,0 +1,179 @@
+"""What DDP, FSDP and Horovod send, when, in which type, and what waiting they count."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ROOT
+from forked import Fleet
+from inside_ranks import settings
+
+from tests import patience
+from trainyard.config.plan import check_world
+from trainyard.core.exits import UserError
+from trainyard.parallel.horovod import tell_horovod
+from trainyard.parallel.share import share
+
+NEEDS_HOROVOD = pytest.mark.skipif(
+    not importlib.util.find_spec("horovod"), reason="no Horovod here: hack/bootstrap mpi installs it"
+)
+ALL = ["ddp", "fsdp", pytest.param("horovod", marks=NEEDS_HOROVOD)]
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_accumulation_sends_gradients_once(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    once, thrice = (fleet.inside(tmp_path, 2, "collectives", kind, forwards)[0] for forwards in ("1", "3"))
+    sends = {"ddp": "c10d::allreduce_", "fsdp": "c10d::_reduce_scatter_base_"}[kind]
+    assert once[sends] == {"ddp": 1, "fsdp": 2}[kind]  # a bucket; two parts of the model
+    assert thrice[sends] == once[sends]
+    assert "c10d::broadcast_" not in once, "buffers are sent before a validation, not every forward"
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_strategies_accumulate_and_clip_alike(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    alone = fleet.inside(tmp_path, 1, "losses", "auto", "1", "0.5")[0]
+    found = fleet.inside(tmp_path, 2, "losses", kind, "3", "0.5", **{"model.channels_last": True})
+    free = fleet.inside(tmp_path, 2, "losses", kind, "1", "0")[0]
+    assert found[0] == found[1]
+    assert max(abs(a - b) / a for a, b in zip(alone, found[0], strict=True)) < 1e-12
+    assert abs(free[-1] - alone[-1]) > 1e-3, "the norm is not limited"
+
+
+def test_static_graph_tolerates_unused_parameters_and_changes_nothing(fleet: Fleet, tmp_path: Path) -> None:
+    assert "Expected to have finished reduction" in fleet.inside(tmp_path, 2, "unused")[0]
+    assert fleet.inside(tmp_path, 2, "unused", **{"ddp.static_graph": True}) == ["", ""]
+    plain = fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0")[0]
+    assert plain == fleet.inside(tmp_path, 2, "losses", "ddp", "1", "0", **{"ddp.static_graph": True})[0]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_compiled_blocks_compute_the_same(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    over: dict[str, Any] = {"precision": "fp32"}
+    eager = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over)[0]
+    compiled = fleet.inside(tmp_path, 2, "losses", kind, "1", "0", **over, **{"model.compile": True})[0]
+    assert compiled == pytest.approx(eager, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "wire"),
+    [
+        ("ddp", "comm.compression", "bf16"),
+        ("ddp", "comm.compression", "fp16"),
+        ("fsdp", "comm.compression", "bf16"),
+        pytest.param("horovod", "horovod.compression", "fp16", marks=NEEDS_HOROVOD),
+    ],
+)
+def test_gradients_travel_in_the_type_asked_for(fleet: Fleet, tmp_path: Path, kind: str, key: str, wire: str) -> None:
+    whole = fleet.inside(tmp_path, 2, "gradients", kind)[0]
+    packed = fleet.inside(tmp_path, 2, "gradients", kind, **{key: wire})[0]
+    exact, rounded = torch.tensor(whole["values"]), torch.tensor(packed["values"])
+    assert not whole["exact"][wire]
+    assert packed["exact"][wire] or kind == "fsdp"  # which divides once more after
+    assert 0 < float((exact - rounded).norm() / exact.norm()) < 1e-2
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_waiting_for_a_slow_rank_is_exposed(fleet: Fleet, tmp_path: Path, kind: str) -> None:
+    sleep = 0.4 * patience.slowness()
+    first, slow = fleet.inside(tmp_path, 2, "exposed", kind, str(sleep))
+    assert first["slowed"] - first["even"] == pytest.approx(3 * sleep, abs=0.5 * sleep)
+    assert slow["slowed"] < sleep, "the slow one waits for nobody"
+
+
+@NEEDS_HOROVOD
+def test_predividing_gives_the_same_gradients(fleet: Fleet, tmp_path: Path) -> None:
+    plain = fleet.inside(tmp_path, 2, "gradients", "horovod")[0]
+    over: dict[str, Any] = {"horovod.predivide": 2.0, "horovod.cycle_ms": 0.5, "horovod.fusion_mb": 1}
+    divided = fleet.inside(tmp_path, 2, "gradients", "horovod", **over)[0]
+    torch.testing.assert_close(torch.tensor(divided["values"]), torch.tensor(plain["values"]))
+
+
+def test_horovod_is_told_by_its_environment() -> None:
+    environ = {"HOROVOD_CYCLE_TIME": "7"}
+    tell_horovod(settings().horovod, environ)
+    assert environ == {"HOROVOD_CYCLE_TIME": "7"}
+    tell_horovod(settings(**{"horovod.cycle_ms": 0.1, "horovod.fusion_mb": 64}).horovod, environ)
+    assert environ == {"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_FUSION_THRESHOLD": str(64 * 1024 * 1024)}
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "accumulation", "over", "words"),
+    [
+        ("horovod", 3, 1, {"horovod.op": "adasum"}, r"horovod.op = 'adasum' on 3 processes: needs a power of two"),
+        (
+            "horovod",
+            2,
+            1,
+            {"horovod.op": "adasum", "optimizer.clip_norm": 1.0},
+            r"optimizer.clip_norm = 1.0 with .*set",
+        ),
+        (
+            "horovod",
+            2,
+            1,
+            {"horovod.op": "adasum", "precision": "fp16", "device": "cuda"},
+            r"precision = 'fp16' .*bf16",
+        ),
+        (
+            "horovod",
+            2,
+            1,
+            {"horovod.op": "adasum", "horovod.predivide": 2.0},
+            r"horovod.predivide = 2.0 .* set it to 1",
+        ),
+        ("horovod", 2, 1, {"comm.compression": "bf16"}, r"comm.compression = 'bf16': .*set horovod.compression"),
+        (
+            "horovod",
+            2,
+            1,
+            {"horovod.compression": "fp16", "comm.gradients": "fp64"},
+            r"horovod.compression .*one of the",
+        ),
+        ("ddp", 2, 2, {"ddp.static_graph": True}, r"ddp.static_graph = True with 2 forwards .*set one"),
+    ],
+)
+def test_impossible_combinations_are_refused(
+    name: str, world: int, accumulation: int, over: dict[str, Any], words: str
+) -> None:
+    found = settings(**over)
+    check_world(found, name if "static" in words else "ddp", 1, accumulation)
+    with pytest.raises(UserError, match=words):
+        check_world(found, name, world, accumulation)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"comm.compression": "bf16", "comm.gradients": "fp64"},
+        {"comm.compression": "fp16", "precision": "fp64"},
+        {"comm.backend": "nccl"},
+    ],
+)
+def test_impossible_settings_are_refused_at_once(over: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"comm\.\w+ = .*; (set|use) "):
+        settings(**over)
+
+
+def test_trees_arrive_as_they_were() -> None:
+    tree = {"a": torch.arange(3), "b": [torch.ones(()), {"c": torch.zeros(2, 0)}], "d": 1.5, "e": None}
+    sent: list[Any] = []
+
+    def to_second(value: Any) -> Any:
+        sent.append(value)
+        return value
+
+    share(tree, to_second, to_second, torch.device("cpu"))
+    messages = iter(sent)
+    arrived = share({}, lambda _: next(messages), lambda _: next(messages), torch.device("cpu"))
+    assert str(arrived) == str(tree)
+
+
+def test_nothing_outside_asks_which_strategy_it_is() -> None:
+    folder = ROOT / "trainers"
+    for path in {*folder.rglob("*.py")} - {*(folder / "parallel").rglob("*.py")}:
+        lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("if ", "elif "))]
+        named = [line for line in lines if "horovod" in line.lower() or "fsdp" in line.lower() or '"ddp"' in line]
+        assert not named or path.name == "plan.py", f"{path}: {named}"

@@ -1,0 +1,126 @@
+"""The launcher, part by part."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, environment
+
+from tests import patience
+from trainyard.core import exits
+from trainyard.pod import launcher
+from trainyard.pod.launcher import exit_code, give_children, give_up_on_permanent_failures, unexplained
+
+
+def test_launchers_exit_code_is_the_one_that_says_most() -> None:
+    assert exit_code({0: (138, 1), 1: (77, 2)}) == 77
+    assert exit_code({0: (1, 2), 1: (-9, 1)}) == 137
+    assert exit_code({0: (-15, 1), 1: (138, 1), 2: (1, 5)}) == 1
+    assert exit_code({0: (143, 1), 1: (143, 1)}) == 143
+    assert exit_code({0: (-15, 1)}) == 143
+    assert exit_code({}) == 1
+
+
+def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainyard", "launch", "-m", "trainers.ddp"], cwd=ROOT, env=env, text=True,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGTERM)
+        patience.communicate(process)
+        # the code of a handler: a container's first process would not even see a signal without one
+        assert process.returncode == 143
+    finally:
+        process.kill()
+
+
+def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import os, time\nprint('ended', time.time(), flush=True)\nos._exit(138)\n")
+    command = [sys.executable, "-c", "import sys, time\nfrom trainyard.pod import launcher\n"
+               "code = launcher.main(sys.argv[1:])\nprint('left', time.time(), code)\n"]  # fmt: skip
+    options = ["--nproc-per-node", "1", str(program)]
+    done = patience.run([*command, *options], cwd=ROOT, env={**environment(), "TRAINYARD_JOB": "demo"})
+    said = dict(line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("ended", "left")))
+    assert done.stdout.split()[-1] == "138", done.stderr
+    assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
+
+
+def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, resource\nprint(resource.getrlimit(resource.RLIMIT_CORE)[0], os.environ['TORCH_FR_BUFFER_SIZE'])\n"
+    )
+    command = ["prlimit", "--core=1000000", sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "1"]
+    done = patience.run([*command, str(program)], cwd=ROOT, env=environment())
+    assert done.stdout.splitlines()[-1:] == ["0 2000"], done.stderr
+
+
+def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, signal\nfrom trainyard.core import exits\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # or the first one's end would end the others
+        "def main():\n"
+        "    if os.environ['RANK'] == '3':\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    raise exits.UserError('seed = x: no number')\n"
+        "exits.guarded(main)\n"
+    )
+    command = [sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "4", str(program)]
+    done = patience.run(command, cwd=ROOT, env=environment())
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: seed = x: no number", "error: rank 3 was ended by SIGKILL, as the kernel does where memory is short",
+    ]  # fmt: skip
+
+
+def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "said").touch()
+    monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
+    assert [exits.said_already(text) for text in ("a", "b", "a", "b")] == [False, False, True, True]
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert [exits.said_already(text) for text in ("a", "a")] == [False, True]
+    monkeypatch.setenv(exits.SAID, str(tmp_path / "gone"))
+    assert [exits.said_already(text) for text in ("a", "a")] == [False, False]
+
+
+def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
+    assert unexplained({0: (2, 1), 1: (77, 1), 2: (-15, 1), 3: (0, 1)}) == []
+    assert unexplained({5: (3, 1), 2: (-11, 1), 6: (-40, 1)}) == [
+        "rank 2 was ended by SIGSEGV", "rank 5 ended with code 3", "rank 6 was ended by signal 40",
+    ]  # fmt: skip
+
+
+def test_another_torchs_launcher_is_left_alone_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods that are none of torch's interface are replaced only where they have the form that is known."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    for owner, name, replace in (
+        (PContext, "close", lambda: give_children(5.0, set())),
+        (LocalElasticAgent, "_monitor_workers", give_up_on_permanent_failures),
+    ):
+        known = getattr(owner, name)
+        monkeypatch.setattr(owner, name, known)
+        replace()
+        assert getattr(owner, name) is not known
+        assert not capsys.readouterr().err
+
+        def another(self: object, something: int) -> None:
+            """Of a later torch."""
+
+        monkeypatch.setattr(owner, name, another)
+        replace()
+        assert getattr(owner, name) is another
+        assert "has another launcher than is known here: " in capsys.readouterr().err
+        monkeypatch.undo()

@@ -1,0 +1,342 @@
+"""The launcher and worker of MPIJobs: their logic, and one real run over ssh on this machine."""
+
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests import patience, ports
+from trainyard.core.exits import Exit, ExitError, UserError
+from trainyard.pod import mpi, mpi_hosts, mpi_ranks
+
+
+def places(folder: Path) -> mpi.Places:
+    return mpi.Places(folder / "private" / "environment", folder, folder / "hostfile")
+
+
+def write_hostfile(folder: Path, text: str) -> Path:
+    path = folder / "hostfile"
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------------------------------------- hosts
+
+
+def test_hostfile_in_both_notations(tmp_path: Path) -> None:
+    text = "# made by the operator\njob-worker-0.job.ns.svc slots=2\n\njob-worker-1.job.ns.svc:3\nplain\n"
+    expected = {"job-worker-0.job.ns.svc": 2, "job-worker-1.job.ns.svc": 3, "plain": 1}
+    assert mpi_hosts.read_hostfile(write_hostfile(tmp_path, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no host"),
+        ("a slots=2\na slots=2\n", "line 2: a is named twice"),
+        ("a slots=two\n", "expected `HOST slots=N`"),
+    ],
+)
+def test_bad_hostfile_is_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        mpi_hosts.read_hostfile(write_hostfile(tmp_path, text))
+
+
+def test_missing_hostfile(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="mpi-operator mounts it"):
+        mpi_hosts.read_hostfile(tmp_path / "hostfile")
+
+
+def test_more_processes_than_slots(tmp_path: Path) -> None:
+    mpi_hosts.check_slots({"a": 2, "b": 2}, 4, tmp_path)
+    with pytest.raises(UserError, match=r"5 processes, but .* has 4 slots on 2 hosts"):
+        mpi_hosts.check_slots({"a": 2, "b": 2}, 5, tmp_path)
+
+
+def test_waiting_ends_when_all_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    def ask(host: str, _port: int) -> str:
+        asked.append(host)
+        return "" if host == "a" or asked.count(host) > 2 else "its name does not resolve"
+
+    mpi_hosts.wait_for_ssh(["a", "b"], 2222, patience.IDLE, say_every=0.0, ask=ask)
+    assert asked.count("a") == 1
+    assert "1 of 2 workers do not answer on port 2222 (b: its name does not resolve)" in capsys.readouterr().out
+
+
+def test_waiting_is_bounded() -> None:
+    with pytest.raises(ExitError, match="b: connection refused") as caught:
+        mpi_hosts.wait_for_ssh(["b"], 2222, 0.1, ask=lambda _host, _port: "connection refused")
+    assert caught.value.code == Exit.HANG
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"code": "x"}', '{"message": "m"}'])
+def test_unreadable_note_is_no_failure(tmp_path: Path, content: str) -> None:
+    (tmp_path / "failed.json").write_text(content)
+    assert mpi_hosts.known_failure(tmp_path) is None
+
+
+@pytest.mark.parametrize("code", [Exit.CONFIG, Exit.NAN])
+def test_known_failure_ends_a_retry_of_the_same_job(tmp_path: Path, code: Exit) -> None:
+    (tmp_path / "failed.json").write_text(f'{{"code": {code.value}, "message": "loss is NaN", "job": "run-1"}}')
+    mpi_hosts.refuse_known_failure(tmp_path, "run-2")
+    with pytest.raises(ExitError, match="loss is NaN") as caught:
+        mpi_hosts.refuse_known_failure(tmp_path, "run-1")
+    assert caught.value.code == code
+
+
+# ---------------------------------------------------------------------------------------------- environment
+
+
+def test_environment_survives_as_it_is_and_stays_private(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "environment"
+    odd = {"LINES": "one\ntwo\n", "QUOTES": "'a' \"b\" $HOME `c` \\", "EMPTY": "", "EQUALS": "a=b=c", "BYTES": "\udcff"}
+    mpi_ranks.write_environment(path, {"OLD": "1"})
+    mpi_ranks.write_environment(path, odd)
+    assert mpi_ranks.read_environment(path) == odd
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_worker_here(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is `worker` running here"):
+        mpi_ranks.read_environment(tmp_path / "environment")
+
+
+# ---------------------------------------------------------------------------------------------- mpirun
+
+
+@pytest.fixture
+def fake_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "bin" / "mpirun"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    return program
+
+
+def test_mpirun_is_told_all_it_needs_and_no_secret(
+    tmp_path: Path, fake_mpirun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "very-secret")
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    command = mpi.mpirun_command(4, places(tmp_path), ["python", "-m", "trainers.hvd"])
+    assert command[0] == str(fake_mpirun)
+    assert command[-3:] == ["python", "-m", "trainers.hvd"]
+    assert command[command.index("-np") + 1] == "4"
+    assert "btl" not in command, "the user's own setting holds"
+    assert command[command.index("pml") + 1] == "ob1"
+    assert not any("very-secret" in part for part in command)
+
+
+def test_mpirun_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="mpirun is not on PATH"):
+        mpi.mpirun_command(4, places(tmp_path), ["true"])
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 77", 77), ("exit 138", 138), ("kill -9 $$", 137)])
+def test_exit_codes_reach_the_caller(tmp_path: Path, script: str, code: int) -> None:
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (code, "")
+
+
+def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "echo step 1; echo 'half a lineerror: recipe is unknown' >&2; echo 'error: another'; exit 2"
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "recipe is unknown")
+    assert "step 1" in capfd.readouterr().out
+
+
+def test_output_without_line_breaks_is_printed_in_pieces(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi, "LONGEST_LINE", 4)
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb", buffering=0) as rank:
+        thread = threading.Thread(target=mpi.pass_on_output, args=(stream, []))
+        thread.start()
+        rank.write(b"12345678")
+        seen: list[str] = []
+        patience.wait("nothing is printed", lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "12345678",
+                      patience.still)  # fmt: skip
+        rank.close()
+        thread.join()
+
+
+# ---------------------------------------------------------------------------------------------- for real
+
+RANK = """
+import contextlib, glob, os, signal, sys, time
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+about = os.environ["OMPI_COMM_WORLD_RANK"], repr(os.environ.get("SECRET")), "SSH_CLIENT" in os.environ
+print("RANK", *about, flush=True)
+alive = f"{sys.argv[0]}.alive-{os.getppid()}"  # of the same launcher's daemon
+if set(glob.glob(sys.argv[0] + ".alive-*")) - {alive}:
+    print("TOO EARLY", flush=True)
+open(alive, "w").close()
+for _ in range(int(sys.argv[1]) * 10):
+    if stop:
+        time.sleep(2)
+        with contextlib.suppress(FileNotFoundError):  # both ranks have it
+            os.unlink(alive)
+        print("SAVED", flush=True)
+        sys.exit(143)
+    time.sleep(0.1)
+sys.exit(int(sys.argv[2]))
+"""
+SSH = Path(mpi.__file__).parents[2] / "images/horovod/ssh"
+SECRET = "two\nlines, 'quotes' and $HOME"
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> dict[str, str]:
+    """Keys and settings as a pod has them, with a host that is this machine but counts as another."""
+    if not (shutil.which("mpirun") and shutil.which("ssh") and Path("/usr/sbin/sshd").exists()):
+        pytest.skip("no OpenMPI or sshd here: hack/bootstrap mpi installs them")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd asks root for it
+    port = ports.free()
+    keys, me = tmp_path / "ssh", pwd.getpwuid(os.getuid()).pw_name
+    keys.mkdir()
+    # The files that mpi-operator mounts
+    like_the_operators = ["-t", "ecdsa", "-b", "521", "-C", ""]
+    subprocess.check_call(["ssh-keygen", "-q", *like_the_operators, "-N", "", "-f", str(keys / "id_rsa")])
+    shutil.copy(keys / "id_rsa.pub", keys / "authorized_keys")
+    for name in ("sshd_config", "ssh_config"):
+        text = (SSH / name).read_text().replace("/home/trainer/.ssh", str(keys)).replace("Port 2222", f"Port {port}")
+        text = text.replace("User trainer", f"User {me}").replace("AllowUsers trainer", f"AllowUsers {me}")
+        own = "ListenAddress 127.0.0.2\nPermitRootLogin yes\n" if name == "sshd_config" else ""
+        (tmp_path / name).write_text(own + text)
+    write_hostfile(tmp_path, "127.0.0.2 slots=2\n")
+    (tmp_path / "rank.py").write_text(RANK)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(mpi.__file__).parents[2]),
+        mpi_ranks.MARK: str(tmp_path / "private" / "environment"),
+        "TRAINYARD_SSH_FOLDER": str(tmp_path),
+        "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
+        "TRAINYARD_WAIT_SECONDS": str(patience.IDLE),
+        "TRAINYARD_TERMINATION_LOG": str(tmp_path / "none"),
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+    }
+
+
+def start(pod: dict[str, str], *arguments: str, **more: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "trainyard", "mpi", *arguments]
+    return subprocess.Popen(
+        command, env=pod | more, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+
+
+def read_until(process: "subprocess.Popen[str]", word: str, times: int) -> str:
+    assert process.stdout is not None
+    seen = ""
+    while seen.count(word) < times:
+        line = process.stdout.readline()
+        assert line, f"ended early: {seen}"
+        seen += line
+    return seen
+
+
+def launch_ranks(pod: dict[str, str], tmp_path: Path, seconds: int, code: int) -> "subprocess.Popen[str]":
+    rank = [sys.executable, str(tmp_path / "rank.py"), str(seconds), str(code)]
+    return start(pod, "launch", "--np", "2", "--", *rank)
+
+
+def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker", SECRET=SECRET)
+    try:
+        launcher = launch_ranks(pod, tmp_path, 0, 77)
+        out = patience.communicate(launcher)[0]
+        for rank in range(2):
+            assert f"RANK {rank} {SECRET!r} False" in out
+        assert launcher.returncode == 77, out
+        assert "error: the ranks ended with code 77" in out
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+
+
+@pytest.mark.parametrize("told", ["launcher", "worker"])
+def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: str) -> None:
+    worker = start(pod, "worker", SECRET=SECRET)
+    launcher = launch_ranks(pod, tmp_path, 60, 0)
+    try:
+        read_until(launcher, "RANK", 2)
+        settling = start(pod, "settle", pod[mpi_ranks.MARK])  # what the next launcher asks for first
+        with pytest.raises(subprocess.TimeoutExpired):
+            settling.wait(1.5)
+        (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
+        # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
+        follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
+        out = patience.communicate(launcher)[0]
+        assert out.count("SAVED") == 2, out
+        assert settling.wait(patience.IDLE) == 0
+        assert launcher.returncode == Exit.STOPPED
+        if follower is not None:
+            out = patience.communicate(follower)[0]
+            assert follower.returncode == 0, out
+            assert "TOO EARLY" not in out
+    finally:
+        launcher.kill()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+    assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
+
+
+def test_a_worker_without_the_jobs_key_is_refused(tmp_path: Path, pod: dict[str, str]) -> None:
+    """Another process at a worker's address, with a host key of its own, gets no command and no rank."""
+    other = tmp_path / "other"
+    subprocess.check_call(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", str(other)])
+    config = tmp_path / "sshd_config"
+    config.write_text(re.sub(r"HostKey .*", f"HostKey {other}", config.read_text()))
+    worker = start(pod, "worker", SECRET=SECRET)
+    try:
+        launcher = launch_ranks(pod, tmp_path, 0, 0)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode not in (0, Exit.CONFIG), out
+        assert "Host key verification failed" in out
+        assert "RANK" not in out
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        said = patience.communicate(worker)[0]
+    assert "Accepted" not in said
+
+
+def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker")
+    try:
+        port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
+        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, patience.IDLE)  # connects and leaves, as the readiness probe does
+        launcher = launch_ranks(pod, tmp_path, 0, 0)
+        assert "RANK" in patience.communicate(launcher)[0]
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        said = patience.communicate(worker)[0]
+    assert re.search(r"Accepted publickey for \S+ from 127.0.0.1 port \d+ ssh2: ECDSA SHA256:", said), said
+    assert "onnection" not in said
+
+
+def test_worker_says_why_sshd_ended(tmp_path: Path, pod: dict[str, str]) -> None:
+    (tmp_path / "sshd_config").write_text("NoSuchSetting yes\n")
+    worker = start(pod, "worker")
+    out = patience.communicate(worker)[0]
+    assert worker.returncode == Exit.FAILED
+    assert "sshd ended with code" in out
+
+
+def test_launcher_waits_no_longer_than_told(tmp_path: Path, pod: dict[str, str]) -> None:
+    launcher = start(pod, "launch", "--np", "2", "--", "true", TRAINYARD_WAIT_SECONDS="1")
+    out = patience.communicate(launcher)[0]
+    assert launcher.returncode == Exit.HANG
+    assert re.search(r"after 1 s 1 of 1 workers do not answer on port \d+ \(127.0.0.2: connection refused\)", out)

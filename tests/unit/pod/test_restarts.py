@@ -1,0 +1,125 @@
+"""Restarts in place under `trainyard launch`.
+
+Processes end with their launcher, survivors continue without them, and permanent failures are not retried.
+"""
+
+import contextlib
+import math
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Trainer, events, hold, ranks_of, wait_for_step
+
+from tests import documents, patience, ports
+from trainyard.core.exits import UserError
+from trainyard.run import checkpoint
+
+pytestmark = pytest.mark.takes(30)
+
+ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  # in fp64: equal on any world to rounding
+
+
+def rendezvous(host: bool) -> str:
+    """Settings of torch's rendezvous that are quick to notice that a node is gone, and as slow as this machine."""
+    pace = math.ceil(patience.slowness())
+    return f"is_host={host},last_call_timeout={4 * pace},keep_alive_interval={pace}"
+
+
+def node(name: str, endpoint: str, places: Path) -> dict[str, str]:
+    """Environment of one of two nodes, of which one is enough; none trains alone, nor both past 8 steps, until told."""
+    return {
+        "PET_NNODES": "1:2", "PET_NPROC_PER_NODE": "1", "PET_MAX_RESTARTS": "3", "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": endpoint, "PET_RDZV_ID": "elastic", "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_RDZV_CONF": rendezvous(name == "first"), **hold(places, "0-of-1", "8-of-2"),
+        "TRAINYARD_JOB": "elastic", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+def test_node_is_lost_and_the_other_continues_alone(trainer: Trainer, tmp_path: Path) -> None:
+    run, places, endpoint = tmp_path / "run", tmp_path / "places", f"127.0.0.1:{ports.free()}"
+    # As programs: of two forked at once, the second was seen to write what they share too late, again and again
+    first = trainer.start(run, 1, node("first", endpoint, places), forked=False, **ELASTIC)
+    second = trainer.start(run, 1, node("second", endpoint, places), forked=False, **ELASTIC)
+    # on a busy machine the first may start alone, until the second has come
+    patience.wait("a checkpoint of both", lambda: 2 in world_sizes(run), lambda: patience.processor_seconds(first.pid))
+    wait_for_step(run, 6, first)
+    lost, then = ranks_of(second), time.time()
+    assert len(lost) == 1
+    second.kill()  # the launcher alone: its process must go with it
+    second.communicate()
+    gone = lambda: not Path(f"/proc/{lost[0]}").exists()  # noqa: E731
+    patience.wait("the launcher's process outlives it", gone, patience.still)
+    for place in places.iterdir():
+        place.unlink()
+    output, _ = patience.communicate(first)
+    assert first.returncode == 0, output
+    assert [event["step"] % 4 for event in events(run, "resume") if event["time"] > then] == [0]
+    assert world_sizes(run)[-1] == 1
+    calm = trainer.train(tmp_path / "calm", 1, **ELASTIC)
+    one, other = (checkpoint.at(path / "checkpoints" / "step-00000032").load()["model"] for path in (run, calm))
+    assert all(torch.allclose(one[name], other[name], rtol=0, atol=1e-11) for name in one)
+    steps = [event["step"] for event in events(run, "train")]
+    assert steps == list(range(1, 33))
+
+
+def test_the_documents_command_continues_without_a_lost_node(trainer: Trainer, tmp_path: Path) -> None:
+    command = documents.text("interruptions.md", "--nnodes 1:2", {":29400": f":{ports.free()}"}).strip()
+    run, nodes = tmp_path / "runs" / "default", []
+    for host in (True, False):
+        own = {"PET_RDZV_CONF": rendezvous(host), "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        nodes.append(documents.start(command, tmp_path, FIRST="127.0.0.1", TRAINYARD_JOB="elastic", **own))
+        trainer.running.append(nodes[-1])
+    first, second = nodes
+    patience.wait("a checkpoint of both", lambda: 2 in world_sizes(run), lambda: patience.processor_seconds(first.pid))
+    second.kill()
+    second.communicate()
+    patience.wait("it resumes", lambda: trains_again(run), lambda: patience.processor_seconds(first.pid))
+    first.send_signal(signal.SIGTERM)
+    output, _ = patience.communicate(first)
+    assert first.returncode == 143, output
+    assert world_sizes(run)[-1] == 1
+
+
+def trains_again(run: Path) -> bool:
+    """Whether a resumed run has done a step, which is worth a checkpoint."""
+    resumed, trained = events(run, "resume"), events(run, "train")
+    return bool(resumed) and trained[-1]["time"] > resumed[-1]["time"]
+
+
+def world_sizes(run: Path) -> list[int]:
+    found: list[int] = []
+    for path in checkpoint.steps(run / "checkpoints"):
+        with contextlib.suppress(UserError):  # it was pruned meanwhile
+            found.append(checkpoint.at(path).meta["world_size"])
+    return found
+
+
+COUNTED = """
+import os, sys
+from pathlib import Path
+from trainyard.core.exits import guarded
+def main():
+    with Path(sys.argv[1]).open("a") as file:
+        print(os.getpid(), file=file, flush=True)
+    return int(sys.argv[2])
+guarded(main)
+"""
+
+
+def launch(trainer: Trainer, tmp_path: Path, code: int) -> "subprocess.Popen[str]":
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = ["-m", "trainyard", "launch", "--nproc-per-node", "1", "--max-restarts", "2"]
+    return trainer.python(*command, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code))
+
+
+@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1)])
+def test_only_what_may_get_better_is_started_again(trainer: Trainer, tmp_path: Path, code: int, starts: int) -> None:
+    launcher = launch(trainer, tmp_path, code)
+    output, _ = patience.communicate(launcher)
+    assert launcher.returncode == code, output
+    assert len((tmp_path / "starts").read_text().split()) == starts

@@ -1,0 +1,258 @@
+import json
+
+import pytest
+
+from tests.unit.prepare.make_archives import (
+    DATA,
+    SYNSETS,
+    config,
+    imagenet,
+    picture,
+    pictures,
+    write_folder,
+    write_tar,
+    write_zip,
+)
+from trainyard.core.exits import UserError
+from trainyard.prepare.build import build
+from trainyard.prepare.layouts.base import OutOfPlaceError
+from trainyard.prepare.layouts.table import TableLayout
+from trainyard.prepare.settings import Table
+from trainyard.shards.reader import open_split
+
+
+def attempt(tmp_path, members, **settings):
+    return build(config(write_zip(tmp_path / "a.zip", members), tmp_path / "out", **settings))
+
+
+@pytest.mark.parametrize("name", ["LOC_val_solution.csv", "LOC_synset_mapping.txt"])
+def test_a_missing_table_is_named(tmp_path, name):
+    members = imagenet(9, 6)
+    del members[name]
+    with pytest.raises(UserError, match=f"has no {name}"):
+        attempt(tmp_path, members)
+
+
+def test_a_validation_picture_without_label_or_a_label_without_picture_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"picture extra of .* has no label"):
+        attempt(tmp_path, {**imagenet(9, 6), f"{DATA}/val/extra.JPEG": picture(5)})
+    members = imagenet(9, 6)
+    del members[f"{DATA}/val/val_3.JPEG"]
+    with pytest.raises(UserError, match="lacks validation picture val_3"):
+        attempt(tmp_path, members)
+
+
+def test_a_class_without_training_pictures_would_shift_labels(tmp_path):
+    members = {name: content for name, content in imagenet(9, 6).items() if f"train/{SYNSETS[1]}" not in name}
+    with pytest.raises(UserError, match=rf"no training picture of class {SYNSETS[1]}"):
+        attempt(tmp_path, members)
+
+
+def test_a_picture_in_no_known_folder_is_not_lost_silently(tmp_path):
+    with pytest.raises(UserError, match=r"trian/x/y.JPEG .* has no place in the layout.*'skip'"):
+        attempt(tmp_path, {**imagenet(9, 6), f"{DATA}/trian/x/y.JPEG": picture(5)})
+
+
+def test_a_left_out_validation_picture_is_not_missed(tmp_path):
+    attempt(tmp_path, imagenet(9, 6), skip=[f"{DATA}/val/val_3.JPEG"])
+    assert len(open_split(tmp_path / "out", "val")) == 5
+
+
+def test_a_common_folder_around_the_layout_does_not_matter(tmp_path):
+    attempt(tmp_path, {f"some/folder/{name}": content for name, content in imagenet(9, 6).items()})
+    assert len(open_split(tmp_path / "out", "train")) == 9
+
+
+def test_the_wrong_layout_is_named(tmp_path):
+    with pytest.raises(UserError, match="layout"):
+        attempt(tmp_path, {"train/cat/1.jpg": picture(1), "val/cat/2.jpg": picture(2)})
+
+
+def test_imagefolder(tmp_path):
+    members = {f"pets/{split}/{kind}/{i}.jpg": picture(i + 10 * (kind == "dog") + 100 * (split == "val"))
+               for split in ("train", "val") for kind in ("dog", "cat") for i in range(3)}  # fmt: skip
+    members |= {"pets/README.txt": b"hello", "pets/train/.DS_Store": b"x", "pets/test/1.jpg": picture(500)}
+    attempt(tmp_path, members, layout="imagefolder", decode="all")
+    shards = open_split(tmp_path / "out", "val")
+    assert shards.class_names == ["cat", "dog"]
+    assert {shards.read(i): shards.labels[i] for i in range(6)} == {
+        picture(i + 10 * label + 100): label for i in range(3) for label in (0, 1)
+    }
+
+
+def test_folders_without_splits(tmp_path):
+    members = {
+        f"pets/{kind}/{i}.jpg": picture(i + 1000 * (kind == "dog")) for kind in ("dog", "cat") for i in range(60)
+    }
+    noise = {"pets/README.txt": b"hello", "pets/cat/.DS_Store": b"x", "__MACOSX/pets/cat/1.jpg": b"x"}
+    attempt(tmp_path, {**members, **noise}, layout="folders", val_fraction=0.2)
+    found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
+    assert {**found[0], **found[1]} == {content: name.split("/")[1] for name, content in members.items()}
+    assert 10 < len(found[1]) < 40
+    # a picture stays in its split in whatever order they come, whatever is around them, and when others are added
+    moved = {name.removeprefix("pets/"): members[name] for name in sorted(members, reverse=True)}
+    more = {f"cat/more{i}.jpg": picture(2000 + i) for i in range(5)}
+    build(
+        config(
+            write_folder(tmp_path / "moved", {**moved, **more}), tmp_path / "two", layout="folders", val_fraction=0.2
+        )
+    )
+    assert found[1].items() <= pictures(tmp_path / "two", "val").items()
+    assert found[0].items() <= pictures(tmp_path / "two", "train").items()
+    build(config(write_zip(tmp_path / "b.zip", members), tmp_path / "b", layout="folders", val_fraction=0.2, seed=1))
+    assert pictures(tmp_path / "b", "val").keys() != found[1].keys()
+
+
+@pytest.mark.parametrize(
+    ("members", "settings", "message"),
+    [
+        ({"a/train/cat/1.jpg": picture(1)}, {}, "train/cat/1.jpg .* no place in the layout"),
+        ({"1.jpg": picture(1)}, {}, "1.jpg .* no place in the layout"),
+        (
+            {f"{name}/1.jpg": picture(i) for i, name in enumerate("abcdef")},
+            {"val_fraction": 0.5},
+            "all pictures of class",
+        ),
+        ({"cat/1.jpg": picture(1)}, {"val_fraction": 0.001}, "no pictures for 'val'"),
+    ],
+)
+def test_folders_that_cannot_be_divided(tmp_path, members, settings, message):
+    with pytest.raises(UserError, match=message):
+        attempt(tmp_path, members, layout="folders", **settings)
+
+
+def test_imagefolder_with_a_class_only_in_val(tmp_path):
+    members = {"train/cat/1.jpg": picture(1), "val/cat/2.jpg": picture(2), "val/dog/2.jpg": picture(3)}
+    with pytest.raises(UserError, match="class 'dog' in val but not in train"):
+        attempt(tmp_path, members, layout="imagefolder")
+
+
+def test_a_png_keeps_its_bytes_and_says_what_it_is(tmp_path):
+    import io
+    import tarfile
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), "red").save(buffer, "PNG")
+    png = buffer.getvalue()
+    attempt(tmp_path, {**imagenet(9, 6), f"{DATA}/train/{SYNSETS[0]}/odd.JPEG": png}, decode="all")
+    with tarfile.open(tmp_path / "out/train/shard-00000.tar") as tar:
+        names = [name for name in tar.getnames() if name.endswith(".png")]
+        assert len(names) == 1
+        assert tar.extractfile(names[0]).read() == png
+
+
+ROWS = [(f"set{i % 2}/{i}", "cat" if i % 3 else "dog") for i in range(30)]
+TABLE = {"file": "labels.csv", "folder": "images", "suffix": ".jpg", "path_column": "id", "label_column": "breed"}
+
+
+def table(rows=ROWS, header="id,breed", where="kaggle/"):
+    lines = "".join(",".join(row) + "\r\n" for row in rows)
+    images = {f"{where}images/{row[0]}.jpg": picture(i) for i, row in enumerate(ROWS)}
+    return {**images, f"{where}labels.csv": f"\ufeff{header}\r\n{lines}".encode(), f"{where}readme.md": b"x"}
+
+
+def test_a_csv_file_gives_classes_and_a_seeded_split(tmp_path):
+    attempt(tmp_path, table(), layout="csv", csv={**TABLE, "val_fraction": 0.2})
+    train, val = (pictures(tmp_path / "out", split) for split in ("train", "val"))
+    assert (len(train), len(val)) == (24, 6)
+    assert sorted(val.values()) == ["cat"] * 4 + ["dog"] * 2
+    assert train | val == {picture(i): label for i, (_, label) in enumerate(ROWS)}
+    # Which pictures become val does not depend on the order of rows, but on the seed
+    for name, rows, seed in (("turned", ROWS[::-1], 0), ("seeded", ROWS, 1)):
+        path = write_zip(tmp_path / f"{name}.zip", table(rows))
+        build(config(path, tmp_path / name, layout="csv", csv={**TABLE, "val_fraction": 0.2}, seed=seed))
+    assert pictures(tmp_path / "turned", "val") == val
+    assert pictures(tmp_path / "seeded", "val") != val
+
+
+def test_a_csv_file_with_a_split_column(tmp_path):
+    splits = ["train", "val", "test"]
+    rows = [(*row, splits[i // 2 % 3]) for i, row in enumerate(ROWS)]
+    settings = {**TABLE, "split_column": "part", "ignored_splits": ["test"]}
+    attempt(tmp_path, table(rows, "id,breed,part"), layout="csv", csv=settings)
+    for split in ("train", "val"):
+        found = pictures(tmp_path / "out", split)
+        assert found == {picture(i): row[1] for i, row in enumerate(rows) if row[2] == split}
+    with pytest.raises(UserError, match=r"split 'test', which is neither train nor val.*csv.ignored_splits"):
+        build(config(tmp_path / "a.zip", tmp_path / "b", layout="csv", csv={**settings, "ignored_splits": []}))
+
+
+def test_a_csv_file_in_a_folder_and_in_a_tar(tmp_path):
+    for path in (write_folder(tmp_path / "folder", table()), write_tar(tmp_path / "a.tgz", table(where=""), "w:gz")):
+        build(config(path, tmp_path / f"{path.name}-out", layout="csv", csv=TABLE))
+        found = [pictures(tmp_path / f"{path.name}-out", split) for split in ("train", "val")]
+        assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
+
+
+def test_spaces_around_a_csv_files_fields_are_nothing(tmp_path):
+    rows = [(f" {path}", f" {label} ") for path, label in ROWS]
+    attempt(tmp_path, table(rows, "id , breed"), layout="csv", csv=TABLE)
+    found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
+    assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
+
+
+def test_leading_zeros_that_a_spreadsheet_took_away_are_told():
+    layout = TableLayout(Table(**TABLE), seed=0)
+    layout.learn("labels.csv", b"id,breed\n7,cat\n8,dog\n", "a.zip")
+    with pytest.raises(OutOfPlaceError, match=r"it lists images/7.jpg: a spreadsheet has taken leading zeros away"):
+        layout.place("images/007.jpg")
+    with pytest.raises(OutOfPlaceError, match=r"csv.unlisted is 'fail'$"):
+        layout.place("images/009.jpg")
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "settings", "words"),
+    [
+        (ROWS[1:], "id,breed", {}, r"kaggle/images/set0/0.jpg .* has no place in the layout"),
+        ([*ROWS, ("set0/none", "cat")], "id,breed", {}, r"lacks kaggle/images/set0/none.jpg, which .* \(1 such"),
+        (ROWS, "id,breed", {"folder": "pics"}, r"lacks kaggle/pics/set0/0.jpg.*30 such rows.*csv.folder"),
+        ([*ROWS, ROWS[0]], "id,breed", {}, "lists set0/0 twice, at line 32"),
+        ([*ROWS[:-1], (ROWS[-1][0], "")], "id,breed", {}, "empty field at line 31"),
+        (ROWS, "name,breed", {}, r"no column 'id', only 'name', 'breed'; set csv.path_column"),
+        ([(";".join(row),) for row in ROWS], "id;breed", {}, r"fields are separated by ';'; save it with commas"),
+        ([(*row, row[1]) for row in ROWS], "id,breed, breed", {}, "has several columns 'breed'; rename all but one"),
+        ([('"x', "y")], "id,breed", {}, r"labels.csv in .* is not sound CSV at line"),
+        ([], "id,breed", {}, "lists no pictures"),
+        (ROWS, "id,breed", {"file": "other.csv"}, r"has no other.csv"),
+        (ROWS, "id,breed", {"split_column": "part"}, "no column 'part'"),
+        ([(*row, "train" if i else "val") for i, row in enumerate([(ROWS[0][0], "fox"), *ROWS[1:]])], "id,breed,part",
+         {"split_column": "part"}, "class 'fox' in val but not in train"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_csv_file_is_named(tmp_path, rows, header, settings, words):
+    with pytest.raises(UserError, match=words):
+        attempt(tmp_path, table(rows, header), layout="csv", csv={**TABLE, **settings})
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_unlisted_pictures_are_left_out_on_request(tmp_path):
+    attempt(tmp_path, table(ROWS[5:]), layout="csv", csv={**TABLE, "unlisted": "leave_out"})
+    assert len(pictures(tmp_path / "out", "train")) + len(pictures(tmp_path / "out", "val")) == 25
+
+
+PETS = {f"pets/{split}/{kind}/{i}.jpg": picture(i + 10 * (kind == "dog") + 100 * (split == "val"))
+        for split in ("train", "val") for kind in ("dog", "cat") for i in range(2)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("names.txt", "cat Domestic cat, sitting\ndog Dog\n"), ("names.csv", 'class,name\ncat,"Domestic cat, sitting"\n')],
+)
+def test_classes_get_names_for_people(tmp_path, file, text):
+    members = {**PETS, f"pets/{file}": text.encode()}
+    attempt(tmp_path, members, layout="imagefolder", class_file=file, class_names={"dog": "Good dog"})
+    classes = json.loads((tmp_path / "out/classes.json").read_text())
+    assert [entry["synset"] for entry in classes] == ["cat", "dog"]
+    assert [entry["name"] for entry in classes] == ["Domestic cat, sitting", "Good dog"]
+
+
+def test_wrong_names_of_classes_are_named(tmp_path):
+    for settings, words in (
+        ({"class_names": {"cow": "Cow"}}, r"names class cow, which .* does not have; it has cat, dog"),
+        ({"class_file": "none.txt"}, "has no none.txt, which 'class_file' names"),
+        ({"class_file": "other.txt"}, r"other.txt in .* names none of its classes"),
+    ):
+        with pytest.raises(UserError, match=words):
+            attempt(tmp_path, {**PETS, "pets/other.txt": b"cow Cow\n"}, layout="imagefolder", **settings)

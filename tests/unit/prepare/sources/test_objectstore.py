@@ -1,0 +1,168 @@
+import traceback
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import s3
+from tests.unit.prepare.make_archives import HASTE, contents, imagenet, pictures, write_tar, write_zip
+from trainyard.core.exits import ExitError, InputError, UserError
+from trainyard.prepare.build import Options, build
+from trainyard.prepare.settings import parse
+from trainyard.prepare.sources import objectstore
+
+MEMBERS = imagenet(90, 30)
+LARGE = imagenet(300, 90)
+ADDRESS = {"kind": "objectstore", "url": "s3://pictures/team a/little.zip"}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    root = tmp_path_factory.mktemp("objects")
+    write_zip(root / "little.zip", LARGE)
+    write_tar(root / "little.tgz", MEMBERS, "w:gz")
+    return root
+
+
+@pytest.fixture(scope="module")
+def running_store(objects):
+    with s3.running() as store:
+        store.client.create_bucket(Bucket="pictures", CreateBucketConfiguration={"LocationConstraint": s3.REGION})
+        for path in objects.iterdir():
+            store.client.put_object(Bucket="pictures", Key=f"team a/{path.name}", Body=path.read_bytes())
+        yield store
+
+
+@pytest.fixture
+def store(running_store, tmp_path, monkeypatch):
+    """The store, and an environment in which nothing but the test says how to log in."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path / "secrets"))
+    running_store.public, running_store.fault = False, lambda number, request: None
+    running_store.requests.clear()
+    return running_store
+
+
+def login(tmp_path: Path) -> None:
+    """Put the credentials where the chart mounts a Secret."""
+    folder = tmp_path / "secrets" / "objectstore"
+    folder.mkdir(parents=True)
+    (folder / "AWS_ACCESS_KEY_ID").write_text(f"{s3.KEY}\n")
+    (folder / "AWS_SECRET_ACCESS_KEY").write_text(s3.SECRET)
+    (folder / "AWS_REGION").write_text(s3.REGION)
+
+
+def attempt(store, out, **more):
+    source = {**ADDRESS, "endpoint": store.url, **more}
+    settings = {"source": source, "out": str(out), "shard_mb": 1, "workers": 4, "seekable": False}  # as `prepared`
+    return build(parse(settings), Options(patience=HASTE))
+
+
+def test_a_zip_is_read_by_ranges_with_the_mounted_secret(store, prepared, tmp_path):
+    login(tmp_path)
+    attempt(store, tmp_path / "little")
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    gets = [found for method, found in store.requests if method == "GET"]
+    assert gets
+    assert all(found.startswith("bytes=") for found in gets)
+    assert b"endpoint" in (tmp_path / "little/manifest.json").read_bytes()
+
+
+def test_a_gzipped_tar_is_read_as_a_stream_with_credentials_of_the_environment(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.SECRET)
+    attempt(store, tmp_path / "little", url="s3://pictures/team a/little.tgz")
+    assert len(pictures(tmp_path / "little", "train")) == 90
+
+
+def test_a_public_bucket_needs_no_credentials(store, tmp_path):
+    store.client.put_object_acl(Bucket="pictures", Key="team a/little.zip", ACL="public-read")
+    store.public = True
+    attempt(store, tmp_path / "little", anonymous=True)
+    assert (tmp_path / "little/manifest.json").exists()
+
+
+def test_throttling_and_errors_are_tolerated_and_counted(store, prepared, tmp_path, capsys):
+    login(tmp_path)
+    store.fault = lambda number, request: ("503 Slow Down", "SlowDown") if number % 3 == 0 else None
+    attempt(store, tmp_path / "little")
+    assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
+    assert " 0 retries" not in capsys.readouterr().err
+
+
+def test_a_store_that_stays_broken_ends_within_bounds(store, tmp_path):
+    login(tmp_path)
+    store.fault = lambda number, request: ("500 Internal Server Error", "InternalError") if number > 3 else None
+    with pytest.raises(ExitError, match=r"little.zip could not be read: the store answered 500, 4 times in a row"):
+        attempt(store, tmp_path / "little")
+
+
+def test_a_short_answer_is_continued(store, objects, tmp_path, monkeypatch):
+    login(tmp_path)
+    source = objectstore.ObjectSource(ADDRESS["url"], objectstore.Traffic(), endpoint=store.url, patience=HASTE)
+    real, asked = source._store.cat_file, []
+
+    def half(path, start, end):
+        asked.append((start, end))
+        return real(path, start=start, end=end)[: max(1, (end - start) // 2)]
+
+    monkeypatch.setattr(source._store, "cat_file", half)
+    assert bytes(source.read_range(100, 1000)) == (objects / "little.zip").read_bytes()[100:1100]
+    assert asked[0] == (100, 1100)
+    assert asked[1] == (600, 1100)
+
+
+def test_an_object_that_changes_meanwhile_is_noticed(store, tmp_path, monkeypatch):
+    login(tmp_path)
+    monkeypatch.setattr(objectstore, "_LOOK_AGAIN", 0.0)
+
+    def replace(number, request):
+        if number == 6:
+            store.client.put_object(Bucket="pictures", Key="changing.zip", Body=b"x" * 1_000_000)
+
+    body = store.client.get_object(Bucket="pictures", Key="team a/little.zip")["Body"].read()
+    store.client.put_object(Bucket="pictures", Key="changing.zip", Body=body)
+    store.requests.clear()
+    store.fault = replace
+    with pytest.raises(UserError, match=r"s3://pictures/changing.zip changed while it was read"):
+        attempt(store, tmp_path / "little", url="s3://pictures/changing.zip")
+
+
+@pytest.mark.parametrize("url", ["s3://pictures/none.zip", "s3://no-such-bucket/a.zip"])
+def test_what_is_not_there_is_named(store, tmp_path, url):
+    login(tmp_path)
+    with pytest.raises(UserError, match=rf"{url} is not there; check source.url"):
+        attempt(store, tmp_path / "little", url=url)
+
+
+def test_a_folder_of_objects_is_not_an_archive(store, tmp_path):
+    login(tmp_path)
+    with pytest.raises(UserError, match="no object but a folder"):
+        attempt(store, tmp_path / "little", url="s3://pictures/team a")
+
+
+def test_no_wrong_or_expired_credentials_are_named_and_never_shown(store, tmp_path, monkeypatch, capfd):
+    with pytest.raises(UserError, match=r"NoCredentials.*keys of the environment's variables, such as AWS_ACCESS_KEY"):
+        attempt(store, tmp_path / "little")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOTHER")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.SECRET)
+    with pytest.raises(UserError, match=r"was refused .*403") as caught:
+        attempt(store, tmp_path / "little")
+    shown = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
+    for secret in (s3.SECRET, "AKIDOTHER", "Signature"):
+        assert secret not in shown
+
+
+def test_google_storage_without_its_package_names_the_extra(tmp_path):
+    source = {"kind": "objectstore", "url": "gs://pictures/little.zip"}
+    try:
+        import gcsfs  # noqa: F401
+
+        pytest.skip("gcsfs is installed")
+    except ImportError:
+        pass
+    with pytest.raises(UserError, match=r"gs:// needs the package gcsfs.*trainyard\[gcs\]") as caught:
+        build(parse({"source": source, "out": str(tmp_path / "little")}))
+    assert not isinstance(caught.value, InputError), "waiting brings no package"

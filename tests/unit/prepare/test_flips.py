@@ -1,0 +1,107 @@
+"""One flipped byte anywhere: it is detected and named, or what is trained on is byte-identical."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.unit.prepare.make_archives import config, contents, imagenet, write_zip
+from trainyard.core.exits import ExitError, UserError
+from trainyard.prepare.build import build
+from trainyard.prepare.verify import verify
+from trainyard.shards import manifest as manifests
+from trainyard.shards.reader import open_split
+
+FLIPS = 100
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A small archive, and the folder that comes of it."""
+    folder = tmp_path_factory.mktemp("flips")
+    archive = write_zip(folder / "a.zip", imagenet(60, 12))
+    build(config(archive, folder / "little"))
+    return archive, folder / "little"
+
+
+def flipped(data: bytes, at: int, chance: np.random.Generator) -> bytes:
+    """Change one bit, or all of a byte."""
+    change = int(chance.choice([1 << int(chance.integers(8)), 255]))
+    return data[:at] + bytes([data[at] ^ change]) + data[at + 1 :]
+
+
+def trained_on(root):
+    """Everything that a trainer sees of a folder: each sample's bytes and label, the classes and their names."""
+    splits = [open_split(root, split) for split in ("train", "val")]
+    seen = [[(shards.read(i), int(shards.labels[i])) for i in range(len(shards))] for shards in splits]
+    for shards in splits:
+        shards.close()
+    return seen, splits[0].classes, splits[0].class_names
+
+
+def outcome(action, *arguments):
+    """Do something; return what came of it, and what it said when it was refused."""
+    try:
+        return action(*arguments), ""
+    except (UserError, ExitError) as error:
+        return None, str(error)
+
+
+def positions(data: bytes, chance: np.random.Generator, count: int) -> list[int]:
+    return sorted(map(int, chance.choice(len(data), count, replace=False)))
+
+
+@pytest.mark.parametrize("place", ["anywhere", "directory and texts"])
+def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
+    """Half of the flips hit the directory and the texts at its end, which random ones would rarely hit."""
+    archive, wanted = sound
+    data = archive.read_bytes()
+    first = 0 if place == "anywhere" else data.rindex(b"PK\x03\x04", 0, data.index(b"PK\x01\x02"))
+    chance = np.random.Generator(np.random.Philox(key=first))
+    path, out = in_memory / "a.zip", in_memory / "little"
+    named = harmless = 0
+    for at in positions(data[first:], chance, FLIPS):
+        path.write_bytes(flipped(data, first + at, chance))
+        _, words = outcome(build, config(path, out))
+        if words:
+            assert "a.zip" in words or "LOC_" in words
+            assert not manifests.exists(out)
+            named += 1
+        else:
+            found, expected = contents(out, manifest=False), contents(wanted, manifest=False)
+            assert found == expected, f"byte {first + at} changed the result without a word"
+            harmless += 1
+        shutil.rmtree(out, ignore_errors=True)
+    assert named > 5, (named, harmless)
+
+
+def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):
+    """The trainer stops and names the file, or sees the same; verify names it unless the file says the same."""
+    _, wanted = sound
+    out = in_memory / "little"
+    shutil.copytree(wanted, out)
+    expected, before = trained_on(wanted), manifests.load(wanted)
+    files = [out / name for name in sorted(contents(out))]
+    chance = np.random.Generator(np.random.Philox(key=5))
+    refused = 0
+    for number in range(FLIPS):
+        path = files[number % len(files)]
+        data = path.read_bytes()
+        at = int(chance.integers(len(data)))
+        path.write_bytes(flipped(data, at, chance))
+        seen, words = outcome(trained_on, out)
+        if words:
+            assert path.name in words
+            assert re.search(r"prepare (build|repair)", words)
+            refused += 1
+        else:
+            assert seen == expected, f"byte {at} of {path.name} was trained on without a word"
+        _, words = outcome(verify, out)
+        if words:
+            assert path.name in words + capsys.readouterr().err
+        else:
+            assert path.name == manifests.FILE
+            assert manifests.load(out) == before
+        path.write_bytes(data)
+    assert refused > FLIPS / 2

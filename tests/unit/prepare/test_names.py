@@ -1,0 +1,438 @@
+"""Names as people's data sets have them: what decides a label is never lost, and no picture is dropped in silence.
+
+The catalogue is read alone: it decides what becomes a sample, before anything is made of it.
+"""
+
+import bz2
+import lzma
+import os
+import random
+import re
+import tarfile
+import unicodedata
+import zipfile
+from collections import Counter
+
+import pytest
+
+from tests.unit.prepare.make_archives import config, picture, write_folder, write_tar, write_zip
+from trainyard.core.exits import UserError
+from trainyard.prepare.archives import open_container, open_object
+from trainyard.prepare.archives.members import name_of
+from trainyard.prepare.archives.stream import unzipped
+from trainyard.prepare.catalogue import read_catalogue
+from trainyard.prepare.class_names import Naming
+from trainyard.prepare.layouts import layout_of
+from trainyard.prepare.sources.base import Traffic
+from trainyard.prepare.sources.path import PathSource
+
+JPEG = picture(1)
+WEBP = b"RIFF\x10\0\0\0WEBPVP8 "
+GBK = [word.encode("gbk").decode("utf-8", "surrogateescape") for word in ("鸟类", "狗狗", "牛马")]
+TABLE = {"file": "labels.csv", "folder": "img"}
+
+
+def catalogue(path, layout="imagefolder", skip=(), naming=None, **settings):
+    """What a preparation would take from an archive or folder."""
+    wanted = config(path, path.parent / "out", layout=layout, skip=list(skip), **settings)
+    container = open_container(open_object(wanted.source, Traffic()), path.parent / "work", Traffic())
+    return read_catalogue(
+        container, layout_of(wanted), frozenset(wanted.skip), naming, wanted.convert != "none"
+    ), container
+
+
+def classes(path, layout="imagefolder", skip=(), **settings):
+    """How many samples each class has, in both splits."""
+    found, _ = catalogue(path, layout, skip, **settings)
+    counts = Counter(int(label) for table in found.splits.values() for label in table["label"])
+    return {entry.synset: counts[i] for i, entry in enumerate(found.classes)}
+
+
+def pairs(prefix="", names=("cat", "dog"), count=2, splits=("train", "val")):
+    return {f"{prefix}{split}/{klass}/{i}.jpg": JPEG for split in splits for klass in names for i in range(count)}
+
+
+def undivided(names=("cat", "dog"), count=40, ending=".jpg", prefix=""):
+    return {f"{prefix}{klass}/{i}{ending}": JPEG for klass in names for i in range(count)}
+
+
+class RawInfo(zipfile.ZipInfo):
+    """A member whose name's bytes are written as they are, and are not said to be UTF-8."""
+
+    __slots__ = ("raw",)
+
+    def _encodeFilenameFlags(self):  # noqa: N802 - zipfile's own name
+        return self.raw, 0
+
+
+def raw_zip(path, members, extra=lambda raw: b""):
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, (name, content) in enumerate(members.items()):
+            info = RawInfo(str(number))
+            info.raw = name if isinstance(name, bytes) else os.fsencode(name)
+            info.extra = extra(info.raw)
+            archive.writestr(info, content)
+    return path
+
+
+# Bytes that are not UTF-8
+
+
+def test_gbk_folder_and_tar_are_refused_with_the_command_that_renames(tmp_path):
+    for path in (write_folder(tmp_path / "gbk", pairs(names=GBK)), write_tar(tmp_path / "gbk.tar", pairs(names=GBK))):
+        with pytest.raises(
+            UserError, match=r"12 names in .* are not UTF-8 \(first: train/.*\\x.*convmv -r -f gbk -t utf8"
+        ):
+            classes(path)
+
+
+def test_gbk_zip_keeps_its_classes_apart_and_says_what_they_were_read_as(tmp_path, capsys):
+    members = {name.encode("utf-8", "surrogateescape"): content for name, content in pairs(names=GBK).items()}
+    assert sorted(classes(raw_zip(tmp_path / "a.zip", members)).values()) == [4, 4, 4]
+    assert "12 names are not UTF-8 and were read as code page 437" in capsys.readouterr().err
+
+
+def test_zip_with_utf8_that_it_does_not_declare_and_with_winrars_field(tmp_path):
+    def field(raw):
+        import zlib
+
+        content = b"\1" + zlib.crc32(raw).to_bytes(4, "little") + raw.decode("gbk").encode()
+        return b"\x75\x70" + len(content).to_bytes(2, "little") + content
+
+    assert classes(raw_zip(tmp_path / "mac.zip", pairs(names=("Café", "Thé")))) == {"Café": 4, "Thé": 4}
+    members = {name.encode("gbk"): content for name, content in pairs(names=("鸟类", "狗狗")).items()}
+    assert classes(raw_zip(tmp_path / "rar.zip", members, field)) == {"狗狗": 4, "鸟类": 4}
+
+
+def test_a_file_whose_own_name_is_not_utf8_is_kept_named_and_can_be_skipped(tmp_path):
+    odd = {f"train/cat/{name}.jpg": JPEG for name in ("\udcc4", "\udcc5")}
+    path = write_tar(tmp_path / "a.tar", pairs() | odd)
+    found, container = catalogue(path)
+    assert len(found.splits["train"]) == 6
+    offset = max(int(row["offset"]) for row in found.splits["train"])
+    assert name_of(container, offset) == r"train/cat/\xc5.jpg"
+    assert classes(path, skip=[r"train/cat/\xc5.jpg"])["cat"] == 5
+
+
+@pytest.mark.parametrize(("encoding", "words"), [("latin-1", "line 2; .*iconv -f latin1"), ("gb2312", "iconv -f gbk"),
+                                                 ("utf-16", "iconv -f utf16")])  # fmt: skip
+def test_latin1_csv_is_refused_with_the_command_that_converts_it(tmp_path, encoding, words):
+    labels = ("狗狗", "牛马") if encoding == "gb2312" else ("pâte", "pâté")
+    text = "file,label\n" + "".join(f"{i}.jpg,{labels[i % 2]}\n" for i in range(20))
+    members = {f"img/{i}.jpg": JPEG for i in range(20)}
+    path = write_folder(tmp_path / "a", members | {"labels.csv": text.encode(encoding)})
+    with pytest.raises(UserError, match=rf"labels.csv in .* not UTF-8.*{words}"):
+        classes(path, "csv", csv=TABLE)
+    write_folder(path, {"labels.csv": text.encode()})
+    assert classes(path, "csv", csv=TABLE) == dict.fromkeys(sorted(labels), 10)
+
+
+def test_latin1_names_of_classes_and_of_imagenets_tables_are_refused(tmp_path):
+    from tests.unit.prepare.make_archives import imagenet
+
+    path = write_zip(tmp_path / "a.zip", pairs() | {"names.txt": "cat Zibetkätzchen\n".encode("latin-1")})
+    with pytest.raises(UserError, match=r"names.txt in .* is not UTF-8 at line 1; .*iconv -f latin1"):
+        catalogue(path, naming=Naming("names.txt", {}))
+    for table in ("LOC_synset_mapping.txt", "LOC_val_solution.csv"):
+        members = imagenet(9, 6)
+        members[table] += b"n09 \xe9"
+        with pytest.raises(UserError, match=rf"{table} of .* is not UTF-8 at line \d"):
+            classes(write_zip(tmp_path / "b.zip", members), "imagenet")
+
+
+# Unicode forms, and classes that look alike
+
+
+def formed(members, form, where=""):
+    return {unicodedata.normalize(form, name) if where in name else name: content for name, content in members.items()}
+
+
+def test_nfd_in_val_is_the_class_of_train_and_is_said_once(tmp_path, capsys):
+    path = write_folder(tmp_path / "a", formed(pairs(names=("Café", "Thé")), "NFD", "val/"))
+    assert classes(path) == {"Café": 4, "Thé": 4}
+    assert capsys.readouterr().err.count("4 names in another Unicode form") == 1
+
+
+def test_nfd_csv_finds_its_pictures_in_either_form(tmp_path):
+    text = "file,label\n" + "".join(f"é{i}.jpg,{'ä' if i % 2 else 'b'}\n" for i in range(20))
+    for number, (of_names, of_text) in enumerate((("NFD", "NFC"), ("NFC", "NFD"))):
+        members = formed({f"img/é{i}.jpg": JPEG for i in range(20)}, of_names)
+        csv = unicodedata.normalize(of_text, text).encode()
+        path = write_folder(tmp_path / str(number), members | {"labels.csv": csv})
+        assert classes(path, "csv", csv=TABLE) == {"b": 10, "ä": 10}
+
+
+def test_two_files_that_differ_in_form_alone_are_two_pictures_and_for_a_csv_an_error(tmp_path):
+    twice = {**pairs(), "train/cat/é.jpg": JPEG, unicodedata.normalize("NFD", "train/cat/é.jpg"): JPEG}
+    assert classes(write_tar(tmp_path / "a.tar", twice)) == {"cat": 6, "dog": 4}
+    members = {"img/é.jpg": JPEG, unicodedata.normalize("NFD", "img/é.jpg"): JPEG, "img/a.jpg": JPEG}
+    path = write_tar(tmp_path / "b.tar", members | {"labels.csv": "file,label\né.jpg,x\na.jpg,x\n".encode()})
+    with pytest.raises(
+        UserError, match=r"img/é.jpg .* lists it once, and two files have this name: in two Unicode forms"
+    ):
+        classes(path, "csv", csv=TABLE)
+
+
+@pytest.mark.parametrize("name", ["cat ", "Cat", "c.a.t", "cat_"])
+def test_space_and_case_of_a_class_in_val_alone_are_named_in_quotes(tmp_path, name):
+    members = pairs(splits=["train"]) | pairs(names=(name, "dog"), splits=["val"])
+    with pytest.raises(UserError, match=rf"class '{name}' in val but not in train, which has 'cat'"):
+        classes(write_folder(tmp_path / "a", members))
+
+
+# What is no data, and what is a picture
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["train/.ipynb_checkpoints/0-checkpoint.jpg", "train/cat/.ipynb_checkpoints/0.jpg", ".snapshot/1/train/cat/old.jpg",
+     ".Trash-1000/files/train/cat/gone.jpg", "train/cat/@eaDir/0.jpg/SYNOPHOTO_THUMB_M.jpg", "#recycle/train/cat/1.jpg",
+     "$RECYCLE.BIN/train/cat/1.jpg", "lost+found/train/cat/1.jpg", "train/cat/._0.jpg", "__MACOSX/train/cat/._0.jpg",
+     "train/cat/desktop.ini", "train/cat/Thumbs.db", "train/.DS_Store"],
+)  # fmt: skip
+def test_hidden_and_service_files_are_no_data_in_any_container_and_are_counted(tmp_path, capsys, name):
+    members = pairs() | {name: JPEG}
+    found = {}
+    for path in (write_folder(tmp_path / "a", members), write_zip(tmp_path / "a.zip", members),
+                 write_tar(tmp_path / "a.tar", members)):  # fmt: skip
+        assert classes(path) == {"cat": 4, "dog": 4}
+        # A folder's list of what to skip may name it all the same
+        assert classes(path, skip=[name]) == {"cat": 4, "dog": 4}
+        found[path.suffix] = capsys.readouterr().err.count("hidden and service files left out: 1 ")
+    assert found == {"": 2, ".zip": 2, ".tar": 2}
+
+
+def test_imagenets_layout_and_layout_folders_have_the_same_idea_of_no_data(tmp_path):
+    from tests.unit.prepare.make_archives import DATA, SYNSETS, imagenet
+
+    noise = [f"{DATA}/train/.DS_Store", f"{DATA}/train/{SYNSETS[0]}/._{SYNSETS[0]}_0.JPEG", f"{DATA}/val/Thumbs.db"]
+    path = write_zip(tmp_path / "a.zip", imagenet(9, 6) | dict.fromkeys(noise, b"x"))
+    assert sum(classes(path, "imagenet").values()) == 15
+    thumbs = {f"cat/@eaDir/{i}.jpg/SYNOPHOTO_THUMB_M.jpg": JPEG for i in range(2)}
+    assert classes(write_folder(tmp_path / "b", undivided() | thumbs), "folders") == {"cat": 40, "dog": 40}
+
+
+def test_a_folder_that_may_not_be_read_is_no_matter_where_it_is_no_data(tmp_path):
+    path = write_folder(tmp_path / "a", pairs())
+    (path / "lost+found").symlink_to(path / "lost+found")  # cannot be followed, as root's own cannot be listed
+    assert classes(path) == {"cat": 4, "dog": 4}
+
+
+def test_jfif_no_ending_and_scrapers_endings_are_pictures_by_their_first_bytes(tmp_path):
+    odd = {"cat/000": JPEG, "dog/x.jpg?w=300": JPEG, "dog/y.jpg.1": JPEG, "cat/really.webp": JPEG, "cat/p.jpe": JPEG}
+    members = undivided(["cat"]) | undivided(["dog"], ending=".jfif") | odd
+    for path in (write_folder(tmp_path / "a", members), write_tar(tmp_path / "a.tar", members),
+                 write_zip(tmp_path / "a.zip", members, packed="/")):  # fmt: skip
+        assert classes(path, "folders") == {"cat": 43, "dog": 42}
+
+
+def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_silent_loss(tmp_path):
+    members = undivided() | dict.fromkeys(("cat/a.webp", "cat/b.webp", "cat/note.txt", "cat/LICENSE"), WEBP)
+    members |= {f"emu/{i}.gif": b"GIF89a" for i in range(3)}
+    path = write_folder(tmp_path / "a", members)
+    with pytest.raises(UserError) as caught:
+        classes(path, "folders")
+    for words in (
+        "neither JPEG nor PNG: 3 .gif (first emu/0.gif), 2 .webp (first cat/a.webp)",
+        "1 .txt (first cat/note",
+        "1 without a usual ending (first cat/LICENSE)",
+        "without them class 'emu' has no picture (1 such cl",
+    ):
+        assert words in str(caught.value)  # fmt: skip
+    assert "convert (convert: 'png' makes PNGs of .gif, .webp) or remove" in str(caught.value)
+    skip = str(caught.value).rpartition("'skip': ")[2].replace("'", "").split(", ")
+    assert classes(path, "folders", skip=skip) == {"cat": 40, "dog": 40}
+
+
+def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):
+    members = undivided(prefix="pets/") | {"pets/README.md": b"x", "boxes/cat/1.xml": b"x", "LICENSE": b"x"}
+    assert classes(write_zip(tmp_path / "a.zip", members), "folders") == {"cat": 40, "dog": 40}
+    assert "no pictures, and in no class's folder: 1 .md, 1 .xml, 1 without a usual" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"1 .txt \(first val/dog/a.txt\)"):
+        classes(write_zip(tmp_path / "b.zip", pairs() | {"val/dog/a.txt": b"x"}))
+
+
+def test_a_pattern_of_skip_that_nothing_fits_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"'skip' names \*.webp, which is not in"):
+        classes(write_zip(tmp_path / "a.zip", pairs()), skip=["*.webp"])
+
+
+# Folders
+
+
+def test_locomotive_a_class_may_be_called_train_and_splits_are_told_from_classes(tmp_path):
+    names = ("bus", "plane", "train")
+    assert classes(write_folder(tmp_path / "a", undivided(names)), "folders") == dict.fromkeys(names, 40)
+    with pytest.raises(UserError, match=r"train/cat/0.jpg .* has no place in the layout: train/ looks like a split"):
+        classes(write_folder(tmp_path / "b", pairs()), "folders")
+    with pytest.raises(UserError, match="no folders but train, val, which look like splits without classes"):
+        classes(write_folder(tmp_path / "c", undivided(("train", "val"))), "folders")
+    assert classes(write_folder(tmp_path / "d", pairs(names=("bus", "test", "train")))) == dict.fromkeys(
+        ("bus", "test", "train"), 4
+    )
+
+
+@pytest.mark.parametrize("name", ["valid", "Validation"])
+def test_valid_is_val(tmp_path, name):
+    assert classes(write_folder(tmp_path / "a", pairs(splits=("train", name)))) == {"cat": 4, "dog": 4}
+    with pytest.raises(UserError, match=r"(Validation and val|val and valid), which are folders of one split"):
+        classes(write_folder(tmp_path / "a", pairs(splits=["val"])))
+
+
+def test_nested_dup_is_refused_and_what_it_says_to_skip_helps(tmp_path):
+    members = pairs("chest/") | pairs("chest/chest/")
+    path = write_zip(tmp_path / "a.zip", members)
+    with pytest.raises(UserError, match="twice, one in the other: in chest/chest and in chest") as caught:
+        classes(path)
+    skip = str(caught.value).rpartition("'skip': ")[2].replace("'", "").split(", ")
+    assert classes(path, skip=skip) == {"cat": 4, "dog": 4}
+    path = write_zip(tmp_path / "b.zip", undivided(prefix="pets/") | undivided(prefix="pets/pets/"))
+    with pytest.raises(UserError, match="class 'cat' twice, one in the other: in pets/pets and in pets"):
+        classes(path, "folders")
+
+
+def test_a_layout_in_folders_beside_each_other_is_taken_as_one_and_that_is_said(tmp_path, capsys):
+    path = write_zip(tmp_path / "a.zip", pairs("one/") | pairs("two/", count=1))
+    assert classes(path) == {"cat": 6, "dog": 6}
+    assert "the layout imagefolder lies in 2 folders of" in capsys.readouterr().err
+
+
+def test_train_in_train_is_a_folder_around_the_layout(tmp_path):
+    assert classes(write_folder(tmp_path / "a", pairs("train/"))) == {"cat": 4, "dog": 4}
+
+
+def test_backslashes_separate_folders_where_nothing_else_does(tmp_path, capsys):
+    members = {name.replace("/", "\\"): content for name, content in pairs("pets/").items()}
+    path = raw_zip(tmp_path / "a.zip", {**members, "pets\\": b""})
+    assert classes(path) == {"cat": 4, "dog": 4}
+    assert "backslashes were taken for the separators" in capsys.readouterr().err
+    assert classes(path, skip=["pets\\train\\cat\\0.jpg", "pets/val/cat/1.jpg"]) == {"cat": 2, "dog": 4}
+    # In a name with slashes it is a character
+    assert classes(raw_zip(tmp_path / "b.zip", pairs(names=("a\\b", "a")))) == {"a": 4, "a\\b": 4}
+    rows = "file,label\n" + "".join(f"one\\{i}.jpg,{'ab'[i % 2]}\n" for i in range(20))
+    members = {f"img/one/{i}.jpg": JPEG for i in range(20)}
+    path = write_zip(tmp_path / "c.zip", members | {"labels.csv": rows.encode()})
+    assert classes(path, "csv", csv=TABLE) == {"a": 10, "b": 10}
+
+
+def test_dotslash_and_data_dot_lead_nowhere(tmp_path):
+    assert classes(write_zip(tmp_path / "a.zip", undivided(prefix="./")), "folders") == {"cat": 40, "dog": 40}
+    assert classes(write_tar(tmp_path / "a.tar", undivided(prefix="data/./")), "folders") == {"cat": 40, "dog": 40}
+    with pytest.raises(UserError, match=r"train/cat/0\.jpg appears twice"):
+        classes(write_zip(tmp_path / "b.zip", pairs() | {"train/./cat/0.jpg": JPEG}))
+
+
+def test_links_to_nothing_stop_only_where_they_would_be_pictures(tmp_path, capsys):
+    path = write_folder(tmp_path / "a", pairs())
+    for name in ("README", "notes.txt", "train/cat/.annex"):
+        (path / name).symlink_to("nowhere")
+    assert classes(path) == {"cat": 4, "dog": 4}
+    assert "2 links to nothing" in capsys.readouterr().err
+    (path / "train/cat/annexed.jpg").symlink_to("../../.git/annex/objects/x.jpg")
+    (path / "train/cat/000").symlink_to("nowhere")
+    with pytest.raises(
+        UserError, match=r"2 links to pictures that are not there \(first train/cat/000\).*git annex get"
+    ):
+        classes(path)
+    assert classes(path, skip=["train/cat/annexed.jpg", "train/cat/000"]) == {"cat": 4, "dog": 4}
+
+
+# Archives
+
+
+def test_nested_zip_is_named_with_the_archives_in_it(tmp_path):
+    inner = write_zip(tmp_path / "train.zip", pairs()).read_bytes()
+    path = write_zip(tmp_path / "a.zip", {"train.zip": inner, "test.zip": inner, "sample.csv": b"id,label\n"})
+    for layout in ("imagefolder", "folders"):
+        with pytest.raises(UserError, match=r"holds no pictures .* but archives: test.zip, train.zip; unpack them"):
+            classes(path, layout)
+
+
+@pytest.mark.parametrize(("head", "words"), [
+    (b"7z\xbc\xaf\x27\x1c\0\4", "is a 7z archive; unpack it"), (b"Rar!\x1a\x07\x01\0", "is a RAR archive; unpack it"),
+    (b"\x28\xb5\x2f\xfd", r"is packed by zstd; unpack it \(zstd -d FILE\)"),
+    (b"\n<!DOCTYPE html><html>", "is an HTML page, not the archive; open the address in a browser"),
+    (b"\xef\xbb\xbf<?xml version='1.0'?><Error>", "is an XML text"), (b'{"message": "no"}', "is a JSON text"),
+    (b"version https://git-lfs.github.com/spec/v1\noid", r"is a Git LFS pointer, not the file; .*\(git lfs pull\)"),
+    (b"PK\x07\x08PK\x03\x04", r"is a part of a zip in several parts; join them \(zip"), (JPEG, "is a single picture"),
+    (b"something else", "is neither a zip nor a tar"),
+])  # fmt: skip
+def test_an_object_that_is_no_archive_is_named_for_what_it_is(tmp_path, head, words):
+    (tmp_path / "a.zip").write_bytes(head + bytes(600))
+    with pytest.raises(UserError, match=words) as caught:
+        classes(tmp_path / "a.zip")
+    assert "get it again" not in str(caught.value)
+    assert "tar" in str(caught.value)
+
+
+def test_an_empty_object_and_the_last_part_of_a_zip_are_named(tmp_path):
+    (tmp_path / "a.zip").write_bytes(b"")
+    with pytest.raises(UserError, match="is empty"):
+        classes(tmp_path / "a.zip")
+    whole = bytearray(write_zip(tmp_path / "b.zip", pairs()).read_bytes())
+    whole[whole.rindex(b"PK\x05\x06") + 4] = 2
+    (tmp_path / "b.zip").write_bytes(whole)
+    with pytest.raises(UserError, match=r"is the last of 3 parts of a zip; join them \(zip -s 0"):
+        classes(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("packing", ["bz2", "xz"])
+def test_bz2_and_xz_are_read_also_of_several_members_and_their_damage_is_named(tmp_path, packing, monkeypatch):
+    pack = {"bz2": bz2.compress, "xz": lzma.compress}[packing]
+    tar = write_tar(tmp_path / "a.tar", pairs(count=20)).read_bytes()
+    whole = pack(tar[:70_000]) + pack(b"") + pack(tar[70_000:])
+    path = tmp_path / f"a.tar.{packing}"
+    path.write_bytes(whole)
+    found, container = catalogue(path)
+    assert [len(table) for table in found.splits.values()] == [40, 40]
+    assert bytes(container.read(next(container.members()))) == JPEG
+    for damaged, words in ((whole[:-200], "is cut short"), (whole[:2000] + b"\x55" * 50 + whole[2050:], "is damaged"),
+                           (whole + b"more", "is (damaged|cut short)")):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=words):
+            catalogue(path)
+    monkeypatch.setattr("trainyard.prepare.archives.stream._ALLOWANCE", 0)
+    path.write_bytes(pack(bytes(1 << 20)))
+    with pytest.raises(UserError, match="unpacks to more than 100 times its"):
+        list(
+            unzipped(iter([memoryview(path.read_bytes())]), PathSource(path, Traffic()), packing.replace("bz", "bzip"))
+        )
+
+
+# Random names
+
+_LETTERS = "abcXYZ 0_-éÉßøñåİıſΩКйが神狗鸟à\u0301\u0308\u3099ﬁ²💡'\"%&()[]{}*?!\\"
+
+
+def random_name(chance):
+    name = "".join(chance.choices(_LETTERS, k=chance.randint(1, 8))).strip(" \\")
+    raw = bytes(chance.choices(range(0x80, 0x100), k=chance.randint(1, 6))).decode("utf-8", "surrogateescape")
+    return raw if chance.random() < 0.15 else name
+
+
+def outcome(path, layout):
+    """The classes, or that names which are not UTF-8 were refused."""
+    try:
+        return classes(path, layout)
+    except UserError as error:
+        return re.findall("are not UTF-8", str(error)) or [str(error)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_names_give_as_many_classes_as_there_are_and_the_same_from_any_container(tmp_path, seed):
+    chance = random.Random(seed)
+    layout, count = chance.choice([("imagefolder", 4), ("folders", 60)])
+    names = {name for _ in range(chance.randint(2, 8)) if (name := random_name(chance))}
+    members = pairs(names=names) if layout == "imagefolder" else undivided(names, count)
+    found = [
+        outcome(write_folder(tmp_path / "a", members), layout),
+        outcome(write_tar(tmp_path / "a.tar", members), layout),
+        outcome(write_tar(tmp_path / "a.tgz", members, "w:gz", tarfile.GNU_FORMAT), layout),
+    ]
+    forms = Counter(unicodedata.normalize("NFC", name) for name in names)
+    if all(re.fullmatch("[^\udc80-\udcff]*", name) for name in names):
+        found.append(outcome(write_zip(tmp_path / "a.zip", members), layout))
+        assert found == [{name: count * forms[name] for name in forms}] * 4
+    else:
+        assert found == [["are not UTF-8"]] * 3
+        assert len(classes(raw_zip(tmp_path / "a.zip", members), layout)) == len(forms)

@@ -1,0 +1,52 @@
+"""What a run says of its steps and validations, without a run."""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trainyard import config
+from trainyard.parallel.single import Single
+from trainyard.run.recorder import Recorder
+from trainyard.telemetry.clock import Clock
+from trainyard.telemetry.console import Console
+
+
+def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[dict[str, Any]] = []
+    telemetry = SimpleNamespace(event=lambda _, step, __, **fields: lines.append({"step": step, **fields}),
+                                ranks=lambda *_: None)  # fmt: skip
+    order = SimpleNamespace(samples_before=lambda step: 8 * step, epoch=lambda _: 0)
+    data: Any = SimpleNamespace(order=order, length=None, splits=SimpleNamespace(class_names=["a", "b"]))
+    directory: Any = SimpleNamespace(path=tmp_path)
+    settings = config.build({"recipe": "demo"}, {"run": {"dir": str(tmp_path)}})
+    clock = Clock(time.monotonic())
+    recorder = Recorder(settings, Single(torch.device("cpu")), directory, data, clock)
+    clock.spend({"init": 1000.0})  # a start that took long
+    clock.begin()
+    monkeypatch.setattr(Recorder, "_reporting", telemetry)
+    for step, loss in enumerate((4.0, 3.0, 2.0, 0.1), 1):
+        recorder.step_done(step, torch.arange(8).numpy(), torch.tensor(loss, dtype=torch.float64))
+        if step in (3, 4):
+            recorder.flush(step, 0.1)
+    assert lines[0]["seconds"]["init"] >= 1000.0
+    assert lines[0]["images_per_second"] > 1.0  # of the steps, not of the start
+    # and the loss of a line of one step is that step's, digit by digit
+    assert [(line["step"], line["samples"], line["loss"]) for line in lines] == [(3, 24, 3.0), (4, 32, 0.1)]
+
+
+@pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])
+def test_of_few_classes_five_guesses_are_not_shown(
+    classes: int, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = Console(10, 10, 1.0)
+    console.show({"event": "start", "classes": classes})
+    console.show({"event": "validate", "epoch": 1, "samples": 9, "top1": 50.0, "top5": 90.0, "loss": 1.0})
+    said = capsys.readouterr().out
+    assert "top1 50.00 %  " in said
+    assert ("top5 90.00 %" in said) is told

@@ -1,0 +1,278 @@
+"""A run that hangs ends within a set time, names the ranks that did not arrive, and shows where the others wait."""
+
+import json
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
+from forked import Fleet
+
+from tests import patience
+from trainyard.telemetry import beats, hang, mounts
+
+pytestmark = pytest.mark.takes(20)
+
+HANG = 2.0  # seconds, on a machine that is not busy: a heartbeat that is late by half of it is a hang
+AT_ONCE = 3.0  # HANGs at most, of which two looks take between one and two; what may take longer gets six
+STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
+
+
+def faults(*faults: dict[str, Any]) -> dict[str, str]:
+    return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2"}
+
+
+@pytest.fixture
+def slowness() -> float:
+    """How many times slower than that machine this one is just now."""
+    return patience.slowness()
+
+
+def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path, slowness: float) -> None:
+    run, over = tmp_path / "run", {"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness}
+    codes, output = fleet.wait(fleet.start(run, 2, env=faults(STUCK), **over))
+    assert codes == [138, 138], output
+    assert "did not arrive: rank 1 on" in output
+    note = json.loads((run / "hang.json").read_text())
+    assert note["waited_seconds"] < AT_ONCE * HANG * slowness
+    assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 4)
+    assert "slow_models.py" in note["stacks"]["1"][-1]
+    assert "suffer" in note["stacks"]["1"][-1]
+    assert hang.in_collective(note["stacks"]["0"])
+    logs = [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
+
+
+def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
+    run = tmp_path / "run"
+    env = {"STEP_SECONDS": "0.1", **faults()}
+    over = {"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness, "epochs": 1000}
+    process = trainer.start(run, 3, env, **over)
+    wait_for_step(run, 4, process)
+    victim = ranks_of(process)[2]
+    os.kill(victim, signal.SIGSTOP)
+    output, _ = patience.communicate(process)
+    assert process.returncode == 138, output
+    note = json.loads((run / "hang.json").read_text())
+    assert note["waited_seconds"] < AT_ONCE * HANG * slowness
+    assert [missing["rank"] for missing in note["missing"]] == [2]
+    assert f"did not arrive: rank 2 on {os.uname().nodename}, pid {victim}: no sign of life" in output
+    assert all(hang.in_collective(note["stacks"][rank]) for rank in ("0", "1"))
+    # The rank that ends first always; the other may lose contact to it before it has looked for itself
+    recorded = pickle.loads((run / "flight" / "gloo" / f"rank_{note['reported_by']}").read_bytes())
+    assert recorded["entries"][-1]["process_group"]  # what torchfrtrace compares
+
+
+def test_under_mpirun(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
+    pytest.importorskip("horovod.torch")
+    run = tmp_path / "run"
+    (tmp_path / "base.yaml").write_text("{}\n")
+    settings = trainer.settings(run, **{"model.name": "slow_models:net", "comm.hang_seconds": HANG * slowness})
+    options = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+    command = [
+        "mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2",
+        sys.executable, "-m", "trainers.hvd", "--config", str(tmp_path / "base.yaml"), *options,
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(faults(STUCK)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    trainer.running.append(process)
+    output, _ = patience.communicate(process)
+    assert process.returncode == 138, output
+    assert "did not arrive: rank 1 on" in output
+    assert [missing["rank"] for missing in json.loads((run / "hang.json").read_text())["missing"]] == [1]
+
+
+PROGRAM = """
+import sys, threading, time
+from pathlib import Path
+from types import SimpleNamespace
+from trainyard.telemetry import watchdog
+
+HANG = 8.0
+looked, goes_on, now = threading.Semaphore(0), threading.Semaphore(0), [0.0]
+
+class Pause(threading.Event):  # between two looks: as long as nobody lets time pass
+    def wait(self, seconds):
+        looked.release()
+        goes_on.acquire()
+        return self.is_set()
+
+    def set(self):
+        super().set()
+        goes_on.release()
+
+watchdog.time = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+watchdog.threading = SimpleNamespace(Event=Pause, Thread=threading.Thread, main_thread=threading.main_thread)
+alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
+watch = watchdog.Watchdog(Path(sys.argv[1]), alone, HANG)
+looked.acquire()
+for what, hangs in eval(sys.argv[2]):
+    watch.beat(what, 1)
+    for _ in range(round(8 * hangs)):  # looks in that time
+        now[0] += HANG / 8
+        goes_on.release()
+        looked.acquire()
+watch.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("phases", "code"),
+    [
+        ([("step", 5.5), ("step", 0.75), ("validation", 5.5), ("validation", 0.75), ("checkpoint", 0.75),
+          ("checkpoint", 5.5)], 0),
+        ([("step", 0.75), ("step", 2.0)], 138),
+        ([("checkpoint", 0.75), ("checkpoint", 7.0)], 138),
+    ],
+)  # fmt: skip
+def test_what_may_take_longer(tmp_path: Path, phases: list[tuple[str, float]], code: int) -> None:
+    """Phases that last so many times comm.hang_seconds, by a clock that only the phases move."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases)],
+        env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert (tmp_path / "hang.json").exists() == (code == 138)
+    beat = json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())
+    assert beat.get("done", False) == (code == 0)
+
+
+def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
+    return {"rank": 0, "host": "a", "pid": 1, "what": "step", "step": 9, "beats": number, "stack": list(stack), **more}
+
+
+def test_ranks_that_did_not_arrive() -> None:
+    def ranks(found: list[dict[str, Any]], silent: list[int]) -> list[int]:
+        return [missing.rank for missing in hang.not_arrived(dict(enumerate(found)), silent)]
+
+    waits, works = "/x/torch/distributed/c10d.py:1 all_reduce", "/home/me/model.py:7 forward"
+    assert ranks([beat(9, waits), beat(9, works), beat(8, waits)], [2]) == [2]
+    assert ranks([beat(9, waits), beat(9, works), beat(9, waits)], []) == [1]
+    assert ranks([beat(9, works), beat(8, works), {}], []) == [1]
+    assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
+    assert ranks([beat(9, waits), beat(9, waits)], []) == []
+    assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
+
+
+def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
+    waits = "/x/torch/distributed/c10d.py:1 all_reduce"
+    found = {0: beat(9, waits), 1: beat(9, waits, storage="/claim/file on the mount /claim hangs")}
+    missing = hang.not_arrived(found, [])
+    assert [one.rank for one in missing] == [1]
+    message = hang.hang_message(0, "step", 9, 5.0, missing)
+    assert "alive, but its storage hangs: /claim/file on the mount /claim" in message
+    assert "See the claim's server" in message
+
+
+def test_a_rank_that_waits_for_its_gpu_is_among_the_waiting() -> None:
+    """A GPU's tensor is not at hand here: the methods only have its methods' names, and wait as they do."""
+    held = threading.Lock()
+
+    class OnTheGpu:
+        cpu = staticmethod(held.acquire)
+
+        def tolist(self) -> bool:
+            return True
+
+    def waits() -> None:
+        OnTheGpu().cpu(True)
+        held.release()
+
+    def works() -> None:
+        held.acquire(OnTheGpu().tolist())
+        held.release()
+
+    for action, place, collective in ((waits, " waits .cpu", True), (works, " works .acquire", False)):
+        thread = threading.Thread(target=action)
+        with held:
+            thread.start()
+            stack = lambda thread=thread: hang.stack_of(thread.ident)  # noqa: E731
+            patience.wait(lambda: f"{stack()}", lambda: stack()[-1].endswith(place), patience.still)  # noqa: B023
+            assert hang.in_collective(stack()[-1:]) == collective
+        thread.join()
+
+
+def test_what_waits_for_no_file_is_not_taken_for_storage_that_hangs(tmp_path: Path) -> None:
+    """Sleeping has a small number as its first argument, which is that of an open file, too; a FIFO is a file."""
+    os.mkfifo(tmp_path / "fifo")
+    over = threading.Event()
+
+    def sleep() -> None:
+        while not over.is_set():
+            time.sleep(0.5)
+
+    threads = [
+        threading.Thread(target=sleep),
+        threading.Thread(target=over.wait, args=(patience.IDLE,)),
+        threading.Thread(target=lambda: (tmp_path / "fifo").open("rb").close()),
+    ]
+    for thread in threads:
+        thread.start()
+    calls = [Path(f"/proc/self/task/{thread.native_id}/syscall") for thread in threads]
+    sleeping = lambda: all(not path.read_text().startswith("running") for path in calls)  # noqa: E731
+    found: dict[int, str] = {}
+
+    def look() -> bool:
+        found.clear()
+        found.update(mounts.blocked_files())
+        return threads[2].native_id in found
+
+    try:
+        patience.wait("they do not wait", sleeping, patience.still)
+        patience.wait("the FIFO is not found", look, patience.still)
+    finally:
+        over.set()
+        (tmp_path / "fifo").open("wb").close()
+        for thread in threads:
+            thread.join()
+    assert found == {threads[2].native_id: str(tmp_path / "fifo")}
+
+
+def test_ranks_ask_each_other_without_storage() -> None:
+    place: list[Any] = [None, None]
+    begun = threading.Barrier(2)
+
+    def started(number: int) -> beats.Answers:
+        def exchange(mine: Any) -> list[Any]:
+            place[number] = mine
+            begun.wait()
+            return place
+
+        return beats.Answers(number, exchange, lambda: beat(number + 7))
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(started, (0, 1))
+    assert one.ask(patience.IDLE) == {1: beat(8)}
+    assert other.ask(patience.IDLE) == {0: beat(7)}
+    stranger = socket.socket(one._socket.family, socket.SOCK_DGRAM)
+    stranger.settimeout(0.3)
+    guesses = [json.dumps({"token": token, "asks": 1}).encode() for token in ("guessed", "gu\xe9ssed", "\ud800", None)]
+    for message in (*guesses, b"[" * 60_000, b"\xff", b"7"):
+        stranger.sendto(message, place[0][:2])
+    with pytest.raises(TimeoutError):
+        stranger.recv(100)
+    assert other.ask(5.0) == {0: beat(7)}  # the strangers' messages have ended no thread
+    other.close()
+    assert one.ask(0.5) == {}  # it is silent now
+    one.close()
+    stranger.close()
+
+
+def test_last_sign_of_life_of_an_earlier_start(tmp_path: Path) -> None:
+    assert beats.last_alive(tmp_path, before=100.0) == 0.0
+    (tmp_path / "heartbeats").mkdir()
+    for rank, times in enumerate([(50.0, 0.0), (120.0, 60.0)]):
+        text = json.dumps({"time": times[0], "previous": times[1]})
+        (tmp_path / "heartbeats" / f"rank-{rank}.json").write_text(text)
+    assert beats.last_alive(tmp_path, before=100.0) == 60.0

@@ -1,0 +1,87 @@
+"""torch.compile through the whole engine: the same losses, one program for training and one for validation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TRAIN, VAL, events
+from forked import Fleet
+
+from trainyard import config
+from trainyard.core.exits import UserError
+from trainyard.data.sampler import Order
+from trainyard.training.compiled import sizes
+
+pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
+
+SHORT: dict[str, Any] = {
+    "model.name": "little_models:blocks", "model.batch_norm": "local", "precision": "fp32", "batch.global": 8,
+    "epochs": 2, "validate.batch": 300, "checkpoint.every_steps": 0, "optimizer.lr": 1.0, "host.gc_steps": 6,
+}  # fmt: skip
+
+
+def counted(fleet: Fleet, run: Path, world: int, compiler: str = "", **over: Any) -> list[dict[str, Any]]:
+    """Run, and what each rank counted."""
+    folder = run.parent / f"{run.name}-counted"
+    folder.mkdir()
+    env = {"COUNTED": str(folder), "COMPILER": compiler, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    codes, output = fleet.wait(fleet.start(run, world, "counted", env, **{**SHORT, **over}))
+    assert codes == [0] * world, output
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "world", "compiler"),
+    [("single", 1, "inductor"), ("ddp", 2, "aot_eager"), ("fsdp", 2, "aot_eager")],
+)
+def test_compiled_once_for_training_and_once_for_validation(
+    fleet: Fleet, tmp_path: Path, kind: str, world: int, compiler: str
+) -> None:
+    """Ragged batches end each epoch and each validation; on two processes FSDP also has an empty forward."""
+    assert TRAIN % 8
+    assert VAL % 300
+    eager = fleet.train(tmp_path / "eager", world, **SHORT, strategy=kind)
+    found = counted(fleet, tmp_path / "run", world, compiler, strategy=kind, **{"model.compile": True})
+    # FSDP's units are three blocks of one shape, which are one program
+    assert [rank["programs"] for rank in found] == [2] * world
+    for kind_of_event in ("train", "validate"):
+        pairs = zip(events(tmp_path / "run", kind_of_event), events(eager, kind_of_event), strict=True)
+        assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+
+
+def test_garbage_is_collected_at_the_chosen_steps_alone(fleet: Fleet, tmp_path: Path) -> None:
+    found = counted(fleet, tmp_path / "run", 2, deterministic=True)
+    assert all(rank["deterministic"] for rank in found)
+    steps = 2 * -(-TRAIN // 8)
+    assert [rank["collected"] for rank in found] == [list(range(6, steps + 1, 6))] * 2
+    assert all(rank["enabled"] for rank in found)
+
+
+def test_sizes_of_a_whole_steps_forwards() -> None:
+    def found(samples: int, batch: int, micro: int, world: int) -> list[list[int]]:
+        base = {"data": {"dir": "synthetic"}, "epochs": 1, "batch": {"global": batch, "micro": micro}}
+        plan = config.make_plan(config.build(base), "ddp", world)
+        return [sorted(sizes(Order(samples, batch, 1), plan, rank, world)) for rank in range(world)]
+
+    assert found(58, 8, 0, 1) == [[8]]
+    assert found(58, 8, 0, 3) == [[3], [3], [2]]
+    assert found(58, 10, 4, 1) == [[3, 4]]
+    assert found(5, 8, 0, 1) == [[5]]  # no step is whole: all are of this size
+
+
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ({"model": {"compile_mode": "max-autotune"}}, "model.compile_mode = 'max-autotune' with model.compile = False"),
+        (
+            {"model": {"compile": True, "compile_mode": "reduce-overhead"}, "strategy": "fsdp"},
+            "model.compile_mode = 'reduce-overhead' with strategy = 'fsdp': CUDA graphs need weights that stay",
+        ),
+        ({"precision": "tf32", "device": "cpu"}, "precision = 'tf32' with device = 'cpu': tf32 needs a GPU"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(over: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.make_plan(config.build({"recipe": "demo"}, over), "ddp", world=2)
+    assert said in str(caught.value)

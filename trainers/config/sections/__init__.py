@@ -1,1 +1,0 @@
-"""The sections of the settings; trainers/config/settings.py puts them together."""
