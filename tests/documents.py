@@ -61,7 +61,9 @@ def text(page: str, has: str, instead: dict[str, str] | None = None) -> str:
 def environment(**own: str | Path) -> dict[str, str]:
     """Return the environment of a reader in the checkout, whose `python` is its own, and these variables."""
     path = f"{ROOT}/.venv/bin:{ROOT}/build/bin:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)} | {key: str(value) for key, value in own.items()}
+    return {**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT}/src:{ROOT}"} | {
+        key: str(value) for key, value in own.items()
+    }
 
 
 def run(

@@ -47,7 +47,7 @@ def test_a_page_says_who_it_is_for_and_what_comes_next(path):
 
 def test_architecture_names_files_and_functions_that_exist():
     text = (ROOT / "docs" / "architecture.md").read_text()
-    tops = ("charts", "docs", "images", "scripts", "tests", "trainers")
+    tops = ("charts", "docs", "hack", "images", "scripts", "src", "tests", "trainers")
     tree = ["/pyproject.toml", *(f"/{path.relative_to(ROOT)}" for top in tops for path in (ROOT / top).rglob("*.*"))]
     named = re.findall(r"`([\w./-]+(?:\.py|\.yaml|\.tpl|\.toml|/))(?::(\w+))?`", text)
     assert len(named) > 50

@@ -51,7 +51,7 @@ def share_packages(to: Path) -> None:
 
 def share_bytecode(folder: Path) -> None:
     """Link the bytecode that is here to where the user's Python looks for it, by its source's path."""
-    ours = [*ROOT.glob(".venv/lib/python3*"), *(ROOT / name for name in ("commands", "scripts", "tests", "trainers"))]
+    ours = [*ROOT.glob(".venv/lib/python3*"), *(ROOT / name for name in ("hack", "src", "tests", "trainers"))]
     for below in [*ours, *Path("/usr/lib").glob("python3*")]:
         if below.stat().st_dev != folder.stat().st_dev or below.stat().st_uid != os.geteuid():
             continue

@@ -10,4 +10,4 @@ from trainyard.core.exits import guarded
 from trainyard.training import command
 
 if __name__ == "__main__":
-    guarded(lambda: command.main("trainers.ddp", "ddp", __doc__.splitlines()[0]))
+    guarded(lambda: command.main("python -m trainers.ddp", "ddp", __doc__.splitlines()[0]))

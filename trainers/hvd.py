@@ -8,4 +8,4 @@ from trainyard.core.exits import guarded
 from trainyard.training import command
 
 if __name__ == "__main__":
-    guarded(lambda: command.main("trainers.hvd", "horovod", __doc__.splitlines()[0]))
+    guarded(lambda: command.main("python -m trainers.hvd", "horovod", __doc__.splitlines()[0]))

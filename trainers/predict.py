@@ -1,14 +1,6 @@
-"""Say what a trained model sees on any pictures (inference/predict.py).
+"""`python -m trainers.predict`, for one more version: the command is `trainyard predict`."""
 
-trainyard predict --model runs/mine --data pictures/
-trainyard launch --nproc-per-node 2 -m trainyard predict --model runs/mine --data pictures/
-"""
-
-from trainyard.core import garbage
-from trainyard.core.exits import guarded
-
-with garbage.paused():
-    from trainyard.inference import predict
+from trainers import former
 
 if __name__ == "__main__":
-    guarded(predict.main)
+    former.run("predict")

@@ -1,10 +1,6 @@
-"""Check this pod before training; runs as an init container (pod/preflight.py).
+"""`python -m trainers.preflight`, for one more version: the command is `trainyard preflight`."""
 
-trainyard preflight --data /data/imagenet --results /results/runs/resnet50 --shm 8589934592 --timeout 3600
-"""
-
-from trainyard.core.exits import guarded
-from trainyard.pod import preflight
+from trainers import former
 
 if __name__ == "__main__":
-    guarded(preflight.main)
+    former.run("preflight")

@@ -1,11 +1,6 @@
-"""Compare runs of the same training on several numbers of processes (report/scaling.py).
+"""`python -m trainers.scaling`, for one more version: the command is `trainyard scaling`."""
 
-trainyard scaling RUN...            a table, and scaling.html with the plots
-trainyard scaling RUN... --json     the same numbers as JSON
-"""
-
-from trainyard.core.exits import guarded
-from trainyard.report import scaling
+from trainers import former
 
 if __name__ == "__main__":
-    guarded(scaling.main)
+    former.run("scaling")

@@ -144,7 +144,7 @@ def main() -> None:
             found, folder = Path(name) / "times.json", Path(name)
             launcher = ["-m", "trainyard", "launch", "--nproc-per-node", str(world)] if world > 1 else []
             command = [sys.executable, *launcher, __file__, str(found), "--pairs", str(options.pairs)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            environment = {**os.environ, "PYTHONPATH": f"{ROOT}/src:{ROOT}", "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
                 [*command, "--inside", str(folder)], env=environment, text=True, check=False,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

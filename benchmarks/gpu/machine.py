@@ -28,7 +28,7 @@ def prepared(carried: Path, work: Path) -> tuple[dict[str, str], str]:
     """The environment of the parts, and a line on what was added to this Python; raises MissingError."""
     added = [folder for folder in sorted(carried.glob("*")) if folder.name != "native" and lacks(folder)]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
-    paths = [str(ROOT), *map(str, added), *filter(None, [env.get("PYTHONPATH")])]
+    paths = [str(ROOT / "src"), str(ROOT), *map(str, added), *filter(None, [env.get("PYTHONPATH")])]
     cache = work / "cache"
     (cache / "native").mkdir(parents=True, exist_ok=True)
     for file in carried.glob("native/*.so"):

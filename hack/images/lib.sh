@@ -9,7 +9,7 @@ REGISTRY=localhost # under this name they are built and loaded; push gives them 
 
 # sources: every file that goes into the images
 sources() {
-  (cd "$ROOT" && find trainers images pyproject.toml LICENSE .dockerignore -type f \
+  (cd "$ROOT" && find src trainers images pyproject.toml LICENSE .dockerignore -type f \
     ! -path "*/__pycache__/*" ! -path "images/*.md" | LC_ALL=C sort)
 }
 

@@ -13,8 +13,8 @@ from grimp.exceptions import SourceSyntaxError
 from hack.quick import named
 from hack.quick.changes import ROOT
 
-PACKAGES = ("trainers", "commands", "scripts", "tests", "examples")
-ON_PATH = ("examples/sdk",)  # besides each test's own folder, and those above it
+PACKAGES = ("trainyard", "trainers", "hack", "benchmarks", "scripts", "tests", "examples")
+ON_PATH = ("examples/sdk", "tests/util")  # besides each test's own folder, and those above it
 # How far a user is from what it uses: the nearer, the more a change of the one says of the other
 IMPORTS, NAMES, STARTS, SETS_UP = 1.0, 1.0, 2.0, 4.0
 
@@ -49,13 +49,17 @@ def _all(tree: list[str]) -> Iterator[tuple[str, str, float]]:
     known = {one for one in (*tree, *folders) if not is_test(one) and not (one.startswith("tests/") and one[-1] == "/")}
     yield from ((used, user, SETS_UP if user.endswith("/conftest.py") else IMPORTS) for used, user in _imports(modules))
     for path in sorted(python):
-        if path.startswith(("tests/", "scripts/")) and path not in TABLES:
+        if path.startswith(("tests/", "scripts/", "hack/", "benchmarks/")) and path not in TABLES:
             yield from _named(path, modules, known)
         if is_test(path):
             above = (f"{folder}/conftest.py" for folder in PurePosixPath(path).parents[:-1])
             yield from ((used, path, SETS_UP) for used in above if used in known)
     for path in tree:
-        if "/" in path and not path.endswith((".py", ".md", ".yaml", ".json")) and path.startswith("scripts/"):
+        if (
+            "/" in path
+            and not path.endswith((".py", ".md", ".yaml", ".json"))
+            and path.startswith(("scripts/", "hack/", "benchmarks/"))
+        ):
             yield from _named_by_script(path, modules, known)
     for pattern, those in FOUND.items():
         found = [pattern] if pattern.endswith("/") else fnmatch.filter(tree, pattern)
@@ -82,7 +86,7 @@ def _named_by_script(path: str, modules: dict[str, str], known: set[str]) -> Ite
 
 def _imports(modules: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Pairs of files: imported, importing. A module's packages are imported with it. Raises SyntaxError."""
-    sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
+    sys.path[:0] = [place for place in (str(ROOT), str(ROOT / "src")) if place not in sys.path]
     try:
         graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
     except SourceSyntaxError as error:
@@ -110,7 +114,7 @@ def _beside(path: str, name: str, modules: dict[str, str]) -> str:
 
 def module_of(path: str) -> str:
     """Return the name of the module that a Python file is, from the root."""
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def is_test(path: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 PATH = re.compile(r"[\w.@-]+(?:/[\w.@-]+)+")
-MODULE = re.compile(r"\b(?:trainers|commands|scripts|tests|examples)(?:\.\w+)+")
+MODULE = re.compile(r"\b(?:trainyard|trainers|hack|benchmarks|scripts|tests|examples)(?:\.\w+)+")
 PAGE = re.compile(r"[\w-]+\.md")
 
 

@@ -11,21 +11,20 @@ from pathlib import Path
 from unittest import mock
 
 from hack.reference.markdown import NOTE, page, table
+from trainyard import cli
 
 ROOT = Path(__file__).parents[2]
 TARGET = re.compile(r"^([a-z-]+):[^#\n]*## (.*)$", re.M)
-# A command's words behind `python -m trainers.` or `scripts/`, and the module with its main function
-CLUSTER = {name: f"commands.{name}" for name in ("why", "follow", "fetch", "send")}
-TRAINING = {"ddp": "", "hvd": "", "config": "trainyard.config.__main__"}
-PREPARE = ("prepare", "prepare build", "prepare verify", "prepare repair", "prepare look", "prepare weights")
-DATA = dict.fromkeys(PREPARE, "trainyard.prepare.__main__")
-AFTER = {
-    "evaluate": "trainyard.inference.evaluate",
-    "predict": "trainyard.inference.predict",
-    "report": "trainyard.report.__main__",
-    "scaling": "trainyard.report.scaling",
+TRAINERS = {"ddp": "ddp", "hvd": "horovod"}  # programs of trainers/, and their launcher
+PARTS = {"prepare": ("build", "verify", "repair", "look", "weights")}
+SHOWN_ELSEWHERE = ("launch",)  # torchrun's options
+BEFORE = {
+    cli.RELEASE: "With your own `KUBECONFIG`; `trainyard fetch` and `trainyard send` also need `kubectl`.",
+    cli.TRAINING: "`trainyard launch --nproc-per-node N -m trainers.ddp ...` takes [torchrun's "
+    "options](https://docs.pytorch.org/docs/stable/elastic/run.html) and returns the exit code of the first process "
+    "that fails; `mpirun -np N python -m trainers.hvd ...` for Horovod.",
+    cli.PODS: "The chart starts these; no one types them.",
 }
-PODS = {"preflight": "trainyard.pod.preflight", "mpi": "trainyard.pod.mpi"}
 
 
 def write() -> str:
@@ -34,51 +33,47 @@ def write() -> str:
     return page(
         "# Commands",
         f"For whoever looks up an option: what each command's `--help` prints. {NOTE}",
-        "In a checkout `python` is `.venv/bin/python`. Exit codes: [exit-codes.md](exit-codes.md).",
-        "## About a release",
-        "With your own `KUBECONFIG`; they need Python 3.11 or later and the package `kubernetes`, "
-        "`trainyard fetch` and `trainyard send` also `kubectl`.",
-        *sections(CLUSTER, "scripts/"),
-        "## Training",
-        "Several processes: `trainyard launch --nproc-per-node N -m trainers.ddp ...`, which takes "
-        "[torchrun's options](https://docs.pytorch.org/docs/stable/elastic/run.html) and returns the exit code of the "
-        "first process that fails; `mpirun -np N python -m trainers.hvd ...` for Horovod.",
-        *sections(TRAINING),
-        "## Data",
-        *sections(DATA),
-        "## After training",
-        *sections(AFTER),
-        "## What pods run",
-        "The chart starts these; no one types them.",
-        *sections(PODS),
+        "In a checkout the command is `.venv/bin/trainyard`. Exit codes: [exit-codes.md](exit-codes.md).",
+        f"```text\n{cli.overview()}\n```",
+        *(part for title, group in cli.COMMANDS.items() for part in chapter(title, group)),
+        "## The two trainers",
+        *(section(f"python -m trainers.{name}", trainer(name)) for name in TRAINERS),
         "## Targets of make",
         table(("target", "what it does"), [(f"`make {name}`", text) for name, text in targets]),
         "Next: [trainer settings](trainer-settings.md), [prepare settings](prepare-settings.md).",
     )
 
 
-def sections(commands: dict[str, str], before: str = "python -m trainers.") -> Iterator[str]:
-    """Yield the heading and the help of each command."""
-    for name, module in commands.items():
-        yield f"### {before}{name}"
-        yield f"```text\n{helped(before + name, main(name, module)).strip()}\n```"
+def chapter(title: str, group: dict[str, cli.Command]) -> Iterator[str]:
+    """Yield a group's heading, and the sections of its commands."""
+    yield f"## {title}"
+    if title in BEFORE:
+        yield BEFORE[title]
+    for name, command in group.items():
+        if name not in SHOWN_ELSEWHERE:
+            for words in (name, *(f"{name} {part}" for part in PARTS.get(name, ()))):
+                yield section(f"trainyard {words}", cli.function(command))
 
 
-def main(name: str, module: str) -> Callable[[], object]:
-    """Return a command's main function; the two trainers share theirs."""
-    if module:
-        function: Callable[[], object] = importlib.import_module(module).main
-        return function
-    about = (ROOT / "trainers" / f"{name}.py").read_text().partition('"""')[2].partition("\n")[0].removesuffix('"""')
-    return lambda: importlib.import_module("trainyard.training.command").main(f"trainers.{name}", name, about)
+def section(command: str, function: Callable[[], object]) -> str:
+    """Return the heading and the help of a command."""
+    return f"### {command}\n\n```text\n{helped(command, function).strip()}\n```"
+
+
+def trainer(name: str) -> Callable[[], object]:
+    """Return the main function of one of the two trainers, which share theirs."""
+    about = importlib.import_module(f"trainers.{name}").__doc__ or ""
+    main = importlib.import_module("trainyard.training.command").main
+    return lambda: main(f"python -m trainers.{name}", TRAINERS[name], about.partition("\n")[0])
 
 
 def helped(command: str, function: Callable[[], object]) -> str:
     """Return what --help prints, on lines of 100 characters whatever the terminal's width."""
     words = command.removeprefix("python -m ").split()
+    skipped = 2 if words[0] == "trainyard" else 1
     out = io.StringIO()
     with (
-        mock.patch.object(sys, "argv", [words[0], *words[1:], "--help"]),
+        mock.patch.object(sys, "argv", [words[0], *words[skipped:], "--help"]),
         mock.patch.dict(os.environ, {"COLUMNS": "100"}),
         contextlib.redirect_stdout(out),
         contextlib.suppress(SystemExit),

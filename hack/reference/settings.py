@@ -1,4 +1,4 @@
-"""Reference of the trainers' and the preparation's settings, from their models (src/trainyard/config, src/trainyard/prepare)."""
+"""Reference of the trainers' and the preparation's settings, from their models (trainyard.config, .prepare)."""
 
 import json
 from collections.abc import Iterator

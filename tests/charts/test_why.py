@@ -1,4 +1,4 @@
-"""trainyard why: for each way in which a run waits or fails, objects as the API shows them, the cause and the remedy."""
+"""trainyard why: for each way in which a run waits or fails, objects as the API shows them, cause and remedy."""
 
 import json
 import re

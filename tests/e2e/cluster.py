@@ -20,7 +20,7 @@ from trainyard.cluster.errors import KubeError
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
 OWN = Path(KUBECONFIG) == ROOT / "build" / "kubeconfig"  # the cluster of `make cluster`, not one of the user's
-ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/build/bin:{os.environ['PATH']}"}
+ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/.venv/bin:{ROOT}/build/bin:{os.environ['PATH']}"}
 
 
 def run(*command: str | Path, check: bool = True, stdin: str | None = None):

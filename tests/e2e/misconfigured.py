@@ -24,7 +24,8 @@ for name in ("train/a/1", "train/b/2", "val/a/3", "val/b/4"):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (32, 32)).save(path)
 settings = ("source.kind=path", "source.path=/tmp/pictures", "layout=imagefolder", "out=/data/whole")
-subprocess.run([sys.executable, "-m", "trainyard", "prepare", "build", *(f"--set={one}" for one in settings)], check=True)
+command = [sys.executable, "-m", "trainyard", "prepare", "build"]
+subprocess.run([*command, *(f"--set={one}" for one in settings)], check=True)
 shutil.copytree("/data/whole", "/data/torn")
 shard = Path("/data/torn/train/shard-00000.tar")
 shard.write_bytes(shard.read_bytes()[:-512])

@@ -37,9 +37,9 @@ ENDS = {
 @pytest.fixture
 def parts(tmp_path: Path) -> Path:
     """A tree whose benchmarks.gpu.parts are the ones above."""
-    folder = tmp_path / "scripts" / "gpu" / "parts"
+    folder = tmp_path / "benchmarks" / "gpu" / "parts"
     folder.mkdir(parents=True)
-    for path in (tmp_path / "scripts", tmp_path / "scripts" / "gpu", folder):
+    for path in (tmp_path / "benchmarks", tmp_path / "benchmarks" / "gpu", folder):
         (path / "__init__.py").write_text("__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n")
     for name, end in ENDS.items():
         (folder / f"{name}.py").write_text(f"{PART}{end}\n\nif __name__ == '__main__':\n    main(work)\n")
@@ -96,7 +96,7 @@ def test_what_there_is_no_time_for_is_said(parts: Path) -> None:
 def test_the_limits_fit_into_the_budget() -> None:
     assert sum(item.seconds for item in run.ITEMS) <= run.BUDGET == 540
     for item in run.ITEMS:
-        assert (ROOT / "scripts" / "gpu" / "parts" / f"{item.name}.py").is_file()
+        assert (ROOT / "benchmarks" / "gpu" / "parts" / f"{item.name}.py").is_file()
 
 
 def test_the_page_has_every_row(parts: Path) -> None:

@@ -18,7 +18,7 @@ def test_pins_are_those_of_the_lock_file() -> None:
 
 def copy_sources(folder: Path) -> Path:
     ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("trainers", "images", "hack/images", "hack/lib"):
+    for name in ("src", "trainers", "images", "hack/images", "hack/lib"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     for name in ("pyproject.toml", "LICENSE", ".dockerignore"):
         shutil.copy(ROOT / name, folder / name)

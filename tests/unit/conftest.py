@@ -121,7 +121,13 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """What a trainer's process sees: nothing of a launcher around this test."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # torch is quicker to import with its bytecode kept
-    return {**kept, "PYTHONPATH": f"{HERE}:{ROOT}", "OMP_NUM_THREADS": "1", "STEP_SECONDS": "0", **(extra or {})}
+    return {
+        **kept,
+        "PYTHONPATH": f"{ROOT}/tests/util:{ROOT}/src:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "STEP_SECONDS": "0",
+        **(extra or {}),
+    }
 
 
 @pytest.fixture(scope="session")

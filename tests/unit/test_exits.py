@@ -84,7 +84,11 @@ def test_docs_have_the_same_table() -> None:
 
 def test_programs_end_with_the_code_of_what_they_raise(tmp_path: Path) -> None:
     """Also the launcher and the preparation, which have no run directory."""
-    program = "from trainyard.core.exits import guarded\ndef main():\n    raise OSError(116, 'Stale file handle')\nguarded(main)\n"
+    program = (
+        "from trainyard.core.exits import guarded\n"
+        "def main():\n    raise OSError(116, 'Stale file handle')\n"
+        "guarded(main)\n"
+    )
     done = patience.run([sys.executable, "-c", program], cwd=ROOT, env=environment())
     assert done.returncode == 200, done.stderr
     assert "error: OSError: [Errno 116] Stale file handle" in done.stderr

@@ -19,10 +19,10 @@ NOT_NEEDED = (
     "torch.distributed.tensor", "torch.onnx", "torch.utils.tensorboard", "triton", "sympy",
     "torchvision.datasets", "torchvision.io", "torchvision.models.detection", "torchvision.ops",
     "onnx", "onnxscript", "timm", "horovod", "wandb", "mlflow", "tensorboardX", "prometheus_client", "rich", "requests",
-    "kaggle", "fsspec", "boto3", "matplotlib", "pandas", "scipy", "trainers.prepare", "trainyard.pod",
+    "kaggle", "fsspec", "boto3", "matplotlib", "pandas", "scipy", "trainyard.prepare", "trainyard.pod",
 )  # fmt: skip
 # What a launcher has before it looks for its peers, which takes as long as they do; torch comes then
-LAUNCHERS = ("torch", "numpy", "pydantic", "yaml", "trainers.config")
+LAUNCHERS = ("torch", "numpy", "pydantic", "yaml", "trainyard.config")
 
 
 @pytest.fixture(scope="module")

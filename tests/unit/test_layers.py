@@ -1,4 +1,4 @@
-"""The layers of trainers/ hold: the linter's contracts in pyproject.toml are kept, and fail where one is broken."""
+"""The layers of src/trainyard hold: the linter's contracts in pyproject.toml are kept, and fail where one is broken."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ LINTER = Path(sys.executable).with_name("lint-imports")
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """The linter's verdict on the package in a folder."""
-    env = {**os.environ, "PYTHONPATH": str(folder)}
+    env = {**os.environ, "PYTHONPATH": str(folder / "src")}
     return subprocess.run(
         [LINTER, "--no-cache", "--no-logo"], cwd=folder, env=env, capture_output=True, text=True, check=False
     )
@@ -22,7 +22,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "trainers", tmp_path / "trainers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -44,7 +44,7 @@ def test_imports_run_downwards_and_in_no_circle() -> None:
 def test_an_import_that_runs_upwards_or_in_a_circle_is_an_error(
     copied: Path, file: str, imported: str, broken: str
 ) -> None:
-    path = copied / "trainers" / file
+    path = copied / "src/trainyard" / file
     path.write_text(f"{path.read_text()}\nimport {imported}\n")
     done = lint(copied)
     assert done.returncode == 1
@@ -52,8 +52,8 @@ def test_an_import_that_runs_upwards_or_in_a_circle_is_an_error(
 
 
 def test_a_new_package_must_be_given_a_layer(copied: Path) -> None:
-    (copied / "trainers" / "attic").mkdir()
-    (copied / "trainers" / "attic" / "__init__.py").write_text("")
+    (copied / "src/trainyard" / "attic").mkdir()
+    (copied / "src/trainyard" / "attic" / "__init__.py").write_text("")
     done = lint(copied)
     assert done.returncode == 1
-    assert "trainers.attic" in done.stdout
+    assert "trainyard.attic" in done.stdout

@@ -52,7 +52,7 @@ def test_training_and_prediction_work(trainer: Trainer, tmp_path: Path, place: s
     pictures.mkdir()
     (pictures / "a.jpg").write_bytes(picture(0, 1))
     words = ["--model", str(kept / "run"), "--data", str(pictures), "--out", str(kept / "out"), "--device", "cpu"]
-    code, output = at(trainer, place, kept, "trainers.predict", *words)
+    code, output = at(trainer, place, kept, "trainyard", "predict", *words)
     assert code == 0, output
     assert (kept / "out" / "predictions.csv").exists()
 
@@ -64,7 +64,7 @@ def test_a_preparation_works(trainer: Trainer, tmp_path: Path, place: str) -> No
         (folder := kept / "source" / split / "one").mkdir(parents=True)
         (folder / "a.jpg").write_bytes(picture(0, 1))
     source = ("--set=source.kind=path", f"--set=source.path={kept / 'source'}", "--set=layout=imagefolder")
-    words = ("trainers.prepare", "build", *source, f"--set=out={kept / 'data'}", "--set=workers=1")
+    words = ("trainyard", "prepare", "build", *source, f"--set=out={kept / 'data'}", "--set=workers=1")
     code, output = at(trainer, place, kept, *words)
     assert code == 0, output
     assert (kept / "data" / "manifest.json").exists()
@@ -78,7 +78,7 @@ def test_the_sample_set_needs_a_home(trainer: Trainer, tmp_path: Path) -> None:
 
 
 def test_a_launcher_without_a_place_for_temporary_files_says_so(trainer: Trainer, tmp_path: Path) -> None:
-    launched = ("trainers.launch", "--nproc-per-node", "1", "-m", "trainers.ddp")
+    launched = ("trainyard", "launch", "--nproc-per-node", "1", "-m", "trainers.ddp")
     run = options(trainer, tmp_path / "kept" / "run")
     code, output = at(trainer, "read_only", tmp_path / "kept", *launched, *run)
     assert code == 2, output

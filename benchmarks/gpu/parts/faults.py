@@ -101,7 +101,7 @@ def start(part: Part, name: str, fault: str = "", **over: Any) -> "subprocess.Po
     file = part.folder / f"{name}.yaml"
     file.write_text(json.dumps(tree))
     env = dict(os.environ) | {"FAULT": fault, "OMP_NUM_THREADS": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests" / "trainers"), env["PYTHONPATH"]])
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests" / "util"), env["PYTHONPATH"]])
     return subprocess.Popen([sys.executable, "-m", "faulty", "--config", str(file)], cwd=ROOT, env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
 

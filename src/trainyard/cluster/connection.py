@@ -16,7 +16,7 @@ from kubernetes.config import kube_config
 
 from trainyard.cluster.errors import KubeError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Client(NamedTuple):

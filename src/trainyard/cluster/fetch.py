@@ -228,7 +228,3 @@ def main() -> int:
         print(printable(f"fetch: {error}"), file=sys.stderr)
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -147,7 +147,3 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nfollow: stopped; the release continues", file=sys.stderr)
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

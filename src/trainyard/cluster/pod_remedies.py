@@ -257,8 +257,8 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"nobody has prepared",
-        "see what the dataset's Job waits for (trainyard why of its release); when the dataset is complete, delete this "
-        "job and upgrade",
+        "see what the dataset's Job waits for (trainyard why of its release); when the dataset is complete, delete "
+        "this job and upgrade",
     ),
     (
         r"manifest\.json did not appear",

@@ -77,7 +77,3 @@ def main() -> int:
         print(printable(f"send: {error}"), file=sys.stderr)
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -256,7 +256,3 @@ def main() -> int:
         return 2
     print(show(findings))
     return 1 if any(f.remedy for f in findings) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

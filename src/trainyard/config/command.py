@@ -10,7 +10,6 @@ import json
 import yaml
 
 from trainyard.config.load import add_options, as_tree, load, schema
-from trainyard.core.exits import guarded
 
 
 def main() -> int:
@@ -24,7 +23,3 @@ def main() -> int:
     else:
         print(yaml.safe_dump(as_tree(load(options)), sort_keys=False), end="")
     return 0
-
-
-if __name__ == "__main__":
-    guarded(main)

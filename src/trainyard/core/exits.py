@@ -24,8 +24,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of trainers.launch, for the processes that it starts
-SAID = "TRAINYARD_SAID"  # a file of trainers.launch, in which its processes note the errors that they have printed
+LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of the launcher, for the processes that it starts
+SAID = "TRAINYARD_SAID"  # a file of the launcher, in which its processes note the errors that they have printed
 FINISHED_FIRST = "checkpoint"  # name of the threads whose work an ending process still lets finish
 FINISH_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

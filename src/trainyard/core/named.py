@@ -7,12 +7,17 @@ from typing import Any
 from trainyard.core.exits import UserError
 
 
+def current(name: str) -> str:
+    """Return a name that begins with the package's former one, `trainers.`, under the one of today."""
+    return name.replace("trainers.", "trainyard.", 1) if name.startswith("trainers.") else name
+
+
 def imported(key: str, name: str) -> Any:
     """What `package.module:function` names; raises UserError."""
     module, separator, function = name.partition(":")
     if not separator or not module or not function:
         raise UserError(f"{key}: must be `package.module:function`")
     try:
-        return operator.attrgetter(function)(importlib.import_module(module))
+        return operator.attrgetter(function)(importlib.import_module(current(module)))
     except (ImportError, AttributeError) as error:
         raise UserError(f"{key}: cannot be imported ({error}); it must be on PYTHONPATH") from error

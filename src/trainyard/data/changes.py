@@ -1,4 +1,4 @@
-"""A picture's changes as the C library takes them (src/trainyard/native/augment.c): its loops run without Python's lock.
+"""A picture's changes as the C library takes them (trainyard/native/augment.c): its loops run without Python's lock.
 
 Colours come out as torchvision's functions in `policies` compute them, bit for bit; pictures that are turned, sheared
 or shifted by parts of a pixel within 1 of 255.

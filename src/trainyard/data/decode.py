@@ -1,6 +1,6 @@
 """Decoders: from an encoded picture to the pixels of an area of it, at the wanted size.
 
-`data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (src/trainyard/native): it decodes only the
+`data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainyard/native): it decodes only the
 area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
 that `native` cannot decode are decoded by torchvision (CMYK, broken JPEGs) or Pillow (PNGs), and resized by the same C
 code. All of them keep to `trainyard.data.limits`, and give 8-bit RGB by the rule of `trainyard.data.plain`: of a PNG

@@ -1,7 +1,7 @@
 """What an encoded picture may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
 
 A small file can claim a huge picture, or ask for hours of decoding with thousands of scans. Every decoder stays within
-these limits: `src/trainyard/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.
+these limits: `trainyard/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.
 """
 
 import io

@@ -24,7 +24,7 @@ def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], 
     if labels is None:
         raise UserError(
             f"--data {pictures.where}: pictures lie outside of a folder named by their class, so nothing tells what is "
-            "right; sort them into CLASS/ folders, or use trainers.predict"
+            "right; sort them into CLASS/ folders, or use `trainyard predict`"
         )
     if pictures.unclear:
         raise UserError(f"--data {pictures.unclear}")

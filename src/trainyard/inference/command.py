@@ -39,9 +39,9 @@ class Done:
     precision: str
 
 
-def parser(module: str, description: str, out: str) -> argparse.ArgumentParser:
+def parser(name: str, description: str, out: str) -> argparse.ArgumentParser:
     """The options that both programs have."""
-    options = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    options = argparse.ArgumentParser(prog=name, description=description)
     add = options.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="run directory, checkpoint's folder, or published/")
     add("--data", required=True, metavar="PATH",

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Evaluate as the arguments say."""
     begun = time.monotonic()
     options = command.parser(
-        "trainers.evaluate",
+        "trainyard evaluate",
         "Measure a model on pictures: top-1, top-5, per class, calibration, confusion, worst pictures. Each picture is "
         "measured once; the numbers do not depend on the number of processes.",
         "evaluation",

@@ -88,7 +88,7 @@ def _container(path: Path) -> Container:
         return Folder(source)
     head = source.read_range(0, min(source.size, 512))
     if looks_like_tar(head) or packing(head):
-        raise UserError(f"--data {path} is a tar; unpack it, or make a zip of it (trainers.prepare reads tars)")
+        raise UserError(f"--data {path} is a tar; unpack it, or make a zip of it (`trainyard prepare` reads tars)")
     if what := unread(head):
         raise UserError(f"--data {path} {what}")
     return Archive(source)

@@ -17,7 +17,7 @@ from trainyard.inference.forward import named
 def main(argv: Sequence[str] | None = None) -> int:
     """Predict as the arguments say."""
     parser = command.parser(
-        "trainers.predict",
+        "trainyard predict",
         "Say what is on pictures: predictions.csv and predictions.jsonl have the likeliest classes of each. A picture "
         "that cannot be decoded is named, and has an error in place of classes.",
         "predictions",

@@ -1,4 +1,4 @@
-/* Changes a picture's shape and colour, in place: what policies draw (src/trainyard/data/policies.py), a flip, a rectangle.
+/* Changes a picture's shape and colour, in place: what policies draw (trainyard/data/policies.py), a flip, a rectangle.
 
    Pixels are RGB, three bytes each, row by row. Colours are what torchvision's functions give, to the last bit: each
    sum of theirs that is one fused multiply-add is `fused` here, which needs no such instruction. Turning, shearing and
@@ -22,7 +22,7 @@
 #define POINT (2 * SHARES - HALFWAY)
 
 enum { FLIP, MOVE, BRIGHTNESS, COLOR, CONTRAST, SHARPNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, AUTO_CONTRAST, EQUALIZE,
-       INVERT, ERASE }; /* src/trainyard/data/changes.py has the same order */
+       INVERT, ERASE }; /* trainyard/data/changes.py has the same order */
 
 typedef struct {
   uint8_t *pixels, *copy; /* the copy has room for 8 bytes more */

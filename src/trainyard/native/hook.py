@@ -22,7 +22,7 @@ class DecoderHook(BuildHookInterface):  # type: ignore[misc]
         """Compile, and tell hatchling of the file and of the wheel's kind."""
         if version == "editable":
             return
-        native = Path(self.root) / "trainers" / "native"
+        native = Path(self.root) / "src/trainyard/native"
         out = Path(self.directory) / "jpeg.so"
         why = runpy.run_path(str(native / "build.py"))["compile_library"](out)
         if why and os.environ.get("TRAINYARD_NATIVE") == "required":
@@ -30,7 +30,7 @@ class DecoderHook(BuildHookInterface):  # type: ignore[misc]
         if why:
             self.app.display_warning(f"without the JPEG decoder in C; it takes gcc and libjpeg-turbo's headers:\n{why}")
             return
-        build_data["force_include"][str(out)] = "src/trainyard/native/jpeg.so"
+        build_data["force_include"][str(out)] = "trainyard/native/jpeg.so"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 

@@ -20,7 +20,7 @@
 #include "resize.h"
 #include "scan.h"
 
-#define MAX_PIXELS 128000000ull     /* src/trainyard/data/limits.py has the same: no other decoder takes more */
+#define MAX_PIXELS 128000000ull     /* trainyard/data/limits.py has the same: no other decoder takes more */
 #define MAX_MEMORY (1l << 30)       /* of the coefficients of a picture in several scans; 6 bytes a pixel as a rule */
 #define MAX_SCANS 500               /* these two as in limits.py */
 #define MAX_WORK 2000000000ull      /* pixels times scans */

@@ -17,7 +17,7 @@
 
 #define MAX_PIXELS (1ull << 24) /* all coefficients are in memory: up to 6 bytes a pixel */
 #define MAX_MEMORY (1l << 30)
-#define MAX_SCANS 500         /* these two as in src/trainyard/data/limits.py */
+#define MAX_SCANS 500         /* these two as in trainyard/data/limits.py */
 #define MAX_WORK 2000000000ull /* pixels times scans */
 
 /* A restart marker costs about 4.5 bytes: itself, bits that fill a byte, and DC values that are not differences. Where

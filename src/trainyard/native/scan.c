@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PIXELS 128000000ull /* as in src/trainyard/data/limits.py */
+#define MOST_PIXELS 128000000ull /* as in trainyard/data/limits.py */
 #define MOST_AHEAD 64 /* MCUs of an interval that is read as a whole, two such ones at a time */
 #define NUMBERS 64    /* of a block */
 

@@ -24,7 +24,7 @@ from typing import NoReturn
 from trainyard import config as training
 from trainyard.config import layers
 from trainyard.core import garbage
-from trainyard.core.exits import Exit, ExitError, InputError, UserError, guarded, no_core_dumps, printable
+from trainyard.core.exits import Exit, ExitError, InputError, UserError, no_core_dumps, printable
 from trainyard.prepare.settings import Config, parse, schema
 
 
@@ -143,7 +143,3 @@ def _part(text: str) -> tuple[int, int]:
 
 def _stop(number: int, frame: FrameType | None) -> NoReturn:
     raise ExitError("stopped by SIGTERM; the same command resumes after the finished shards", Exit.STOPPED)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main))

@@ -1,6 +1,6 @@
 """Rewrites JPEGs on their way into the shards so that training reads only the part of a file that its crop needs.
 
-Not one pixel changes (src/trainyard/native/rewrite.c): coefficients and metadata are copied into a baseline JPEG with
+Not one pixel changes (trainyard/native/rewrite.c): coefficients and metadata are copied into a baseline JPEG with
 Huffman tables of its own and restart markers, which any program reads. What cannot be copied exactly keeps its bytes.
 """
 

@@ -1,6 +1,6 @@
 """All settings of a preparation; the chart's schema is generated from them.
 
-Files, flags and messages about mistakes work as for training (src/trainyard/config). Addresses are not shown in messages:
+Files, flags and messages about mistakes work as for training (trainyard/config). Addresses are not shown in messages:
 they may hold a signature.
 """
 

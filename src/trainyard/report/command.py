@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 
 from trainyard import report
-from trainyard.core.exits import guarded
 
 
 def main() -> int:
@@ -15,7 +14,3 @@ def main() -> int:
     report.write(path)
     print(path / "report.html")
     return 0
-
-
-if __name__ == "__main__":
-    guarded(main)

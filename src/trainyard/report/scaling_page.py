@@ -1,4 +1,4 @@
-"""The page of `trainyard scaling`: rates over processes with the ideal line and the model's, efficiency, time a step."""
+"""The page of `trainyard scaling`: rates over processes with the ideal line and the model's, efficiency, step time."""
 
 import html
 from typing import Any

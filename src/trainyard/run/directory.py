@@ -30,6 +30,7 @@ from trainyard.core.files import (
     write_atomically,
     write_json,
 )
+from trainyard.core.named import current
 from trainyard.parallel.environment import restart_count
 from trainyard.run import checkpoint, fence, starts, storage
 from trainyard.run.evidence import lost_checkpoint
@@ -70,7 +71,9 @@ def recorded_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
         "optimizer.name": optimizer.get("name"),
         "optimizer.no_decay": sorted(map(str, spared)) if isinstance(spared, list) else None,
     }
-    return {**found, **_part(meta, "identity")}
+    found = {**found, **_part(meta, "identity")}
+    model = found.get("model.name")
+    return {**found, "model.name": current(model)} if isinstance(model, str) else found
 
 
 def _part(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -12,10 +12,10 @@ from trainyard.run.directory import over_already
 from trainyard.run.failures import explained
 
 
-def main(module: str, launcher: str, description: str) -> int:
+def main(program: str, launcher: str, description: str) -> int:
     """Train as the command line says, under one of the two launchers (`ddp`: torchrun, `horovod`: mpirun)."""
     end_on_failed_preflight()
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)
     settings = weights.followed(config.load(parser.parse_args()))
     place = parallel.locate(launcher)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from tests.fakes.apiserver import Cluster
 from trainyard.cluster import connection, follow
 from trainyard.cluster.watching import Watched
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OWN = {"app.kubernetes.io/instance": "run"}
 STAMP = "2026-11-21T11:00:00Z"
 
@@ -55,7 +56,7 @@ def cluster() -> Iterator[Cluster]:
 def following(cluster: Cluster, folder: Path, *more: str) -> Iterator[Follower]:
     """Follow the release `run` while the block runs."""
     env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(folder / "kubeconfig"))}
-    command = [str(ROOT / "trainyard follow"), "run", *more]
+    command = [sys.executable, "-m", "trainyard", "follow", "run", *more]
     with subprocess.Popen(
         command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder
     ) as process:

@@ -16,7 +16,7 @@ from tests.fakes.apiserver import Cluster
 from trainyard.cluster import connection, fetch, kube
 from trainyard.cluster.errors import KubeError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 THING = {"kind": "Pod", "metadata": {"name": "a", "uid": "a", "labels": {"x": "1"}, "creationTimestamp": ""}}
 
@@ -40,7 +40,7 @@ def here(cluster, tmp_path, monkeypatch) -> Iterator[Cluster]:
 def why(kubeconfig: Path | str, **env: str) -> "subprocess.CompletedProcess[str]":
     clean = {key: value for key, value in os.environ.items() if key not in PROXIES}
     env = clean | {"KUBECONFIG": str(kubeconfig)} | env
-    command = [ROOT / "trainyard", "why", "run"]
+    command = [sys.executable, "-m", "trainyard", "why", "run"]
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 

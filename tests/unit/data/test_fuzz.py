@@ -23,7 +23,7 @@ from trainyard.data import decode
 pytestmark = pytest.mark.takes(20)
 built = test_decode.built
 HERE = Path(__file__).parent
-NATIVE = HERE.parents[2] / "trainers" / "native"
+NATIVE = HERE.parents[2] / "src/trainyard/native"
 SOURCES = {  # each program includes one of the library's sources, and is linked with others
     "fuzz_jpeg.c": ("resize.c", "rewrite.c", "scan.c", "huffman.c", "crc.c"),
     "fuzz_augment.c": ("jpeg.c", "resize.c", "scan.c", "huffman.c"),

@@ -62,8 +62,8 @@ def test_counts_are_identical_on_1_2_and_3_processes(trainer: Trainer, run: Path
     for processes in (1, 2, 3):
         out = tmp_path / str(processes)
         process = trainer.python(
-            "-m", "trainyard", "launch", "--nproc-per-node", str(processes), "-m", "trainyard", "evaluate", "--model", str(run),
-            "--data", str(data), "--out", str(out), "--device", "cpu",
+            "-m", "trainyard", "launch", "--nproc-per-node", str(processes), "-m", "trainyard", "evaluate",
+            "--model", str(run), "--data", str(data), "--out", str(out), "--device", "cpu",
         )  # fmt: skip
         output, _ = patience.communicate(process)
         assert process.returncode == 0, output
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused_in_words(run: Path, data: Path, tmp_path: 
     (tmp_path / "half.zip").write_bytes((data.parent / "little.zip").read_bytes()[:-500])
     for model, where, more, said in (
         (run, tmp_path / "odd", [], r"knows no class 'clas3'; did you mean 'class3'\? it has 4: class0, class1"),
-        (run, flat, [], "pictures lie outside of a folder named by their class.*use trainers.predict"),
+        (run, flat, [], "pictures lie outside of a folder named by their class.*use `trainyard predict`"),
         (run, tmp_path / "nowhere", [], "--data .*nowhere: no such folder or file"),
         (run, tmp_path / "empty", [], "holds no pictures"),
         (run, tmp_path / "odd", ["--split", "val"], "--split val: .* has no folder of a split"),
@@ -224,7 +224,7 @@ def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: 
 
 def test_commands_of_the_page_in_docs_run(fashion_run: Path, fashion_pictures: Path, tmp_path: Path) -> None:
     """The block of docs/evaluate.md, with $RUN and $PICTURES as it describes them."""
-    documents.run("evaluate.md", "trainers.evaluate", cwd=tmp_path, RUN=fashion_run, PICTURES=fashion_pictures)
+    documents.run("evaluate.md", "trainyard evaluate", cwd=tmp_path, RUN=fashion_run, PICTURES=fashion_pictures)
     assert {path.name for path in (tmp_path / "build" / "evaluation").iterdir()} == {
         "result.json", "confusion.npz", "evaluation.html",
     }  # fmt: skip

@@ -108,8 +108,8 @@ def test_no_picture_at_all_is_an_error(run: Path, tmp_path: Path) -> None:
 def test_two_processes_write_the_same(trainer: Trainer, run: Path, pictures: Path, tmp_path: Path) -> None:
     alone = predicted(tmp_path / "alone", run, pictures, "--batch", "4")
     process = trainer.python(
-        "-m", "trainyard", "launch", "--nproc-per-node", "2", "-m", "trainyard", "predict", "--model", str(run), "--data",
-        str(pictures), "--out", str(tmp_path / "both"), "--batch", "4", "--device", "cpu",
+        "-m", "trainyard", "launch", "--nproc-per-node", "2", "-m", "trainyard", "predict", "--model", str(run),
+        "--data", str(pictures), "--out", str(tmp_path / "both"), "--batch", "4", "--device", "cpu",
     )  # fmt: skip
     output, _ = patience.communicate(process)
     assert process.returncode == 0, output

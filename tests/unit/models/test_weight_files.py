@@ -43,7 +43,7 @@ def loaded(path: Path, caplog: pytest.LogCaptureFixture, seed: int = 1, **how: A
     """Load weights into a model with other classes; its body must be those of the seed. What was logged."""
     caplog.clear()
     model = net(3)
-    with caplog.at_level(logging.INFO, "trainers"):
+    with caplog.at_level(logging.INFO, "trainyard"):
         factory.load_pretrained(model, path, **how)
     for name, value in state(seed).items():
         if not name.startswith("fc."):

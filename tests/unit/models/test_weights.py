@@ -57,9 +57,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     name = with_hash(served, "birds", resnet18())
     with running(served) as server:
         run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}?version=2")
-        with pytest.raises(
-            InputError, match=r"not in .*/data/weights/birds-.*fetch them once with `python -m trainers.pre"
-        ):
+        with pytest.raises(InputError, match=r"not in .*/data/weights/birds-.*fetch them once with `trainyard pre"):
             weights.followed(run)
         assert not server.requests, "what trains asks no server"
         file = fetch(run)

@@ -172,7 +172,7 @@ def test_trees_arrive_as_they_were() -> None:
 
 
 def test_nothing_outside_asks_which_strategy_it_is() -> None:
-    folder = ROOT / "trainers"
+    folder = ROOT / "src/trainyard"
     for path in {*folder.rglob("*.py")} - {*(folder / "parallel").rglob("*.py")}:
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("if ", "elif "))]
         named = [line for line in lines if "horovod" in line.lower() or "fsdp" in line.lower() or '"ddp"' in line]

@@ -294,8 +294,8 @@ def test_what_may_heal_keeps_its_code_and_is_bounded(tmp_path, monkeypatch):
 
 def test_sigterm_ends_the_wait_at_once(tmp_path):
     waiting = subprocess.Popen(
-        [sys.executable, "-m", "trainyard", "preflight", "--data", str(tmp_path), "--timeout", "86400", "--every", "0.1"],
-        stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "trainyard", "preflight", "--data", str(tmp_path), "--timeout", "86400",
+         "--every", "0.1"], stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert waiting.stdout is not None
     waiting.stdout.readline()  # it waits now

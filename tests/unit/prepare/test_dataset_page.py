@@ -99,7 +99,7 @@ def test_preparation_leaves_the_page_and_the_command_writes_the_same(root: Path,
     page = (root / dataset.FILE).read_text()
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "trees").symlink_to(root)
-    documents.run("dataset.md", "trainers.prepare look", cwd=tmp_path)
+    documents.run("dataset.md", "trainyard prepare look", cwd=tmp_path)
     assert (tmp_path / "trees.html").read_text() == page
     for text in ("Dataset made", "train/elm/broken.jpg", "train 0", "52 JPEG, RGB; 1 JPEG, L; 1 JPEG, CMYK"):
         assert text in page, text

@@ -10,7 +10,7 @@ import yaml
 from tests.charts import helm
 from trainyard.prepare.settings import ADDRESS_KEYS, Settings, parse
 
-TEXT = (Path(__file__).parents[2] / "docs/dataset.md").read_text()
+TEXT = (Path(__file__).parents[3] / "docs/dataset.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]
 
 

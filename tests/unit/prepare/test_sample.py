@@ -10,7 +10,7 @@ from trainyard.core.exits import UserError
 from trainyard.prepare import sample
 from trainyard.shards.reader import open_split
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_sample_set_takes_the_whole_road_and_is_made_once(tmp_path, monkeypatch):

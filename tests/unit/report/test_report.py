@@ -130,7 +130,7 @@ def test_command_writes_the_page(run: Path, tmp_path: Path) -> None:
     """By the command of docs/reports.md."""
     shutil.copytree(run, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
-    said = documents.run("reports.md", "trainyard.report", RUN=tmp_path / "run").stdout
+    said = documents.run("reports.md", "trainyard report", RUN=tmp_path / "run").stdout
     assert said.strip() == str(tmp_path / "run" / "report.html")
     assert (tmp_path / "run" / "report.html").read_text() == report.render(tmp_path / "run")
 

@@ -131,7 +131,7 @@ def test_the_documents_command(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for world in (1, 2, 4):
         make_run(tmp_path / "runs", world, 64 * world).rename(tmp_path / "runs" / f"on-{world}")
-    text = documents.run("reports.md", "trainers.scaling", cwd=tmp_path).stdout
+    text = documents.run("reports.md", "trainyard scaling", cwd=tmp_path).stdout
     assert "ddp, fixed batch per process (weak scaling)" in text
     assert "<polyline" in (tmp_path / "scaling.html").read_text()
 

@@ -148,7 +148,7 @@ def preparing(fleet: Fleet, net: NetworkFolder, archive: Path, name: str, second
     options = ["build", "--set", f"out={net.path / name / 'little'}", "--set", "source.kind=path"]
     options += ["--set", f"source.path={archive}", "--set", "shard_mb=1", "--set", "workers=2"]
     logs, env = net.home / f"{name}-prepare-logs", {"TRAINYARD_STORAGE_SECONDS": str(seconds)}
-    return fleet.wait(fleet.ranks("trainers.prepare", options, [env], logs))
+    return fleet.wait(fleet.ranks("trainyard", ["prepare", *options], [env], logs))
 
 
 def training(fleet: Fleet, net: NetworkFolder, name: str) -> Ends:

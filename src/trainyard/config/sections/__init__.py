@@ -1,1 +1,1 @@
-"""The sections of the settings; src/trainyard/config/settings.py puts them together."""
+"""The sections of the settings; trainyard/config/settings.py puts them together."""

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from trainyard.config.checking import refuse
 from trainyard.config.sections.base import Fraction, Natural, Positive, Settings
+from trainyard.core.named import current
 
 ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 
@@ -13,7 +14,7 @@ ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 class Model(Settings):
     """What is trained."""
 
-    name: str = Field(
+    name: Annotated[str, AfterValidator(current)] = Field(
         default="torchvision:resnet50",
         min_length=1,
         description="`torchvision:NAME` (or just NAME), `timm:NAME` where timm is installed, or "

@@ -1,0 +1,155 @@
+"""The command `trainyard`: finds the subcommand and runs it in this process.
+
+A subcommand's module is imported only when it is the one that runs: a launcher of ranks starts without torch, and the
+commands about a release work where the trainers' packages are not installed.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from trainyard import __version__
+from trainyard.core import garbage
+from trainyard.core.exits import UserError, guarded
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: `module:function`, whose function reads sys.argv and returns an exit code."""
+
+    target: str
+    about: str
+
+
+RELEASE, TRAINING, AFTER, PODS = "About a release", "Data and training", "After training", "What pods run"
+COMMANDS: dict[str, dict[str, Command]] = {
+    RELEASE: {
+        "why": Command("trainyard.cluster.why:main", "what each object of a release waits for, and the remedy"),
+        "follow": Command("trainyard.cluster.follow:main", "the jobs of a release until they end, with the time left"),
+        "fetch": Command("trainyard.cluster.fetch:main", "copy files of a release's claims to this machine"),
+        "send": Command("trainyard.cluster.send:main", "copy a folder of this machine onto a release's claim"),
+    },
+    TRAINING: {
+        "prepare": Command("trainyard.prepare.command:main", "turn an archive or a folder into shards"),
+        "train": Command("trainyard.cli:train", "train on this machine, one process per GPU"),
+        "launch": Command("trainyard.cli:launch", "start one process per GPU on this node, as torchrun does"),
+        "config": Command("trainyard.config.command:main", "show and check the settings of a run"),
+    },
+    AFTER: {
+        "evaluate": Command("trainyard.inference.evaluate:main", "measure a model on labelled images"),
+        "predict": Command("trainyard.inference.predict:main", "say what a model sees on images"),
+        "report": Command("trainyard.report.command:main", "write a run's report.html again"),
+        "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
+    },
+    PODS: {
+        "preflight": Command("trainyard.pod.preflight:main", "check this pod before training"),
+        "mpi": Command("trainyard.pod.mpi:main", "what the pods of an MPIJob run"),
+    },
+}  # fmt: skip
+OF_TRAINERS = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "PIL",
+    "prometheus_client",
+    "safetensors",
+)  # packages of the extra `train`
+HELP, VERSION = ("-h", "--help", "help"), ("-V", "--version", "version")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the subcommand that the arguments name, and end the process with its exit code."""
+    name, *rest = arguments if arguments is not None else sys.argv[1:] or ["--help"]
+    if name in HELP and rest and rest[0] in known():
+        name, rest = rest[0], ["--help"]
+    guarded(lambda: run(name, rest))
+
+
+def run(name: str, rest: list[str]) -> int:
+    """Run one subcommand; raises UserError for a name that is none and for packages that are missing."""
+    if name in HELP:
+        print(overview())
+        return 0
+    if name in VERSION:
+        print(f"trainyard {__version__}")
+        return 0
+    command = known().get(name)
+    if command is None:
+        near = difflib.get_close_matches(name, known(), 1)
+        hint = f"; did you mean `trainyard {near[0]}`?" if near else ""
+        raise UserError(f"there is no command `trainyard {name}`{hint} `trainyard --help` lists them")
+    sys.argv = [f"trainyard {name}", *rest]
+    try:
+        return function(command)()
+    except ModuleNotFoundError as error:
+        if error.name not in OF_TRAINERS:
+            raise
+        raise UserError(
+            f"`trainyard {name}` needs the package {error.name}, which is not installed: pip install 'trainyard[train]'"
+        ) from error
+
+
+def known() -> dict[str, Command]:
+    """Return all subcommands by name."""
+    return {name: command for group in COMMANDS.values() for name, command in group.items()}
+
+
+def function(command: Command) -> Callable[[], int]:
+    """Import a subcommand's function."""
+    module, _, attribute = command.target.partition(":")
+    with garbage.paused():
+        found: Callable[[], int] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def overview() -> str:
+    """Return the text of `trainyard --help`."""
+    width = max(map(len, known()))
+    lines = ["Train image classifiers on Kubernetes: exact to the bit, and with a name for every failure.", ""]
+    lines += ["Usage: trainyard COMMAND [OPTIONS]   (`kubectl trainyard` is the same)", ""]
+    for title, group in COMMANDS.items():
+        lines += [f"{title}:", *(f"  {name:<{width}}  {command.about}" for name, command in group.items()), ""]
+    lines += ["Options:", "  -h, --help     this text; `trainyard COMMAND --help` has a command's options"]
+    lines += ["  -V, --version  the version", ""]
+    lines += ["Exit codes: 0 done, 2 wrong settings or input; others are in docs/reference/exit-codes.md."]
+    return "\n".join(lines)
+
+
+def launch() -> int:
+    """Start the ranks of this node; output is kept on the results claim, where a pod has one."""
+    from trainyard.pod import launcher, log
+
+    return log.kept(launcher.main)
+
+
+def train() -> int:
+    """Train with DDP or FSDP on this machine: `--processes N` and the trainer's own options."""
+    rest = sys.argv[1:]
+    if rest and rest[0] in HELP:
+        from trainyard.training import command
+
+        return command.main("trainyard train", "ddp", TRAIN)
+    count, rest = _processes(rest)
+    sys.argv = ["trainyard launch", "--nproc-per-node", str(count), "-m", "trainers.ddp", *rest]
+    return launch()
+
+
+TRAIN = (
+    "Train with DDP or FSDP on this machine. --processes N: how many, the first option (default: one per GPU, else 1)."
+)
+
+
+def _processes(rest: list[str]) -> tuple[int, list[str]]:
+    """Take `--processes N` from the front of the options; raises UserError."""
+    if not rest or rest[0].partition("=")[0] != "--processes":
+        return max(1, len(list(Path("/dev").glob("nvidia[0-9]*")))), rest
+    _, separator, text = rest[0].partition("=")
+    if not separator:
+        text, rest = (rest[1] if len(rest) > 1 else ""), rest[1:]
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"--processes {text}: must be a whole number of 1 or more")
+    return int(text), rest[1:]
