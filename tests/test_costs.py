@@ -102,8 +102,8 @@ def place(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tmp_path / name)
     for name in STEPS:
-        if not (tmp_path / "scripts" / name).exists():
-            program(tmp_path / "scripts" / name, DO_NOTHING)
+        if not (tmp_path / "hack" / name).exists():
+            program(tmp_path / "hack" / name, DO_NOTHING)
     (tmp_path / "build").mkdir()
     return tmp_path
 

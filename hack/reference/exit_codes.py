@@ -60,9 +60,9 @@ def write() -> str:
         "Pods that were recreated have left their logs, with what hung and why each start ended, in `logs/` of the run "
         "directory: `trainyard fetch RELEASE runs/RELEASE/logs ./logs -n NAMESPACE`. Act where it comes back.",
         "## What an error means",
-        "One table ([src/trainyard/core/exits.py](../../src/trainyard/core/exits.py), `CAUSES`) turns an error "
-        "into a code; the first row that fits counts. A loss that is NaN, infinite or above `log.max_loss` is no error of "
-        f"the program and ends with {Exit.NAN:d}. At a shell, where nobody retries, an unknown error ends with {Exit.FAILED:d} at once.",
+        "One table ([exits.py](../../src/trainyard/core/exits.py), `CAUSES`) turns an error into a code; the first row "
+        "that fits counts. A loss that is NaN, infinite or above `log.max_loss` is no error of the program and ends "
+        f"with {Exit.NAN:d}. At a shell, where nobody retries, an unknown error ends with {Exit.FAILED:d} at once.",
         table(("cause", "errors", "exit code", "whose"), causes()),
         "Next: [interruptions: what each loses and how a run resumes](../interruptions.md), "
         "[messages and remedies](../troubleshooting.md).",

@@ -4,6 +4,7 @@ A subcommand's module is imported only when it is the one that runs: a launcher 
 commands about a release work where the trainers' packages are not installed.
 """
 
+import contextlib
 import difflib
 import importlib
 import sys
@@ -25,7 +26,8 @@ class Command:
     about: str
 
 
-RELEASE, TRAINING, AFTER, PODS = "About a release", "Data and training", "After training", "What pods run"
+RELEASE, TRAINING, AFTER = "About a release", "Data and training", "After training"
+SHELL, PODS = "Your shell", "What pods run"
 COMMANDS: dict[str, dict[str, Command]] = {
     RELEASE: {
         "why": Command("trainyard.cluster.why:main", "what each object of a release waits for, and the remedy"),
@@ -45,6 +47,9 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "report": Command("trainyard.report.command:main", "write a run's report.html again"),
         "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
     },
+    SHELL: {
+        "completion": Command("trainyard.cli:complete", "print the completion of bash, zsh or fish"),
+    },
     PODS: {
         "preflight": Command("trainyard.pod.preflight:main", "check this pod before training"),
         "mpi": Command("trainyard.pod.mpi:main", "what the pods of an MPIJob run"),
@@ -58,6 +63,17 @@ OF_TRAINERS = (
     "prometheus_client",
     "safetensors",
 )  # packages of the extra `train`
+TRAIN = (
+    "Train with DDP or FSDP on this machine. --processes N: how many, the first option (default: one per GPU, else 1)."
+)
+COMPLETION = """usage: trainyard completion [-h] bash|zsh|fish
+
+Print a script that completes commands and options. For this shell: source <(trainyard completion bash), or for fish:
+trainyard completion fish | source. To keep it, put that line into ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish.
+
+options:
+  -h, --help  show this help message and exit"""
+OPAQUE = ("launch", "completion")  # commands whose options are torchrun's, or none
 HELP, VERSION = ("-h", "--help", "help"), ("-V", "--version", "version")
 
 
@@ -138,11 +154,6 @@ def train() -> int:
     return launch()
 
 
-TRAIN = (
-    "Train with DDP or FSDP on this machine. --processes N: how many, the first option (default: one per GPU, else 1)."
-)
-
-
 def _processes(rest: list[str]) -> tuple[int, list[str]]:
     """Take `--processes N` from the front of the options; raises UserError."""
     if not rest or rest[0].partition("=")[0] != "--processes":
@@ -153,3 +164,25 @@ def _processes(rest: list[str]) -> tuple[int, list[str]]:
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--processes {text}: must be a whole number of 1 or more")
     return int(text), rest[1:]
+
+
+def complete() -> int:
+    """Print the completion of a shell; raises UserError for one that has none."""
+    from trainyard import completion
+
+    shell = sys.argv[1] if len(sys.argv) == 2 else ""
+    if shell in HELP:
+        print(COMPLETION)
+        return 0
+    if shell not in ("bash", "zsh", "fish"):
+        raise UserError("say which shell: trainyard completion bash|zsh|fish")
+    options: dict[str, list[str]] = {}
+    for name, command in known().items():
+        with contextlib.suppress(ModuleNotFoundError):  # commands whose packages are not installed
+            words = f"trainyard {name}"
+            options[name] = completion.options_of(words, function(command)) if name not in OPAQUE else []
+    if shell == "fish":
+        print(completion.fish(options, {name: command.about for name, command in known().items()}), end="")
+    else:
+        print((completion.bash if shell == "bash" else completion.zsh)(options), end="")
+    return 0

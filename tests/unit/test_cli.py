@@ -122,3 +122,38 @@ def test_train_takes_the_number_of_processes_first() -> None:
     done = trainyard("train", "--processes", "none")
     assert done.returncode == 2
     assert "--processes none: must be a whole number of 1 or more" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "trainyard.bash"
+    path.write_text(trainyard("completion", "bash").stdout)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pre", {"prepare", "predict", "preflight"}),
+        ("--v", {"--version"}),
+        ("why --n", {"--namespace"}),
+        ("fetch --c", {"--claim"}),
+        ("evaluate --image", {"--image-size"}),
+    ],
+)
+def test_bash_completes_commands_and_options(script: Path, typed: str, offered: set[str]) -> None:
+    words = ["trainyard", *typed.split(" ")]
+    typing = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}"
+    line = f"source {script}; {typing}; _trainyard; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-euc", line], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == offered
+
+
+def test_fish_and_zsh_get_all_commands() -> None:
+    """Neither shell is part of what the tests install: only the texts are compared."""
+    said = trainyard("completion", "fish").stdout
+    for name in cli.known():
+        assert f"-f -a {name} -d '" in said
+    assert "__fish_seen_subcommand_from why' -l namespace" in said
+    assert "bashcompinit" in trainyard("completion", "zsh").stdout
+    assert trainyard("completion", "tcsh").stderr == "error: say which shell: trainyard completion bash|zsh|fish\n"
