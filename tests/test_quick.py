@@ -9,9 +9,9 @@ import pytest
 
 from hack.quick import changes, checks, choose, costs, links, named
 from hack.quick.choose import Concerned
-from hack.reference import commands
 from tests import costs as test_costs
 from tests import patience
+from trainyard import cli
 
 ROOT = changes.ROOT
 
@@ -70,8 +70,9 @@ def test_a_folder_that_is_named_stands_for_its_files_and_a_packages_data_for_its
         ("src/trainyard/run/fence.py", "tests/unit/run/test_fence.py",
          ["tests/unit/run/test_directory.py", "tests/unit/training/test_kills.py"],
          ["tests/charts/test_render.py", "tests/unit/prepare/test_build.py"]),
-        # a module that is started as a program; a helper of tests that they import by its bare name
-        ("trainers/preflight.py", "tests/unit/pod/test_preflight.py", [], ["tests/unit/pod/test_peers.py"]),
+        # a module that a command starts; a helper of tests that they import by its bare name
+        ("src/trainyard/report/scaling.py", "tests/unit/report/test_scaling.py", [], ["tests/unit/pod/test_peers.py"]),
+        ("src/trainyard/pod/preflight.py", "tests/unit/pod/test_preflight.py", ["tests/images/test_images.py"], []),
         ("tests/util/faulty.py", "tests/unit/training/test_faults.py", [], ["tests/unit/test_files.py"]),
         ("tests/unit/storage/faulty_fs.py", "tests/unit/storage/test_hung_mount.py", [],
          ["tests/unit/test_files.py"]),
@@ -131,6 +132,10 @@ def test_what_a_text_names() -> None:
     assert list(named.modules(text.strings, {"trainyard.run": "src/trainyard/run/__init__.py"})) == [
         "src/trainyard/run/__init__.py"
     ]
+    module = {"trainyard.cluster.why": "src/trainyard/cluster/why.py"}
+    for texts in (["-m", "trainyard", "why", "run"], ["exec trainyard why run"]):
+        assert list(named.modules(texts, module)) == ["src/trainyard/cluster/why.py"]
+    assert list(named.modules(["trainyard", "else", "why"], module)) == []
     assert list(named.pages(text.strings, known)) == ["docs/data.md"]
 
 
@@ -195,14 +200,13 @@ def test_checks_run_when_what_they_read_has_changed() -> None:
     assert "reference pages current" in checks.concerned(["src/trainyard/config/plan.py"])
     assert "schemas and chart READMEs current" in checks.concerned(["charts/trainyard/values.yaml"])
     assert "images' requirements current" in checks.concerned(["uv.lock"])
-    assert "figures current" in checks.concerned(["docs/step.svg"])
 
 
 def test_the_reference_is_checked_when_a_command_changes_that_it_describes() -> None:
-    described = [*commands.CLUSTER.values(), *commands.DATA.values(), *commands.AFTER.values(), *commands.PODS.values()]
-    described += [module or f"trainers.{name}" for name, module in commands.TRAINING.items()]
-    for module in described:
-        assert "reference pages current" in checks.concerned([f"{module.replace('.', '/')}.py"]), module
+    modules = {command.target.partition(":")[0] for command in cli.known().values()}
+    described = [*(f"src/{module.replace('.', '/')}.py" for module in modules), "trainers/ddp.py", "trainers/hvd.py"]
+    for path in described:
+        assert "reference pages current" in checks.concerned([path]), path
 
 
 def test_unit_tests_of_the_chart_are_those_of_the_changed_part() -> None:

@@ -17,7 +17,6 @@ READS = {
     "actionlint": (".github/",),
     "pins": (".github/", ".ci/", "images/", "hack/", "scripts/", "uv.lock"),
     "uv.lock current": ("pyproject.toml", "uv.lock"),
-    "figures current": ("hack/figures/", "docs/*.svg"),
     "schemas and chart READMEs current": ("charts/", "hack/schemas/", *SETTINGS),
     "reference pages current": (
         "docs/reference/", "hack/reference/", "hack/schemas/readme.yaml", "charts/*/values.yaml", *SETTINGS,

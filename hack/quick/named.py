@@ -4,13 +4,17 @@ Tests start much of what they test as programs, so imports alone do not tell wha
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from trainyard import cli
+
 PATH = re.compile(r"[\w.@-]+(?:/[\w.@-]+)+")
 MODULE = re.compile(r"\b(?:trainyard|trainers|hack|benchmarks|scripts|tests|examples)(?:\.\w+)+")
+COMMAND = re.compile(r"\btrainyard ([a-z]+)\b")
 PAGE = re.compile(r"[\w-]+\.md")
 
 
@@ -60,8 +64,14 @@ def paths(texts: list[str], folder: str, known: set[str]) -> Iterator[str]:
 
 
 def modules(texts: list[str], known: dict[str, str]) -> Iterator[str]:
-    """Yield the files of the modules that texts name, by the longest name that is known."""
-    for token in {token for text in texts for token in MODULE.findall(text)}:
+    """Yield the files of the modules that texts name, by the longest name that is known; a command names its module.
+
+    The words of a command are one text, or neighbours in a list of arguments.
+    """
+    lines = [*texts, *(f"trainyard {word}" for before, word in itertools.pairwise(texts) if before == "trainyard")]
+    started = {name for text in lines for name in COMMAND.findall(text)} & cli.known().keys()
+    tokens = {token for text in texts for token in MODULE.findall(text)}
+    for token in tokens | {cli.known()[name].target.partition(":")[0] for name in started}:
         words = token.split(".")
         names = (".".join(words[:count]) for count in range(len(words), 1, -1))
         found = next((known[name] for name in names if name in known), "")

@@ -82,9 +82,9 @@ def pool(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> Schema:
     )
 
 
-def text(data: object, indent: int | None = None) -> str:
-    """Write JSON, on one line where nobody is to read it."""
-    return json.dumps(data, indent=indent, ensure_ascii=False, separators=None if indent else (",", ":")) + "\n"
+def text(data: object) -> str:
+    """Write JSON on one line: nobody is to read it."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def undescribed(node: object, named: bool = False) -> object:
@@ -132,7 +132,7 @@ def files() -> dict[Path, str]:
     return parts | {
         CHART / "charts" / "common" / "values.yaml": shared(values[""]),
         CHART / "values.schema.json": text(undescribed(bundle(loose(umbrella, known), opened))),
-        CHART / "values.strict.schema.json": text(plain(strict), indent=1),
+        CHART / "values.strict.schema.json": text(plain(strict)),
         CHART / "files" / "keys.json": text(keys),
         CHART / "files" / "where.json": text(
             {"where": where(keys["keys"], keys["shared"]), "aliases": words["aliases"]}

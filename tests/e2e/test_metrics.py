@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.dashboard.draw import picture
 from hack.dashboard.panels import panels
 from hack.dashboard.server import running
 from tests.e2e import cluster
@@ -188,10 +187,3 @@ def test_every_query_of_the_dashboard_finds_the_run(seen, namespace):
             without = panel.title in EMPTY or "DCGM_" in target.expression
             assert found or without, f"{panel.title}: {target.expression}"
     assert len(panels(values)) == 25
-
-
-def test_the_dashboard_is_drawn_of_it(seen, namespace):
-    server, _, span, *_ = seen
-    text = picture(server, {"namespace": namespace, "run": RELEASE, "__rate_interval": "10s"}, span)
-    assert text.count("<polyline") >= 15
-    assert "Step time by rank" in text

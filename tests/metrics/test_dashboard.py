@@ -4,8 +4,7 @@ import itertools
 import json
 import re
 
-from hack.dashboard.draw import chart, legend, shown
-from hack.dashboard.panels import DASHBOARD, filled, named, panels
+from hack.dashboard.panels import DASHBOARD, filled, panels
 
 TEXT = DASHBOARD.read_text()
 BOARD = json.loads(TEXT)
@@ -47,19 +46,7 @@ def test_every_query_chooses_namespace_and_run_and_every_variable_is_there():
             assert 'namespace=~"$namespace", run=~"$run"' in selector, expression
 
 
-def test_variables_are_filled_in_and_names_are_made_of_labels():
+def test_variables_are_filled_in():
     assert filled('x{run=~"$run"}[$__rate_interval]', VALUES) == 'x{run=~"first"}[2m]'
-    assert named("{{run}} rank {{rank}}", {"run": "a", "rank": "3"}) == "a rank 3"
     for panel in panels(VALUES):
         assert all("$" not in target.expression.replace('"$1"', "") for target in panel.targets)
-
-
-def test_numbers_are_drawn_in_the_panels_unit():
-    assert shown(0.456, "percentunit") == "45.6 %"
-    assert shown(90, "s") == "1 min 30 s"
-    (panel,) = [panel for panel in panels(VALUES) if panel.title == "Memory by rank"]
-    drawn = chart(panel, [("rank 0", [(60.0, 1 << 30), (120.0, 1 << 31)])], (0.0, 120.0), [1.0])
-    assert "2 GiB</text>" in drawn
-    assert 'class="mark"' in drawn
-    assert "nothing to show" in chart(panel, [], (0.0, 120.0), [])
-    assert legend(["a" * 50, "b" * 50, "c"], 400, 0).count("<rect") == 1  # what does not fit is left out

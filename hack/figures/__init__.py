@@ -1,1 +1,0 @@
-"""The documents' figures, drawn from short descriptions: `python -m hack.figures docs`."""
