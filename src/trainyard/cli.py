@@ -38,7 +38,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     TRAINING: {
         "prepare": Command("trainyard.prepare.command:main", "turn an archive or a folder into shards"),
         "train": Command("trainyard.cli:train", "train on this machine, one process per GPU"),
-        "launch": Command("trainyard.cli:launch", "start one process per GPU on this node, as torchrun does"),
+        "launch": Command("trainyard.pod.launcher:with_log", "start one process per GPU on this node, as torchrun"),
         "config": Command("trainyard.config.command:main", "show and check the settings of a run"),
     },
     AFTER: {
@@ -135,23 +135,15 @@ def overview() -> str:
     return "\n".join(lines)
 
 
-def launch() -> int:
-    """Start the ranks of this node; output is kept on the results claim, where a pod has one."""
-    from trainyard.pod import launcher, log
-
-    return log.kept(launcher.main)
-
-
 def train() -> int:
     """Train with DDP or FSDP on this machine: `--processes N` and the trainer's own options."""
     rest = sys.argv[1:]
     if rest and rest[0] in HELP:
-        from trainyard.training import command
-
-        return command.main("trainyard train", "ddp", TRAIN)
+        main: Callable[[str, str, str], int] = importlib.import_module("trainyard.training.command").main
+        return main("trainyard train", "ddp", TRAIN)
     count, rest = _processes(rest)
     sys.argv = ["trainyard launch", "--nproc-per-node", str(count), "-m", "trainers.ddp", *rest]
-    return launch()
+    return function(known()["launch"])()
 
 
 def _processes(rest: list[str]) -> tuple[int, list[str]]:

@@ -26,12 +26,17 @@ from typing import Any
 
 from trainyard.core import garbage
 from trainyard.core.exits import LAUNCHER, SAID, Exit, ExitError, end_on_failed_preflight, no_core_dumps
-from trainyard.pod import peers, process, transport
+from trainyard.pod import log, peers, process, transport
 from trainyard.telemetry import flight
 
 DEFAULT_GRACE = 30
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
+
+
+def with_log() -> int:
+    """Start the ranks of this node; a pod keeps what they print beside the run, too."""
+    return log.kept(main)
 
 
 def main(argv: list[str] | None = None) -> int:

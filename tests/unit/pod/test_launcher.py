@@ -67,10 +67,13 @@ def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Pa
 def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, signal\nfrom trainyard.core import exits\n"
+        "import os, pathlib, signal, time\nfrom trainyard.core import exits\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # or the first one's end would end the others
         "def main():\n"
-        "    if os.environ['RANK'] == '3':\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"    last = pathlib.Path({str(tmp_path / 'last')!r})\n"
+        "    if os.environ['RANK'] == '3':\n"
+        "        last.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    while not last.exists(): time.sleep(0.01)\n"
         "    raise exits.UserError('seed = x: no number')\n"
         "exits.guarded(main)\n"
     )
