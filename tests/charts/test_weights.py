@@ -13,7 +13,7 @@ from tests.charts.pods import LocalPod
 from tests.fakes import files
 from trainyard import config
 from trainyard.config import Config
-from trainyard.core import files as files_of
+from trainyard.core.storage import storage
 from trainyard.models import weights
 
 KINDS = ("pytorchjob", "mpijob", "trainjob")
@@ -131,7 +131,7 @@ def test_signed_weights_are_fetched_beside_a_signed_dataset(tmp_path: Path) -> N
     """By the rendered pod's own command, settings and Secret, from a server that answers signed requests alone."""
     (served := tmp_path / "served").mkdir()
     torch.save({"weight": torch.zeros(3)}, served / "new.pth")
-    name = f"net-{files_of.sha256(served / 'new.pth')[:8]}.pth"
+    name = f"net-{storage.hash_file(served / 'new.pth')[:8]}.pth"
     (served / "new.pth").rename(served / name)
     with files.running(served) as server:
         server.fault = lambda number, handler: not handler.path.endswith("sig=net") and handler.refuse(403)

@@ -10,7 +10,8 @@ from faulty_storage import failing
 
 from trainyard.core import files
 from trainyard.core.exits import UserError
-from trainyard.core.files import Appender, StorageError, peek_json, read_json, retried, write_json
+from trainyard.core.files import peek_json
+from trainyard.core.storage import Appender, StorageError, storage
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link"])
@@ -31,10 +32,10 @@ def test_a_rename_whose_answer_was_lost_is_done(tmp_path: Path, monkeypatch: pyt
 
 def test_trouble_is_said_once_and_its_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "note.json"
-    write_json(path, {"a": 1})
+    storage.write_json(path, {"a": 1})
     faults = failing(monkeypatch, "note.json")
     faults += [errno.EIO, errno.ESTALE, errno.EAGAIN]
-    assert read_json(path) == {"a": 1}
+    assert storage.read_json(path) == {"a": 1}
     assert faults == []
     first, last = capsys.readouterr().err.splitlines()
     assert first == f"storage: {path}: Input/output error; retried for up to 120 s"
@@ -46,14 +47,14 @@ def test_what_is_missing_is_missing_at_once_and_what_is_forbidden_at_the_third_l
 ) -> None:
     path, calls = tmp_path / "note.json", []  # type: ignore[var-annotated]
     faults = failing(monkeypatch, "note.json", calls)
-    assert read_json(path) == {}
+    assert storage.read_json(path) == {}
     assert len(calls) == 1
     path.write_text("{}")
     faults += [errno.EACCES] * 2
-    assert read_json(path) == {}
+    assert storage.read_json(path) == {}
     faults += [errno.EACCES] * 9
     with pytest.raises(UserError, match=r"note.json cannot be read \(Permission denied\); check the claim"):
-        read_json(path)
+        storage.read_json(path)
     assert len(faults) == 6
     assert peek_json(path) == {}  # once, without a word
     assert len(faults) == 5
@@ -64,10 +65,10 @@ def test_a_listed_file_is_missing_at_the_third_look(tmp_path: Path, monkeypatch:
     path.write_text("x")
     faults = failing(monkeypatch, "shard")
     faults += [errno.ENOENT, errno.ENOENT]
-    assert retried(path.read_text, path, listed=True) == "x"
+    assert storage.read_bytes(path, listed=True).decode() == "x"
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        retried(path.read_text, path, listed=True)
+        storage.read_bytes(path, listed=True)
 
 
 def test_waiting_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,10 +76,10 @@ def test_waiting_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "a").write_text("x")
     faults = failing(monkeypatch, str(tmp_path / "a"))
     faults += [errno.ESTALE]
-    assert retried((tmp_path / "a").read_text, "a") == "x"  # once at least
+    assert storage.perform("a", (tmp_path / "a").read_text) == "x"  # once at least
     faults += [errno.ESTALE] * 9
     with pytest.raises(StorageError, match=r"a: Stale file handle \(ESTALE\)"):
-        retried((tmp_path / "a").read_text, "a")
+        storage.perform("a", (tmp_path / "a").read_text)
     assert len(faults) == 7
 
 
@@ -86,14 +87,14 @@ def test_a_full_volume_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     faults = failing(monkeypatch, "note.json")
     faults += [errno.ENOSPC] * 2
     with pytest.raises(OSError, match="No space left"):
-        write_json(tmp_path / "note.json", {})
+        storage.write_json(tmp_path / "note.json", {})
     assert len(faults) == 1
 
 
 def test_whole_files_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     faults = failing(monkeypatch, str(tmp_path))
     faults += [errno.EIO] * 4
-    write_json(tmp_path / "note.json", {"a": 1})
+    storage.write_json(tmp_path / "note.json", {"a": 1})
     assert faults == []
     assert [path.name for path in tmp_path.iterdir()] == ["note.json"]
 
@@ -154,6 +155,6 @@ def test_nothing_is_appended_to_a_file_that_is_anothers(tmp_path: Path, number: 
 
 
 def test_reading_shows_entries_and_none_without_a_folder(tmp_path: Path) -> None:
-    assert files.entries(tmp_path / "none") == []
+    assert storage.list_folder(tmp_path / "none") == []
     (tmp_path / "a").write_text("")
-    assert files.entries(tmp_path) == [tmp_path / "a"]
+    assert storage.list_folder(tmp_path) == [tmp_path / "a"]

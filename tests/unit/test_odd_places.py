@@ -15,6 +15,7 @@ from tests import patience
 from trainyard import native
 from trainyard.core import exits, files
 from trainyard.core.exits import Exit, UserError
+from trainyard.core.storage import storage
 from trainyard.shards import reader
 from trainyard.training import compiled
 
@@ -111,11 +112,11 @@ def test_a_limit_of_open_files_is_no_fault_of_storage(number: int, capsys: pytes
         raise OSError(faults.pop(0), "x")
 
     with pytest.raises(UserError, match=r"shard: too many open files: .*fs\.file-max"):
-        files.retried(fails, "shard", existed=True)
+        storage.recover("shard", fails)
     faults[:] = [number]
     capsys.readouterr()
     with pytest.raises(UserError, match="too many open files"):
-        files.retried(fails, "shard", existed=True)
+        storage.recover("shard", fails)
     assert not capsys.readouterr().err
     for error in (OSError(number, "Too many open files"), RuntimeError("gloo/x.cc: socket: Too many open files")):
         assert (exits.cause_of(error).name, exits.cause_of(error).code) == ("files", Exit.CONFIG)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 
 Tree = dict[str, Any]
 
@@ -46,7 +46,7 @@ def read_options(options: argparse.Namespace) -> list[Tree]:
 def read_file(path: Path) -> Tree:
     """Read a YAML or JSON file of settings; raises UserError."""
     try:
-        tree = yaml.load(retried(path.read_text, path), Loader)
+        tree = yaml.load(storage.read_text(path), Loader)
     except OSError as error:
         raise UserError(f"--config {path}: cannot be read ({error.strerror}); check the path") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:

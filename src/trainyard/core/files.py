@@ -1,8 +1,6 @@
-"""Files on storage that may fail for a while: atomic writes, and reads that are retried.
+"""What files need that others read meanwhile: whole writes, renames that a network may repeat, notes in JSON.
 
-A file is there whole or not at all. An error by which storage says that it does not answer now (`exits.STORAGE`) is
-retried with the file reopened, for TRAINYARD_STORAGE_SECONDS (120) after the first one; then the run ends with a code
-that is retried. A call that never returns is not bounded here but by the watchdog.
+Each call here is made once; `storage.py` makes calls again while storage fails.
 """
 
 import contextlib
@@ -11,109 +9,15 @@ import hashlib
 import json
 import os
 import secrets
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
-from trainyard.core.exits import FULL, LIMITS, STORAGE, Exit, ExitError, UserError, too_many_files
+from trainyard.core.exits import UserError
 
 # Errors of file systems that cannot sync a folder; any other is raised
 UNABLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
-# A lost NFS or Gluster server is replaced in about a minute; and less than half of comm.hang_seconds
-DEFAULT_SECONDS = 120.0
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 MISSING = (FileNotFoundError, NotADirectoryError)
-LOOKS = 3
-
-Result = TypeVar("Result")
-
-_lock = threading.Lock()
-_retrying: set[int] = set()  # threads
-
-
-class StorageError(ExitError):
-    """Storage that has failed for as long as it is waited for."""
-
-    def __init__(self, message: str, code: int = Exit.STORAGE, details: dict[str, Any] | None = None) -> None:
-        super().__init__(message, code, details)
-
-
-def patience() -> float:
-    """Seconds for which storage that fails is retried."""
-    return float(os.environ.get("TRAINYARD_STORAGE_SECONDS", DEFAULT_SECONDS))
-
-
-def retried(action: Callable[[], Result], what: object, *, listed: bool = False, existed: bool = False) -> Result:
-    """The result of `action`, which opens what it uses; it is repeated while storage fails, once at least.
-
-    Other errors are believed once they were seen LOOKS times, and a missing file at once; with `listed`, since a
-    manifest says that the file is there, that too after LOOKS. With `existed`, since it worked before, all errors but a
-    full volume are storage's. Raises StorageError at the end, OSError where the error is not one of storage's, and
-    UserError at a limit of open files.
-    """
-    try:
-        return action()
-    except OSError as error:
-        if error.errno in LIMITS:
-            raise too_many_files(what) from error
-        if error.errno in FULL or (isinstance(error, MISSING) and not (listed or existed)):
-            raise
-        return _retry(action, what, existed, error)
-
-
-def _retry(action: Callable[[], Result], what: object, existed: bool, error: OSError) -> Result:
-    seconds, begun, pause = patience(), time.monotonic(), FIRST_PAUSE
-    waits = existed or error.errno in STORAGE
-    looks = 0 if waits else 1  # at errors that are not storage's, in a row
-    bound = f"retried for up to {seconds:.0f} s" if waits else "looking again"
-    _enter(f"{what}: {error.strerror or error}; {bound}")
-    try:
-        while True:
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            try:
-                return action()
-            except OSError as again:
-                if again.errno in LIMITS:
-                    raise too_many_files(what) from again
-                passed, error = time.monotonic() - begun, again
-                waits = error.errno in STORAGE or (existed and error.errno not in FULL)
-                looks = 0 if waits else looks + 1
-                if passed >= seconds if waits else looks >= LOOKS:
-                    break
-    finally:
-        _leave(time.monotonic() - begun)
-    if error.errno not in STORAGE:
-        raise error
-    raise StorageError(
-        f"{what}: {error.strerror or error} ({errno.errorcode.get(error.errno or 0)}) for {passed:.0f} s: the storage "
-        "does not answer; see the claim's server and the node's mount. The run is retried and resumes",
-        details={"errno": error.errno},
-    ) from error
-
-
-def _enter(text: str) -> None:
-    """Say that storage fails, once while it does, however many threads wait for it."""
-    with _lock:
-        first = not _retrying
-        _retrying.add(threading.get_ident())
-    if first:
-        _say(text)
-
-
-def _leave(seconds: float) -> None:
-    with _lock:
-        _retrying.discard(threading.get_ident())
-        last = not _retrying
-    if last:
-        _say(f"no file is waited for any more, after {seconds:.1f} s")
-
-
-def _say(text: str) -> None:
-    print(f"storage: {text}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -163,103 +67,6 @@ def _is(path: Path, found: os.stat_result) -> bool:
         return False
 
 
-def write_atomically(path: Path, data: bytes, *, durable: bool = True, via: Path | None = None) -> None:
-    """Write a file whole (`atomic`); raises OSError, and StorageError.
-
-    What need not be durable is not retried either.
-    """
-
-    def write() -> None:
-        with atomic(path, durable=durable, via=via) as file:
-            file.write(data)
-
-    if durable:
-        retried(write, path)
-    else:
-        write()
-
-
-def write_json(path: Path, value: Any, *, via: Path | None = None) -> None:
-    """Write a value as JSON, atomically; raises OSError, and StorageError."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode(), via=via)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is none or it is not whole. Raises StorageError, and UserError."""
-    try:
-        value = json.loads(retried(path.read_bytes, path))
-    except (*MISSING, ValueError):
-        return {}
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return value if isinstance(value, dict) else {}
-
-
-class Appender:
-    """A file to which lines are appended; each is there as soon as it is written, also where storage failed between.
-
-    Nothing is written to a file that was opened when it was not `ours` any more: by then it may be another job's. That
-    one replaces the file, so what was opened before has no name.
-    """
-
-    def __init__(self, path: Path, ours: Callable[[], bool] = lambda: True) -> None:
-        self._path, self._ours = path, ours
-        self._file = retried(self._open, path)
-        self._lost = not ours()
-
-    def write(self, line: str) -> None:
-        """Append a line, which ends with a newline, or do nothing; raises OSError and StorageError."""
-        data = line.encode()
-        if self._lost:
-            return
-        try:
-            self._append(data)
-        except OSError as error:
-            self._lost = not self._ours()
-            if self._lost:
-                return
-            if error.errno not in STORAGE:
-                error.filename = error.filename or str(self._path)
-                raise
-            retried(lambda: self._write_again(data), self._path)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _open(self) -> BinaryIO:
-        return self._path.open("ab", buffering=0)
-
-    def _append(self, data: bytes) -> None:
-        """Write all of it: a volume that is nearly full takes a part."""
-        rest = memoryview(data)
-        while rest:
-            count = self._file.write(rest)
-            if not count:
-                raise OSError(errno.EIO, "nothing was written")
-            rest = rest[count:]
-
-    def _write_again(self, data: bytes) -> None:
-        """Write what may be there already, or in part: a part becomes a line of its own, which readers pass over."""
-        with contextlib.suppress(OSError):
-            self._file.close()
-        self._file = self._open()
-        self._lost = not self._ours()
-        if self._lost:
-            return
-        with self._path.open("rb") as written:
-            size = written.seek(0, os.SEEK_END)
-            written.seek(max(0, size - len(data)))
-            tail = written.read()
-        if tail != data:
-            self._append(data if not tail or tail.endswith(b"\n") else b"\n" + data)
-
-
-def unreadable(path: Path, error: OSError) -> UserError:
-    """The words for a file that cannot be read, though its storage answers."""
-    return UserError(f"{path} cannot be read ({error.strerror}); check the claim and its permissions")
-
-
 def peek_json(path: Path) -> dict[str, Any]:
     """Read a JSON object that may as well be missing, such as another process's heartbeat: once, without a word."""
     try:
@@ -284,24 +91,6 @@ def whole(note: Mapping[str, Any], key: str) -> int:
     return value if type(value) is int else 0
 
 
-def entries(folder: Path) -> list[Path]:
-    """The entries of a folder; none if there is no folder. Raises StorageError, and UserError."""
-    try:
-        return retried(lambda: list(folder.iterdir()), folder)
-    except MISSING:
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
-
-
-def exists(path: Path) -> bool:
-    """Whether something has a name; raises StorageError, and UserError."""
-    try:
-        return retried(path.exists, path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def sync_folder(path: Path) -> None:
     """Make renames in a folder survive a crash of the machine, where its file system can; raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -312,16 +101,6 @@ def sync_folder(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file's content, in hexadecimal; raises OSError, and StorageError."""
-
-    def digest() -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    return retried(digest, path)
 
 
 def json_checksum(value: Any) -> str:

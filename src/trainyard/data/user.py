@@ -6,6 +6,7 @@ width), or the bytes of an encoded picture, which `data.decoder` decodes; bytes 
 names the classes. Several threads call `[i]` at once.
 """
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from trainyard.core.exits import ExitError, UserError
-from trainyard.core.files import retried
 from trainyard.core.named import imported
+from trainyard.core.storage import storage
 from trainyard.data.plain import rgb
 from trainyard.data.sampler import Ids
 
@@ -44,7 +45,7 @@ class UserDataset:
 
     def _read(self, sample: int) -> Any:
         try:
-            item = retried(lambda: self._dataset[sample], self.name(sample))
+            item = storage.perform(self.name(sample), operator.getitem, self._dataset, sample)
         except ExitError:
             raise
         except Exception as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard import __version__
 from trainyard.core.exits import Exit, UserError
-from trainyard.core.files import write_atomically, write_json
+from trainyard.core.storage import storage
 from trainyard.inference import classes, command
 from trainyard.inference.command import Done
 from trainyard.inference.forward import named
@@ -66,9 +66,9 @@ def write(out: Path, done: Done, measured: Measured, remarks: Sequence[str], sec
         result = as_json(done, measured, remarks, seconds)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, confusion=measured.confusion, classes=np.array(done.trained.found.names, dtype=str))
-        write_atomically(out / "confusion.npz", buffer.getvalue())
-        write_atomically(out / "evaluation.html", render(done, measured, result).encode())
-        write_json(out / "result.json", result)
+        storage.write_file(out / "confusion.npz", buffer.getvalue())
+        storage.write_file(out / "evaluation.html", render(done, measured, result).encode())
+        storage.write_json(out / "result.json", result)
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from error
 

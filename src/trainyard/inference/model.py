@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainyard import config
 from trainyard.core.exits import UserError
-from trainyard.core.files import entries, retried, sha256
+from trainyard.core.storage import storage
 from trainyard.models import described, states
 from trainyard.models.described import Description
 from trainyard.models.weights import FILE as CONFIG
@@ -35,7 +35,7 @@ def open_trained(path: Path) -> Trained:
     """Read a model; of a run directory the published one, or else its newest checkpoint. Raises UserError."""
     if path.is_file():
         raise UserError(f"--model {path} is a file: its classes and picture size are not known; {GIVE}")
-    there = {entry.name for entry in entries(path)}
+    there = {entry.name for entry in storage.list_folder(path)}
     if not there:
         raise UserError(f"--model {path}: no such folder, or an empty one; {GIVE}")
     if CONFIG in there:
@@ -58,9 +58,9 @@ def open_trained(path: Path) -> Trained:
 def _published(folder: Path) -> Trained:
     path = folder / WEIGHTS
     try:
-        sums = retried((folder / SUMS).read_text, folder / SUMS) if (folder / SUMS).exists() else ""
+        sums = storage.read_text(folder / SUMS) if (folder / SUMS).exists() else ""
         wanted = {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
-        if WEIGHTS in wanted and sha256(path) != wanted[WEIGHTS]:
+        if WEIGHTS in wanted and storage.hash_file(path) != wanted[WEIGHTS]:
             raise UserError(f"{path} does not have the SHA-256 that {SUMS} names: it is damaged, or not the same model")
         weights = next(iter(states.read(path).values()))
     except states.refused_state() as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core.exits import Exit, UserError, printable
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 from trainyard.inference import command
 from trainyard.inference.command import Done
 from trainyard.inference.forward import named
@@ -59,8 +59,8 @@ def write(out: Path, done: Done) -> None:
         writer.writerow([name, *cells, error])
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / "predictions.csv", table.getvalue().encode())
-        write_atomically(out / "predictions.jsonl", "".join(lines).encode())
+        storage.write_file(out / "predictions.csv", table.getvalue().encode())
+        storage.write_file(out / "predictions.jsonl", "".join(lines).encode())
     except OSError as error:
         raise UserError(f"--out {out} cannot be written: {error.strerror}; choose another folder") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainyard.config import Config
 from trainyard.core.exits import UserError
-from trainyard.core.files import read_json, retried
+from trainyard.core.storage import storage
 from trainyard.run.directory import length_asked
 from trainyard.run.publish import SUMS
 
@@ -36,14 +36,15 @@ def wait_for_model(run: Path, seconds: float, config: Config | None, say: Callab
 
 def lacks(run: Path, config: Config | None = None) -> str:
     """What a run lacks of a published model; empty if nothing."""
-    if not retried(run.is_dir, run):
+    if not storage.perform(run, run.is_dir):
         return "there is no such run yet"
-    if failed := read_json(run / "failed.json"):
+    if failed := storage.read_json(run / "failed.json"):
         message = str(failed.get("message", "")).partition("\n")[0]
         return f"the run has failed ({message})"
-    summary = read_json(run / "summary.json")
+    summary = storage.read_json(run / "summary.json")
     if summary.get("status") != "finished":
         return "the run has not finished"
     if config and summary.get("length") != length_asked(config):
         return f"the run has ended after {summary.get('steps')} steps and is to be longer"
-    return "" if retried((run / "published" / SUMS).exists, run) else "its model is not published yet"
+    published = storage.perform(run, (run / "published" / SUMS).exists)
+    return "" if published else "its model is not published yet"

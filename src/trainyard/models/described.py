@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainyard import __version__
 from trainyard.config import Config
 from trainyard.core.exits import UserError
-from trainyard.core.files import read_json
+from trainyard.core.storage import storage
 from trainyard.models import small
 from trainyard.models.factory import create
 from trainyard.models.fitting import find_head, fit
@@ -149,7 +149,7 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
 def read(folder: Path) -> Description:
     """The description in a folder's config.json, ours or timm's own; raises UserError."""
     path = folder / FILE
-    tree = read_json(path)
+    tree = storage.read_json(path)
     try:
         kept, own = tree["pretrained_cfg"], tree.get(OWN, {})
         keys = list(tree.get("label_names") or kept.get("label_names") or ())

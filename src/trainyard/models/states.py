@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 
 State = dict[str, Tensor]
 At = tuple[str, ...]  # the keys that lead to a state dict in what a file holds
@@ -67,14 +67,14 @@ def read(path: Path) -> dict[At, State]:
 
     Raises ValueError, whose message follows on the file's name, other errors of `refused_state`, and StorageError.
     """
-    start = retried(lambda: _start(path), path)
+    start = storage.perform(path, _start, path)
     if foreign := _foreign(start):
         raise ValueError(foreign)
     if start[8:9] == b"{":
         return {(): _safetensors(path)}
     if start.startswith(ZIP):
-        retried(lambda: _check_zip(path), path)
-    tree = retried(lambda: _unpickled(path), path)
+        storage.perform(path, _check_zip, path)
+    tree = storage.perform(path, _unpickled, path)
     if found := dict(_states(tree)):
         return found
     raise ValueError(_stateless(path, tree))
@@ -111,7 +111,7 @@ def _safetensors(path: Path) -> State:
     from safetensors.torch import load_file
 
     try:
-        state: State = retried(lambda: load_file(path), path)
+        state: State = storage.perform(path, load_file, path)
     except SafetensorError as error:
         raise ValueError(f"cannot be read ({error}); copy or download it again") from error
     return state

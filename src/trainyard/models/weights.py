@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from trainyard.config import Config
 from trainyard.core.exits import InputError, UserError
-from trainyard.core.files import cache_folder, read_json
+from trainyard.core.files import cache_folder
+from trainyard.core.storage import storage
 
 FILE = "config.json"
 OWN = "trainyard"  # the part of config.json that timm has no key for
@@ -77,7 +78,7 @@ def file_of(config: Config) -> Path:
         path = Path(config.model.pretrained)
         return next((path / name for name in STATES if (path / name).exists()), path)
     folder = folder_of(config)
-    file: str = read_json(folder / FILE).get(OWN, {}).get("file", "")
+    file: str = storage.read_json(folder / FILE).get(OWN, {}).get("file", "")
     if file:
         return folder / file
     raise InputError(
@@ -96,7 +97,7 @@ def followed(config: Config) -> Config:
     if kind_of(config.model.pretrained) == "none":
         return config
     path = file_of(config).parent / FILE
-    tree = read_json(path)
+    tree = storage.read_json(path)
     if is_fetched(config):
         _compare(config, tree)
     kept = tree.get("pretrained_cfg")

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import read_json, whole, write_json
+from trainyard.core.files import whole
+from trainyard.core.storage import storage
 
 BOUND = 25.0  # seconds that a running pod may take to answer
 TRIES = 3  # failures in a row after which the failure is permanent
@@ -312,10 +313,10 @@ def _count(note: Path | None, job: str) -> int:
     if note is None:
         return 0
     try:
-        old = read_json(note)
+        old = storage.read_json(note)
         tries = (whole(old, "tries") if old.get("job") == job else 0) + 1
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, {"job": job, "tries": tries})
+        storage.write_json(note, {"job": job, "tries": tries})
     except OSError:
         return 0
     return tries

@@ -20,7 +20,8 @@ import uuid
 from pathlib import Path
 
 from trainyard.core.exits import Exit, ExitError, InputError, UserError, cause_of, write_termination_message
-from trainyard.core.files import peek_json, retried, whole, write_json
+from trainyard.core.files import peek_json, whole
+from trainyard.core.storage import storage
 from trainyard.pod import gpus
 from trainyard.shards import heartbeat
 from trainyard.shards import manifest as manifests
@@ -54,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         code = error.code if isinstance(error, ExitError) else int(cause_of(error).code)
         print(f"error: {message}", file=sys.stderr, flush=True)
         write_termination_message(message)
-        write_json(Path(handover), {"message": message, "code": bounded(code, options.results)})
+        storage.write_json(Path(handover), {"message": message, "code": bounded(code, options.results)})
     else:
         passed(options.results)
     return Exit.DONE
@@ -71,7 +72,7 @@ def bounded(code: int, results: Path | None) -> int:
         note = _note(results)
         tries = whole(peek_json(note), "tries") + 1
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, {"tries": tries, "code": code})
+        storage.write_json(note, {"tries": tries, "code": code})
         return code if tries < MOST_TRIES else Exit.FAILED
     return code
 
@@ -124,7 +125,7 @@ def check_results(folder: Path, free_wanted: int) -> None:
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
-        retried(lambda: _probe(place), place)
+        storage.perform(place, _probe, place)
     except OSError as error:
         raise UserError(_refused(place, error)) from None
     free = shutil.disk_usage(place).free

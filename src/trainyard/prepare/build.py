@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trainyard.core.exits import FULL, Exit, ExitError, InputError, UserError
-from trainyard.core.files import FIRST_PAUSE, LONGEST_PAUSE, StorageError, patience, sync_folder
+from trainyard.core.files import sync_folder
+from trainyard.core.storage import StorageError, Tries
 from trainyard.prepare import existing, rewriting
 from trainyard.prepare.archives import open_container, open_object
 from trainyard.prepare.archives.digest import check_sha256
@@ -63,11 +64,12 @@ class Meters:
 def build(config: Config, options: Options | None = None) -> Manifest | None:
     """Prepare the folder; return its manifest, or None when other parts still have shards to make.
 
-    While storage fails, what is not finished is done again, for as long as `files.patience` after the last shard that
-    was finished. Raises UserError, InputError and ExitError.
+    While storage fails, what is not finished is done again; the time for that (`storage.Tries`) begins anew with each
+    shard that was finished. Raises UserError, InputError and ExitError.
     """
     options = options or Options()
-    done, pause, deadline = -1, FIRST_PAUSE, 0.0
+    tries: Tries | None = None
+    done = -1
     while True:
         try:
             manifest = _build(config, options)
@@ -77,13 +79,12 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
         except OSError as error:
             before, done = done, _count_finished(config.out, done)
             if done > before:
-                pause, deadline = FIRST_PAUSE, time.monotonic() + patience()
+                tries = Tries()
             failure = _storage_error(config.out, error)
-            if isinstance(failure, InputError) or time.monotonic() > deadline:
+            if isinstance(failure, InputError) or tries is None or tries.passed > tries.seconds:
                 raise failure from None
-            say(f"{error}; retried in {pause:.1f} s, finished shards are kept")
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            say(f"{error}; retried in {tries.pause:.1f} s, finished shards are kept")
+            tries.wait()
 
 
 def _build(config: Config, options: Options) -> Manifest | None:

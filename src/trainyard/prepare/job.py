@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from trainyard.core.files import MISSING, retried, write_atomically
+from trainyard.core.files import MISSING
+from trainyard.core.storage import storage
 from trainyard.prepare.archives.members import Container
 from trainyard.prepare.plan import ShardPlan
 from trainyard.prepare.settings import Reencode
@@ -57,10 +58,10 @@ def finished(job: Job, plan: ShardPlan) -> Finished | None:
     """
     path = job.record_path(plan)
     try:
-        record = json.loads(retried(path.read_text, path))
+        record = json.loads(storage.read_text(path))
         entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
         seekable = dict(record.get("seekable", {}))
-        sizes = [retried((job.root / name).stat, job.root / name).st_size for name in (entry.file, entry.index)]
+        sizes = [storage.stat(job.root / name).st_size for name in (entry.file, entry.index)]
         good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
     except (*MISSING, ValueError, KeyError, TypeError):
         return None
@@ -74,4 +75,4 @@ def write_record(job: Job, plan: ShardPlan, found: Finished) -> None:
     left_out = {"left_out": found.left_out} if found.left_out else {}
     seekable = {"seekable": found.seekable} if job.seekable else {}
     record = {"plan": job.plan_key, "shard": asdict(found.entry), **left_out, **seekable}
-    write_atomically(job.record_path(plan), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
+    storage.write_file(job.record_path(plan), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())

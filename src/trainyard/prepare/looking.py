@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import StorageError
+from trainyard.core.storage import StorageError
 from trainyard.prepare.progress import say
 from trainyard.report import dataset
 

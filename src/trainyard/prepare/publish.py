@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from trainyard.core.files import sha256, write_atomically
+from trainyard.core.storage import storage
 from trainyard.prepare.archives.tar import remove_leftovers
 from trainyard.prepare.catalogue import Catalogue
 from trainyard.prepare.job import Finished
@@ -19,7 +19,7 @@ def publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, fo
     root = config.out
     classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]
     text = (json.dumps(classes, indent=1) + "\n").encode()
-    write_atomically(root / manifests.CLASSES_FILE, text)
+    storage.write_file(root / manifests.CLASSES_FILE, text)
     known = {name for record in found for name in (record.entry.file, record.entry.index)}
     for split in SPLITS:
         for path in (root / split).iterdir():
@@ -42,11 +42,11 @@ def publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, fo
         },
         plan=plan.key,
         splits=splits,
-        classes_sha256=sha256(root / manifests.CLASSES_FILE),
+        classes_sha256=storage.hash_file(root / manifests.CLASSES_FILE),
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
         seekable=_outcomes(found) if "seekable" in wanted else None,
     )
-    write_atomically(root / manifests.FILE, manifest.to_json().encode())
+    storage.write_file(root / manifests.FILE, manifest.to_json().encode())
     remove_leftovers(root / WORK)
     return manifest
 

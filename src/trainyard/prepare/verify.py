@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import sha256
+from trainyard.core.storage import storage
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.progress import say
 from trainyard.prepare.settings import Config
@@ -22,7 +22,7 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
         found = pool.map(lambda shard: _damage(root, shard), shards)
         wrong = {shard.file: damage for shard, damage in zip(shards, found, strict=True) if damage}
     classes = root / manifests.CLASSES_FILE
-    if not classes.is_file() or sha256(classes) != manifest.classes_sha256:
+    if not classes.is_file() or storage.hash_file(classes) != manifest.classes_sha256:
         wrong[manifests.CLASSES_FILE] = "is missing or was changed"
     return wrong
 
@@ -72,7 +72,7 @@ def repair(config: Config, options: Options | None = None) -> None:
 def _damage(root: Path, shard: ShardEntry) -> str:
     for name, digest in ((shard.file, shard.sha256), (shard.index, shard.index_sha256)):
         try:
-            if sha256(root / name) != digest:
+            if storage.hash_file(root / name) != digest:
                 return f"{Path(name).name} does not have its SHA-256"
         except OSError as error:
             return f"{Path(name).name} cannot be read: {error.strerror}"

@@ -17,7 +17,8 @@ import requests
 from trainyard.config import Config
 from trainyard.config.checking import validated
 from trainyard.core.exits import InputError, UserError
-from trainyard.core.files import atomic, write_json
+from trainyard.core.files import atomic
+from trainyard.core.storage import storage
 from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, followed, is_fetched, kind_of
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import Pulse, say
@@ -91,7 +92,7 @@ def _fetch(config: Config, folder: Path) -> Path:
         source.close()
     _check_readable(file, shown)
     own = {"file": file.name, "origin": shown, "sha256": digest, **origin.described.pop(OWN, {})}
-    write_json(folder / FILE, {**origin.described, OWN: own})
+    storage.write_json(folder / FILE, {**origin.described, OWN: own})
     say(f"{shown}: {source.size / 1e6:,.1f} MB, SHA-256 {digest}, kept as {file}")
     if len(origin.digits) < len(digest) and urlsplit(origin.url).scheme == "http":
         say(

@@ -3,7 +3,7 @@
 Files are made under temporary names in the work folder, synced, and renamed; then a record of the finished shard is
 written the same way. A shard without a record is written from scratch.
 
-Where storage fails, a write is repeated through a reopened file (files.py), and the shard is read back and compared
+Where storage fails, a write is repeated through a reopened file (storage.py), and the shard is read back and compared
 with its checksums before it counts. Any other failure (a sync, a rename) costs the shard, which build.py then writes
 from scratch.
 """
@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trainyard.core.exits import FULL, UserError
-from trainyard.core.files import forget_cached, retried, sha256, sync_folder
+from trainyard.core.files import forget_cached, sync_folder
+from trainyard.core.storage import storage
 from trainyard.data import limits
 from trainyard.prepare import converting, pictures, rewriting
 from trainyard.prepare.archives.members import DamagedMemberError, Member, extract, name_of
@@ -123,7 +124,7 @@ class OpenShard:
             file.flush()
             os.fsync(file.fileno())
         clock.lap("sync")
-        digests = sha256(self._tar), sha256(self._index)
+        digests = storage.hash_file(self._tar), storage.hash_file(self._index)
         clock.lap("hash")
         self._publish(*digests)
         clock.lap("sync")
@@ -194,7 +195,7 @@ class OpenShard:
             if not self._failed:
                 say(f"{path}: {error.strerror}; retried, and all is read back in the end")
             self._failed = True
-            return retried(lambda: _reopened(path, descriptor, action), path, existed=True)
+            return storage.recover(path, _reopened, path, descriptor, action)
 
     def _read(self, path: Path, descriptor: int, row: Any) -> bytes:
         """Read back a picture of the index."""

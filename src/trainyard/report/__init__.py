@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 from trainyard.report.run import render
 
 __all__ = ["render", "write"]
@@ -10,4 +10,4 @@ __all__ = ["render", "write"]
 
 def write(path: Path, staging: Path | None = None) -> None:
     """Write report.html of the run in a run directory."""
-    write_atomically(path / "report.html", render(path).encode(), via=staging)
+    storage.write_file(path / "report.html", render(path).encode(), via=staging)

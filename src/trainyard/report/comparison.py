@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import read_json
+from trainyard.core.storage import storage
 from trainyard.telemetry.clock import PARTS
 from trainyard.telemetry.metrics import Event, read_events
 
@@ -83,7 +83,7 @@ class Comparison:
 
 def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
     """What a run measured, without its first line of metrics (warming up), validations and checkpoints."""
-    summary = read_json(path / "summary.json")
+    summary = storage.read_json(path / "summary.json")
     if not summary:
         raise UserError(f"{path} holds no summary.json: give run directories of runs that have ended")
     events = read_events(path / "metrics.jsonl")

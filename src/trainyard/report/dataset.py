@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 from trainyard.report.page import Markup, card, note, page, table, tiles
 from trainyard.report.survey import Header, Picture, Survey, evenly, read, survey
 from trainyard.report.thumbnails import STYLE, figure, shots
@@ -24,7 +24,7 @@ UNEVEN = 10  # the largest class over the smallest one
 def write(root: Path, to: Path | None = None) -> Survey:
     """Look through a prepared folder and write its page; raises UserError, StorageError and OSError."""
     found = survey(root)
-    write_atomically(to or root / FILE, render(found).encode())
+    storage.write_file(to or root / FILE, render(found).encode())
     return found
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import read_json
+from trainyard.core.storage import storage
 from trainyard.report import sections
 from trainyard.report.page import page, tiles
 from trainyard.report.svg import duration, number
@@ -16,7 +16,7 @@ from trainyard.telemetry.metrics import FEW, Event, of_kind, read_events
 
 def render(path: Path) -> str:
     """The page of the run in a run directory."""
-    summary = read_json(path / "summary.json")
+    summary = storage.read_json(path / "summary.json")
     events = read_events(path / "metrics.jsonl")
     if not events and not summary:
         raise UserError(f"{path} holds no run: neither metrics.jsonl nor summary.json; give a run directory")

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 from trainyard.report.comparison import Comparison, compare, gradient_bytes, read_run, refuse_different, series
 from trainyard.report.scaling_page import render
 
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         latency = options.latency_us / 1e6 if options.latency_us is not None else None
         bandwidth = options.bandwidth_gb * 1e9 if options.bandwidth_gb else None
         comparisons.append(compare(runs, size, latency, bandwidth, options.up_to))
-    write_atomically(options.html, render(comparisons, found[0][1]).encode())
+    storage.write_file(options.html, render(comparisons, found[0][1]).encode())
     if options.json:
         print(json.dumps([asdict(comparison) for comparison in comparisons], indent=2))
     else:

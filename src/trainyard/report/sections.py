@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from trainyard.config import Config, flat
-from trainyard.core.files import read_json
+from trainyard.core.storage import storage
 from trainyard.report.confusion import Confusion, matrix, read_confusion, worst
 from trainyard.report.page import Markup, card, note, table
 from trainyard.report.svg import (
@@ -38,8 +38,8 @@ def notices(path: Path, status: str) -> str:
     """Why the run ended, if it did not end well, and its last hang."""
     texts = []
     if status != "finished":
-        texts += [str(message) for message in [read_json(path / "failed.json").get("message")] if message]
-    if hang := read_json(path / "hang.json"):
+        texts += [str(message) for message in [storage.read_json(path / "failed.json").get("message")] if message]
+    if hang := storage.read_json(path / "hang.json"):
         texts.append(f"This run hung once and was ended for a restart: {hang.get('message')}")
     return "".join(f'<div class="notice">{html.escape(text)}</div>' for text in texts)
 

@@ -23,20 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import __version__
 from trainyard.core.exits import UserError
-from trainyard.core.files import (
-    MISSING,
-    StorageError,
-    entries,
-    forget,
-    read_json,
-    rename,
-    retried,
-    sha256,
-    sync_folder,
-    unreadable,
-    write_json,
-)
-from trainyard.run import fence, manifest, storage
+from trainyard.core.files import MISSING, forget, rename, sync_folder
+from trainyard.core.storage import StorageError, storage, unreadable
+from trainyard.run import fence, manifest
+from trainyard.run import storage as calls
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainyard.run.tensor_file import Buffer
@@ -114,8 +104,8 @@ def write(
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
-    retried(lambda: _write(final, buffers, {"step": step, **meta}, ours, staging or folder), final)
-    retried(lambda: sync_folder(folder), folder)
+    storage.perform(final, _write, final, buffers, {"step": step, **meta}, ours, staging or folder)
+    storage.perform(folder, sync_folder, folder)
     return final
 
 
@@ -126,10 +116,10 @@ def _write(
     try:
         temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
-        write_json(temporary / "manifest.json", manifest.sealed({"format": FORMAT, **meta, "files": files}))
+        storage.write_json(temporary / "manifest.json", manifest.sealed({"format": FORMAT, **meta, "files": files}))
         if not ours():
             raise NotOursError
-        fence.publish_folder(storage, temporary, final, "manifest.json")
+        fence.publish_folder(calls, temporary, final, "manifest.json")
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError | StorageError) and not ours():
@@ -150,13 +140,13 @@ def read_checked(path: Path) -> Found:
     try:
         return _check(path)
     except DamagedError:
-        for file in entries(path):
+        for file in storage.list_folder(path):
             forget(file)
         return _check(path)
 
 
 def _check(path: Path) -> Found:
-    meta = read_json(path / "manifest.json")
+    meta = storage.read_json(path / "manifest.json")
     if fault := manifest.broken(meta):
         raise DamagedError(fault)
     if meta["format"] not in READABLE:
@@ -166,7 +156,8 @@ def _check(path: Path) -> Found:
             "that wrote it or a newer one, give this run another name (run.dir, on a cluster training.name), or set "
             "resume to never"
         )
-    if fault := manifest.wanting(meta, {file.name for file in entries(path) if file.suffix == SUFFIX}):
+    found = {file.name for file in storage.list_folder(path) if file.suffix == SUFFIX}
+    if fault := manifest.wanting(meta, found):
         raise DamagedError(fault)
     named = OF_STEP.search(path.name)
     if named and int(named[1]) != meta["step"]:
@@ -180,10 +171,10 @@ def _check_file(file: Path, size: int, digest: str) -> None:
     from trainyard.run.tensor_file import check
 
     try:
-        found = retried(file.stat, file, listed=True).st_size
+        found = storage.stat(file, listed=True).st_size
         if found != size:
             raise DamagedError(f"{file.name} has {found} bytes, not {size}")
-        if sha256(file) != digest:
+        if storage.hash_file(file) != digest:
             raise DamagedError(f"{file.name} has changed: its checksum is wrong")
         check(file)
     except MISSING:
@@ -196,12 +187,13 @@ def _check_file(file: Path, size: int, digest: str) -> None:
 
 def steps(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; raises StorageError."""
-    return sorted((path for path in entries(folder) if NAME.fullmatch(path.name)), key=lambda path: int(path.name[5:]))
+    found = (path for path in storage.list_folder(folder) if NAME.fullmatch(path.name))
+    return sorted(found, key=lambda path: int(path.name[5:]))
 
 
 def damaged(folder: Path) -> list[Path]:
     """The checkpoints that were set aside as damaged."""
-    return sorted(path for path in entries(folder) if path.name.startswith("damaged-"))
+    return sorted(path for path in storage.list_folder(folder) if path.name.startswith("damaged-"))
 
 
 def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, list[str]]:
@@ -221,7 +213,7 @@ def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, lis
 
 def at(path: Path) -> Found:
     """The checkpoint that the user named; raises UserError and StorageError."""
-    if not entries(path):
+    if not storage.list_folder(path):
         raise UserError(f"resume = {str(path)!r}: no such folder; give a checkpoints/step-NNNNNNNN folder, or auto")
     try:
         return read_checked(path)
@@ -232,13 +224,14 @@ def at(path: Path) -> Found:
 def score(folder: Path, step: int, top1: float, staging: Path | None = None) -> None:
     """Note what the validation at a step gave, in percent; `prune` keeps the best by it."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "scores.json", {**read_json(folder / "scores.json"), f"step-{step:08d}": top1}, via=staging)
+    scores = storage.read_json(folder / "scores.json")
+    storage.write_json(folder / "scores.json", {**scores, f"step-{step:08d}": top1}, via=staging)
 
 
 def prune(folder: Path, keep_last: int, keep_best: int = 0, staging: Path | None = None) -> None:
     """Remove all but the newest checkpoints and those with the highest scores."""
     saved = steps(folder)
-    found = read_json(folder / "scores.json")
+    found = storage.read_json(folder / "scores.json")
     scores = {name: top1 for name, top1 in found.items() if type(top1) in (int, float)}  # whatever else stands there
     ranked = sorted((path for path in reversed(saved) if path.name in scores), key=lambda path: -scores[path.name])
     for path in set(saved) - set(saved[-keep_last:]) - set(ranked[:keep_best]):

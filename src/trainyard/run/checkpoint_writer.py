@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainyard.core.exits import FINISHED_FIRST, FULL, STORAGE, ExitError, cause_of
-from trainyard.core.files import StorageError
+from trainyard.core.storage import StorageError
 from trainyard.run.checkpoint import NotOursError, State, always, prune, steps, write
 from trainyard.run.space import free
 from trainyard.run.tensor_file import Buffer, Source, copy

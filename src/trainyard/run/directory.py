@@ -18,24 +18,14 @@ import yaml
 
 from trainyard.config import Config, as_tree, fingerprint
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import (
-    entries,
-    exists,
-    fits,
-    read_json,
-    rename,
-    retried,
-    sync_folder,
-    unreadable,
-    write_atomically,
-    write_json,
-)
+from trainyard.core.files import fits, rename, sync_folder
 from trainyard.core.named import current
+from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
-from trainyard.run import checkpoint, fence, starts, storage
+from trainyard.run import checkpoint, fence, starts
 from trainyard.run.evidence import lost_checkpoint
 from trainyard.run.lease import Lease
-from trainyard.run.owner import TakenOverError, job_name, of_another_job, refuse_strangers_of
+from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
 
 KEPT = ("lease.json", "leases", "previous", "restarts")
 SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
@@ -102,7 +92,7 @@ def is_retry(config: Config) -> bool:
         return restart_count() > 0
     path = Path(config.run.dir)
     try:
-        newest = retried(lambda: fence.newest(storage, path, look_only=True), path)
+        newest = storage.perform(path, find_newest, path)
     except OSError as error:
         raise unreadable(path / fence.FOLDER, error) from error
     return newest is not None and newest.job == job and newest.entered
@@ -115,12 +105,12 @@ def over_already(config: Config, batch: int) -> str | None:
     """
     path = Path(config.run.dir)
     try:
-        retried(lambda: refuse_strangers_of(path, config.run.adopt), path)
+        storage.perform(path, refuse_strangers_of, path, config.run.adopt)
     except OSError as error:
         raise unreadable(path / fence.FOLDER, error) from error
     if config.resume == "never" and not is_retry(config):
         return None
-    failed = read_json(path / "failed.json")
+    failed = storage.read_json(path / "failed.json")
     # A user often mends wrong input outside the settings, so only an automatic retry of the same job is refused.
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
@@ -128,9 +118,9 @@ def over_already(config: Config, batch: int) -> str | None:
         raise ExitError(
             f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
-    summary = read_json(path / "summary.json")
+    summary = storage.read_json(path / "summary.json")
     # Killed between the summary and the report, it still lacks that
-    if summary.get("status") != "finished" or not exists(path / "report.html"):
+    if summary.get("status") != "finished" or not storage.exists(path / "report.html"):
         return None
     if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
         return None  # it resumes from its last step, and writes a whole one
@@ -167,20 +157,20 @@ class RunDirectory:
         if found:
             refuse_other(recorded_identity(found.meta), wanted, self.path)
         with self.fenced():
-            retried(self._forget_the_end, self.path)
+            storage.perform(self.path, self._forget_the_end)
         return found
 
     def enter(self) -> None:
         """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
-            retried(lambda: self.path.mkdir(parents=True, exist_ok=True), self.path)
+            storage.make_folder(self.path)
             retry = is_retry(self.config)
-            self._reports = retried(lambda: self.lease.take(self.checkpoints), self.lease.root)
+            self._reports = storage.perform(self.path, self.lease.take, self.checkpoints)
             with self.fenced():
                 # As a whole: each of its steps can be repeated, and finds what the one before has done
-                retried(lambda: self._settle(always=self.config.resume == "never" and not retry), self.path)
+                storage.perform(self.path, self._settle, always=self.config.resume == "never" and not retry)
                 text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
-                write_atomically(self.path / "config.yaml", text.encode(), via=self.staging)
+                storage.write_file(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
             raise starts.unwritable(self.path, error) from error
 
@@ -262,7 +252,7 @@ class RunDirectory:
         """Move what is here to previous/, `always` or because a crash has left it half done; the oldest there go."""
         previous = self.path / "previous"
         moving = previous / MOVING
-        found = sorted(entry for entry in entries(self.path) if entry.name not in KEPT)
+        found = sorted(entry for entry in storage.list_folder(self.path) if entry.name not in KEPT)
         if not moving.exists() and not (always and found):
             if always:
                 starts.forget(self.config)  # what is left may be the notes of a run whose files are gone
@@ -276,9 +266,8 @@ class RunDirectory:
         # Checkpoints go first: without them no start continues what is half moved
         for entry in sorted(found, key=lambda entry: entry.name != "checkpoints"):
             rename(entry, moving / entry.name)
-        older = sorted(
-            (path for path in entries(previous) if PREVIOUS.fullmatch(path.name)), key=lambda path: int(path.name)
-        )
+        numbered = (path for path in storage.list_folder(previous) if PREVIOUS.fullmatch(path.name))
+        older = sorted(numbered, key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
         starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
         rename(moving, previous / f"{number:03d}")
@@ -300,4 +289,4 @@ def record_failure(config: Config, message: str, code: int, details: dict[str, A
     # A full disk, no directory at all, no file that may be opened: the message itself is what counts
     with contextlib.suppress(OSError, ExitError, UserError):
         entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
-        write_json(path / "failed.json", {**entry, "time": time.time(), **details})
+        storage.write_json(path / "failed.json", {**entry, "time": time.time(), **details})

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config import Config
-from trainyard.core.files import read_json, unreadable, whole
+from trainyard.core.files import whole
+from trainyard.core.storage import storage, unreadable
 from trainyard.run import starts
 from trainyard.telemetry.metrics import read_events
 
@@ -21,7 +22,7 @@ def lost_checkpoint(config: Config) -> str:
     One of step 0 does not count: a run that begins again loses nothing of it.
     """
     path = Path(config.run.dir)
-    steps = [*_of_metrics(path / "metrics.jsonl"), _step_saved(read_json(path / "summary.json"), "steps")]
+    steps = [*_of_metrics(path / "metrics.jsonl"), _step_saved(storage.read_json(path / "summary.json"), "steps")]
     names = [*starts.saw_checkpoints(config), *(f"step-{step:08d}" for step in steps)]
     newest = starts.latest(names)
     return newest if newest and int(newest[5:]) else ""

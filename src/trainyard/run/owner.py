@@ -46,14 +46,19 @@ def refuse_strangers(root: Path, owner: str, adopt: bool) -> None:
 
 def refuse_strangers_of(root: Path, adopt: bool = False) -> None:
     """The same, for whoever holds the newest lease there; raises OSError, too."""
-    if owner_name() and (record := fence.newest(storage, root, look_only=True)):
+    if owner_name() and (record := find_newest(root)):
         refuse_strangers(root, record.owner, adopt)
+
+
+def find_newest(root: Path) -> fence.Record | None:
+    """Find the newest lease of a run directory, changing nothing; raises OSError."""
+    return fence.newest(storage, root, look_only=True)
 
 
 def of_another_job(root: Path) -> bool:
     """Whether another job has a run directory and is at work there; False where that cannot be told."""
     try:
-        newest = fence.newest(storage, root, look_only=True)
+        newest = find_newest(root)
     except OSError:
         return False
     return newest is not None and not newest.released and newest.job != job_name()

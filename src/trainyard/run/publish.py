@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from trainyard.core.files import rename, retried, write_atomically
+from trainyard.core.files import rename
+from trainyard.core.storage import storage
 from trainyard.models.described import Description, as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.run import export
@@ -37,12 +38,12 @@ class Published:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole; raises OSError."""
-        write_atomically(self.folder / name, content, via=self.staging)
+        storage.write_file(self.folder / name, content, via=self.staging)
         self.sums[name] = hashlib.sha256(content).hexdigest()
 
     def remove(self, name: str) -> None:
         """Remove a file of an earlier publication, by way of `staging`; raises OSError."""
-        retried(lambda: self._remove(self.folder / name), self.folder / name)
+        storage.perform(self.folder / name, self._remove, self.folder / name)
 
     def _remove(self, path: Path) -> None:
         if path.exists():
@@ -53,7 +54,7 @@ class Published:
     def seal(self) -> None:
         """Write the hashes, in the form of `sha256sum`."""
         lines = (f"{digest}  {name}\n" for name, digest in sorted(self.sums.items()))
-        write_atomically(self.folder / SUMS, "".join(lines).encode(), via=self.staging)
+        storage.write_file(self.folder / SUMS, "".join(lines).encode(), via=self.staging)
 
 
 def publish(

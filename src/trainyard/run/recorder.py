@@ -21,7 +21,7 @@ from torch import Tensor
 from trainyard import __version__
 from trainyard.config import Config, as_tree
 from trainyard.core.exits import Exit, ExitError
-from trainyard.core.files import Appender, write_json
+from trainyard.core.storage import Appender, storage
 from trainyard.data.dataset import Data
 from trainyard.data.sampler import Ids
 from trainyard.parallel.base import Strategy
@@ -232,7 +232,7 @@ class Recorder:
         summary = self.summary(status, step, epochs, result)
         seconds = summary["seconds"]
         with self._directory.fenced():
-            write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
+            storage.write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
         if (telemetry := self._reporting) is None:
             return
         spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}

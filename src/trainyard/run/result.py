@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 
 
 @dataclass(frozen=True)
@@ -49,4 +49,4 @@ def write_confusion(
     np.savez_compressed(
         buffer, confusion=counts.astype(np.min_scalar_type(counts.max())), classes=np.array(class_names, dtype=str)
     )
-    write_atomically(folder / "confusion.npz", buffer.getvalue(), via=staging)
+    storage.write_file(folder / "confusion.npz", buffer.getvalue(), via=staging)

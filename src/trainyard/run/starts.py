@@ -17,7 +17,8 @@ from typing import Any
 
 from trainyard.config import Config, fingerprint
 from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
-from trainyard.core.files import StorageError, entries, peek_json, read_json, retried, whole, write_json
+from trainyard.core.files import peek_json, whole
+from trainyard.core.storage import StorageError, storage
 from trainyard.run import checkpoint
 from trainyard.run.owner import job_name
 from trainyard.run.space import no_space
@@ -36,15 +37,15 @@ def count(config: Config) -> None:
         "fingerprint": fingerprint(config),
         "checkpoint": saved[-1].name if saved else NONE,
     }
-    old = read_json(path)
+    old = storage.read_json(path)
     same = all(old.get(key) == value for key, value in now.items())
     restarts = (whole(old, "count") + (not old.get("stopped"))) if same else 0
     if restarts > config.run.max_restarts:
         raise ExitError(_without_progress(config, restarts - 1, now["checkpoint"]), Exit.FAILED)
     try:
-        retried(lambda: path.parent.mkdir(parents=True, exist_ok=True), path.parent)
+        storage.make_folder(path.parent)
         seen = {SEEN: latest([now["checkpoint"], *_seen(old)]) or NONE}  # also when it is gone
-        write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
+        storage.write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
     except OSError as error:
         raise unwritable(Path(config.run.dir), error) from error
 
@@ -52,22 +53,22 @@ def count(config: Config) -> None:
 def stopped(config: Config) -> None:
     """Note that this start was stopped from outside: it has not used up a restart."""
     path = _file(config)
-    write_json(path, {**read_json(path), "stopped": True})
+    storage.write_json(path, {**storage.read_json(path), "stopped": True})
 
 
 def forget(config: Config) -> None:
     """Forget the checkpoints that earlier starts saw: `resume: never` has moved them aside."""
     own = _file(config)
-    for path in entries(own.parent):
+    for path in storage.list_folder(own.parent):
         if path != own:
             path.unlink(missing_ok=True)
     own.parent.mkdir(parents=True, exist_ok=True)
-    write_json(own, {**read_json(own), "checkpoint": NONE, SEEN: NONE})
+    storage.write_json(own, {**storage.read_json(own), "checkpoint": NONE, SEEN: NONE})
 
 
 def saw_checkpoints(config: Config) -> list[str]:
     """The names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
-    return [name for path in entries(_file(config).parent) for name in _seen(read_json(path))]
+    return [name for path in storage.list_folder(_file(config).parent) for name in _seen(storage.read_json(path))]
 
 
 def latest(names: Iterable[str]) -> str:
@@ -93,7 +94,7 @@ def remember(config: Config, message: str, code: int, where: str = "") -> None:
         return
     note = {"code": int(code), "message": message, "where": where, "job": job_name(), "start": start}
     try:
-        write_json(path, {**note, "time": time.time()})
+        storage.write_json(path, {**note, "time": time.time()})
     except (OSError, UserError, ExitError):
         return  # the message itself is what counts
 

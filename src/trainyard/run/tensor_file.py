@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainyard.core.files import forget, retried
+from trainyard.core.files import forget
+from trainyard.core.storage import storage
 
 DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.bfloat16: "BF16",
@@ -124,7 +125,7 @@ def read(path: Path, digest: str = "") -> Any:
     Not mapped into memory, as the safetensors library does it: storage that fails under a mapping kills the process
     (SIGBUS), and a read can be retried.
     """
-    content = retried(lambda: _whole(path, digest), path)
+    content = storage.perform(path, _whole, path, digest)
     with _explained(path):
         end = _end(content)
         leaves, tree = _described(content[8:end], len(content) - end)
@@ -133,7 +134,7 @@ def read(path: Path, digest: str = "") -> Any:
 
 def check(path: Path) -> None:
     """Whether a file's header describes a tree, and all of the file; raises OSError, StorageError, and ValueError."""
-    header, size = retried(lambda: _beginning(path), path)
+    header, size = storage.perform(path, _beginning, path)
     with _explained(path):
         leaves, tree = _described(header, size)
         _rebuilt(tree, {leaf.name: torch.empty(leaf.shape, dtype=leaf.dtype, device="meta") for leaf in leaves})

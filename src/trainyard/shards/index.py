@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import forget, retried
+from trainyard.core.files import forget
+from trainyard.core.storage import storage
 from trainyard.shards import manifest as manifests
 
 INDEX_DTYPE: Final = np.dtype([("offset", "<u8"), ("size", "<u4"), ("label", "<u4"), ("crc32", "<u4")])
@@ -23,7 +24,7 @@ def load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArray
     path = root / entry.index
     try:
         for _ in range(2):  # what a second look shows too is so
-            data = retried(path.read_bytes, path, listed=True)
+            data = storage.read_bytes(path, listed=True)
             # First of all: numpy's own errors on a damaged file are of many kinds
             if sound := hashlib.sha256(data).hexdigest() == entry.index_sha256:
                 break

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import MISSING, json_checksum, retried, sha256
+from trainyard.core.files import MISSING, json_checksum
+from trainyard.core.storage import storage
 
 FORMAT = 1
 FILE = "manifest.json"
@@ -91,7 +92,7 @@ class Manifest:
 def exists(root: Path) -> bool:
     """Tell whether the folder says of itself that it is complete; raises OSError and StorageError."""
     try:
-        return stat.S_ISREG(retried((root / FILE).stat, root / FILE).st_mode)
+        return stat.S_ISREG(storage.stat(root / FILE).st_mode)
     except MISSING:
         return False
 
@@ -101,9 +102,9 @@ def load(root: Path) -> Manifest:
     path = root / FILE
     try:
         try:
-            return Manifest.from_json(retried(path.read_text, path))
+            return Manifest.from_json(storage.read_text(path))
         except (ValueError, KeyError, TypeError):  # what a second look shows too is so
-            return Manifest.from_json(retried(path.read_text, path))
+            return Manifest.from_json(storage.read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: the dataset is not prepared, or not to its end; {REMEDY}") from None
     except OSError as error:
@@ -124,7 +125,7 @@ def wrong_files(root: Path, manifest: Manifest) -> list[str]:
     problems = []
     for file, size in expected:
         try:
-            found = retried((root / file).stat, root / file, listed=True).st_size
+            found = storage.stat(root / file, listed=True).st_size
         except OSError as error:
             problems.append(f"{root / file}: {error.strerror}")
         else:
@@ -132,7 +133,8 @@ def wrong_files(root: Path, manifest: Manifest) -> list[str]:
                 problems.append(f"{root / file} has {found:,} bytes instead of {size:,}")
     classes = root / CLASSES_FILE
     try:
-        if sha256(classes) != manifest.classes_sha256 != sha256(classes):  # what a second look shows too is so
+        wanted = manifest.classes_sha256  # what a second look shows too is so
+        if storage.hash_file(classes) != wanted != storage.hash_file(classes):
             problems.append(f"{classes} does not have its SHA-256")
     except OSError as error:
         problems.append(f"{classes} is missing ({error.strerror})")

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError, too_many_files
-from trainyard.core.files import forget_cached, retried
+from trainyard.core.files import forget_cached
+from trainyard.core.storage import storage
 from trainyard.native import crc32
 from trainyard.shards import manifest as manifests
 from trainyard.shards.index import INDEX_DTYPE, load_index
@@ -130,9 +131,7 @@ class Shards:
         path, damage = self._files[shard], None
         for _ in range(2):
             try:
-                return retried(
-                    lambda: self._checked(self._read_reopened(shard, size, start), ids, start), path, existed=True
-                )
+                return storage.recover(path, self._read_reopened, shard, ids, start, size)
             except DamagedError as error:
                 damage = error
             except OSError as error:
@@ -145,7 +144,7 @@ class Shards:
             f"wrong; run `trainyard prepare repair` on {self.root}"
         )
 
-    def _read_reopened(self, shard: int, size: int, start: int) -> bytes:
+    def _read_reopened(self, shard: int, ids: Ids, start: int, size: int) -> list[bytes]:
         """Read past the kernel's cache from a file that is opened anew, and use that one from now on."""
         fresh = os.open(self._files[shard], os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -156,7 +155,7 @@ class Shards:
             os.dup2(fresh, self._descriptor(shard), inheritable=False)
         finally:
             os.close(fresh)
-        return data
+        return self._checked(data, ids, start)
 
     def _checked(self, data: bytes, ids: Ids, start: int) -> list[bytes]:
         """Split what was read from byte `start` into samples; raises DamagedError."""
@@ -216,7 +215,7 @@ def _classes(root: Path) -> tuple[list[str], list[str]]:
     """Read the classes, by index: as the archive names them, and for people."""
     path = root / manifests.CLASSES_FILE
     try:
-        entries = json.loads(retried(path.read_text, path))
+        entries = json.loads(storage.read_text(path))
         names = [str(entry["name"]) for entry in entries]
         return [str(entry.get("synset", entry["name"])) for entry in entries], names
     except (OSError, ValueError, KeyError, TypeError) as error:

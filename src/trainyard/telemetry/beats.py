@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard.core.files import fits, peek_json, write_atomically
+from trainyard.core.files import fits, peek_json
+from trainyard.core.storage import storage
 
 log = logging.getLogger("trainyard")
 
@@ -187,7 +188,7 @@ def replace(path: Path, value: Any, staging: Path | None) -> None:
     if staging and not staging.is_dir():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(value) + "\n").encode(), durable=False, via=staging)
+    storage.write_file(path, (json.dumps(value) + "\n").encode(), durable=False, via=staging)
 
 
 def read(path: Path) -> Heartbeat:

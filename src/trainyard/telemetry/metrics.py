@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard.core.files import MISSING, Appender, fits, retried, write_atomically
+from trainyard.core.files import MISSING, fits
+from trainyard.core.storage import Appender, storage
 
 Event = dict[str, Any]
 NUMBER, COUNT, TEXT, TABLE = (int, float), (int,), (str,), (dict,)
@@ -32,7 +33,7 @@ class MetricsFile:
     """Appends events to a file; each line is there as soon as it is written."""
 
     def __init__(self, path: Path, ours: Callable[[], bool]) -> None:
-        """`ours`: whether this run still has its directory (files.Appender)."""
+        """`ours`: whether this run still has its directory (storage.Appender)."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = Appender(path, ours)
 
@@ -53,7 +54,7 @@ def read_events(path: Path) -> list[Event]:
 def read_lines(path: Path) -> list[Event]:
     """The same for a file whose lines may be no events, but belong to a step."""
     try:
-        data = retried(path.read_bytes, path)
+        data = storage.read_bytes(path)
     except MISSING:
         return []
     return [found for line in data.splitlines() if (found := parsed(line)) is not None]
@@ -105,11 +106,11 @@ def rewind(path: Path, step: int, validated: int, staging: Path | None = None) -
 
     The file is replaced, by way of `staging`: what an older process still appends goes to a file without a name.
     """
-    if not retried(path.exists, path):
+    if not storage.perform(path, path.exists):
         return 0
     events = read_lines(path)
     kept = [event for event in events if _before(event, step, validated)]
-    write_atomically(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
+    storage.write_file(path, "".join(json.dumps(event) + "\n" for event in kept).encode(), via=staging)
     return max((int(event.get("step", 0)) for event in events), default=0) - step if len(kept) < len(events) else 0
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainyard import __version__
 from trainyard.config import Config, as_tree, flat
-from trainyard.core.files import read_json, write_json
+from trainyard.core.storage import storage
 from trainyard.telemetry.metrics import Event, numbers
 from trainyard.telemetry.outbox import Deliver, Outbox
 
@@ -119,10 +119,10 @@ def _experiment(client: "MlflowClient", name: str) -> str:
 
 
 def _find_or_create(client: "MlflowClient", experiment: str, name: str, path: Path) -> Any:
-    key = read_json(path / "mlflow.json").get("key")
+    key = storage.read_json(path / "mlflow.json").get("key")
     if not key:
         key = secrets.token_hex(16)
-        write_json(path / "mlflow.json", {"key": key})
+        storage.write_json(path / "mlflow.json", {"key": key})
     found = client.search_runs([experiment], f"tags.`{KEY}` = '{key}'", max_results=1)
     if found:
         return found[0]

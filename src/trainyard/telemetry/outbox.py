@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 from trainyard.telemetry.metrics import Event, is_event, parsed
 
 EVERY = 2.0  # seconds between messages
@@ -33,7 +33,7 @@ class Outbox:
         The file is opened here: a job that takes over the run directory replaces it, and its lines are not ours.
         """
         self.name, self._connect, self._say = name, connect, say
-        self._file = retried(lambda: file.open("rb"), file)
+        self._file = storage.open_file(file)
         self._wake = threading.Condition()
         self._newer, self._closing, self._failed = True, False, False
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)

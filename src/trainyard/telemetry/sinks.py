@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainyard.config import Config
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 from trainyard.telemetry import mlflow, outbox, tensorboard, trainjob, wandb
 from trainyard.telemetry.console import Console
 from trainyard.telemetry.metrics import Event, MetricsFile, read_events
@@ -114,8 +114,8 @@ def log_to(path: Path, rank: int, ours: Callable[[], bool]) -> None:
     Once the run directory is not `ours` any more, nothing is written.
     """
     folder = path / "logs"
-    retried(lambda: folder.mkdir(parents=True, exist_ok=True), folder)
-    handler = retried(lambda: _Log(folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1), folder)
+    storage.make_folder(folder)
+    handler = storage.perform(folder, _Log, folder / f"rank-{rank}.log", maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(lambda _: ours())
     log.addHandler(handler)

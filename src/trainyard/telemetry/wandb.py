@@ -16,7 +16,8 @@ from typing import Any
 
 from trainyard.config import Config, as_tree
 from trainyard.core.exits import ExitError
-from trainyard.core.files import peek_json, write_json
+from trainyard.core.files import peek_json
+from trainyard.core.storage import storage
 from trainyard.telemetry.metrics import Event, numbers
 
 # W&B refuses run ids with these characters, and longer ones.
@@ -56,7 +57,7 @@ def kept_id(path: Path, name: str, owner: str) -> str:
     begun = not kept and (path / "metrics.jsonl").exists()
     found = run_id(name, "" if begun else owner)
     with contextlib.suppress(OSError, ExitError):
-        write_json(path / "wandb.json", {"name": name, "id": found})
+        storage.write_json(path / "wandb.json", {"name": name, "id": found})
     return found
 
 

@@ -18,8 +18,8 @@ from trainyard.prepare.__main__ import main as prepare
 from tests.fakes.files import FileServer, running
 from trainyard import config
 from trainyard.config import Config
-from trainyard.core import files
 from trainyard.core.exits import InputError, UserError
+from trainyard.core.storage import storage
 from trainyard.models import factory, weights
 from trainyard.prepare.weights import fetch
 
@@ -45,7 +45,7 @@ def resnet18() -> dict[str, torch.Tensor]:
 def with_hash(folder: Path, name: str, state: dict[str, torch.Tensor]) -> str:
     """Save a state dict under a name that ends in the first digits of its hash; returns the name."""
     torch.save(state, folder / "new.pth")
-    digest = files.sha256(folder / "new.pth")
+    digest = storage.hash_file(folder / "new.pth")
     (folder / "new.pth").rename(folder / f"{name}-{digest[:8]}.pth")
     return f"{name}-{digest[:8]}.pth"
 
@@ -61,7 +61,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
             weights.followed(run)
         assert not server.requests, "what trains asks no server"
         file = fetch(run)
-        said = rf"only 8 digits of its SHA-256 were known, and http .* {files.sha256(served / name)}"
+        said = rf"only 8 digits of its SHA-256 were known, and http .* {storage.hash_file(served / name)}"
         assert re.search(said, capsys.readouterr().err)
         asked = len(server.requests)
         assert fetch(run) == file == weights.file_of(run)
@@ -69,7 +69,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     assert file
     assert file.parent.parent == tmp_path / "data" / "weights"
     told = json.loads((file.parent / "config.json").read_text())
-    assert told["trainyard"]["sha256"] == files.sha256(file) == files.sha256(served / name)
+    assert told["trainyard"]["sha256"] == storage.hash_file(file) == storage.hash_file(served / name)
     assert "version=2" not in json.dumps(told)
     assert weights.followed(run) == run, "nothing is known of its preprocessing"
     for key, value in factory.build(run, 1000, torch.float32, None).state_dict().items():
@@ -101,7 +101,7 @@ def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytes
         over = {"model__name": "resnet18", "model__pretrained": f"{server.url}/birds.pth"}
         with pytest.raises(UserError, match=r"nothing says what its SHA-256 is; set model.pretrained_sha256"):
             fetch(run_of(tmp_path, **over))
-        right = run_of(tmp_path, **over, model__pretrained_sha256=files.sha256(served / "birds.pth"))
+        right = run_of(tmp_path, **over, model__pretrained_sha256=storage.hash_file(served / "birds.pth"))
         assert fetch(right)
         assert "digits" not in capsys.readouterr().err
     with pytest.raises(UserError, match=r"model.pretrained_sha256 = 1{64}: the weights in .* have [0-9a-f]{64}"):
@@ -142,7 +142,7 @@ def test_signed_weights_beside_a_signed_dataset(tmp_path: Path, monkeypatch: pyt
         ):
             fetch(beaks)
         over = {"model__name": "resnet18", "model__pretrained": "IMAGENET1K_V1"}
-        assert fetch(run_of(tmp_path, server, **over, model__pretrained_sha256=files.sha256(served / RESNET)))
+        assert fetch(run_of(tmp_path, server, **over, model__pretrained_sha256=storage.hash_file(served / RESNET)))
     assert "sig=" not in "".join(path.read_text() for path in (tmp_path / "data").rglob("*.json"))
 
 
@@ -153,7 +153,7 @@ def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
     with running(served) as server:
         over = {
             "model__pretrained": f"{server.url}/page.pth",
-            "model__pretrained_sha256": files.sha256(served / "page.pth"),
+            "model__pretrained_sha256": storage.hash_file(served / "page.pth"),
         }
         with pytest.raises(UserError, match=r"page.pth is a page \(HTML or XML\), not a file of weights"):
             fetch(run_of(tmp_path, **over))
@@ -169,7 +169,7 @@ def test_torchvisions_weights_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
         over = {"model__name": "torchvision:resnet18", "model__pretrained": "ResNet18_Weights.IMAGENET1K_V1"}
         with pytest.raises(InputError, match="and f37072fd was expected"):
             fetch(run_of(tmp_path, server, **over))
-        run = run_of(tmp_path, server, **over, model__pretrained_sha256=files.sha256(served))
+        run = run_of(tmp_path, server, **over, model__pretrained_sha256=storage.hash_file(served))
         assert fetch(run) == tmp_path / "data" / "weights" / "resnet18-IMAGENET1K_V1" / "model.pth"
     found = weights.followed(run)
     assert (found.data.image_size, found.data.val_sizes, found.augment.interpolation) == (224, (224, 256), "bilinear")
@@ -215,7 +215,7 @@ def hub_of(tmp_path: Path) -> tuple[Path, dict[str, torch.Tensor]]:
 
 def test_timms_weights_by_the_hash_that_its_hub_names(tmp_path: Path) -> None:
     served, state = hub_of(tmp_path)
-    digest = files.sha256(served)
+    digest = storage.hash_file(served)
     with running(tmp_path / "served") as server:
 
         def linked(number: int, handler: Any) -> bool:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests import patience
 from trainyard.core.exits import ExitError, UserError
+from trainyard.core.storage import storage
 from trainyard.run import checkpoint, manifest
 from trainyard.run.checkpoint_writer import Writer
 
@@ -191,8 +192,8 @@ def test_storage_that_fails_is_no_damage(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_hash_that_is_wrong_once_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path, 10)
     answers = iter(["0" * 64])
-    real = checkpoint.sha256
-    monkeypatch.setattr(checkpoint, "sha256", lambda path: next(answers, None) or real(path))
+    real = storage.hash_file
+    monkeypatch.setattr(storage, "hash_file", lambda path: next(answers, None) or real(path))
     assert checkpoint.newest(tmp_path)[1] == []
 
 

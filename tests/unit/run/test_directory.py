@@ -18,8 +18,9 @@ from tests import patience
 from trainyard import config
 from trainyard.config import Config
 from trainyard.core.exits import ExitError, UserError
-from trainyard.core.files import write_json
-from trainyard.run import checkpoint, directory, fence, starts, storage
+from trainyard.core.storage import storage
+from trainyard.run import checkpoint, directory, fence, starts
+from trainyard.run import storage as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock
@@ -92,12 +93,12 @@ def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monk
         seconds[0] += wanted
         assert not alive or newer.held()
 
-    monkeypatch.setattr(storage, "now", lambda: seconds[0])
-    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=True))
+    monkeypatch.setattr(calls, "now", lambda: seconds[0])
+    monkeypatch.setattr(calls, "sleep", lambda wanted: sleep(wanted, alive=True))
     with pytest.raises(UserError, match="taken over by b"):
         enter(tmp_path)
     assert 60 <= seconds[0] < 70
-    monkeypatch.setattr(storage, "sleep", lambda wanted: sleep(wanted, alive=False))
+    monkeypatch.setattr(calls, "sleep", lambda wanted: sleep(wanted, alive=False))
     enter(tmp_path)
     assert 120 <= seconds[0] < 135
     assert not newer.held()
@@ -216,7 +217,7 @@ def test_storage_that_fails_while_a_finished_run_is_looked_at_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     length = directory.length_asked(settings(tmp_path))
-    write_json(tmp_path / "summary.json", {"status": "finished", "steps": 3, "top1": 50.0, "length": length})
+    storage.write_json(tmp_path / "summary.json", {"status": "finished", "steps": 3, "top1": 50.0, "length": length})
     (tmp_path / "report.html").touch()
     faults = failing(monkeypatch, "report.html")
     faults.append(errno.EIO)
@@ -381,7 +382,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
     pause, test = time.sleep, threading.current_thread()
     monkeypatch.setattr(
-        storage,
+        calls,
         "sleep",
         lambda seconds: slept.append(seconds) if threading.current_thread() is test else pause(seconds),
     )
@@ -469,7 +470,7 @@ def test_what_a_holder_had_begun_to_write_goes_with_its_lease(tmp_path: Path) ->
     enter(tmp_path)
     for publish in (
         lambda: staged.rename(tmp_path / "checkpoints" / "step-00000004"),
-        lambda: write_json(tmp_path / "summary.json", {}, via=old.staging),
+        lambda: storage.write_json(tmp_path / "summary.json", {}, via=old.staging),
     ):
         with pytest.raises(FileNotFoundError):
             publish()

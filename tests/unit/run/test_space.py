@@ -15,7 +15,7 @@ FULL = """
 import sys
 from pathlib import Path
 from trainyard import config
-from trainyard.core.files import Appender, write_json
+from trainyard.core.storage import Appender, storage
 from trainyard.parallel.environment import Place
 from trainyard.run import failures, starts
 from trainyard.run.directory import RunDirectory
@@ -42,7 +42,7 @@ def fill():
 
 said(fill)
 print(written == (run / "metrics.jsonl").stat().st_size // 99)
-said(lambda: write_json(run / "summary.json", {"text": "x" * 9000}))
+said(lambda: storage.write_json(run / "summary.json", {"text": "x" * 9000}))
 said(lambda: starts.count(settings))
 said(lambda: RunDirectory(settings).enter())
 print(sorted(path.name for path in run.iterdir()))

@@ -25,7 +25,7 @@ from losing import REAL
 from schedules import CALLS, FAULTS, Schedule, damaged, long, short
 
 from tests.unit.prepare.make_archives import config, contents, imagenet, write_zip
-from trainyard.core import files
+from trainyard.core import storage
 from trainyard.core.exits import ExitError, UserError
 from trainyard.prepare import build, lock, progress, timing, verify, workers
 from trainyard.prepare.build import Options
@@ -92,7 +92,7 @@ class Campaign(Schedule):
         self.at_work: dict[Process, int] = {}  # how many parts share the work
         self.overtaken: set[Process] = set()  # those who were suspended while the lock was taken from a dead holder
         self.world.changed = self.changed
-        for module in (files, build, lock, progress, timing):
+        for module in (storage, build, lock, progress, timing):
             patch.setattr(module, "time", Clock(self.world))
         for module in (lock, progress, heartbeat):
             patch.setattr(module, "threading", inline(over=True))

@@ -29,12 +29,12 @@ from torch import nn
 
 from trainyard import config
 from trainyard.config import Config, as_tree
-from trainyard.core import files
+from trainyard.core import storage
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import write_atomically, write_json
 from trainyard.models.described import describe
 from trainyard.parallel.environment import Place
-from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publish, starts, storage
+from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publish, starts
+from trainyard.run import storage as calls
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, is_retry, length_asked, over_already
 from trainyard.run.failures import explained
@@ -189,8 +189,8 @@ class Runs:
                 self.path / "published", MODEL, state(step)["model"],
                 found=describe(settings, ["a", "b"], ["A", "B"]), summary=summary, staging=place.staging,
             )  # fmt: skip
-            write_json(self.path / "summary.json", summary, via=place.staging)
-            write_atomically(self.path / "report.html", b"<html>", via=place.staging)
+            storage.storage.write_json(self.path / "summary.json", summary, via=place.staging)
+            storage.storage.write_file(self.path / "report.html", b"<html>", via=place.staging)
 
     def changed(self, process: Process, call: str, path: str) -> None:
         """A process has changed something: what is protected is written by the newest holder alone."""
@@ -275,10 +275,10 @@ class Campaign(Schedule):
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         self.runs = Runs(self.world, self.checks)
-        for module in (files, starts, directory, lease, checkpoint_writer):
+        for module in (storage, starts, directory, lease, checkpoint_writer):
             patch.setattr(module, "time", Clock(self.world))
-        patch.setattr(storage, "now", lambda: self.world.time)
-        patch.setattr(storage, "sleep", self.world.sleep)
+        patch.setattr(calls, "now", lambda: self.world.time)
+        patch.setattr(calls, "sleep", self.world.sleep)
         patch.setattr(checkpoint_writer, "threading", inline())
         take = lease.Lease.take
         patch.setattr(lease.Lease, "take", lambda this, checkpoints: self.runs.took(take, this, checkpoints))

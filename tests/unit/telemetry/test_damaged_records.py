@@ -15,7 +15,7 @@ import pytest
 from trainyard import config, report
 from trainyard.config import Config
 from trainyard.core.exits import Exit, ExitError
-from trainyard.core.files import write_json
+from trainyard.core.storage import storage
 from trainyard.run import checkpoint, directory, starts
 from trainyard.run.recorder import rewind_all
 from trainyard.telemetry import beats
@@ -107,7 +107,9 @@ def test_heartbeats(tmp_path: Path, text: str) -> None:
 def test_scores(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         checkpoint.save(tmp_path, step, {"model": {}}, {})
-    write_json(tmp_path / "scores.json", {"step-00000010": "best", "step-00000020": 60.0, "step-00000030": [None]})
+    storage.write_json(
+        tmp_path / "scores.json", {"step-00000010": "best", "step-00000020": 60.0, "step-00000030": [None]}
+    )
     checkpoint.score(tmp_path, 40, 50.0)
     checkpoint.prune(tmp_path, 1, 1)
     assert [path.name for path in checkpoint.steps(tmp_path)] == ["step-00000020", "step-00000040"]
@@ -135,7 +137,7 @@ def test_notes(tmp_path: Path, name: str, value: Any) -> None:
     for field in fields:
         for file, note in NOTES.items():
             (tmp_path / file).parent.mkdir(exist_ok=True)
-            write_json(tmp_path / file, {**note(run), **({field: value} if file == name else {})})
+            storage.write_json(tmp_path / file, {**note(run), **({field: value} if file == name else {})})
         if name != "failed.json":
             (tmp_path / "failed.json").unlink()
         with contextlib.suppress(ExitError):  # that of failed.json, whatever it still says

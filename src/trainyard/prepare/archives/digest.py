@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import write_atomically
+from trainyard.core.storage import storage
 from trainyard.prepare.archives.folder import FolderSource
 from trainyard.prepare.archives.stream import stream
 from trainyard.prepare.lock import exclusive
@@ -37,7 +37,7 @@ def check_sha256(source: Source, wanted: str, work: Path) -> None:
                 f"{source.label} has the SHA-256 {found}, and source.sha256 is {wanted}: it is another archive or a "
                 "damaged one; get the right one, or correct source.sha256 if this one is"
             )
-        write_atomically(record, known.encode())
+        storage.write_file(record, known.encode())
 
 
 def _sha256(source: Source) -> str:

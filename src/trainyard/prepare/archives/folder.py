@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 from trainyard.prepare.archives.members import BARE, Container, Member, name_hash, read_whole
 from trainyard.prepare.names import noise
 from trainyard.prepare.progress import Pulse
@@ -114,7 +114,7 @@ class FolderSource(Source):
                 os.close(descriptor)
 
         try:
-            fits, count = retried(read, path)
+            fits, count = storage.perform(path, read)
         except FileNotFoundError:
             fits, count = False, 0
         except OSError as error:
@@ -183,7 +183,7 @@ def _list(root: Path, folder: str) -> _Found:
         return found
 
     try:
-        return retried(look, path)
+        return storage.perform(path, look)
     except OSError as error:
         raise UserError(
             f"{error.filename or path} cannot be listed: {error.strerror}; check the folder, its links and permissions"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import retried
+from trainyard.core.storage import storage
 from trainyard.prepare.sources.base import Source, Traffic
 
 
@@ -15,7 +15,7 @@ class PathSource(Source):
         self.label, self._path = str(path), path  # messages may name another, of which this file is made
         self._traffic = traffic
         try:
-            self._file = retried(lambda: path.open("rb", buffering=0), path)
+            self._file = storage.open_file(path, buffering=0)
         except OSError as error:
             raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
         self._identity = self._stat()
@@ -27,7 +27,7 @@ class PathSource(Source):
         try:
             self._read(offset, buffer)
         except OSError:
-            retried(lambda: self._read_reopened(offset, buffer), self._path, existed=True)
+            storage.recover(self._path, self._read_reopened, offset, buffer)
         self._traffic.add(received=len(buffer), requests=1)
 
     def _read(self, offset: int, buffer: memoryview) -> None:
