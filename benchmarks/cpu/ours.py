@@ -13,7 +13,8 @@ from trainyard.data.splits import open_splits
 def open_loader(folder: Path, batch: int, augment: Mapping[str, Any], **data: Any) -> Loader:
     """The training split's loader of a prepared dataset, for global batches of so many pictures."""
     settings = {"epochs": 1, "batch": {"global": batch}, "model": {"channels_last": True}, "augment": augment}
-    return open_splits(config.build({**settings, "data": {"dir": str(folder), **data}}), pin=False).train
+    built = config.build({**settings, "data": {"dir": str(folder), **data}})
+    return open_splits(built.data, built.augment, built.model, built.seed, local_world=1, pin=False).train
 
 
 def batches(loader: Loader, batch: int) -> Iterator[Batch]:

@@ -59,9 +59,10 @@ def settings_of(found: list[dict[str, Any]], part: str, key: str) -> Config:
 def test_the_job_fetches_to_where_the_trainers_look(operator: str, training: dict[str, Any]) -> None:
     found = objects(values(operator, **training))
     fetched, run = settings_of(found, "dataset", "weights-0.json"), settings_of(found, operator, "config.json")
-    assert weights.is_fetched(run)
-    assert weights.folder_of(fetched) == weights.folder_of(run)
-    assert str(weights.folder_of(run)).startswith(run.model.weights_dir)
+    folder = weights.folder_of(run.model, run.data)
+    assert weights.is_fetched(run.model.pretrained)
+    assert weights.folder_of(fetched.model, fetched.data) == folder
+    assert str(folder).startswith(run.model.weights_dir)
     assert run.model.weights_dir == ("/data/shared" if "weights_dir" in str(training) else "/data/weights")
     pod = of(found, "Job", "dataset")["spec"]["template"]["spec"]
     first, main = pod["initContainers"][-1], pod["containers"][0]

@@ -1,5 +1,6 @@
 """The layers of src/trainyard hold: the linter's contracts in pyproject.toml are kept, and fail where one is broken."""
 
+import ast
 import os
 import shutil
 import subprocess
@@ -57,3 +58,32 @@ def test_a_new_package_must_be_given_a_layer(copied: Path) -> None:
     done = lint(copied)
     assert done.returncode == 1
     assert "trainyard.attic" in done.stdout
+
+
+# What describes or records a whole run, or chooses by many sections; all else takes the sections that it reads
+TAKE_ALL = {
+    "models/described.py: describe", "models/weights.py: followed", "parallel/__init__.py: connect",
+    "run/recorder.py: __init__", "run/records.py: open_records", "telemetry/sinks.py: __init__",
+}  # fmt: skip
+
+
+def takes_all_settings(function: ast.FunctionDef) -> bool:
+    """Whether a parameter is `trainyard.config.Config`."""
+    arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    return any("Config" in ast.unparse(one.annotation).split(" | ") for one in arguments if one.annotation)
+
+
+def test_packages_below_training_take_sections_of_the_settings() -> None:
+    found = set()
+    for path in sorted((ROOT / "src/trainyard").rglob("*.py")):
+        tree, name = ast.parse(path.read_text()), path.relative_to(ROOT / "src/trainyard")
+        imported = [
+            one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and one.module == "trainyard.config"
+        ]
+        if name.parts[0] in ("config", "training") or not any(
+            a.name == "Config" for one in imported for a in one.names
+        ):
+            continue
+        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+        found |= {f"{name}: {one.name}" for one in functions if takes_all_settings(one)}
+    assert found == TAKE_ALL

@@ -27,7 +27,8 @@ def fsdp(chosen: config.Config) -> Strategy:
     """FSDP, as two processes would have it."""
     from trainyard.parallel.fsdp import Fsdp
 
-    return Fsdp(joined(), choose_device(chosen.device, Place()), chosen)
+    options, device = chosen.model.compile_options, choose_device(chosen.device, Place())
+    return Fsdp(joined(), device, chosen.comm, chosen.fsdp, precision=chosen.precision, compile_options=options)
 
 
 def joined() -> Place:

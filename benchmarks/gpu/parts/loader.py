@@ -32,7 +32,7 @@ def measure(part: Part, shards: str, policy: str, cores: int) -> tuple[float, st
             "data": {"dir": shards, "workers": cores, "prefetch": 4, "image_size": 224 if part.gpu else 32},
         }
     )  # fmt: skip
-    splits = open_splits(settings, pin=part.gpu)
+    splits = open_splits(settings.data, settings.augment, settings.model, settings.seed, local_world=1, pin=part.gpu)
     order = Order(len(splits.train.labels), batch, 1)
     jobs = ((order.draws(step, 0, 1), order.slice(step, 0, 1)) for step in itertools.count())
     batches, samples = splits.train.batches(jobs), 0

@@ -11,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainyard.config import Config
+from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import Data as Section
+from trainyard.config.sections.learning import Model
 from trainyard.core.exits import UserError
 from trainyard.data import decode, transforms, user
 from trainyard.data.loader import Loader, Read
+from trainyard.data.sampler import Length, Order
 from trainyard.data.synthetic import Synthetic
 from trainyard.data.transforms import Make
-from trainyard.parallel import cores, environment
+from trainyard.parallel import cores
 from trainyard.shards.reader import open_split
 
 log = logging.getLogger("trainyard")
@@ -40,6 +43,15 @@ class Splits:
 
 
 @dataclass(frozen=True)
+class Data:
+    """What is trained on, in which order, and for how long."""
+
+    splits: Splits
+    order: Order
+    length: Length
+
+
+@dataclass(frozen=True)
 class Stored:
     """One split as it is stored: how its samples are read, their labels, and their names in messages."""
 
@@ -49,21 +61,24 @@ class Stored:
     options: dict[str, Any] = field(default_factory=dict)  # for the loader
 
 
-def open_splits(config: Config, pin: bool, root: Path | None = None) -> Splits:
+def open_splits(
+    data: Section, augment: Augment, model: Model, seed: int, *, local_world: int, pin: bool, root: Path | None = None
+) -> Splits:
     """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies.
 
-    `pin` prepares batches as a GPU wants them: in pinned memory, and in its memory format. Raises UserError.
+    `local_world` processes share this node's cores. `pin` prepares batches as a GPU wants them: in pinned memory, and
+    in its memory format. Raises UserError.
     """
-    if config.data.dir == "synthetic" and not config.data.dataset:
-        return _synthetic(config, pin)
-    stored = _user(config) if config.data.dataset else _shards(root or Path(config.data.dir))
+    if data.dir == "synthetic" and not data.dataset:
+        return _synthetic(data, model, local_world, pin)
+    stored = _user(data.dataset, model.num_classes) if data.dataset else _shards(root or Path(data.dir))
     train, val, keys, names = stored
-    _check_classes(config.model.num_classes, len(names), config.data.dataset or config.data.dir)
-    decoder = decode.choose(config.data.decoder)
-    options = _loader_options(config, pin)
+    _check_classes(model.num_classes, len(names), data.dataset or data.dir)
+    decoder = decode.choose(data.decoder)
+    options = _loader_options(data, model, local_world, pin)
     return Splits(
-        _loader(train, transforms.training(config, decoder), config.data.image_size, options),
-        _loader(val, transforms.validation(config, decoder), config.data.val_sizes[0], options),
+        _loader(train, transforms.training(data, augment, seed, decoder), data.image_size, options),
+        _loader(val, transforms.validation(data, augment, decoder), data.val_sizes[0], options),
         names,
         decoder.description,
         keys,
@@ -76,20 +91,19 @@ def _shards(root: Path) -> tuple[Stored, Stored, list[str], list[str]]:
     return train, val, shards[0].class_keys, shards[0].class_names
 
 
-def _user(config: Config) -> tuple[Stored, Stored, list[str], list[str]]:
-    name = config.data.dataset
-    halves = [user.open_dataset(name, split, config.model.num_classes) for split in ("train", "val")]
+def _user(name: str, classes: int) -> tuple[Stored, Stored, list[str], list[str]]:
+    halves = [user.open_dataset(name, split, classes) for split in ("train", "val")]
     if halves[0].class_names != halves[1].class_names:
         raise UserError(f"data.dataset = {name!r}: train and val have different `classes`; they must be the same")
     train, val = (Stored(half.read, half.labels, half.name) for half in halves)
     return train, val, halves[0].class_names, halves[0].class_names
 
 
-def _synthetic(config: Config, pin: bool) -> Splits:
-    data, last = config.data, config.model.in_channels_last(pin)
-    names = [f"class {index}" for index in range(config.model.num_classes or 1000)]
+def _synthetic(data: Section, model: Model, local_world: int, pin: bool) -> Splits:
+    last = model.in_channels_last(pin)
+    names = [f"class {index}" for index in range(model.num_classes or 1000)]
     sizes = (data.synthetic_samples, data.image_size), (max(1, data.synthetic_samples // 5), data.val_sizes[0])
-    options = {**_loader_options(config, pin), "readahead": 0}  # nothing is read
+    options = {**_loader_options(data, model, local_world, pin), "readahead": 0}  # nothing is read
 
     def made(content: Tensor, sample: int, draw: int, out: Tensor) -> Tensor:
         return content
@@ -115,19 +129,17 @@ def _naming(  # noqa: PLR0917
         raise UserError(f"{name(sample)}: {error}") from error
 
 
-def _loader_options(config: Config, pin: bool) -> dict[str, Any]:
-    data = config.data
+def _loader_options(data: Section, model: Model, local_world: int, pin: bool) -> dict[str, Any]:
     return {
-        "workers": data.workers or _cores(config), "prefetch": data.prefetch, "readers": data.readers,
-        "readahead": data.readahead, "pin": pin, "channels_last": config.model.in_channels_last(pin),
+        "workers": data.workers or _cores(local_world), "prefetch": data.prefetch, "readers": data.readers,
+        "readahead": data.readahead, "pin": pin, "channels_last": model.in_channels_last(pin),
     }  # fmt: skip
 
 
-def _cores(config: Config) -> int:
+def _cores(local_world: int) -> int:
     """The threads of `data.workers: 0`: this process's share of the cores that it may use."""
-    place = environment.under_mpi() if config.strategy == "horovod" else environment.under_torchrun()
-    count = cores.share(place.local_world)
-    log.info("data.workers: 0 is %d threads here: %d processes share this node's cores", count, place.local_world)
+    count = cores.share(local_world)
+    log.info("data.workers: 0 is %d threads here: %d processes share this node's cores", count, local_world)
     return count
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainyard.config import Config
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import Augment, Data
 from trainyard.data import user
 from trainyard.data.changes import steps
 from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
@@ -30,26 +29,26 @@ class Make(Protocol):
         """`content`: what a dataset holds of the sample; `draw`: the key of its augmentation."""
 
 
-def training(config: Config, decoder: Decoder) -> Make:
+def training(data: Data, augment: Augment, seed: int, decoder: Decoder) -> Make:
     """Makes training pictures."""
-    numbers, colour = RandomNumbers(config.seed), colour_of(config.data.mean)
-    own = user.augmentation(config.augment.function) if config.augment.function else None
+    numbers, colour = RandomNumbers(seed), colour_of(data.mean)
+    own = user.augmentation(augment.function) if augment.function else None
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         generator = numbers.of(draw, sample)
         picture = decoder.picture(content)
-        made = training_picture(picture, config.data.image_size, config.augment, generator, colour, out)
+        made = training_picture(picture, data.image_size, augment, generator, colour, out)
         return own(made, generator) if own else made
 
     return make
 
 
-def validation(config: Config, decoder: Decoder) -> Make:
+def validation(data: Data, augment: Augment, decoder: Decoder) -> Make:
     """Makes validation pictures: the shorter side resized, the centre cut out."""
-    size, shorter = config.data.val_sizes
+    size, shorter = data.val_sizes
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
-        return centre(decoder.picture(content), size, shorter, config.augment.interpolation, out)
+        return centre(decoder.picture(content), size, shorter, augment.interpolation, out)
 
     return make
 

@@ -23,6 +23,7 @@ from trainyard.models.described import rebuild
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.device import choose_device
 from trainyard.parallel.environment import Place
+from trainyard.run.directory import length_asked
 
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 Labels = Callable[[Pictures, Trained], NDArray[np.int64] | None]
@@ -67,8 +68,9 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
     place = parallel.locate("ddp")
     if options.wait:
         settings = config.build(config.read_file(options.run_config)) if options.run_config else None
+        length = length_asked(settings.epochs, settings.max_steps) if settings else None
         say = (lambda text: print(f"{what}: {text}", flush=True)) if place.rank == 0 else (lambda _: None)
-        wait_for_model(options.model, options.wait, settings, say)
+        wait_for_model(options.model, options.wait, length, say)
     trained = sized(open_trained(options.model), options.image_size)
     known = {*trained.found.keys, *trained.found.names}
     pictures = open_pictures(options.data, options.split, known)

@@ -1,27 +1,26 @@
 """Waits until a run has published its model: an evaluation may start before the run has ended."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from trainyard.config import Config
 from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
-from trainyard.run.directory import length_asked
 from trainyard.run.publish import SUMS
 
 EVERY = 5.0  # seconds between looks
 SAY = 300.0  # seconds between lines about the same thing
 
 
-def wait_for_model(run: Path, seconds: float, config: Config | None, say: Callable[[str], None]) -> None:
-    """Wait until a run directory has a published model, of a finished run; with `config`, of the length it asks for.
+def wait_for_model(run: Path, seconds: float, length: Mapping[str, Any] | None, say: Callable[[str], None]) -> None:
+    """Wait until a run directory has a published model, of a finished run; with `length`, of a run of that length.
 
     A finished run may have been given more epochs: its model is then that of the shorter one until it is published
     again. Raises UserError when so many seconds are over.
     """
     end, said, missing = time.monotonic() + seconds, -SAY, ""
-    while found := lacks(run, config):
+    while found := lacks(run, length):
         now = time.monotonic()
         if now >= end:
             raise UserError(
@@ -34,7 +33,7 @@ def wait_for_model(run: Path, seconds: float, config: Config | None, say: Callab
         time.sleep(min(EVERY, max(0.0, end - now)))
 
 
-def lacks(run: Path, config: Config | None = None) -> str:
+def lacks(run: Path, length: Mapping[str, Any] | None = None) -> str:
     """What a run lacks of a published model; empty if nothing."""
     if not storage.perform(run, run.is_dir):
         return "there is no such run yet"
@@ -44,7 +43,7 @@ def lacks(run: Path, config: Config | None = None) -> str:
     summary = storage.read_json(run / "summary.json")
     if summary.get("status") != "finished":
         return "the run has not finished"
-    if config and summary.get("length") != length_asked(config):
+    if length and summary.get("length") != length:
         return f"the run has ended after {summary.get('steps')} steps and is to be longer"
     published = storage.perform(run, (run / "published" / SUMS).exists)
     return "" if published else "its model is not published yet"

@@ -17,7 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from trainyard.config import Config
+from trainyard.config.sections.data import Data
+from trainyard.config.sections.learning import Model
 from trainyard.core.exits import UserError
 from trainyard.core.named import imported
 from trainyard.models import fitting, states, weights, zoo
@@ -33,11 +34,10 @@ SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 AUXILIARY = ("googlenet", "inception_v3")
 
 
-def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -> nn.Module:
+def build(settings: Model, data: Data, seed: int, classes: int, *, dtype: torch.dtype, total: Sum | None) -> nn.Module:
     """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
-    torch.manual_seed(config.seed)
-    settings = config.model
-    model = create(settings.name, classes, config.data.image_size)
+    torch.manual_seed(seed)
+    model = create(settings.name, classes, data.image_size)
     if settings.conv_init != "default":
         init_convolutions(model, settings.conv_init)
     if settings.zero_init_last_bn:
@@ -45,7 +45,7 @@ def build(config: Config, classes: int, dtype: torch.dtype, total: Sum | None) -
     if settings.head_init_std:
         init_head(model, settings.head_init_std)
     if settings.pretrained:
-        load_pretrained(model, weights.file_of(config), settings.pretrained_head)
+        load_pretrained(model, weights.file_of(settings, data), settings.pretrained_head)
     replace_batch_norm(model, total if settings.batch_norm == "global" else None)
     if settings.compile or "torch._dynamo" in sys.modules:  # or the user's own code compiles something
         leave_uncompiled()

@@ -14,6 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.config import Config
+from trainyard.config.sections.data import Data
+from trainyard.config.sections.learning import Model
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import cache_folder
 from trainyard.core.storage import storage
@@ -37,14 +39,14 @@ def kind_of(pretrained: str) -> str:
     return "torchvision" if ENUM.fullmatch(pretrained) else "path"
 
 
-def is_fetched(config: Config) -> bool:
-    """Whether the weights that the settings name are fetched before the run."""
-    return kind_of(config.model.pretrained) in ("torchvision", "timm", "address")
+def is_fetched(pretrained: str) -> bool:
+    """Whether the weights that model.pretrained names are fetched before the run."""
+    return kind_of(pretrained) in ("torchvision", "timm", "address")
 
 
-def folder_of(config: Config) -> Path:
+def folder_of(settings: Model, data: Data) -> Path:
     """The folder of the weights that are fetched for these settings; raises UserError where model and weights clash."""
-    settings, name = config.model, config.model.pretrained
+    name = settings.pretrained
     library, _, model = settings.name.rpartition(":")
     kind = kind_of(name)
     if kind == "timm" and library != TIMM:
@@ -59,30 +61,30 @@ def folder_of(config: Config) -> Path:
         )
     if kind == "address":
         path = urlsplit(name)._replace(query="", fragment="").geturl()
-        return _root(config) / f"{PurePosixPath(path).stem}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+        return _root(settings, data) / f"{PurePosixPath(path).stem}-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
     member = ENUM.fullmatch(name)
-    return _root(config) / (f"timm-{model}" if kind == "timm" else f"{model}-{member[2] if member else name}")
+    return _root(settings, data) / (f"timm-{model}" if kind == "timm" else f"{model}-{member[2] if member else name}")
 
 
-def _root(config: Config) -> Path:
-    if config.model.weights_dir:
-        return Path(config.model.weights_dir)
-    if config.data.dataset or config.data.dir in ("", "sample", "synthetic"):
+def _root(settings: Model, data: Data) -> Path:
+    if settings.weights_dir:
+        return Path(settings.weights_dir)
+    if data.dataset or data.dir in ("", "sample", "synthetic"):
         return cache_folder() / "weights"
-    return Path(config.data.dir).parent / "weights"
+    return Path(data.dir).parent / "weights"
 
 
-def file_of(config: Config) -> Path:
+def file_of(settings: Model, data: Data) -> Path:
     """The file of the weights; raises InputError where they were not fetched yet, and UserError."""
-    if not is_fetched(config):
-        path = Path(config.model.pretrained)
+    if not is_fetched(settings.pretrained):
+        path = Path(settings.pretrained)
         return next((path / name for name in STATES if (path / name).exists()), path)
-    folder = folder_of(config)
+    folder = folder_of(settings, data)
     file: str = storage.read_json(folder / FILE).get(OWN, {}).get("file", "")
     if file:
         return folder / file
     raise InputError(
-        f"model.pretrained = {config.model.pretrained!r}: these weights are not in {folder}; fetch them once with "
+        f"model.pretrained = {settings.pretrained!r}: these weights are not in {folder}; fetch them once with "
         "`trainyard prepare weights` and the options of this run, on a cluster with the dataset's Job "
         "(dataset.enabled, with dataset.source.kind: none for weights alone); without a network set model.pretrained "
         "to the path of a file"
@@ -94,22 +96,9 @@ def followed(config: Config) -> Config:
 
     Raises InputError where the weights were not fetched yet, and UserError.
     """
-    if kind_of(config.model.pretrained) == "none":
+    data, augment = read_preprocessing(config.model, config.data)
+    if not data:
         return config
-    path = file_of(config).parent / FILE
-    tree = storage.read_json(path)
-    if is_fetched(config):
-        _compare(config, tree)
-    kept = tree.get("pretrained_cfg")
-    if not isinstance(kept, dict):
-        return config
-    try:
-        data, augment = _preprocessing(kept, tree.get(OWN, {}))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(
-            f"{path} does not say how pictures are prepared ({type(error).__name__}: {error}); give the path of the "
-            "weights' file without it, or fetch the weights again"
-        ) from error
     if config.data.model_fields_set & {"image_size", "val_image_size", "val_resize"}:
         data = {key: value for key, value in data.items() if key in ("mean", "std")}
     return config.model_copy(
@@ -120,12 +109,35 @@ def followed(config: Config) -> Config:
     )
 
 
-def _compare(config: Config, tree: dict[str, Any]) -> None:
-    wanted, found = config.model.pretrained_sha256, tree.get(OWN, {}).get("sha256")
+def read_preprocessing(settings: Model, data: Data) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The keys of `data` and `augment` that the weights ask for; none where nothing is known of them.
+
+    Raises InputError where the weights were not fetched yet, and UserError where they have another hash than was asked.
+    """
+    if kind_of(settings.pretrained) == "none":
+        return {}, {}
+    path = file_of(settings, data).parent / FILE
+    tree = storage.read_json(path)
+    if is_fetched(settings.pretrained):
+        _compare(settings, folder_of(settings, data), tree)
+    kept = tree.get("pretrained_cfg")
+    if not isinstance(kept, dict):
+        return {}, {}
+    try:
+        return _preprocessing(kept, tree.get(OWN, {}))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(
+            f"{path} does not say how pictures are prepared ({type(error).__name__}: {error}); give the path of the "
+            "weights' file without it, or fetch the weights again"
+        ) from error
+
+
+def _compare(settings: Model, folder: Path, tree: dict[str, Any]) -> None:
+    wanted, found = settings.pretrained_sha256, tree.get(OWN, {}).get("sha256")
     if wanted and wanted != found:
         raise UserError(
-            f"model.pretrained_sha256 = {wanted}: the weights in {folder_of(config)} have {found}; correct the key, or "
-            "remove that folder and fetch them again"
+            f"model.pretrained_sha256 = {wanted}: the weights in {folder} have {found}; correct the key, or remove "
+            "that folder and fetch them again"
         )
 
 

@@ -21,15 +21,16 @@ def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
     """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
     from trainyard.parallel.device import prepare_device
 
-    device = prepare_device(config, place)
+    device = prepare_device(config.device, config.precision, place, deterministic=config.deterministic)
     if plan.strategy == "horovod":
         from trainyard.parallel.horovod import Horovod
 
         return Horovod(place, device, config.horovod, config.comm, plan.forwards)
     if plan.strategy == "exact":
-        from trainyard.parallel.exact import ExactGroup, ExactSingle
+        from trainyard.parallel.exact import ExactGroup, ExactSingle, SumSettings
 
-        return ExactSingle(config, plan, device) if place.world == 1 else ExactGroup(config, plan, place, device)
+        how = SumSettings(plan.forwards, config.comm, config.deterministic)
+        return ExactSingle(device, how) if place.world == 1 else ExactGroup(place, device, how)
     if place.world == 1:
         from trainyard.parallel.single import Single
 
@@ -37,7 +38,8 @@ def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
     if plan.strategy == "fsdp":
         from trainyard.parallel.fsdp import Fsdp
 
-        return Fsdp(place, device, config)
+        options = config.model.compile_options
+        return Fsdp(place, device, config.comm, config.fsdp, precision=config.precision, compile_options=options)
     from trainyard.parallel.ddp import Ddp
 
     return Ddp(place, device, config.comm, config.ddp)

@@ -6,20 +6,19 @@ from typing import Any
 
 import torch
 
-from trainyard.config import Config
 from trainyard.core.exits import UserError
 from trainyard.parallel.environment import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
-def prepare_device(config: Config, place: Place) -> torch.device:
+def prepare_device(wanted: str, precision: str, place: Place, *, deterministic: bool) -> torch.device:
     """Choose this process's device and set how it computes, before anything lies on it; raises UserError."""
-    if config.deterministic:
+    if deterministic:
         be_deterministic(os.environ)
-    device = choose_device(config.device, place)
+    device = choose_device(wanted, place)
     if device.type == "cuda":
-        set_arithmetic(config)
+        set_arithmetic(precision, deterministic=deterministic)
     return device
 
 
@@ -38,18 +37,18 @@ def choose_device(wanted: str, place: Place) -> torch.device:
     return device
 
 
-def set_arithmetic(config: Config) -> None:
+def set_arithmetic(precision: str, *, deterministic: bool) -> None:
     """How a GPU multiplies and convolves fp32 numbers: in TF32 where the precision allows it, else in full fp32.
 
     By itself torch convolves fp32 in TF32 and multiplies it in full. In bf16 and fp16 this concerns only what autocast
     leaves in fp32; TF32's 10 bits of mantissa are no fewer than theirs. These switches are in every torch since 1.12;
     `fp32_precision`, which came in 2.9, must not be set beside them.
     """
-    allowed = config.precision in ("tf32", "bf16", "fp16")
+    allowed = precision in ("tf32", "bf16", "fp16")
     torch.backends.cuda.matmul.allow_tf32 = allowed
     torch.backends.cudnn.allow_tf32 = allowed
     # Sizes stay the same, so trying convolution algorithms once pays; each start may choose another one, though
-    torch.backends.cudnn.benchmark = not config.deterministic
+    torch.backends.cudnn.benchmark = not deterministic
 
 
 def be_deterministic(environ: MutableMapping[str, str]) -> None:

@@ -8,6 +8,7 @@ processes: one binary tree, of which each process has a branch.
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trainyard.config import Config, Plan
+from trainyard.config.sections.running import Comm
 from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.environment import Place
@@ -25,19 +26,28 @@ from trainyard.parallel.process_group import Group
 from trainyard.parallel.single import Single
 
 
+@dataclass(frozen=True)
+class SumSettings:
+    """How sums are kept in one order."""
+
+    forwards: int  # of a process in a step
+    comm: Comm
+    deterministic: bool  # what a GPU computes
+
+
 class Exact(Strategy):
     """What does not depend on whether there are other processes."""
 
     name = "exact"
 
-    def prepare(self, config: Config, plan: Plan) -> None:
+    def prepare(self, how: SumSettings) -> None:
         """Set how this process computes; raises UserError where it could not be exact."""
-        if self.device.type == "cuda" and not config.deterministic:
+        if self.device.type == "cuda" and not how.deterministic:
             raise UserError("strategy = 'exact' with deterministic = False: a GPU may add in any order; set it to true")
         if self.device.type == "cpu":
             torch.set_num_threads(1)  # as many as on any number of processes: threads cut sums into parts
-        self._pieces = plan.forwards * self.world
-        self._in_fp64 = config.comm.gradients == "fp64"
+        self._pieces = how.forwards * self.world
+        self._in_fp64 = how.comm.gradients == "fp64"
         self._tree = Tree()
         # Buffers as they were before the step, and those that count as they were after its first piece
         self._before: list[Tensor] = []
@@ -113,17 +123,17 @@ def _spread(flat: Tensor, tensors: list[Tensor]) -> None:
 class ExactSingle(Exact, Single):
     """All pieces on one process."""
 
-    def __init__(self, config: Config, plan: Plan, device: torch.device) -> None:
+    def __init__(self, device: torch.device, how: SumSettings) -> None:
         Single.__init__(self, device, self.name)
-        self.prepare(config, plan)
+        self.prepare(how)
 
 
 class ExactGroup(Exact, Group):
     """Each process has as many pieces, one after the other in the order of ranks."""
 
-    def __init__(self, config: Config, plan: Plan, place: Place, device: torch.device) -> None:
-        Group.__init__(self, place, device, config.comm)
-        self.prepare(config, plan)
+    def __init__(self, place: Place, device: torch.device, how: SumSettings) -> None:
+        Group.__init__(self, place, device, how.comm)
+        self.prepare(how)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes in pairs: each process adds up its part of the numbers, and all get all parts."""

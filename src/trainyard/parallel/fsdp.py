@@ -16,7 +16,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainyard.config import Config
+from trainyard.config.sections.running import Comm
+from trainyard.config.sections.running import Fsdp as Settings
 from trainyard.parallel.base import State, lay_out_as_weights, named_state
 from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
@@ -31,14 +32,24 @@ class Fsdp(Group):
     name = "fsdp"
     lockstep = True
 
-    def __init__(self, place: Place, device: torch.device, config: Config) -> None:
-        super().__init__(place, device, config.comm)
+    def __init__(
+        self,
+        place: Place,
+        device: torch.device,
+        comm: Comm,
+        settings: Settings,
+        *,
+        precision: str,
+        compile_options: dict[str, Any],
+    ) -> None:
+        """`compile_options` are those of torch.compile, for models that are compiled."""
+        super().__init__(place, device, comm)
         # on the configured device: by itself torch takes a GPU wherever there is one
         mesh = init_device_mesh(device.type, (place.world,))
         self._sharding: dict[str, Any] = {
-            "mesh": mesh, "mp_policy": policy(config), "reshard_after_forward": config.fsdp.reshard_after_forward,
+            "mesh": mesh, "mp_policy": policy(precision, comm), "reshard_after_forward": settings.reshard_after_forward,
         }  # fmt: skip
-        self._compile_options = config.model.compile_options
+        self._compile_options = compile_options
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         plain = getattr(model, "_orig_mod", model)
@@ -146,12 +157,12 @@ def gather_tree(tree: Any, keep: bool) -> Any:
     return torch.empty_like(full, device="cpu", pin_memory=True).copy_(full, non_blocking=True)
 
 
-def policy(config: Config) -> MixedPrecisionPolicy:
+def policy(precision: str, comm: Comm) -> MixedPrecisionPolicy:
     """The types in which weights travel and gradients are summed; shards are fp32 (fp64 in fp64)."""
-    kept = torch.float64 if config.precision == "fp64" else torch.float32
-    weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.precision)
+    kept = torch.float64 if precision == "fp64" else torch.float32
+    weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     # autocast chooses the types of activations
-    return MixedPrecisionPolicy(weights, wire_dtype(config.comm) or kept, cast_forward_inputs=False)
+    return MixedPrecisionPolicy(weights, wire_dtype(comm) or kept, cast_forward_inputs=False)
 
 
 def reshard_without_backward(module: nn.Module, *_: Any) -> None:

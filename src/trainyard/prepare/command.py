@@ -66,7 +66,7 @@ def fetch_weights(options: argparse.Namespace) -> None:
     from trainyard.prepare.weights import fetch
 
     run = training.load(options)
-    retry(lambda: fetch(run, options.wait), options.retry)
+    retry(lambda: fetch(run.model, run.data, options.wait), options.retry)
 
 
 def settings(options: argparse.Namespace) -> Config:

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 
 import requests
 
-from trainyard.config import Config
 from trainyard.config.checking import validated
+from trainyard.config.sections.data import Data
+from trainyard.config.sections.learning import Model
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import atomic
 from trainyard.core.storage import storage
-from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, followed, is_fetched, kind_of
+from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, is_fetched, kind_of, read_preprocessing
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import Pulse, say
 from trainyard.prepare.settings import Source as SourceConfig
@@ -43,32 +44,32 @@ class Origin:
     described: dict[str, Any]  # `architecture` and `pretrained_cfg`, as timm's hubs have them
 
 
-def fetch(config: Config, wait_seconds: float = 3600.0) -> Path | None:
+def fetch(model: Model, data: Data, wait_seconds: float = 3600.0) -> Path | None:
     """Fetch the weights that the settings of a run name; None where there is nothing to fetch.
 
     One process fetches, others wait for it. Raises UserError, and InputError and ExitError for what may pass.
     """
-    if not is_fetched(config):
+    if not is_fetched(model.pretrained):
         say("model.pretrained names no weights that must be fetched")
         return None
-    folder = folder_of(config)
+    folder = folder_of(model, data)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be made ({error.strerror}); set model.weights_dir to one that can") from None
     with exclusive(folder / "lock", wait_seconds, say):
         try:
-            found = file_of(config)
+            found = file_of(model, data)
         except InputError:
-            found = _fetch(config, folder)
+            found = _fetch(model, folder)
         else:
-            followed(config)  # compares the hash
+            read_preprocessing(model, data)  # compares the hash
             say(f"{found} is here already")
     return found
 
 
-def _fetch(config: Config, folder: Path) -> Path:
-    origin = find(config)
+def _fetch(model: Model, folder: Path) -> Path:
+    origin = find(model)
     shown = without_query(origin.url)
     suffix = PurePosixPath(urlsplit(origin.url).path).suffix
     if suffix not in KINDS:
@@ -76,7 +77,7 @@ def _fetch(config: Config, folder: Path) -> Path:
     file = folder / f"model{'.safetensors' if suffix == '.safetensors' else '.pth'}"
     scheme = "http" if urlsplit(origin.url).scheme in ("http", "https") else "objectstore"
     where = validated(SourceConfig, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
-    signed = Signed("weights-url", "model.pretrained", strict=kind_of(config.model.pretrained) == "address")
+    signed = Signed("weights-url", "model.pretrained", strict=kind_of(model.pretrained) == "address")
     source = open_source(where, Traffic(), signed=signed)
     try:
         with atomic(file) as out:
@@ -127,14 +128,14 @@ def _check_readable(file: Path, shown: str) -> None:
         raise UserError(f"{shown} {states.refusal(error)}") from error
 
 
-def find(config: Config) -> Origin:
+def find(model: Model) -> Origin:
     """Where the weights of the settings lie; raises UserError."""
-    name, kind = config.model.pretrained, kind_of(config.model.pretrained)
-    origin = {"torchvision": _torchvision, "timm": _timm, "address": _address}[kind](config)
-    url, mirror = origin.url, config.model.weights_mirror.rstrip("/")
+    name, kind = model.pretrained, kind_of(model.pretrained)
+    origin = {"torchvision": _torchvision, "timm": _timm, "address": _address}[kind](model)
+    url, mirror = origin.url, model.weights_mirror.rstrip("/")
     for address in MIRRORED if mirror else ():
         url = url.replace(address, mirror, 1)
-    digits = config.model.pretrained_sha256 or origin.digits
+    digits = model.pretrained_sha256 or origin.digits
     if not digits and kind == "timm":
         digits = _linked_sha256(url)
     if not digits:
@@ -145,21 +146,21 @@ def find(config: Config) -> Origin:
     return Origin(url, digits, origin.described)
 
 
-def _torchvision(config: Config) -> Origin:
+def _torchvision(settings: Model) -> Origin:
     import torchvision
 
     models: Any = torchvision.models
-    model = config.model.name.rpartition(":")[2]
-    match = ENUM.fullmatch(config.model.pretrained)
+    model = settings.name.rpartition(":")[2]
+    match = ENUM.fullmatch(settings.pretrained)
     assert match
     try:
         known = models.get_model_weights(model)
     except ValueError:
-        raise UserError(f"model.name = {config.model.name!r}: torchvision has no such classification model") from None
+        raise UserError(f"model.name = {settings.name!r}: torchvision has no such classification model") from None
     members = known.__members__
     if match[2] not in members or match[1] not in (None, known.__name__):
         raise UserError(
-            f"model.pretrained = {config.model.pretrained!r}: torchvision has no such weights for {model}; there are "
+            f"model.pretrained = {settings.pretrained!r}: torchvision has no such weights for {model}; there are "
             f"{', '.join(f'{known.__name__}.{member}' for member in members)}"
         )
     weights = members[match[2]]
@@ -173,23 +174,23 @@ def _torchvision(config: Config) -> Origin:
             "interpolation": how.interpolation.value, "crop_pct": size / resize, "crop_mode": "center",
             "mean": list(how.mean), "std": list(how.std),
         },
-        OWN: {"model": config.model.name, "resize": resize, "weights": str(weights)},
+        OWN: {"model": settings.name, "resize": resize, "weights": str(weights)},
     }  # fmt: skip
     return Origin(weights.url, _digits_of(weights.url), described)
 
 
-def _timm(config: Config) -> Origin:
+def _timm(settings: Model) -> Origin:
     from trainyard.models.factory import import_timm
 
-    timm, model = import_timm(config.model.name), config.model.name.rpartition(":")[2]
+    timm, model = import_timm(settings.name), settings.name.rpartition(":")[2]
     found = timm.get_pretrained_cfg(model) if timm.is_model(model) else None
     if found is None or not (found.hf_hub_id or found.url) or found.custom_load:
         raise UserError(
-            f"model.pretrained = 'timm' with model.name = {config.model.name!r}: timm {timm.__version__} has no "
+            f"model.pretrained = 'timm' with model.name = {settings.name!r}: timm {timm.__version__} has no "
             "weights for it that are a state dict; name another model or tag, such as timm:resnet50.a1_in1k, or a path"
         )
     described = {"architecture": model, "num_classes": found.num_classes, "pretrained_cfg": found.to_dict(True)}
-    described[OWN] = {"model": config.model.name, "weights": f"{found.architecture}.{found.tag}"}
+    described[OWN] = {"model": settings.name, "weights": f"{found.architecture}.{found.tag}"}
     if not found.hf_hub_id:
         return Origin(found.url, _digits_of(found.url), described)
     hub, _, revision = found.hf_hub_id.partition("@")
@@ -197,9 +198,9 @@ def _timm(config: Config) -> Origin:
     return Origin(f"https://huggingface.co/{hub}/resolve/{revision or 'main'}/{name}", "", described)
 
 
-def _address(config: Config) -> Origin:
-    url = config.model.pretrained
-    return Origin(url, _digits_of(url), {"architecture": config.model.name})
+def _address(settings: Model) -> Origin:
+    url = settings.pretrained
+    return Origin(url, _digits_of(url), {"architecture": settings.name})
 
 
 def _digits_of(url: str) -> str:

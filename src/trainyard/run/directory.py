@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from trainyard.config import Config, as_tree, fingerprint
+from trainyard.config.sections.learning import Model, Optimizer
+from trainyard.config.sections.running import Run
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import fits, rename, sync_folder
 from trainyard.core.named import current
@@ -33,20 +34,22 @@ PREVIOUS = re.compile("[0-9]{3,9}")
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
-def identity(config: Config, batch: int, classes: int | None = None, samples: int | None = None) -> dict[str, Any]:
+def identity(
+    model: Model, optimizer: Optimizer, seed: int, *, batch: int, classes: int | None = None, samples: int | None = None
+) -> dict[str, Any]:
     """What must stay the same for a run to be resumed; None is not known.
 
     Another optimizer would find no moments that it can use, another `no_decay` or `freeze` trains other parameters or
     differently, and another seed or number of training samples changes the order of the samples.
     """
     return {
-        "model.name": config.model.name,
+        "model.name": model.name,
         "model.num_classes": classes,
-        "model.freeze": sorted(config.model.frozen),
+        "model.freeze": sorted(model.frozen),
         "batch.global": batch,
-        "seed": config.seed,
-        "optimizer.name": config.optimizer.name,
-        "optimizer.no_decay": sorted(config.optimizer.no_decay),
+        "seed": seed,
+        "optimizer.name": optimizer.name,
+        "optimizer.no_decay": sorted(optimizer.no_decay),
         "data.samples": samples,
     }
 
@@ -82,7 +85,7 @@ def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Pat
             )
 
 
-def is_retry(config: Config) -> bool:
+def is_retry(path: Path) -> bool:
     """Whether this process continues what the same job began, rather than beginning something.
 
     Raises UserError and StorageError.
@@ -90,7 +93,6 @@ def is_retry(config: Config) -> bool:
     job = job_name()
     if restart_count() > 0 or not job:
         return restart_count() > 0
-    path = Path(config.run.dir)
     try:
         newest = storage.perform(path, find_newest, path)
     except OSError as error:
@@ -98,23 +100,26 @@ def is_retry(config: Config) -> bool:
     return newest is not None and newest.job == job and newest.entered
 
 
-def over_already(config: Config, batch: int) -> str | None:
+def over_already(
+    run: Run, resume: str, *, fingerprint: str, wanted: Mapping[str, Any], length: Mapping[str, Any]
+) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
-    Raises StrangerError where the directory is another release's.
+    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `length_asked` gives. Raises
+    StrangerError where the directory is another release's.
     """
-    path = Path(config.run.dir)
+    path = Path(run.dir)
     try:
-        storage.perform(path, refuse_strangers_of, path, config.run.adopt)
+        storage.perform(path, refuse_strangers_of, path, run.adopt)
     except OSError as error:
         raise unreadable(path / fence.FOLDER, error) from error
-    if config.resume == "never" and not is_retry(config):
+    if resume == "never" and not is_retry(path):
         return None
     failed = storage.read_json(path / "failed.json")
     # A user often mends wrong input outside the settings, so only an automatic retry of the same job is refused.
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
-    if permanent and failed.get("fingerprint") == fingerprint(config) and failed.get("job") == job_name():
+    if permanent and failed.get("fingerprint") == fingerprint and failed.get("job") == job_name():
         raise ExitError(
             f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )
@@ -124,25 +129,26 @@ def over_already(config: Config, batch: int) -> str | None:
         return None
     if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
         return None  # it resumes from its last step, and writes a whole one
-    refuse_other(recorded_identity(summary), identity(config, batch, config.model.num_classes or None), path)
-    if summary.get("length") != length_asked(config):
+    refuse_other(recorded_identity(summary), wanted, path)
+    if summary.get("length") != length:
         return None
     return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
 
 
-def length_asked(config: Config) -> dict[str, int | None]:
+def length_asked(epochs: int | None, max_steps: int | None) -> dict[str, int | None]:
     """The length of the run as the settings put it."""
-    return {"epochs": config.epochs, "max_steps": config.max_steps}
+    return {"epochs": epochs, "max_steps": max_steps}
 
 
 class RunDirectory:
     """The run directory as rank 0 sees it, the only process that writes it."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.path = Path(config.run.dir)
+    def __init__(self, run: Run, resume: str, settings: Mapping[str, Any]) -> None:
+        """`resume` and the section `run` say what is done with it; all `settings` are written to config.yaml."""
+        self._run, self._resume, self._settings = run, resume, settings
+        self.path = Path(run.dir)
         self.checkpoints = self.path / "checkpoints"
-        self.lease = Lease(self.path, config.run.adopt)
+        self.lease = Lease(self.path, run.adopt)
         self._reports: list[str] = []
 
     def start(self, wanted: dict[str, Any]) -> checkpoint.Found | None:
@@ -164,12 +170,12 @@ class RunDirectory:
         """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
             storage.make_folder(self.path)
-            retry = is_retry(self.config)
+            retry = is_retry(self.path)
             self._reports = storage.perform(self.path, self.lease.take, self.checkpoints)
             with self.fenced():
                 # As a whole: each of its steps can be repeated, and finds what the one before has done
-                storage.perform(self.path, self._settle, always=self.config.resume == "never" and not retry)
-                text = yaml.safe_dump(as_tree(self.config), sort_keys=False)
+                storage.perform(self.path, self._settle, always=self._resume == "never" and not retry)
+                text = yaml.safe_dump(self._settings, sort_keys=False)
                 storage.write_file(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
             raise starts.unwritable(self.path, error) from error
@@ -178,17 +184,17 @@ class RunDirectory:
         """Make the directory this job's, which has taken its lease; raises OSError."""
         self._move_aside(always)
         self.lease.enter()
-        checkpoint.tidy(self.checkpoints, self.config.run.keep_aside)
+        checkpoint.tidy(self.checkpoints, self._run.keep_aside)
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
         """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
-        if self.config.resume in ("auto", "never") or is_retry_of_path(self.config, self.path):
+        if self._resume in ("auto", "never") or is_retry_of_path(self.path):
             with self.fenced():
                 found, reports = checkpoint.newest(self.checkpoints, self.staging)
             if found is None:
                 self._refuse_to_begin_again(reports)
             return found, self._reports + reports
-        found = checkpoint.at(Path(self.config.resume))
+        found = checkpoint.at(Path(self._resume))
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
                 with self.fenced():
@@ -227,7 +233,7 @@ class RunDirectory:
         """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
-            starts.stopped(self.config)
+            starts.stopped(self.path)
 
     def _forget_the_end(self) -> None:
         """Remove, by way of `staging`, how the run has ended before; a start that is refused leaves it."""
@@ -237,7 +243,7 @@ class RunDirectory:
 
     def _refuse_to_begin_again(self, reports: list[str]) -> None:
         """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
-        aside, seen = checkpoint.damaged(self.checkpoints), lost_checkpoint(self.config)
+        aside, seen = checkpoint.damaged(self.checkpoints), lost_checkpoint(self.path)
         if not aside and not seen:
             return
         lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
@@ -255,7 +261,7 @@ class RunDirectory:
         found = sorted(entry for entry in storage.list_folder(self.path) if entry.name not in KEPT)
         if not moving.exists() and not (always and found):
             if always:
-                starts.forget(self.config)  # what is left may be the notes of a run whose files are gone
+                starts.forget(self.path)  # what is left may be the notes of a run whose files are gone
             return
         if not moving.exists():
             # By way of the lease's folder: who has lost the lease moves nothing. A newer job ends a move that has begun
@@ -269,24 +275,23 @@ class RunDirectory:
         numbered = (path for path in storage.list_folder(previous) if PREVIOUS.fullmatch(path.name))
         older = sorted(numbered, key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
-        starts.forget(self.config)  # before the last rename: after a crash here the next start does it again
+        starts.forget(self.path)  # before the last rename: after a crash here the next start does it again
         rename(moving, previous / f"{number:03d}")
         sync_folder(self.path)
-        for path in older[: max(0, len(older) + 1 - self.config.run.keep_aside)]:
+        for path in older[: max(0, len(older) + 1 - self._run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def is_retry_of_path(config: Config, path: Path) -> bool:
+def is_retry_of_path(path: Path) -> bool:
     """Whether a run that began from a named checkpoint has written its own since, and resumes from that."""
-    return is_retry(config) and bool(checkpoint.steps(path / "checkpoints"))
+    return is_retry(path) and bool(checkpoint.steps(path / "checkpoints"))
 
 
-def record_failure(config: Config, message: str, code: int, details: dict[str, Any]) -> None:
+def record_failure(path: Path, fingerprint: str, message: str, code: int, details: Mapping[str, Any]) -> None:
     """Record a permanent failure, so that retries of the same job end at once; not where another job is at work."""
-    path = Path(config.run.dir)
     if of_another_job(path):
         return
     # A full disk, no directory at all, no file that may be opened: the message itself is what counts
     with contextlib.suppress(OSError, ExitError, UserError):
-        entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint(config)}
+        entry = {"code": int(code), "message": message, "job": job_name(), "fingerprint": fingerprint}
         storage.write_json(path / "failed.json", {**entry, "time": time.time(), **details})

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import Config
 from trainyard.core.files import whole
 from trainyard.core.storage import storage, unreadable
 from trainyard.run import starts
@@ -16,14 +15,13 @@ from trainyard.telemetry.metrics import read_events
 SAVED = ("finished", "stopped")  # how a run ends whose last step is saved
 
 
-def lost_checkpoint(config: Config) -> str:
-    """The newest checkpoint that the run is known to have had, or nothing; raises StorageError and UserError.
+def lost_checkpoint(path: Path) -> str:
+    """The newest checkpoint that the run directory is known to have had, or nothing; raises StorageError and UserError.
 
     One of step 0 does not count: a run that begins again loses nothing of it.
     """
-    path = Path(config.run.dir)
     steps = [*_of_metrics(path / "metrics.jsonl"), _step_saved(storage.read_json(path / "summary.json"), "steps")]
-    names = [*starts.saw_checkpoints(config), *(f"step-{step:08d}" for step in steps)]
+    names = [*starts.saw_checkpoints(path), *(f"step-{step:08d}" for step in steps)]
     newest = starts.latest(names)
     return newest if newest and int(newest[5:]) else ""
 

@@ -2,13 +2,12 @@
 
 import contextlib
 import logging
-import math
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.config import Config
-from trainyard.config.plan import resolve_global_batch
+from trainyard.config.sections.running import Run
 from trainyard.core.exits import Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
 from trainyard.run import starts
@@ -19,53 +18,67 @@ from trainyard.run.space import no_space
 log = logging.getLogger("trainyard")
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """One process's start of a run, as far as its failures are concerned."""
+
+    run: Run
+    fingerprint: str  # of all settings
+    place: Place
+    share: int  # most samples of a process in a step
+    micro: int  # batch.micro
+    validated: int  # validate.batch
+
+
 @contextlib.contextmanager
-def explained(config: Config, place: Place) -> Iterator[None]:
+def explained(attempt: Attempt) -> Iterator[None]:
     """Turn any error into one that has its exit code, and record it: for retries, or so that there are none."""
     try:
         yield
     except (UserError, ExitError) as error:
-        record(config, error)
+        record(attempt, error)
         raise
     except Exception as error:
         log.exception("failed")
-        meant = meaning(config, place, error)
+        meant = meaning(attempt, error)
         if meant is None:
             raise
-        record(config, meant)
+        record(attempt, meant)
         raise meant from error
 
 
-def meaning(config: Config, place: Place, error: Exception) -> UserError | ExitError | None:
+def meaning(attempt: Attempt, error: Exception) -> UserError | ExitError | None:
     """What an error means for this run; None: it is a bug, and stays as it is."""
+    run, rank = attempt.run, attempt.place.rank
     cause, text = cause_of(error), f"{type(error).__name__}: {error}"
     if cause.name == "memory":
-        return UserError(_memory(config, place, error))
+        return UserError(_memory(attempt, error))
     if cause.name == "full" and isinstance(error, OSError):
-        return ExitError(f"rank {place.rank}: {no_space(error, Path(config.run.dir))}", cause.code)
+        return ExitError(f"rank {rank}: {no_space(error, Path(run.dir))}", cause.code)
     if cause.code == Exit.CONFIG:
-        named = f"rank {place.rank}: {cause.means}: {text}"
-        return too_many_files(f"rank {place.rank}: {text}") if cause.name == "files" else UserError(named)
+        named = f"rank {rank}: {cause.means}: {text}"
+        return too_many_files(f"rank {rank}: {text}") if cause.name == "files" else UserError(named)
     if cause.code >= 128:
-        return ExitError(f"rank {place.rank}: {cause.means}: {text}", cause.code)
+        return ExitError(f"rank {rank}: {cause.means}: {text}", cause.code)
     where = _where(error)
-    if cause.name == "unknown" and starts.may_try_again(config, where):
+    if cause.name == "unknown" and starts.may_try_again(run, where):
         traceback.print_exception(error)
         return ExitError(f"{text} (tried once more: the next start tells whether it is a bug)", Exit.CRASHED,
                          {"where": where})  # fmt: skip
     return None
 
 
-def record(config: Config, error: UserError | ExitError) -> None:
+def record(attempt: Attempt, error: UserError | ExitError) -> None:
     """Record a failure in the run directory, unless that is another job's by now."""
-    code = Exit.CONFIG if isinstance(error, UserError) else error.code
-    if isinstance(error, TakenOverError) or code == Exit.STOPPED or of_another_job(Path(config.run.dir)):
+    path, code = Path(attempt.run.dir), Exit.CONFIG if isinstance(error, UserError) else error.code
+    if isinstance(error, TakenOverError) or code == Exit.STOPPED or of_another_job(path):
         return
     if code == Exit.CONFIG:
-        record_failure(config, str(error), code, {} if isinstance(error, UserError) else error.details)
+        details = {} if isinstance(error, UserError) else error.details
+        record_failure(path, attempt.fingerprint, str(error), code, details)
     elif code >= 128:
         details = {} if isinstance(error, UserError) else error.details
-        starts.remember(config, str(error), code, str(details.get("where", "")))
+        starts.remember(path, str(error), code, str(details.get("where", "")))
 
 
 def _where(error: Exception) -> str:
@@ -74,14 +87,13 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__} at {calls[-1].filename}:{calls[-1].lineno}" if calls else type(error).__name__
 
 
-def _memory(config: Config, place: Place, error: Exception) -> str:
+def _memory(attempt: Attempt, error: Exception) -> str:
     """A GPU's memory that is too small, with the keys that decide how much is needed."""
-    share = math.ceil(resolve_global_batch(config, place.world) / place.world)
-    micro = config.batch.micro
-    most = min(micro, share) if micro else share
+    micro, rank = attempt.micro, attempt.place.rank
+    most = min(micro, attempt.share) if micro else attempt.share
     limit = "" if micro else ", no limit"
     return (
-        f"rank {place.rank}: the GPU's memory is too small ({str(error).splitlines()[0]}); batch.micro = {micro}{limit}"
+        f"rank {rank}: the GPU's memory is too small ({str(error).splitlines()[0]}); batch.micro = {micro}{limit}"
         f", so a forward takes {most} samples: set batch.micro to {max(1, most // 2)} or less; "
-        f"a validation takes validate.batch = {config.validate_.batch} at a time"
+        f"a validation takes validate.batch = {attempt.validated} at a time"
     )

@@ -22,8 +22,8 @@ from trainyard import __version__
 from trainyard.config import Config, as_tree
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.storage import Appender, storage
-from trainyard.data.dataset import Data
 from trainyard.data.sampler import Ids
+from trainyard.data.splits import Data
 from trainyard.parallel.base import Strategy
 from trainyard.run.directory import RunDirectory, length_asked
 from trainyard.run.owner import owner_name
@@ -219,7 +219,7 @@ class Recorder:
             ],
             "samples": samples,
             "identity": self._identity,
-            "length": length_asked(self._config),
+            "length": length_asked(self._config.epochs, self._config.max_steps),
             "model": self._config.model.name,
             "precision": self._config.precision,
             "finished_at": round(time.time(), 3),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trainyard.config import Config
-from trainyard.data.dataset import Data
+from trainyard.data.splits import Data
 from trainyard.parallel.base import Strategy
 from trainyard.run.checkpoint import Found
 from trainyard.run.checkpoint_writer import Writer

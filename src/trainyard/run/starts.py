@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import Config, fingerprint
+from trainyard.config.sections.running import Run
 from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import StorageError, storage
@@ -28,37 +28,41 @@ SEEN = "seen"
 FAILURE = "last_failure.json"
 
 
-def count(config: Config) -> None:
-    """Count this start; rank 0 calls it. Raises ExitError where restarts have made no progress, and UserError."""
-    path = _file(config)
-    saved = checkpoint.steps(Path(config.run.dir) / "checkpoints")
+def count(run: Run, fingerprint: str) -> None:
+    """Count this start; rank 0 calls it. Raises ExitError where restarts have made no progress, and UserError.
+
+    `fingerprint` is that of all settings: with others, the count begins anew.
+    """
+    root = Path(run.dir)
+    path = _file(root)
+    saved = checkpoint.steps(root / "checkpoints")
     now = {
         "job": job_name(),
-        "fingerprint": fingerprint(config),
+        "fingerprint": fingerprint,
         "checkpoint": saved[-1].name if saved else NONE,
     }
     old = storage.read_json(path)
     same = all(old.get(key) == value for key, value in now.items())
     restarts = (whole(old, "count") + (not old.get("stopped"))) if same else 0
-    if restarts > config.run.max_restarts:
-        raise ExitError(_without_progress(config, restarts - 1, now["checkpoint"]), Exit.FAILED)
+    if restarts > run.max_restarts:
+        raise ExitError(_without_progress(run, restarts - 1, now["checkpoint"]), Exit.FAILED)
     try:
         storage.make_folder(path.parent)
         seen = {SEEN: latest([now["checkpoint"], *_seen(old)]) or NONE}  # also when it is gone
         storage.write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
     except OSError as error:
-        raise unwritable(Path(config.run.dir), error) from error
+        raise unwritable(root, error) from error
 
 
-def stopped(config: Config) -> None:
+def stopped(root: Path) -> None:
     """Note that this start was stopped from outside: it has not used up a restart."""
-    path = _file(config)
+    path = _file(root)
     storage.write_json(path, {**storage.read_json(path), "stopped": True})
 
 
-def forget(config: Config) -> None:
+def forget(root: Path) -> None:
     """Forget the checkpoints that earlier starts saw: `resume: never` has moved them aside."""
-    own = _file(config)
+    own = _file(root)
     for path in storage.list_folder(own.parent):
         if path != own:
             path.unlink(missing_ok=True)
@@ -66,9 +70,9 @@ def forget(config: Config) -> None:
     storage.write_json(own, {**storage.read_json(own), "checkpoint": NONE, SEEN: NONE})
 
 
-def saw_checkpoints(config: Config) -> list[str]:
+def saw_checkpoints(root: Path) -> list[str]:
     """The names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
-    return [name for path in storage.list_folder(_file(config).parent) for name in _seen(storage.read_json(path))]
+    return [name for path in storage.list_folder(_file(root).parent) for name in _seen(storage.read_json(path))]
 
 
 def latest(names: Iterable[str]) -> str:
@@ -76,19 +80,19 @@ def latest(names: Iterable[str]) -> str:
     return max(filter(checkpoint.NAME.fullmatch, names), key=lambda name: int(name[5:]), default="")
 
 
-def may_try_again(config: Config, where: str) -> bool:
+def may_try_again(run: Run, where: str) -> bool:
     """Whether an unknown error that arose `where` is worth another start: a job's first one that ended there.
 
     A person at a shell tries again without being told to; an error that comes back is a bug. Never raises.
     """
-    now, last = peek_json(_file(config)), peek_json(Path(config.run.dir) / FAILURE)
+    now, last = peek_json(_file(Path(run.dir))), peek_json(Path(run.dir) / FAILURE)
     again = last.get("where") == where and last.get("job") == job_name() and last.get("start") != now.get("starts")
-    return bool(job_name() and now) and whole(now, "count") < config.run.max_restarts and not again
+    return bool(job_name() and now) and whole(now, "count") < run.max_restarts and not again
 
 
-def remember(config: Config, message: str, code: int, where: str = "") -> None:
+def remember(root: Path, message: str, code: int, where: str = "") -> None:
     """Record how this start failed; the loss of a peer does not hide what a peer recorded. Never raises."""
-    path, start = Path(config.run.dir) / FAILURE, peek_json(_file(config)).get("starts")
+    path, start = root / FAILURE, peek_json(_file(root)).get("starts")
     last = peek_json(path)
     if code == Exit.HANG and (last.get("job"), last.get("start")) == (job_name(), start):
         return
@@ -116,15 +120,16 @@ def _seen(note: Mapping[str, Any]) -> list[str]:
     return [str(note.get(key, NONE)) for key in ("checkpoint", SEEN)]
 
 
-def _file(config: Config) -> Path:
-    return Path(config.run.dir) / "restarts" / f"{urllib.parse.quote(job_name(), safe='') or NONE}.json"
+def _file(root: Path) -> Path:
+    return root / "restarts" / f"{urllib.parse.quote(job_name(), safe='') or NONE}.json"
 
 
-def _without_progress(config: Config, restarts: int, newest: str) -> str:
-    last: dict[str, Any] = peek_json(Path(config.run.dir) / FAILURE)
+def _without_progress(run: Run, restarts: int, newest: str) -> str:
+    root = Path(run.dir)
+    last: dict[str, Any] = peek_json(root / FAILURE)
     ended = f"The last start ended with {last.get('code')}: {last.get('message')}. "
     why = ended if last.get("job") == job_name() else ""
     return (
-        f"{restarts} restarts of {config.run.dir} without a new checkpoint (the last one is {newest}): retries make no "
-        f"progress. {why}See logs/ for why it ended, then remove {_file(config)} to try again"
+        f"{restarts} restarts of {run.dir} without a new checkpoint (the last one is {newest}): retries make no "
+        f"progress. {why}See logs/ for why it ended, then remove {_file(root)} to try again"
     )

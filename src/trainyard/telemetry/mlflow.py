@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from trainyard import __version__
-from trainyard.config import Config, as_tree, flat
+from trainyard.config import flat
+from trainyard.config.sections.running import Mlflow
 from trainyard.core.storage import storage
 from trainyard.telemetry.metrics import Event, numbers
 from trainyard.telemetry.outbox import Deliver, Outbox
@@ -39,10 +40,12 @@ LAST_OF = {"train": "train/loss", "validate": "validate/top1"}  # the metric tha
 MOST_PARAMS, LONGEST_PARAM = 100, 500  # of one message; characters, which all of MLflow's versions take
 
 
-def start(config: Config, path: Path, name: str, say: Callable[[str], None]) -> Outbox | None:
-    """Report the run directory `path` as the run `name`, if there is a tracking server."""
-    uri = config.mlflow.uri or os.environ.get(URI, "")
-    if config.mlflow.mode == "off" or not uri:
+def start(
+    section: Mlflow, settings: Mapping[str, Any], path: Path, name: str, say: Callable[[str], None]
+) -> Outbox | None:
+    """Report the run directory `path` as the run `name`, with all `settings`, if there is a tracking server."""
+    uri = section.uri or os.environ.get(URI, "")
+    if section.mode == "off" or not uri:
         return None
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https"):
@@ -55,7 +58,11 @@ def start(config: Config, path: Path, name: str, say: Callable[[str], None]) -> 
     log_in()
     for variable, value in DEFAULTS.items():
         os.environ.setdefault(variable, value)
-    return Outbox(NAME, path / "metrics.jsonl", lambda: connection(config, uri, name, path, say), say)
+
+    def connect() -> contextlib.AbstractContextManager[Deliver]:
+        return connection(uri, section.experiment, settings, name=name, path=path, say=say)
+
+    return Outbox(NAME, path / "metrics.jsonl", connect, say)
 
 
 def log_in() -> None:
@@ -67,7 +74,9 @@ def log_in() -> None:
 
 
 @contextlib.contextmanager
-def connection(config: Config, uri: str, name: str, path: Path, say: Callable[[str], None]) -> Iterator[Deliver]:
+def connection(
+    uri: str, experiment: str, settings: Mapping[str, Any], *, name: str, path: Path, say: Callable[[str], None]
+) -> Iterator[Deliver]:
     """Find the run on the server, or create it; what it has of metrics.jsonl is passed over.
 
     Raises ImportError, OSError, and MlflowException where the server is away or refuses.
@@ -76,9 +85,9 @@ def connection(config: Config, uri: str, name: str, path: Path, say: Callable[[s
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
-    run = _find_or_create(client, _experiment(client, config.mlflow.experiment), name, path)
+    run = _find_or_create(client, _experiment(client, experiment), name, path)
     if not run.data.params:
-        _describe(client, run.info.run_id, as_tree(config))
+        _describe(client, run.info.run_id, settings)
     say(f"{NAME}: {uri.rstrip('/')}/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}")
     sent = {kind: _last_step(client, run.info.run_id, metric) for kind, metric in LAST_OF.items()}
     status, processes = run.info.status, 1

@@ -8,7 +8,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainyard.config import Config
+from trainyard.config import Config, as_tree
 from trainyard.core.storage import storage
 from trainyard.telemetry import mlflow, outbox, tensorboard, trainjob, wandb
 from trainyard.telemetry.console import Console
@@ -39,13 +39,18 @@ class Telemetry:
         """`path` is the run directory; `ours` says whether this run still has it; `owner` is the release of the run."""
         self._endpoint = endpoint
         self._console = Console(total, steps_per_epoch, config.log.console_seconds)
-        name = config.run.name or path.resolve().name
-        self._wandb: Any | None = wandb.start(config, name, self.say, owner)
+        name, settings = config.run.name or path.resolve().name, as_tree(config)
+        self._wandb: Any | None = wandb.start(
+            config.wandb, settings, directory=config.run.dir, name=name, say=self.say, owner=owner
+        )
         if self._endpoint is not None:
             for event in read_events(path / "metrics.jsonl"):
                 self._endpoint.recall(event)
         self._file = MetricsFile(path / "metrics.jsonl", ours)
-        started = (tensorboard.start(config, path, self.say), mlflow.start(config, path, name, self.say))
+        started = (
+            tensorboard.start(config.tensorboard, settings, path, self.say),
+            mlflow.start(config.mlflow, settings, path, name, self.say),
+        )
         self._outboxes = [one for one in started if one]
         self._trainjob = trainjob.start(total, self.say)
         self._processes, self._stopped = 1, False

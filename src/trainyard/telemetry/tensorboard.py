@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from trainyard.config import Config, as_tree
+from trainyard.config.sections.running import Tensorboard
 from trainyard.telemetry.metrics import Event, numbers
 from trainyard.telemetry.outbox import Deliver, Outbox
 
@@ -21,11 +21,11 @@ NAME = "TensorBoard"
 OURS = ".trainyard"  # how the names of these files end
 
 
-def start(config: Config, path: Path, say: Callable[[str], None]) -> Outbox | None:
-    """Write event files of the run directory `path`, if they are asked for."""
-    if not config.tensorboard.enabled:
+def start(section: Tensorboard, settings: dict[str, object], path: Path, say: Callable[[str], None]) -> Outbox | None:
+    """Write event files of the run directory `path`, if they are asked for; they show all `settings`."""
+    if not section.enabled:
         return None
-    return Outbox(NAME, path / "metrics.jsonl", lambda: event_files(path / "tensorboard", as_tree(config)), say)
+    return Outbox(NAME, path / "metrics.jsonl", lambda: event_files(path / "tensorboard", settings), say)
 
 
 @contextlib.contextmanager

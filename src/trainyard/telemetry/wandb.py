@@ -10,11 +10,11 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.config import Config, as_tree
+from trainyard.config.sections.running import Wandb
 from trainyard.core.exits import ExitError
 from trainyard.core.files import peek_json
 from trainyard.core.storage import storage
@@ -61,13 +61,22 @@ def kept_id(path: Path, name: str, owner: str) -> str:
     return found
 
 
-def start(config: Config, name: str, say: Callable[[str], None] = print, owner: str = "") -> Any | None:
+def start(
+    section: Wandb,
+    settings: Mapping[str, Any],
+    *,
+    directory: str,
+    name: str,
+    say: Callable[[str], None] = print,
+    owner: str = "",
+) -> Any | None:
     """Start reporting, if it is asked for; offline where the server does not answer in half a minute.
 
-    `owner` is the release that the run belongs to. None where that fails too: no fault of W&B's ends a run.
+    `settings` are all of the run, `directory` is run.dir, `owner` the release that the run belongs to. None where that
+    fails too: no fault of W&B's ends a run.
     """
     key = find_key()
-    mode: Any = {"auto": "online" if key else "off"}.get(config.wandb.mode, config.wandb.mode)
+    mode: Any = {"auto": "online" if key else "off"}.get(section.mode, section.mode)
     if mode == "off":
         return None
     if key:
@@ -78,16 +87,16 @@ def start(config: Config, name: str, say: Callable[[str], None] = print, owner: 
         say(f"Weights & Biases cannot be used ({type(error).__name__}: {error}); the run is not recorded there")
         return None
 
-    identity = kept_id(Path(config.run.dir), name, owner)
+    identity = kept_id(Path(directory), name, owner)
 
     def begin(mode: Any) -> Any:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))
         return wandb.init(
-            project=config.wandb.project, name=name, id=identity, resume="allow", mode=mode, dir=config.run.dir,
-            config=as_tree(config), settings=wandb.Settings(silent=True, init_timeout=seconds),
+            project=section.project, name=name, id=identity, resume="allow", mode=mode, dir=directory,
+            config=dict(settings), settings=wandb.Settings(silent=True, init_timeout=seconds),
         )  # fmt: skip
 
-    then = f"the run is recorded offline: wandb sync {config.run.dir}/wandb/offline-run-*"
+    then = f"the run is recorded offline: wandb sync {directory}/wandb/offline-run-*"
     for attempt in dict.fromkeys((mode, "offline")):
         try:
             return begin(attempt)

@@ -1,6 +1,7 @@
 """What both entry points do: read the settings, count the start, then train."""
 
 import argparse
+import math
 import warnings
 
 from trainyard import config, parallel
@@ -8,8 +9,8 @@ from trainyard.core import garbage
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.models import weights
 from trainyard.run import starts
-from trainyard.run.directory import over_already
-from trainyard.run.failures import explained
+from trainyard.run.directory import identity, length_asked, over_already
+from trainyard.run.failures import Attempt, explained
 
 
 def main(program: str, launcher: str, description: str) -> int:
@@ -20,13 +21,18 @@ def main(program: str, launcher: str, description: str) -> int:
     settings = weights.followed(config.load(parser.parse_args()))
     place = parallel.locate(launcher)
     plan = config.make_plan(settings, launcher, place.world)
-    if message := over_already(settings, plan.batch):
+    run, mark = settings.run, config.fingerprint(settings)
+    classes = settings.model.num_classes or None
+    wanted = identity(settings.model, settings.optimizer, settings.seed, batch=plan.batch, classes=classes)
+    length = length_asked(settings.epochs, settings.max_steps)
+    if message := over_already(run, settings.resume, fingerprint=mark, wanted=wanted, length=length):
         if place.rank == 0:
             print(message, flush=True)
         return Exit.DONE
-    with explained(settings, place):
+    share = math.ceil(plan.batch / place.world)
+    with explained(Attempt(run, mark, place, share, settings.batch.micro, settings.validate_.batch)):
         if place.rank == 0:
-            starts.count(settings)
+            starts.count(run, mark)
             processes = "1 process" if place.world == 1 else f"{place.world} processes"
             print(f"starting {settings.model.name} on {processes}: PyTorch is loaded, then data and model", flush=True)
         # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a

@@ -11,7 +11,7 @@ import os
 
 import torch
 
-from trainyard.config import Config, Plan
+from trainyard.config import Plan
 from trainyard.data.sampler import Order
 
 
@@ -21,9 +21,12 @@ def sizes(order: Order, plan: Plan, rank: int, world: int) -> frozenset[int]:
     return frozenset(part.stop - part.start for part in parts)
 
 
-def called_with(config: Config, size: int, whole: frozenset[int]) -> contextlib.AbstractContextManager[None]:
-    """To be entered for a forward of `size` samples; `whole` are the sizes that a program is built for."""
-    if not config.model.compile:
+def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.AbstractContextManager[None]:
+    """To be entered for a forward of `size` samples; `whole` are the sizes that a program is built for.
+
+    `compiles`: whether the model is compiled.
+    """
+    if not compiles:
         return contextlib.nullcontext()
     if size not in whole:
         stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")

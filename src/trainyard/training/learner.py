@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainyard.config import Config, Plan
-from trainyard.data.dataset import Data
+from trainyard.data.splits import Data
 from trainyard.data.transforms import normalizer
 from trainyard.models import factory
 from trainyard.models.freeze import freeze
@@ -52,7 +52,10 @@ def build_learner(config: Config, plan: Plan, strategy: Strategy, data: Data) ->
     """Build the model and its optimizer; every process calls it. Raises UserError."""
     device, precision = strategy.device, config.precision
     kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights
-    plain = factory.build(config, data.splits.classes, kept, strategy.sum if strategy.world > 1 else None)
+    plain = factory.build(
+        config.model, config.data, config.seed, data.splits.classes,
+        dtype=kept, total=strategy.sum if strategy.world > 1 else None,
+    )  # fmt: skip
     freeze(plain, config.model.frozen)
     plain.to(device)
     if config.model.in_channels_last(device.type == "cuda"):

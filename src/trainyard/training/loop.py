@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trainyard import __version__, parallel, report
-from trainyard.config import Config, Plan, as_tree
+from trainyard.config import Config, Plan, as_tree, fingerprint
 from trainyard.core import garbage
 from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
@@ -133,7 +133,7 @@ def flush(t: Trainer) -> None:
     try:
         t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))
     except ExitError as error:
-        record_failure(t.config, str(error), error.code, error.details)
+        record_failure(t.records.directory.path, fingerprint(t.config), str(error), error.code, error.details)
         t.records.recorder.linger()
         t.strategy.barrier()  # all processes raise at the same step, so they can wait for Prometheus' scrape
         raise
@@ -166,7 +166,7 @@ def validate(t: Trainer) -> Result:
     whole = frozenset([min(size, len(loader.labels))])
 
     def forward(pictures: Tensor) -> Tensor:
-        with called_with(t.config, len(pictures), whole):
+        with called_with(t.config.model.compile, len(pictures), whole):
             return learner.predict(pictures)
 
     with records.clock.spent("validation"), learner.averaged():

@@ -4,8 +4,8 @@ import math
 
 from torch.optim import Optimizer
 
-from trainyard.config import Config
 from trainyard.config.sections.learning import Optimizer as Settings
+from trainyard.config.sections.learning import Schedule
 from trainyard.data.sampler import Length
 
 
@@ -14,10 +14,9 @@ def peak_learning_rate(settings: Settings, global_batch: float) -> float:
     return settings.lr * global_batch / settings.lr_batch
 
 
-def learning_rate(config: Config, global_batch: float, length: Length, step: int) -> float:
+def learning_rate(schedule: Schedule, settings: Settings, global_batch: float, length: Length, step: int) -> float:
     """The learning rate of a step (counted from 0)."""
-    schedule = config.schedule
-    peak = peak_learning_rate(config.optimizer, global_batch)
+    peak = peak_learning_rate(settings, global_batch)
     # Everything is counted in steps, or in whole epochs if the rate changes only between them.
     unit = length.steps_per_epoch if schedule.every == "epoch" else 1
     index, end = step // unit, -(-length.steps // unit)

@@ -45,11 +45,13 @@ def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
     inputs, targets = t.learner.normalise(pictures), labels
     if mixes(config.augment):
         inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
-    with called_with(config, len(labels), t.learner.sizes), t.learner.autocast:
+    with called_with(config.model.compile, len(labels), t.learner.sizes), t.learner.autocast:
         outputs = t.learner.model(inputs)
     return loss_sum(outputs, targets, config.loss)
 
 
 def learning_rate(t: Trainer, step: int) -> float:
     """The learning rate of a step, counted from 0."""
-    return schedule.learning_rate(t.config, t.strategy.rate_batch(t.plan.batch), t.data.length, step)
+    return schedule.learning_rate(
+        t.config.schedule, t.config.optimizer, t.strategy.rate_batch(t.plan.batch), t.data.length, step
+    )

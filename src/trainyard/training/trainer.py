@@ -3,9 +3,10 @@
 import time
 from dataclasses import dataclass, field
 
-from trainyard.config import Config, Plan
+from trainyard.config import Config, Plan, as_tree
 from trainyard.data import decode
-from trainyard.data.dataset import Data, open_data
+from trainyard.data.sampler import Length, Order
+from trainyard.data.splits import Data, open_splits
 from trainyard.parallel import numa
 from trainyard.parallel.base import Strategy
 from trainyard.run.checkpoint import Found
@@ -50,16 +51,14 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     checkpoint. Then the model is built.
     """
     refuse_missing(config.publish.export)
-    root = None
-    if config.data.dir == "sample":  # prepared at its first use
-        from trainyard.prepare.sample import ensure_sample
-
-        root = ensure_sample()
-    data = open_data(config, plan.batch, pin=strategy.device.type == "cuda", root=root)
+    data = open_data(config, plan, strategy)
     if config.host.numa and strategy.device.type == "cuda":
         numa.bind(strategy.device)  # after the loader has counted its cores, before it starts threads
-    directory = RunDirectory(config)
-    wanted = identity(config, plan.batch, data.splits.classes, data.order.samples)
+    directory = RunDirectory(config.run, config.resume, as_tree(config))
+    wanted = identity(
+        config.model, config.optimizer, config.seed,
+        batch=plan.batch, classes=data.splits.classes, samples=data.order.samples,
+    )  # fmt: skip
     found: Found | None = strategy.on_first(lambda: directory.start(wanted))
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
     log_to(directory.path, strategy.rank, directory.lease.in_force)
@@ -67,3 +66,21 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     learner = build_learner(config, plan, strategy, data)
     records = open_records(config, strategy, data, directory, found)
     return Trainer(config, plan, strategy, data, learner, records, pace_of(strategy.device), wanted)
+
+
+def open_data(config: Config, plan: Plan, strategy: Strategy) -> Data:
+    """Open both splits, and put the training samples in order; raises UserError."""
+    root = None
+    if config.data.dir == "sample":  # prepared at its first use
+        from trainyard.prepare.sample import ensure_sample
+
+        root = ensure_sample()
+    splits = open_splits(
+        config.data, config.augment, config.model, config.seed,
+        local_world=strategy.place.local_world, pin=strategy.device.type == "cuda", root=root,
+    )  # fmt: skip
+    pieces = plan.batch // config.batch.micro if config.strategy == "exact" else 0
+    augment = config.augment
+    order = Order(len(splits.train.labels), plan.batch, config.seed, augment.unit, augment.repeats, pieces)
+    steps = config.max_steps or (config.epochs or 0) * order.steps_per_epoch
+    return Data(splits, order, Length(steps, order.steps_per_epoch))

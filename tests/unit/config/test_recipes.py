@@ -33,13 +33,17 @@ def recipe(name: str) -> Config:
     return config.build({"recipe": name}, {"data": {"dir": "/data"}})
 
 
+def rate(settings: Config, batch: float, length: Length, step: int) -> float:
+    return schedule.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
+
+
 def rates(name: str, *steps: int) -> list[float]:
     """Learning rates of steps of a run on ImageNet."""
     settings = recipe(name)
     batch = settings.batch.global_ or 0
     per_epoch = -(-IMAGENET // batch)
     length = Length(per_epoch * (settings.epochs or 0), per_epoch)
-    return [schedule.learning_rate(settings, batch, length, step % length.steps) for step in steps]
+    return [rate(settings, batch, length, step % length.steps) for step in steps]
 
 
 def test_goyal_step_by_step() -> None:
@@ -91,12 +95,12 @@ def test_cosine_per_step_and_per_epoch() -> None:
     length = Length(steps=100, steps_per_epoch=10)
     base = {"data": {"dir": "synthetic"}, "epochs": 10, "batch": {"global": 256}}
     smooth = config.build(base, {"schedule": {"warmup_epochs": 2}})
-    assert schedule.learning_rate(smooth, 256, length, 0) == pytest.approx(0.1 / 20)
-    assert schedule.learning_rate(smooth, 256, length, 19) == pytest.approx(0.1)
-    assert schedule.learning_rate(smooth, 256, length, 60) == pytest.approx(0.05)
-    assert schedule.learning_rate(smooth, 512, length, 60) == pytest.approx(0.1)  # linear scaling
+    assert rate(smooth, 256, length, 0) == pytest.approx(0.1 / 20)
+    assert rate(smooth, 256, length, 19) == pytest.approx(0.1)
+    assert rate(smooth, 256, length, 60) == pytest.approx(0.05)
+    assert rate(smooth, 512, length, 60) == pytest.approx(0.1)  # linear scaling
     stairs = config.build(base, {"schedule": {"warmup_epochs": 2, "every": "epoch"}})
-    values = [schedule.learning_rate(stairs, 256, length, step) for step in range(100)]
+    values = [rate(stairs, 256, length, step) for step in range(100)]
     assert values[0:10] == [pytest.approx(0.05)] * 10
     assert values[10:20] == [pytest.approx(0.1)] * 10
     assert values[50:60] == [pytest.approx(0.05 * (1 + math.cos(math.pi * 3 / 8)))] * 10
@@ -106,7 +110,7 @@ def test_cosine_per_step_and_per_epoch() -> None:
 def test_groups_and_start_of_the_real_resnet50(name: str) -> None:
     """ResNet-50 has 53 convolutions with a BatchNorm each, and a linear layer: 161 parameters, 25,557,032 numbers."""
     settings = recipe(name)
-    net = factory.build(settings, 1000, torch.float32, None)
+    net = factory.build(settings.model, settings.data, settings.seed, 1000, dtype=torch.float32, total=None)
     groups = [
         (group["weight_decay"], len(group["params"]))
         for group in optimizers.build(net, settings.optimizer).param_groups

@@ -27,12 +27,16 @@ def recipe(name: str) -> Config:
     return config.build({"recipe": name}, {"data": {"dir": "/data/pets"}})
 
 
+def rate(settings: Config, batch: float, length: Length, step: int) -> float:
+    return schedule.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
+
+
 def rates(name: str, samples: int, *steps: int) -> list[float]:
     settings = recipe(name)
     batch = settings.batch.global_ or 0
     per_epoch = -(-samples // batch)
     length = Length(settings.max_steps or per_epoch * (settings.epochs or 0), per_epoch)
-    return [schedule.learning_rate(settings, batch, length, step % length.steps) for step in steps]
+    return [rate(settings, batch, length, step % length.steps) for step in steps]
 
 
 def test_the_plain_transformer_step_by_step() -> None:
@@ -86,7 +90,7 @@ def embedding_of_big_vision(h: int, w: int, width: int) -> np.ndarray:
 
 def test_the_plain_transformer_and_its_start() -> None:
     settings = recipe("vit-s16-300")
-    net: Any = factory.build(settings, 1000, torch.float32, None)
+    net: Any = factory.build(settings.model, settings.data, settings.seed, 1000, dtype=torch.float32, total=None)
     learned = [parameter for parameter in net.parameters() if parameter.requires_grad]
     block = 4 * 384**2 + 4 * 384 + 2 * 384 * 1536 + 1536 + 384 + 4 * 384
     whole = 16 * 16 * 3 * 384 + 384 + 12 * block + 2 * 384 + 384**2 + 384 + 384 * 1000 + 1000
@@ -108,7 +112,7 @@ def test_the_plain_transformer_and_its_start() -> None:
     }  # fmt: skip
     for name, expected in std.items():
         assert float(state[name].std()) == pytest.approx(expected, rel=0.06), name
-    assert not factory.build(settings, 10, torch.float32, None)(
+    assert not factory.build(settings.model, settings.data, settings.seed, 10, dtype=torch.float32, total=None)(
         torch.randn(2, 3, 224, 224)
     ).any()  # the head starts at 0
 

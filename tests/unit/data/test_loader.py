@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from starting import opened
 
 from tests import patience
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data import user
 from trainyard.data.loader import Batch, Loader, ahead
-from trainyard.data.splits import open_splits
 from trainyard.shards import reader as shards_module
 from trainyard.shards.reader import Shards, open_split
 
@@ -41,7 +41,7 @@ def as_bytes(batches: list[Batch]) -> list[bytes]:
 def test_batches_for_a_gpu_are_in_its_memory_format_unless_told_otherwise(data: Path) -> None:
     for told, for_gpu, for_cpu in (("null", True, False), ("true", True, True), ("false", False, False)):
         for pin, expected in ((True, for_gpu), (False, for_cpu)):
-            splits = open_splits(settings(data, **{"model.channels_last": told}), pin=pin)
+            splits = opened(settings(data, **{"model.channels_last": told}), pin=pin)
             assert (splits.train.channels_last, splits.val.channels_last) == (expected, expected)
 
 
@@ -52,7 +52,7 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, 
     augment = {"data.decoder": decoder, "augment.policy": policy, "augment.erase": 0.5}
     for over in ({"data.workers": 1, "data.readahead": 0}, {"data.workers": 3, "data.readahead": 3, "data.readers": 5},
                  {"data.workers": 2, "data.prefetch": 4, "model.channels_last": True}):  # fmt: skip
-        loader = open_splits(settings(data, **augment, **over), pin=False).train
+        loader = opened(settings(data, **augment, **over)).train
         batches = list(loader.batches(jobs(6)))
         assert [batch.ids.tolist() for batch in batches] == [ids.tolist() for _, ids in jobs(6)]
         form = torch.channels_last if loader.channels_last else torch.contiguous_format
@@ -65,7 +65,7 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, 
 @pytest.mark.parametrize("last", [True, False])
 def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: bool) -> None:
     over = {"augment.policy": "trivial", "augment.erase": 0.5, "model.channels_last": last}
-    splits = open_splits(settings(data, **over), pin=False)
+    splits = opened(settings(data, **over))
     for loader in (splits.train, splits.val):
         placed: list[tuple[int, bool]] = []
 
@@ -79,7 +79,7 @@ def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: boo
 
 
 def test_an_empty_batch_of_a_ragged_end(data: Path) -> None:
-    loader = open_splits(settings(data), pin=False).train
+    loader = opened(settings(data)).train
     batch = next(loader.batches([(0, np.empty(0, np.int64))]))
     assert batch.pictures.shape == (0, 3, 16, 16)
     assert batch.labels.shape == (0,)
@@ -118,14 +118,14 @@ def test_readahead_asks_slow_storage_for_many_pictures_at_once(
     """Without it the two threads that decode read, each one picture after the other; with it 16 others do."""
     monkeypatch.setattr(shards_module, "MAX_GAP", -1)  # these pictures are so small that one read would fetch all
     storage.at_once = threading.Barrier(at_once)
-    loader = open_splits(settings(data, **{"data.workers": 2, "data.readahead": readahead}), pin=False).train
+    loader = opened(settings(data, **{"data.workers": 2, "data.readahead": readahead})).train
     assert len(list(loader.batches(jobs(20)))) == 20
     assert len(storage.sizes) == 20 * 8
     assert storage.most == at_once
 
 
 def test_reading_in_order_takes_few_large_reads(data: Path, storage: Storage) -> None:
-    loader = open_splits(settings(data), pin=False).val
+    loader = opened(settings(data)).val
     ids = np.arange(1000)
     batches = list(loader.batches((0, part) for part in np.split(ids, 10)))
     assert sum(len(batch.ids) for batch in batches) == 1000
@@ -150,7 +150,7 @@ def test_reads_are_as_large_as_allowed_and_no_larger(data: Path, monkeypatch: py
 
 def test_threads_end_with_the_batches(data: Path) -> None:
     before = threading.active_count()
-    batches = open_splits(settings(data), pin=False).train.batches(jobs(50))
+    batches = opened(settings(data)).train.batches(jobs(50))
     next(batches)
     assert threading.active_count() > before
     batches.close()  # type: ignore[attr-defined]
@@ -189,7 +189,7 @@ def test_ahead_draws_so_many_and_no_more() -> None:
 
 
 def with_content(shards: Shards, content: bytes) -> Loader:
-    loader = open_splits(settings(shards.root), pin=False).train
+    loader = opened(settings(shards.root)).train
     return Loader(lambda ids: [content] * len(ids), loader.make, loader.labels, 16)
 
 
@@ -253,7 +253,7 @@ def no_split() -> None:
 @pytest.mark.parametrize("decoder", ["native", "torchvision", "pillow"])
 def test_a_dataset_of_the_users_own(decoder: str) -> None:
     name = f"{__name__}:Own"
-    splits = open_splits(settings("", **{"data.dataset": name, "data.decoder": decoder}), pin=False)
+    splits = opened(settings("", **{"data.dataset": name, "data.decoder": decoder}))
     assert (splits.classes, splits.class_names) == (3, ["red", "green", "blue"])
     assert (len(splits.train.labels), len(splits.val.labels)) == (10, 4)
     for loader, count in ((splits.train, 10), (splits.val, 4)):
@@ -280,7 +280,7 @@ def test_a_dataset_of_the_users_own(decoder: str) -> None:
 )
 def test_a_dataset_that_does_not_fit_is_refused_in_words(name: str, words: str) -> None:
     def read() -> None:
-        splits = open_splits(settings("", **{"data.dataset": f"{__name__}:{name}"}), pin=False)
+        splits = opened(settings("", **{"data.dataset": f"{__name__}:{name}"}))
         next(splits.train.batches([(0, np.array([2]))]))
 
     with pytest.raises(UserError, match=words):
@@ -301,4 +301,4 @@ def test_classes_can_be_counted_by_the_settings() -> None:
         user.open_dataset("nowhere", "train", 7)
     wrong = {"data.dataset": f"{__name__}:Own", "model.num_classes": 5}
     with pytest.raises(UserError, match=r"model.num_classes = 5: the data in .*:Own has 3 classes"):
-        open_splits(settings("", **wrong), pin=False)
+        opened(settings("", **wrong))

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from starting import opened
 
 from trainyard import config
 from trainyard.core.exits import UserError
-from trainyard.data.splits import open_splits
 
 
 def stamped(picture: torch.Tensor, numbers: np.random.Generator) -> torch.Tensor:
@@ -35,7 +35,7 @@ def batches(data: Path, function: str, split: str = "train", **over: object) -> 
     base = {"data.dir": str(data), "data.image_size": 16, "data.val_resize": 18, "epochs": 1, "batch.global": 8,
             "augment.policy": "rand", "augment.function": function and f"{__name__}:{function}"}  # fmt: skip
     built = config.build(*[config.parse_override(f"{key}={value}") for key, value in {**base, **over}.items()])
-    loader = getattr(open_splits(built, pin=False), split)
+    loader = getattr(opened(built), split)
     ids = np.arange(min(20, len(loader.labels)))
     return [batch.pictures.clone() for batch in loader.batches((epoch, ids) for epoch in range(3))]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import Trainer, hold, wait_for_step
+from starting import length_of
 
 from tests import patience
 from trainyard import config
@@ -49,7 +50,7 @@ def test_two_processes_wait_for_a_run_that_still_trains(trainer: Trainer, data: 
 
 
 def test_what_a_run_lacks_is_said(trainer: Trainer, tmp_path: Path) -> None:
-    asked = lambda epochs: config.build({"recipe": "demo", "epochs": epochs})  # noqa: E731
+    asked = lambda epochs: length_of(config.build({"recipe": "demo", "epochs": epochs}))  # noqa: E731
     run = tmp_path / "run"
     assert waiting.lacks(run) == "there is no such run yet"
     trainer.train(run)

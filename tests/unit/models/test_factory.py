@@ -156,10 +156,8 @@ def test_without_timm_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def built(**settings: Any) -> nn.Module:
     merged = {"name": "little_models:net", "num_classes": 4, **settings}
-    return factory.build(
-        config.build({"recipe": "demo", "model": {"zero_init_last_bn": False}}, {"model": merged}),
-        merged["num_classes"], torch.float32, None,
-    )  # fmt: skip
+    run = config.build({"recipe": "demo", "model": {"zero_init_last_bn": False}}, {"model": merged})
+    return factory.build(run.model, run.data, run.seed, merged["num_classes"], dtype=torch.float32, total=None)
 
 
 def test_a_compiled_models_batch_norm_leaves_kernels_to_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,18 @@ from trainyard.config import Config
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.storage import storage
 from trainyard.models import factory, weights
-from trainyard.prepare.weights import fetch
+from trainyard.prepare import weights as fetched
 
 RESNET = "models/" + ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
 HUB = "timm/test_vit.r160_in1k/resolve/main/model.safetensors"
+
+
+def build(run: Config, classes: int) -> torch.nn.Module:
+    return factory.build(run.model, run.data, run.seed, classes, dtype=torch.float32, total=None)
+
+
+def fetch(run: Config) -> Path | None:
+    return fetched.fetch(run.model, run.data)
 
 
 def run_of(tmp_path: Path, server: FileServer | None = None, **over: Any) -> Config:
@@ -64,7 +72,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
         said = rf"only 8 digits of its SHA-256 were known, and http .* {storage.hash_file(served / name)}"
         assert re.search(said, capsys.readouterr().err)
         asked = len(server.requests)
-        assert fetch(run) == file == weights.file_of(run)
+        assert fetch(run) == file == weights.file_of(run.model, run.data)
         assert len(server.requests) == asked > 0
     assert file
     assert file.parent.parent == tmp_path / "data" / "weights"
@@ -72,7 +80,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     assert told["trainyard"]["sha256"] == storage.hash_file(file) == storage.hash_file(served / name)
     assert "version=2" not in json.dumps(told)
     assert weights.followed(run) == run, "nothing is known of its preprocessing"
-    for key, value in factory.build(run, 1000, torch.float32, None).state_dict().items():
+    for key, value in build(run, 1000).state_dict().items():
         assert torch.equal(value, resnet18()[key]), key
 
 
@@ -89,8 +97,8 @@ def test_another_content_is_refused_and_not_kept(tmp_path: Path, how: str) -> No
         with pytest.raises(InputError, match=r"birds-.*has SHA-256 [0-9a-f]{64}, and 0{8,64} was expected"):
             fetch(run)
         with pytest.raises(InputError):
-            weights.file_of(run)
-    assert not list(weights.folder_of(run).glob("model*"))
+            weights.file_of(run.model, run.data)
+    assert not list(weights.folder_of(run.model, run.data).glob("model*"))
 
 
 def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,7 +248,7 @@ def test_timms_weights_by_the_hash_that_its_hub_names(tmp_path: Path) -> None:
     assert found.data.image_size == known.input_size[1]
     assert (found.data.mean, found.data.std) == (list(known.mean), list(known.std))
     assert found.augment.interpolation == known.interpolation
-    model = factory.build(found, known.num_classes, torch.float32, None)
+    model = build(found, known.num_classes)
     for key, value in model.state_dict().items():
         assert torch.equal(value, state[key]), key
 
@@ -249,14 +257,14 @@ def test_position_embeddings_are_resized_to_the_pictures(tmp_path: Path) -> None
     """As timm does it itself for the same file, and as torchvision's function does."""
     served, state = hub_of(tmp_path)
     run = run_of(tmp_path, model__name="timm:test_vit", model__pretrained=str(served), data__image_size=96)
-    ours = factory.build(run, 1000, torch.float32, None).state_dict()
+    ours = build(run, 1000).state_dict()
     theirs = timm.create_model("test_vit", img_size=96, pretrained=True, pretrained_cfg_overlay={"file": str(served)})
     assert ours["pos_embed"].shape != state["pos_embed"].shape
     for key, value in theirs.state_dict().items():
         assert torch.equal(ours[key], value), key
     torch.save(factory.create("vit_b_32", 7, 64).state_dict(), tmp_path / "vit.pth")
     run = run_of(tmp_path, model__name="vit_b_32", model__pretrained=str(tmp_path / "vit.pth"), data__image_size=96)
-    assert factory.build(run, 7, torch.float32, None).state_dict()["encoder.pos_embedding"].shape[1] == 10
+    assert build(run, 7).state_dict()["encoder.pos_embedding"].shape[1] == 10
 
 
 def test_models_and_weights_of_different_libraries_are_refused(tmp_path: Path) -> None:

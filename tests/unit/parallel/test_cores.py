@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from starting import opened
 
-from trainyard import config
-from trainyard.data.splits import open_splits
+from trainyard import config, parallel
 from trainyard.parallel import cores
 
 
@@ -74,6 +74,6 @@ def test_workers_0_takes_them_and_says_so(
             for name, value in zip(variables.split(), ("1", "3", "1", "3", "host", "1"), strict=False):
                 here.setenv(name, value)
             made = config.build({**settings, "strategy": strategy})
-            splits = open_splits(made, pin=False)
+            splits = opened(made, local_world=parallel.locate(strategy).local_world)
         assert (splits.train.workers, splits.val.workers) == (4, 4)
     assert "data.workers: 0 is 4 threads here" in caplog.text

@@ -38,7 +38,7 @@ def settings(**over: Any) -> Config:
 def test_fp32_is_full_and_tf32_is_a_precision_of_its_own(precision: str, tf32: bool) -> None:
     for before in (True, False):  # whatever torch's own defaults are: it convolves in TF32, and multiplies in full
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = before
-        device.set_arithmetic(settings(precision=precision))
+        device.set_arithmetic(precision, deterministic=False)
         assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == tf32
         assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")  # what torch.compile reads
         assert torch.backends.cudnn.benchmark
@@ -47,11 +47,11 @@ def test_fp32_is_full_and_tf32_is_a_precision_of_its_own(precision: str, tf32: b
 @pytest.mark.usefixtures("switches")
 def test_deterministic_sets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(device.WORKSPACE, raising=False)
-    found = device.prepare_device(settings(deterministic=True, device="cpu"), Place())
+    found = device.prepare_device("cpu", "fp32", Place(), deterministic=True)
     assert found.type == "cpu"
     assert torch.are_deterministic_algorithms_enabled()
     assert os.environ[device.WORKSPACE] == ":4096:8"
-    device.set_arithmetic(settings(deterministic=True))
+    device.set_arithmetic("fp32", deterministic=True)
     assert not torch.backends.cudnn.benchmark
     monkeypatch.setenv(device.WORKSPACE, ":16:8")  # what the user has set stays
     device.be_deterministic(os.environ)

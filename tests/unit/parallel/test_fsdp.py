@@ -84,7 +84,8 @@ def test_types_of_weights_and_sums() -> None:
     from trainyard.parallel.fsdp import policy
 
     def types(**over: str) -> tuple[torch.dtype | None, torch.dtype | None]:
-        found = policy(settings(**over))
+        chosen = settings(**over)
+        found = policy(chosen.precision, chosen.comm)
         return found.param_dtype, found.reduce_dtype
 
     assert types(precision="fp32") == (None, torch.float32)

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 from faulty_storage import failing
+from starting import count, length_of, over_already, run_directory
 
 from tests import patience
 from trainyard import config
 from trainyard.config import Config
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, directory, fence, starts
+from trainyard.run import checkpoint, directory, fence
 from trainyard.run import storage as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.recorder import Recorder
@@ -33,7 +34,7 @@ def settings(path: Path, **layer: Any) -> Config:
 
 
 def enter(path: Path, **layer: Any) -> RunDirectory:
-    directory = RunDirectory(settings(path, **layer))
+    directory = run_directory(settings(path, **layer))
     directory.enter()
     return directory
 
@@ -111,33 +112,33 @@ def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monk
 
 def test_restarts_without_progress_are_bounded(tmp_path: Path) -> None:
     for _ in range(4):
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
     for _ in range(2):
         with pytest.raises(ExitError, match=r"3 restarts of .* without a new checkpoint") as caught:
-            starts.count(settings(tmp_path))
+            count(settings(tmp_path))
         assert caught.value.code == 1
     checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {})
-    starts.count(settings(tmp_path))
+    count(settings(tmp_path))
     for _ in range(5):
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
         enter(tmp_path).release(stopped=True)  # stopped from outside: no fault of the run
-    starts.count(settings(tmp_path, seed=9))
+    count(settings(tmp_path, seed=9))
     assert json.loads((tmp_path / "restarts" / "none.json").read_text())["count"] == 0
 
 
 def test_an_older_job_does_not_touch_the_newer_ones_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for job in ("new", "old", "new", "old", "new", "new"):
         monkeypatch.setenv("TRAINYARD_JOB", job)
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
     monkeypatch.setenv("TRAINYARD_JOB", "new")
     with pytest.raises(ExitError, match="3 restarts"):
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
 
 
 def test_where_a_checkpoint_was_step_0_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     folder = tmp_path / "checkpoints"
-    starts.count(settings(tmp_path))
+    count(settings(tmp_path))
     assert enter(tmp_path).find_checkpoint() == (None, [])
     checkpoint.save(folder, 5, {"model": {}}, {})
     (folder / "step-00000005" / "manifest.json").unlink()
@@ -147,12 +148,12 @@ def test_where_a_checkpoint_was_step_0_is_refused(tmp_path: Path, monkeypatch: p
         ):
             enter(tmp_path).find_checkpoint()
     (folder / "damaged-step-00000005").rename(folder / "step-00000005")
-    starts.count(settings(tmp_path))
+    count(settings(tmp_path))
     shutil.rmtree(folder)  # a snapshot of the claim was restored in part, or someone made room
     with pytest.raises(UserError, match=r"this run had one \(step-00000005 is gone\)"):
         enter(tmp_path).find_checkpoint()
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    starts.count(settings(tmp_path, resume="never"))
+    count(settings(tmp_path, resume="never"))
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])  # its retry
 
@@ -172,9 +173,9 @@ def test_any_record_of_a_checkpoint_refuses_step_0(tmp_path: Path, record: str) 
     content = "".join(json.dumps({"epoch": 1, "time": 1.5, **line}) + "\n" for line in lines)
     tmp_path.joinpath(name).write_text(content)
     for _ in range(2):  # it is not forgotten with the first refusal
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
         with pytest.raises(UserError, match=r"this run had one \(step-00000008 is gone\).*resume to never"):
-            RunDirectory(settings(tmp_path)).start({})
+            run_directory(settings(tmp_path)).start({})
         assert tmp_path.joinpath(name).read_text() == content
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
 
@@ -186,63 +187,63 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path: Pat
         "".join(json.dumps({"epoch": 1, "time": 1.5, **line}) + "\n" for line in lines)
     )
     tmp_path.joinpath("summary.json").write_text(json.dumps({"status": "failed", "steps": 3}))
-    starts.count(settings(tmp_path))
-    assert RunDirectory(settings(tmp_path)).start({}) is None
+    count(settings(tmp_path))
+    assert run_directory(settings(tmp_path)).start({}) is None
     assert not tmp_path.joinpath("summary.json").exists()
 
 
 def test_each_start_remembers_the_checkpoints_that_others_saw(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoints", 8, {"model": {}}, {})
-    starts.count(settings(tmp_path))
+    count(settings(tmp_path))
     shutil.rmtree(tmp_path / "checkpoints")
     for _ in range(3):
-        starts.count(settings(tmp_path))
+        count(settings(tmp_path))
         with pytest.raises(UserError, match=r"step-00000008 is gone"):
             enter(tmp_path).find_checkpoint()
     for left in set(tmp_path.iterdir()) - {tmp_path / "restarts"}:  # and what else there was
         shutil.rmtree(left) if left.is_dir() else left.unlink()
-    starts.count(settings(tmp_path, resume="never"))
+    count(settings(tmp_path, resume="never"))
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
 
 
 def test_a_finished_run_without_its_report_is_not_over(tmp_path: Path) -> None:
-    summary = {"status": "finished", "steps": 5, "top1": 50.0, "length": directory.length_asked(settings(tmp_path))}
+    summary = {"status": "finished", "steps": 5, "top1": 50.0, "length": length_of(settings(tmp_path))}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    assert directory.over_already(settings(tmp_path), 128) is None
+    assert over_already(settings(tmp_path), 128) is None
     (tmp_path / "report.html").write_text("")
-    assert "is finished: 5 steps" in str(directory.over_already(settings(tmp_path), 128))
+    assert "is finished: 5 steps" in str(over_already(settings(tmp_path), 128))
 
 
 def test_storage_that_fails_while_a_finished_run_is_looked_at_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    length = directory.length_asked(settings(tmp_path))
+    length = length_of(settings(tmp_path))
     storage.write_json(tmp_path / "summary.json", {"status": "finished", "steps": 3, "top1": 50.0, "length": length})
     (tmp_path / "report.html").touch()
     faults = failing(monkeypatch, "report.html")
     faults.append(errno.EIO)
-    assert directory.over_already(settings(tmp_path), 8) is not None
+    assert over_already(settings(tmp_path), 8) is not None
     assert not faults
     monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0")
     faults += [errno.ESTALE] * 9
     with pytest.raises(ExitError, match=r"report.html: .* the storage does not answer"):
-        directory.over_already(settings(tmp_path), 8)
+        over_already(settings(tmp_path), 8)
 
 
 def test_failure_blocks_the_same_try_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     same, other = settings(tmp_path), settings(tmp_path, seed=2)
     for code in (2, 77):
-        directory.record_failure(same, "it went wrong", code, {})
+        directory.record_failure(tmp_path, config.fingerprint(same), "it went wrong", code, {})
         with pytest.raises(ExitError, match="it went wrong") as caught:
-            directory.over_already(same, 128)
+            over_already(same, 128)
         assert caught.value.code == code
-        assert directory.over_already(other, 128) is None
+        assert over_already(other, 128) is None
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    assert directory.over_already(same, 128) is None
+    assert over_already(same, 128) is None
     monkeypatch.delenv("TRAINYARD_JOB")
-    directory.record_failure(same, "wrong input", 2, {})
-    assert directory.over_already(same, 128) is None  # a person at a shell has put it right
+    directory.record_failure(tmp_path, config.fingerprint(same), "wrong input", 2, {})
+    assert over_already(same, 128) is None  # a person at a shell has put it right
 
 
 def test_directory_that_cannot_be_written(tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ def test_a_run_directory_belongs_to_a_release(tmp_path: Path, monkeypatch: pytes
     first = enter(tmp_path)
     for namespace, release in (("team-b", "run"), ("team-a", "other")):
         as_release(monkeypatch, namespace, release)
-        for attempt in (lambda: enter(tmp_path), lambda: directory.over_already(settings(tmp_path), 128)):
+        for attempt in (lambda: enter(tmp_path), lambda: over_already(settings(tmp_path), 128)):
             with pytest.raises(
                 UserError, match=rf"belongs to release team-a/run .*this is {namespace}/{release}.*adopt"
             ):
@@ -353,9 +354,9 @@ def test_a_run_directory_belongs_to_a_release(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("TRAINYARD_RELEASE")
     second = enter(tmp_path)  # somebody looks after it at a shell, and it stays whose it was
     as_release(monkeypatch, "team-a", "run")
-    directory.over_already(settings(tmp_path), 128)
+    over_already(settings(tmp_path), 128)
     as_release(monkeypatch, "team-b", "run")
-    assert directory.over_already(settings(tmp_path, run={"adopt": True}), 128) is None
+    assert over_already(settings(tmp_path, run={"adopt": True}), 128) is None
     enter(tmp_path, run={"adopt": True})
     assert not second.held()
     enter(tmp_path)
@@ -403,9 +404,9 @@ def test_a_lease_without_a_record_is_passed_over(
     checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {"holder": "the lost one"})
     as_release(monkeypatch, "team-b", "run")
     with pytest.raises(UserError, match="belongs to release team-a/run"):
-        directory.over_already(settings(tmp_path), 128)
+        over_already(settings(tmp_path), 128)
     as_release(monkeypatch, "team-a", "run")
-    assert directory.over_already(settings(tmp_path), 128) is None
+    assert over_already(settings(tmp_path), 128) is None
     new = enter(tmp_path)
     found, reports = new.find_checkpoint()
     assert (new.lease.number, found is not None and found.step) == (10, 5)
@@ -420,9 +421,9 @@ def test_a_torn_lease_whose_copy_is_whole_is_as_good_as_whole(
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path, resume="never")
     (tmp_path / "leases" / "00000001" / "lease.json").write_bytes(b"")
-    assert directory.is_retry(settings(tmp_path))
+    assert directory.is_retry(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    assert not directory.is_retry(settings(tmp_path))
+    assert not directory.is_retry(tmp_path)
     again = enter(tmp_path)
     assert again.find_checkpoint() == (None, [])
     assert json.loads((tmp_path / "lease.json").read_text())["superseded"] == ["a"]
@@ -447,7 +448,7 @@ def test_leases_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytes
     enter(tmp_path).release()
     failing(monkeypatch, "lease.json").extend([errno.EACCES] * 100)
     with pytest.raises(UserError, match=r"leases cannot be read \(Permission denied\)"):
-        directory.over_already(settings(tmp_path), 128)
+        over_already(settings(tmp_path), 128)
 
 
 def test_a_stranger_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +457,7 @@ def test_a_stranger_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     before = files(tmp_path), sorted(tmp_path.rglob("*"))
     as_release(monkeypatch, "team-b", "run")
     with pytest.raises(UserError):
-        directory.over_already(settings(tmp_path), 128)
+        over_already(settings(tmp_path), 128)
     with pytest.raises(UserError):
         enter(tmp_path)
     assert (files(tmp_path), sorted(tmp_path.rglob("*"))) == before
@@ -561,7 +562,7 @@ def test_any_rename_may_fail_while_a_directory_is_entered(
         enter(root)
         checkpoint.save(root / "checkpoints", 2, {"model": {}}, {})
         monkeypatch.setenv("TRAINYARD_JOB", "b")
-        starts.count(settings(root, resume="never"))
+        count(settings(root, resume="never"))
         with monkeypatch.context() as patch:
             failed = fail_once(patch, number, error, done)
             try:
@@ -642,8 +643,8 @@ def test_a_job_that_lost_records_no_failure(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("TRAINYARD_JOB", "b")
     newer = enter(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "a")
-    directory.record_failure(settings(tmp_path), "it went wrong", 77, {})
+    directory.record_failure(tmp_path, config.fingerprint(settings(tmp_path)), "it went wrong", 77, {})
     assert not (tmp_path / "failed.json").exists()
     newer.release()
-    directory.record_failure(settings(tmp_path), "it went wrong", 77, {})
+    directory.record_failure(tmp_path, config.fingerprint(settings(tmp_path)), "it went wrong", 77, {})
     assert (tmp_path / "failed.json").exists()

@@ -23,13 +23,14 @@ from trainyard.run.directory import RunDirectory
 run = Path(sys.argv[1]) / "run"
 settings = config.build({"recipe": "demo", "run": {"dir": str(run)}})
 (run / "checkpoints" / "step-00000008").mkdir(parents=True)
-place = Place(0, 1, 0, 1)
+mark = config.fingerprint(settings)
+attempt = failures.Attempt(settings.run, mark, Place(0, 1, 0, 1), 8, 0, 8)
 
 def said(action):
     try:
         action()
     except Exception as error:
-        meant = failures.meaning(settings, place, error) if isinstance(error, OSError) else error
+        meant = failures.meaning(attempt, error) if isinstance(error, OSError) else error
         print(getattr(meant, "code", 2), meant)
 
 lines, written = Appender(run / "metrics.jsonl"), 0
@@ -43,8 +44,8 @@ def fill():
 said(fill)
 print(written == (run / "metrics.jsonl").stat().st_size // 99)
 said(lambda: storage.write_json(run / "summary.json", {"text": "x" * 9000}))
-said(lambda: starts.count(settings))
-said(lambda: RunDirectory(settings).enter())
+said(lambda: starts.count(settings.run, mark))
+said(lambda: RunDirectory(settings.run, settings.resume, config.as_tree(settings)).enter())
 print(sorted(path.name for path in run.iterdir()))
 """
 

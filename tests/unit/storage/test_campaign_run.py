@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import starting
 import torch
 from calls import Clock, inline
 from campaign import HERE, Fault, Process, World
@@ -36,7 +37,7 @@ from trainyard.parallel.environment import Place
 from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publish, starts
 from trainyard.run import storage as calls
 from trainyard.run.checkpoint_writer import Writer
-from trainyard.run.directory import RunDirectory, is_retry, length_asked, over_already
+from trainyard.run.directory import RunDirectory, is_retry
 from trainyard.run.failures import explained
 from trainyard.run.owner import TakenOverError
 from trainyard.run.recorder import rewind_all
@@ -103,11 +104,11 @@ class Runs:
         """A start of a job, as training/command.py has it: how it ended."""
         settings = settings_of(self.path, resume, self.steps)
         try:
-            if message := over_already(settings, BATCH):
+            if message := starting.over_already(settings, BATCH):
                 self.check_published("a finished run")
                 return message.partition(":")[0].rpartition(" ")[2]
-            with explained(settings, PLACE):
-                starts.count(settings)
+            with explained(starting.attempt(settings, PLACE, BATCH)):
+                starting.count(settings)
                 return self.run(settings)
         except (UserError, ExitError) as error:
             ended = error
@@ -118,9 +119,9 @@ class Runs:
 
     def run(self, settings: Config) -> str:
         """Resume, train, publish."""
-        place = RunDirectory(settings)
+        place = starting.run_directory(settings)
         self.leases[process()] = place.lease
-        self.begins[process()] = settings.resume == "never" and not told(lambda: is_retry(settings))
+        self.begins[process()] = settings.resume == "never" and not told(lambda: is_retry(self.path))
         found = place.start(IDENTITY)
         done = self.resumed(found, place)
         with place.fenced():
@@ -181,7 +182,7 @@ class Runs:
         """What training/loop.py does at the end."""
         tree = as_tree(settings)
         summary = {
-            **SUMMARY, "status": "finished", "steps": step, "length": length_asked(settings),
+            **SUMMARY, "status": "finished", "steps": step, "length": starting.length_of(settings),
             "config": tree,
         }  # fmt: skip
         with place.fenced():

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import starting
 
 from trainyard import config, report
 from trainyard.config import Config
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, directory, starts
+from trainyard.run import checkpoint, starts
 from trainyard.run.recorder import rewind_all
 from trainyard.telemetry import beats
 from trainyard.telemetry.clock import CAUSES, Clock
@@ -121,7 +122,7 @@ def run_of(path: Path) -> Config:
 
 NOTES: dict[str, Callable[[Config], dict[str, Any]]] = {
     "failed.json": lambda run: {"code": Exit.NAN, "fingerprint": config.fingerprint(run), "job": ""},
-    "summary.json": lambda run: {"status": "finished", "length": directory.length_asked(run), "steps": 5, "top1": 1.5},
+    "summary.json": lambda run: {"status": "finished", "length": starting.length_of(run), "steps": 5, "top1": 1.5},
     "last_failure.json": lambda run: {"code": 138, "message": "a peer is lost", "job": "", "start": 1},
     "restarts/none.json": lambda run: {"count": 9, "starts": 9, "checkpoint": "none", "job": ""},
 }
@@ -141,8 +142,8 @@ def test_notes(tmp_path: Path, name: str, value: Any) -> None:
         if name != "failed.json":
             (tmp_path / "failed.json").unlink()
         with contextlib.suppress(ExitError):  # that of failed.json, whatever it still says
-            directory.over_already(run, 128)
-        starts.count(run)
-        starts.remember(run, "it failed", 138)
-        starts.may_try_again(run, "somewhere")
-        starts.saw_checkpoints(run)
+            starting.over_already(run, 128)
+        starting.count(run)
+        starts.remember(tmp_path, "it failed", 138)
+        starts.may_try_again(run.run, "somewhere")
+        starts.saw_checkpoints(tmp_path)

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,11 @@ def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path
     assert steps == [event["step"] for event in events(run, "train")]
 
 
+def begin(settings: config.Config, say: Callable[[str], None]) -> Any | None:
+    tree = config.as_tree(settings)
+    return wandb.start(settings.wandb, tree, directory=settings.run.dir, name="run", say=say)
+
+
 def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     settings = config.build({"recipe": "demo", "run": {"dir": str(tmp_path / "run")}}, {"wandb": {"mode": "offline"}})
@@ -350,10 +356,10 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
     wandb.finish(run, said.append)
     assert "Weights & Biases did not finish ([Errno 32] its service has ended): wandb sync" in said.pop()
     monkeypatch.setattr("wandb.init", gone)
-    assert wandb.start(settings, "run", said.append) is None
+    assert begin(settings, said.append) is None
     assert said.pop() == "Weights & Biases: [Errno 32] its service has ended; the run is not recorded there"
     monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
-    assert wandb.start(settings, "run", said.append) is None
+    assert begin(settings, said.append) is None
     assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests import patience, ports
 from tests.fakes import loopback, mlflow_server
 from trainyard import config
+from trainyard.config.sections.running import Tensorboard
 from trainyard.telemetry import mlflow, outbox, tensorboard
 from trainyard.telemetry.metrics import read_events
 from trainyard.telemetry.outbox import Outbox
@@ -64,6 +65,10 @@ def history(client: MlflowClient, run: Run, key: str) -> list[tuple[int, float]]
 
 def settings_of(run: Path, **over: Any) -> config.Config:
     return config.build({"recipe": "demo", "run": {"dir": str(run)}}, over)
+
+
+def begin(settings: config.Config, run: Path, say: Callable[[str], None]) -> Outbox | None:
+    return mlflow.start(settings.mlflow, config.as_tree(settings), run, "run", say)
 
 
 def record(run: Path, steps: range, **first: Any) -> None:
@@ -134,7 +139,7 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run, port, said = tmp_path / "run", ports.free(), []
     record(run, range(1, 4))
     settings = settings_of(run, mlflow={"uri": f"http://127.0.0.1:{port}", "experiment": "outage"})
-    box = mlflow.start(settings, run, "run", said.append)
+    box = begin(settings, run, said.append)
     assert box is not None
     patience.wait("the outage is said", lambda: said, patience.still)
     with mlflow_server.running(tmp_path, port) as url:
@@ -165,7 +170,7 @@ def test_a_full_disk_loses_nothing_of_tensorboard(tmp_path: Path, monkeypatch: p
     names = ["full"]
     named = tensorboard._file_name
     monkeypatch.setattr(tensorboard, "_file_name", lambda *given: names.pop() if names else named(*given))
-    box = tensorboard.start(settings_of(run, tensorboard={"enabled": True}), run, said.append)
+    box = tensorboard.start(Tensorboard(enabled=True), config.as_tree(settings_of(run)), run, said.append)
     assert box is not None
     patience.wait("it writes again", lambda: len(said) == 2, patience.still)
     box.finish()
@@ -182,7 +187,7 @@ def test_a_tensorboard_that_looks_on_sees_each_step_once(tmp_path: Path) -> None
     folder = run / "tensorboard"
 
     def write() -> None:
-        box = tensorboard.start(settings_of(run, tensorboard={"enabled": True}), run, said.append)
+        box = tensorboard.start(Tensorboard(enabled=True), config.as_tree(settings_of(run)), run, said.append)
         assert box is not None
         box.finish()
         assert box.join(patience.IDLE), said
@@ -246,12 +251,12 @@ def test_the_mounted_token_reaches_a_server_that_refuses_and_no_record(
 def test_off_and_addresses_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, said = tmp_path / "run", []
     record(run, range(1, 2))
-    assert mlflow.start(settings_of(run), run, "run", said.append) is None
+    assert begin(settings_of(run), run, said.append) is None
     monkeypatch.setenv(mlflow.URI, "http://127.0.0.1:1")
-    assert mlflow.start(settings_of(run, mlflow={"mode": "off"}), run, "run", said.append) is None
+    assert begin(settings_of(run, mlflow={"mode": "off"}), run, said.append) is None
     assert said == []
     monkeypatch.setenv(mlflow.URI, "databricks")
-    assert mlflow.start(settings_of(run), run, "run", said.append) is None
+    assert begin(settings_of(run), run, said.append) is None
     assert said == [
         "MLflow: MLFLOW_TRACKING_URI is not the address of a server, http://... or https://...: nothing is sent"
     ]
@@ -273,7 +278,7 @@ def test_a_run_that_was_deleted_or_moved_to_another_experiment_is_sent_whole(ser
 
     def send(experiment: str) -> None:
         settings = settings_of(run, mlflow={"uri": server, "experiment": experiment})
-        box = mlflow.start(settings, run, "run", said.append)
+        box = begin(settings, run, said.append)
         assert box is not None
         box.finish()
         assert box.join(patience.IDLE), said

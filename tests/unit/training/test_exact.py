@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
-from trainyard.parallel.exact import ExactSingle
+from trainyard.parallel.exact import ExactSingle, SumSettings
 from trainyard.parallel.pairs import Tree, in_pairs
 
 pytestmark = [pytest.mark.takes(12), pytest.mark.ranks(4)]
@@ -147,8 +147,8 @@ def test_a_gpu_must_be_deterministic_and_a_parameter_in_use() -> None:
     found = settings(**{"strategy": "exact", "batch.micro": 2})
     plan = config.make_plan(found, "ddp", 1)
     with pytest.raises(UserError, match="deterministic = False: a GPU may add in any order"):
-        ExactSingle(found, plan, torch.device("cuda"))
-    strategy = ExactSingle(found, plan, torch.device("cpu"))
+        ExactSingle(torch.device("cuda"), SumSettings(plan.forwards, found.comm, found.deterministic))
+    strategy = ExactSingle(torch.device("cpu"), SumSettings(plan.forwards, found.comm, found.deterministic))
     model = nn.ModuleDict({"used": nn.Linear(2, 2), "unused": nn.Linear(2, 2)})
     strategy.wrap(model)
     with pytest.raises(UserError, match=r"unused.weight has no gradient in this step; name it in model.freeze"), \

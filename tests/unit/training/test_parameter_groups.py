@@ -51,7 +51,7 @@ def test_rates_and_decays_of_each_step_are_timms(ours: str, theirs: str) -> None
     length = Length(21, 7)
     seen: set[tuple[float, ...]] = set()
     for step in range(21):
-        rate = learning_rate(settings, 192, length, step)
+        rate = learning_rate(settings.schedule, settings.optimizer, 192, length, step)
         set_learning_rate(optimizer, rate)
         scheduler.update_groups(rate)
         mine, wanted = told(optimizer.param_groups, own), told(their.param_groups, other)
