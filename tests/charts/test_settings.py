@@ -5,7 +5,7 @@ import json
 import pytest
 
 from trainyard import config
-from trainyard.training import schedule
+from trainyard.training.optimizer import peak_learning_rate
 
 from . import helm
 
@@ -49,4 +49,4 @@ def test_with_a_batch_per_process_batch_and_learning_rate_grow_with_the_nodes(no
     settings = config.build(json.loads(helm.only(helm.template(values), "ConfigMap")["data"]["config.json"]))
     batch = config.resolve_global_batch(settings, world)
     assert (world, batch) == (8 * nodes, 2048 * nodes)
-    assert schedule.peak_learning_rate(settings.optimizer, batch) == pytest.approx(2.048 * nodes)
+    assert peak_learning_rate(settings.optimizer, batch) == pytest.approx(2.048 * nodes)

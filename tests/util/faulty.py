@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 BEFORE, AFTER = "before", "after"
-LOOP, STEP, RESUME = "trainyard.training.loop", "trainyard.training.step", "trainyard.training.resume"
+LOOP, STEP, TRAINER = "trainyard.training.loop", "trainyard.training.step", "trainyard.training.trainer"
 DIRECTORY, WRITER = "trainyard.run.directory", "trainyard.run.checkpoint_writer"
 
 # Every point of a run's life, in order: the function, as its caller finds it, and its begin or end. FIRST are reached
@@ -38,17 +38,17 @@ POINTS = {
     "reading": ("trainyard.shards.reader", "Shards.read_together", BEFORE),
     "step": (LOOP, "train_step", BEFORE),
     "forward": (STEP, "loss_of", AFTER),
-    "updating": (STEP, "schedule.set_learning_rate", BEFORE),
+    "updating": (STEP, "optimizers.set_learning_rate", BEFORE),
     "stepped": (LOOP, "train_step", AFTER),
     "flushed": (LOOP, "flush", AFTER),
     "saving": (LOOP, "save", BEFORE),
     "copied": (WRITER, "write", BEFORE),
     "written": ("trainyard.run.tensor_file", "Buffer.write", AFTER),
-    "described": ("trainyard.run.checkpoint", "write_json", AFTER),
+    "described": ("trainyard.run.fence", "publish_folder", BEFORE),
     "renamed": ("trainyard.run.checkpoint", "_write", AFTER),
     "pruning": (WRITER, "prune", BEFORE),
-    "loading": (RESUME, "load", BEFORE),
-    "loaded": (RESUME, "load", AFTER),
+    "loading": (TRAINER, "load", BEFORE),
+    "loaded": (TRAINER, "load", AFTER),
     "validating": (LOOP, "evaluate", BEFORE),
     "validated": (LOOP, "validate", AFTER),
     "finishing": (LOOP, "finish", BEFORE),

@@ -24,7 +24,6 @@ from trainyard.core.named import current
 from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
 from trainyard.run import checkpoint, fence, starts
-from trainyard.run.evidence import lost_checkpoint
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
 
@@ -243,7 +242,7 @@ class RunDirectory:
 
     def _refuse_to_begin_again(self, reports: list[str]) -> None:
         """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
-        aside, seen = checkpoint.damaged(self.checkpoints), lost_checkpoint(self.path)
+        aside, seen = checkpoint.damaged(self.checkpoints), starts.lost_checkpoint(self.path)
         if not aside and not seen:
             return
         lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"

@@ -5,6 +5,9 @@ restarts/JOB.json   restarts of a job since the last new checkpoint, how many st
                     changes nothing of the newer one's
 last_failure.json   how the last start failed, for the message of the one that gives up
 
+That a run had a checkpoint is told by these notes, its metrics and its summary: each outlives checkpoints that were
+removed, and a mount that shows the run directory without them.
+
 Operators do not bound retries, or by a number that knows nothing of progress (docs/interruptions.md).
 """
 
@@ -18,14 +21,16 @@ from typing import Any
 from trainyard.config.sections.running import Run
 from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
-from trainyard.core.storage import StorageError, storage
+from trainyard.core.storage import StorageError, storage, unreadable
 from trainyard.run import checkpoint
 from trainyard.run.owner import job_name
 from trainyard.run.space import no_space
+from trainyard.telemetry.metrics import read_events
 
 NONE = "none"  # no checkpoint, no job
 SEEN = "seen"
 FAILURE = "last_failure.json"
+SAVED = ("finished", "stopped")  # how a run ends whose last step is saved
 
 
 def count(run: Run, fingerprint: str) -> None:
@@ -80,6 +85,17 @@ def latest(names: Iterable[str]) -> str:
     return max(filter(checkpoint.NAME.fullmatch, names), key=lambda name: int(name[5:]), default="")
 
 
+def lost_checkpoint(path: Path) -> str:
+    """The newest checkpoint that the run directory is known to have had, or nothing; raises StorageError and UserError.
+
+    One of step 0 does not count: a run that begins again loses nothing of it.
+    """
+    steps = [*_of_metrics(path / "metrics.jsonl"), _step_saved(storage.read_json(path / "summary.json"), "steps")]
+    names = [*saw_checkpoints(path), *(f"step-{step:08d}" for step in steps)]
+    newest = latest(names)
+    return newest if newest and int(newest[5:]) else ""
+
+
 def may_try_again(run: Run, where: str) -> bool:
     """Whether an unknown error that arose `where` is worth another start: a job's first one that ended there.
 
@@ -113,6 +129,22 @@ def unwritable(path: Path, error: OSError) -> UserError | ExitError:
         f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); check that it lies on a "
         f"writable volume with free space, for uid {os.getuid()}"
     )
+
+
+def _of_metrics(path: Path) -> list[int]:
+    try:
+        events = read_events(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return [
+        whole(event, "step") if event["event"] in ("checkpoint", "resume") else _step_saved(event, "step")
+        for event in events
+    ]
+
+
+def _step_saved(note: Mapping[str, Any], key: str) -> int:
+    """The step at which a run has ended and was saved; 0 for none."""
+    return whole(note, key) if note.get("status") in SAVED else 0
 
 
 def _seen(note: Mapping[str, Any]) -> list[str]:

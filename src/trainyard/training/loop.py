@@ -29,9 +29,8 @@ from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
 from trainyard.training.compiled import called_with
-from trainyard.training.resume import resume
 from trainyard.training.step import learning_rate, train_step
-from trainyard.training.trainer import Trainer, build
+from trainyard.training.trainer import Trainer, build, resume
 from trainyard.training.validate import evaluate
 
 
@@ -211,7 +210,7 @@ def save(t: Trainer, wait: bool = False) -> None:
 
 
 def report_saved(t: Trainer) -> None:
-    """Report the checkpoints that are whole since the last call: a record of one outlives it (run/evidence.py)."""
+    """Report the checkpoints that are whole since the last call: a record of one outlives it (run/starts.py)."""
     while t.records.writer.published:
         t.records.recorder.saved(t.records.writer.published.popleft())
 

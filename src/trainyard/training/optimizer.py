@@ -1,5 +1,11 @@
-"""The optimizer that the settings name, and which parameters it decays."""
+"""The optimizer that the settings name: which parameters it decays, and each one's learning rate in every step.
 
+Layer-wise decay: Bao et al., "BEiT: BERT Pre-Training of Image Transformers", arXiv:2106.08254, as timm has it
+(timm.optim.param_groups_layer_decay): the head learns at the full rate, each layer below it at `decay` times the rate
+of the one above.
+"""
+
+import math
 from typing import Any
 
 import torch
@@ -8,10 +14,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
 from trainyard.config.sections.learning import Optimizer as Settings
+from trainyard.config.sections.learning import Schedule
+from trainyard.data.sampler import Length
+from trainyard.models.fitting import find_head
 from trainyard.parallel import eager
+from trainyard.parallel.blocks import blocks
 from trainyard.parallel.sharding import is_sharded
 from trainyard.training.lamb import Lamb
-from trainyard.training.layers import scales
 
 TORCHVISION_EMBEDDINGS = ("class_token", "pos_embedding", "relative_position_bias_table")
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
@@ -84,3 +93,69 @@ def embeddings_of(model: nn.Module) -> set[int]:
         for name, parameter in model.named_parameters()
         if name in named or name.rpartition(".")[2] in TORCHVISION_EMBEDDINGS
     }
+
+
+def scales(model: nn.Module, settings: Settings) -> dict[str, float]:
+    """The factor of each parameter's learning rate, by its name; the head's own is part of it."""
+    layers = layer_of(model)
+    top, head = max(layers.values()), find_head(model)[0] + "."
+    return {
+        name: settings.layer_decay ** (top - layer) * (settings.head_lr_scale if name.startswith(head) else 1.0)
+        for name, layer in layers.items()
+    }
+
+
+def layer_of(model: nn.Module) -> dict[str, int]:
+    """The layer of each parameter, by its name: 0 is the stem, then comes a layer per block; the head is the last.
+
+    timm's models say themselves how they are divided. In others a block is what is repeated (parallel/blocks.py); what
+    lies between two blocks belongs to the upper one, and what follows the last, such as a norm, belongs to it.
+    """
+    if hasattr(model, "group_matcher"):
+        from timm.models import group_parameters
+
+        timms: Any = model
+        theirs: dict[str, int] = group_parameters(timms, timms.group_matcher(coarse=False), reverse=True)
+        return theirs
+    head = find_head(model)[0] + "."
+    found = [block for block in blocks(model) if any(True for _ in block.children())]
+    block_of = {id(part): index for index, block in enumerate(found, 1) for part in block.parameters()}
+    layers, above, below = {}, len(found), set(block_of)
+    for name, parameter in reversed(list(model.named_parameters())):
+        above = block_of.get(id(parameter), above)
+        below.discard(id(parameter))  # what is left are the blocks' parameters that come before this one
+        stem = id(parameter) not in block_of and not below
+        layers[name] = len(found) + 1 if name.startswith(head) else 0 if stem else above
+    return layers
+
+
+def peak_learning_rate(settings: Settings, global_batch: float) -> float:
+    """The linear scaling rule."""
+    return settings.lr * global_batch / settings.lr_batch
+
+
+def learning_rate(schedule: Schedule, settings: Settings, global_batch: float, length: Length, step: int) -> float:
+    """The learning rate of a step (counted from 0)."""
+    peak = peak_learning_rate(settings, global_batch)
+    # Everything is counted in steps, or in whole epochs if the rate changes only between them.
+    unit = length.steps_per_epoch if schedule.every == "epoch" else 1
+    index, end = step // unit, -(-length.steps // unit)
+    warmup = round(schedule.warmup_epochs * length.steps_per_epoch / unit)
+    if index < warmup:
+        # From a given start, the first unit has just that; from zero, the first unit is one increment above it.
+        done = index / warmup if schedule.warmup_start else (index + 1) / warmup
+        return peak * (schedule.warmup_start + (1 - schedule.warmup_start) * done)
+    if schedule.name in ("cosine", "linear"):
+        progress = (index - warmup) / max(1, end - warmup)
+        left = 0.5 * (1 + math.cos(math.pi * progress)) if schedule.name == "cosine" else 1 - progress
+        return peak * (schedule.final + (1 - schedule.final) * left)
+    if schedule.name == "step":
+        passed = sum(index * unit >= milestone * length.steps_per_epoch for milestone in schedule.milestones)
+        return peak * schedule.gamma**passed
+    return peak
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """Set the rate of every group, times the group's own factor."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["lr_scale"]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from trainyard.data.loader import Batch
 from trainyard.parallel.pairs import in_pairs
-from trainyard.training import schedule
+from trainyard.training import optimizer as optimizers
 from trainyard.training.compiled import called_with
 from trainyard.training.loss import loss_sum
 from trainyard.training.mixup import mix, mixes
@@ -18,7 +18,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
     learner, strategy, order, step = t.learner, t.strategy, t.data.order, t.progress.step
     total = len(order.global_batch(step))
     weight = strategy.loss_weight(len(batch.ids), total)
-    schedule.set_learning_rate(learner.optimizer, learning_rate(t, step))
+    optimizers.set_learning_rate(learner.optimizer, learning_rate(t, step))
     losses = []
     # All processes do the same number of forwards, also where a ragged batch leaves some of them empty.
     parts = order.parts(len(batch.ids), t.plan.forwards)
@@ -52,6 +52,6 @@ def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
 
 def learning_rate(t: Trainer, step: int) -> float:
     """The learning rate of a step, counted from 0."""
-    return schedule.learning_rate(
+    return optimizers.learning_rate(
         t.config.schedule, t.config.optimizer, t.strategy.rate_batch(t.plan.batch), t.data.length, step
     )

@@ -1,21 +1,46 @@
-"""What the loop works with: parts that stay as they are, and the progress of the run, which alone changes."""
+"""One process's part in a run: what is built before the first step, and what a checkpoint gives back to it.
 
+The parts of a Trainer stay as they are; the progress of the run alone changes.
+"""
+
+import contextlib
+import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint as recomputed
 
 from trainyard.config import Config, Plan, as_tree
+from trainyard.core.exits import UserError
 from trainyard.data import decode
 from trainyard.data.sampler import Length, Order
 from trainyard.data.splits import Data, open_splits
+from trainyard.data.transforms import normalizer
+from trainyard.models import factory
+from trainyard.models.batch_norm import untracked
+from trainyard.models.freeze import freeze
 from trainyard.parallel import numa
 from trainyard.parallel.base import Strategy
-from trainyard.run.checkpoint import Found
+from trainyard.parallel.blocks import blocks
+from trainyard.run.checkpoint import Found, State
+from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, identity
 from trainyard.run.export import refuse_missing
-from trainyard.run.records import Records, open_records
+from trainyard.run.recorder import Recorder
+from trainyard.telemetry.clock import Clock, process_start
 from trainyard.telemetry.sinks import log_to
-from trainyard.training.learner import Learner, build_learner
+from trainyard.telemetry.watchdog import Watchdog
+from trainyard.training import compiled
+from trainyard.training import optimizer as optimizers
+from trainyard.training.ema import Ema
 from trainyard.training.pace import Pace, pace_of
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -27,6 +52,43 @@ class Progress:
     saved: int = -1  # the step of the newest checkpoint; -1: there is none
     saved_at: float = field(default_factory=time.monotonic)  # when that was, or when the run was built
     stop: bool = False  # this process was told to stop
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The model, and what trains it."""
+
+    plain: nn.Module  # the model by itself: its weights are saved, validated and published
+    model: nn.Module  # the same as the strategy wraps it, and compiled if asked for; training calls this one
+    validated: nn.Module  # the same without the strategy's part in gradients; validation calls this one
+    sizes: frozenset[int]  # samples of this process's forwards in a whole step
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler  # scales the loss in fp16, else does nothing
+    ema: Ema | None
+    autocast: torch.autocast  # to be entered for each forward
+    normalise: Callable[[Tensor], Tensor]  # uint8 pictures (N, 3, H, W) -> normalised numbers on the device
+
+    def predict(self, pictures: Tensor) -> Tensor:
+        """Outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
+        with self.autocast:
+            outputs: Tensor = self.validated(self.normalise(pictures))
+        return outputs
+
+    def averaged(self) -> contextlib.AbstractContextManager[None]:
+        """Within this context, the model has the weights that are validated and published: the EMA, if there is one."""
+        return self.ema.applied() if self.ema else contextlib.nullcontext()
+
+
+@dataclass(frozen=True)
+class Records:
+    """The open records of a run, and its watchdog."""
+
+    directory: RunDirectory
+    found: Found | None  # the checkpoint that this start resumes from
+    writer: Writer  # of checkpoints
+    recorder: Recorder
+    clock: Clock
+    watchdog: Watchdog
 
 
 @dataclass(frozen=True)
@@ -84,3 +146,132 @@ def open_data(config: Config, plan: Plan, strategy: Strategy) -> Data:
     order = Order(len(splits.train.labels), plan.batch, config.seed, augment.unit, augment.repeats, pieces)
     steps = config.max_steps or (config.epochs or 0) * order.steps_per_epoch
     return Data(splits, order, Length(steps, order.steps_per_epoch))
+
+
+def build_learner(config: Config, plan: Plan, strategy: Strategy, data: Data) -> Learner:
+    """Build the model and its optimizer; every process calls it. Raises UserError."""
+    device, precision = strategy.device, config.precision
+    kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights
+    plain = factory.build(
+        config.model, config.data, config.seed, data.splits.classes,
+        dtype=kept, total=strategy.sum if strategy.world > 1 else None,
+    )  # fmt: skip
+    freeze(plain, config.model.frozen)
+    plain.to(device)
+    if config.model.in_channels_last(device.type == "cuda"):
+        plain.to(memory_format=torch.channels_last)
+    if config.model.checkpointing:
+        checkpoint_blocks(plain)
+    if config.model.compile:
+        compiled.name_user()
+    called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
+    model = strategy.wrap(called)
+    optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
+    ema = None
+    if config.ema.decay:
+        warmup = config.schedule.warmup_epochs
+        ema = Ema(plain, config.ema, batch=data.order.batch, length=data.length, warmup_epochs=warmup)
+    return Learner(
+        plain=plain,
+        model=model,
+        validated=plain if strategy.lockstep else called,  # FSDP compiles the parts of the model
+        sizes=compiled.sizes(data.order, plan, strategy.rank, strategy.world),
+        optimizer=optimizer,
+        scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
+        ema=ema,
+        autocast=torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST),
+        normalise=normalizer(config.data.mean, config.data.std, device, kept),
+    )
+
+
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Have every block of a model computed again in backward; raises UserError where there are none.
+
+    From the input that was kept: Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
+    Dropout draws the same numbers again. Our BatchNorm updates its running statistics only once; a normalisation of
+    the user's own that keeps such statistics would do so twice.
+    """
+    found = [block for block in blocks(model) if any(True for _ in block.children())]
+    if not found:
+        raise UserError("model.checkpointing = True: this model has no blocks to compute again; set it to false")
+    for block in found:
+        block.forward = _recomputing(block.forward)
+
+
+def _recomputing(forward: Any) -> Any:
+    def checkpointed(*inputs: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*inputs, **named)
+        if torch.compiler.is_compiling():  # the compiler moves updates of statistics out of what is computed again
+            return recomputed(forward, *inputs, use_reentrant=False, **named)
+        return recomputed(forward, *inputs, use_reentrant=False, context_fn=_contexts, **named)
+
+    return checkpointed
+
+
+def _contexts() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    """For a block's forward, and for its second computation."""
+    return contextlib.nullcontext(), untracked()
+
+
+def open_records(
+    config: Config, strategy: Strategy, data: Data, directory: RunDirectory, found: Found | None
+) -> Records:
+    """Open the records of a run directory that this run has entered; every process calls it."""
+    clock = Clock(process_start())
+    if strategy.first and found:
+        clock.add(found.meta.get("seconds", {}))
+    keep = config.checkpoint
+    return Records(
+        directory=directory,
+        found=found,
+        writer=Writer(
+            directory.checkpoints,
+            keep.keep_last,
+            keep.keep_best,
+            ours=directory.held,
+            holder=directory.holder,
+            staging=directory.staging,
+        ),
+        recorder=Recorder(config, strategy, directory, data, clock),
+        clock=clock,
+        watchdog=Watchdog(directory.path, strategy, config.comm.hang_seconds, directory.staging),
+    )
+
+
+def resume(t: Trainer) -> None:
+    """Load the checkpoint, if there is one, and begin the record at its step.
+
+    Raises TakenOverError where another job has the run directory, OSError, and StorageError.
+    """
+    learner, records, progress = t.learner, t.records, t.progress
+    if found := records.found:
+        with records.directory.fenced():  # a newer job may have pruned it
+            state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
+        load(t, state, averaged=found.holds("ema"))
+        load_scale(learner.scaler, found.meta["scaler"])
+        progress.step = progress.saved = found.step
+        progress.validated = int(found.meta["validated"])
+    records.recorder.begin(progress.step, progress.validated, t.identity)
+    signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
+    records.clock.begin()
+
+
+def load_scale(scaler: torch.amp.GradScaler, state: dict[str, Any]) -> None:
+    """Load the scale of the loss; a precision that has none left an empty one, and fp16 begins anew then."""
+    if state:
+        scaler.load_state_dict(state)
+
+
+def load(t: Trainer, state: State, averaged: bool) -> None:
+    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
+    learner = t.learner
+    average = state.pop("ema", {})
+    if learner.ema and averaged:
+        t.strategy.load_weights(learner.plain, average)
+        learner.ema.restart()
+    if state:
+        state["optimizer"] = optimizers.by_name(state["optimizer"], learner.optimizer, learner.plain)
+    t.strategy.load(learner.plain, learner.optimizer, state)
+    if learner.ema and not averaged:
+        learner.ema.restart()  # from the loaded weights

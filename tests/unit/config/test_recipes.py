@@ -21,7 +21,6 @@ from trainyard.core.exits import UserError
 from trainyard.data.sampler import Length
 from trainyard.models import factory
 from trainyard.training import optimizer as optimizers
-from trainyard.training import schedule
 from trainyard.training.ema import decay_of
 
 IMAGENET = 1_281_167
@@ -34,7 +33,7 @@ def recipe(name: str) -> Config:
 
 
 def rate(settings: Config, batch: float, length: Length, step: int) -> float:
-    return schedule.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
+    return optimizers.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
 
 
 def rates(name: str, *steps: int) -> list[float]:

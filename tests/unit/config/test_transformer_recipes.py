@@ -17,7 +17,6 @@ from trainyard.core.exits import UserError
 from trainyard.data.sampler import Length
 from trainyard.models import factory, plain_vit
 from trainyard.training import optimizer as optimizers
-from trainyard.training import schedule
 
 IMAGENET, PETS = 1_281_167, 3_680
 
@@ -28,7 +27,7 @@ def recipe(name: str) -> Config:
 
 
 def rate(settings: Config, batch: float, length: Length, step: int) -> float:
-    return schedule.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
+    return optimizers.learning_rate(settings.schedule, settings.optimizer, batch, length, step)
 
 
 def rates(name: str, samples: int, *steps: int) -> list[float]:
@@ -74,7 +73,7 @@ def test_the_optimizer_of_the_plain_transformer_is_big_visions() -> None:
     optimizer = optimizers.build(net, settings.optimizer)
     for grad, rate in zip(grads, found, strict=True):
         net.weight.grad = grad.clone()
-        schedule.set_learning_rate(optimizer, rate)
+        optimizers.set_learning_rate(optimizer, rate)
         clip(optimizer, settings.optimizer.clip_norm)
         optimizer.step()
     np.testing.assert_allclose(net.weight.detach().numpy(), expected, rtol=1e-6)

@@ -25,7 +25,7 @@ from trainyard.run import storage as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock
-from trainyard.training.resume import resume
+from trainyard.training.trainer import resume
 
 
 def settings(path: Path, **layer: Any) -> Config:

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from trainyard.core.exits import UserError
 from trainyard.models.batch_norm import replace_batch_norm
-from trainyard.training.checkpointing import checkpoint_blocks
+from trainyard.training.trainer import checkpoint_blocks
 
 pytestmark = [pytest.mark.takes(15), pytest.mark.ranks(2)]
 

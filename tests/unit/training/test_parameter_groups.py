@@ -15,8 +15,7 @@ from trainyard.data.sampler import Length
 from trainyard.models.factory import create
 from trainyard.models.freeze import freeze
 from trainyard.training import optimizer as optimizers
-from trainyard.training.layers import layer_of
-from trainyard.training.schedule import learning_rate, set_learning_rate
+from trainyard.training.optimizer import layer_of, learning_rate, set_learning_rate
 
 # Names, as model.name, and the model of timm that has the same parameters
 SAME = [

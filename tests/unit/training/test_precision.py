@@ -10,7 +10,7 @@ from conftest import events
 from faulted import ENDLESS, assert_same, start
 from forked import Fleet
 
-from trainyard.training.resume import load_scale
+from trainyard.training.trainer import load_scale
 
 pytestmark = [pytest.mark.takes(25), pytest.mark.ranks(2)]
 
