@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 BEFORE, AFTER = "before", "after"
-LOOP, STEP, TRAINER = "trainyard.training.loop", "trainyard.training.step", "trainyard.training.trainer"
+LOOP, TRAINER = "trainyard.training.loop", "trainyard.training.trainer"
 DIRECTORY, WRITER = "trainyard.run.directory", "trainyard.run.checkpoint_writer"
 
 # Every point of a run's life, in order: the function, as its caller finds it, and its begin or end. FIRST are reached
@@ -37,8 +37,8 @@ POINTS = {
     "begun": (LOOP, "resume", AFTER),
     "reading": ("trainyard.shards.reader", "Shards.read_together", BEFORE),
     "step": (LOOP, "train_step", BEFORE),
-    "forward": (STEP, "loss_of", AFTER),
-    "updating": (STEP, "optimizers.set_learning_rate", BEFORE),
+    "forward": (LOOP, "loss_of", AFTER),
+    "updating": (LOOP, "optimizers.set_learning_rate", BEFORE),
     "stepped": (LOOP, "train_step", AFTER),
     "flushed": (LOOP, "flush", AFTER),
     "saving": (LOOP, "save", BEFORE),
