@@ -7,7 +7,7 @@ from typing import Any
 from hack.reference.markdown import NOTE, page, table
 from trainyard import config
 from trainyard.config.json_schema import without_references
-from trainyard.prepare.settings import Config as Prepare
+from trainyard.prepare.settings import Preparation
 
 Schema = dict[str, Any]
 HEAD = ("key", "type", "default", "meaning")
@@ -37,7 +37,7 @@ def trainer() -> str:
 
 def prepare() -> str:
     """Return the page of the preparation's settings."""
-    found = without_references(Prepare)["properties"]
+    found = without_references(Preparation)["properties"]
     source, out = found.pop("source"), found.pop("out")
     return page(
         "# Prepare settings",

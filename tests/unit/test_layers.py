@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,17 +75,26 @@ def takes_all_settings(function: ast.FunctionDef) -> bool:
     return any("Config" in ast.unparse(one.annotation).split(" | ") for one in arguments if one.annotation)
 
 
-def test_packages_below_training_take_sections_of_the_settings() -> None:
-    found = set()
+def definitions() -> Iterator[tuple[Path, ast.AST]]:
+    """All functions and classes of the package, each with its file below it."""
     for path in sorted((ROOT / "src/trainyard").rglob("*.py")):
-        tree, name = ast.parse(path.read_text()), path.relative_to(ROOT / "src/trainyard")
-        imported = [
-            one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom) and one.module == "trainyard.config"
-        ]
-        if name.parts[0] in ("config", "training") or not any(
-            a.name == "Config" for one in imported for a in one.names
-        ):
-            continue
-        functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
-        found |= {f"{name}: {one.name}" for one in functions if takes_all_settings(one)}
+        for node in ast.walk(ast.parse(path.read_text())):
+            yield path.relative_to(ROOT / "src/trainyard"), node
+
+
+def test_packages_below_training_take_sections_of_the_settings() -> None:
+    found = {
+        f"{file}: {node.name}"
+        for file, node in definitions()
+        if isinstance(node, ast.FunctionDef) and takes_all_settings(node)
+        if file.parts[0] not in ("config", "training")
+    }
     assert found == TAKE_ALL
+
+
+def test_a_class_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for file, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(str(file))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -10,8 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from trainyard.config.sections.learning import Ema as EmaSettings
-from trainyard.config.sections.learning import Optimizer
+from trainyard.config.sections.learning import EmaSettings, OptimizerSettings
 from trainyard.data.sampler import Length
 from trainyard.parallel.base import clip
 from trainyard.training import optimizer as optimizers
@@ -23,7 +22,7 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compare(name: str, world: int) -> None:
-    settings = Optimizer(name=name, lr=0.05, weight_decay=0.1, no_decay=["bias"])  # type: ignore[arg-type]
+    settings = OptimizerSettings(name=name, lr=0.05, weight_decay=0.1, no_decay=["bias"])  # type: ignore[arg-type]
     torch.manual_seed(5)
     plain = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).double()  # 5 x 7 does not split evenly
     sharded = copy.deepcopy(plain)

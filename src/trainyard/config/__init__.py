@@ -17,12 +17,12 @@ from trainyard.config.load import (
     recipe_names,
     schema,
 )
-from trainyard.config.plan import Plan, make_plan, resolve_global_batch
+from trainyard.config.plan import RunPlan, make_plan, resolve_global_batch
 from trainyard.config.settings import Config
 
 __all__ = [
     "Config",
-    "Plan",
+    "RunPlan",
     "add_options",
     "as_tree",
     "build",

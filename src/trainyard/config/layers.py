@@ -16,15 +16,15 @@ from trainyard.core.storage import storage
 Tree = dict[str, Any]
 
 
-class Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """YAML's safe loader, but `1e-4` is a number, as in YAML 1.2, and 2026-01-31 is text: no setting is a date."""
 
 
-Loader.yaml_implicit_resolvers = {
+YamlLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
-Loader.add_implicit_resolver(
+YamlLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
 
@@ -46,7 +46,7 @@ def read_options(options: argparse.Namespace) -> list[Tree]:
 def read_file(path: Path) -> Tree:
     """Read a YAML or JSON file of settings; raises UserError."""
     try:
-        tree = yaml.load(storage.read_text(path), Loader)
+        tree = yaml.load(storage.read_text(path), YamlLoader)
     except OSError as error:
         raise UserError(f"--config {path}: cannot be read ({error.strerror}); check the path") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -64,7 +64,7 @@ def parse_override(text: str) -> Tree:
     if not separator or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", key):
         raise UserError(f"--set {text}: write it as key=value, such as --set seed=2 or --set SECTION.KEY=VALUE")
     try:
-        tree: Any = yaml.load(value, Loader) if value else ""
+        tree: Any = yaml.load(value, YamlLoader) if value else ""
     except yaml.YAMLError:
         tree = value
     return nested(key, tree)

@@ -12,7 +12,7 @@ import yaml
 
 from trainyard.config import json_schema, layers
 from trainyard.config.checking import validated
-from trainyard.config.layers import Loader, Tree, overlay
+from trainyard.config.layers import Tree, YamlLoader, overlay
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError
 from trainyard.core.files import json_checksum
@@ -86,7 +86,7 @@ def read_recipe(name: Any) -> Tree:
     """The raw settings of a recipe; raises UserError where there is none of this name."""
     if name not in recipe_names():
         raise UserError(f"recipe = {name!r}: no such recipe; there are {', '.join(recipe_names())}")
-    tree: Tree = yaml.load((resources.files("trainyard.recipes") / f"{name}.yaml").read_text(), Loader)
+    tree: Tree = yaml.load((resources.files("trainyard.recipes") / f"{name}.yaml").read_text(), YamlLoader)
     return tree
 
 

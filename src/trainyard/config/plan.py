@@ -18,7 +18,7 @@ PROGRAMS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """How the work of a step is divided."""
 
     strategy: str  # ddp, fsdp, exact, single or horovod
@@ -26,13 +26,13 @@ class Plan:
     forwards: int  # forwards per step, the same number on every process
 
 
-def make_plan(config: Config, launcher: str, world: int) -> Plan:
+def make_plan(config: Config, launcher: str, world: int) -> RunPlan:
     """Plan a run of `world` processes, started by `ddp` (torchrun) or `horovod` (mpirun); raises UserError."""
     strategy = strategy_name(config, launcher, world)
     batch = resolve_global_batch(config, world)
     forwards = forwards_needed(batch, world, config.batch.micro, config.augment.unit)
     check_world(config, strategy, world, forwards)
-    return Plan(strategy, batch, forwards)
+    return RunPlan(strategy, batch, forwards)
 
 
 def strategy_name(config: Config, launcher: str, world: int) -> str:

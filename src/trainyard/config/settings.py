@@ -12,23 +12,31 @@ from pydantic import Field, model_validator
 
 from trainyard.config.checking import refuse
 from trainyard.config.sections.base import Positive, Settings
-from trainyard.config.sections.data import Augment, Data
-from trainyard.config.sections.learning import Batch, Ema, Loss, Model, Optimizer, Schedule, Validate
+from trainyard.config.sections.data import AugmentSettings, DataSettings
+from trainyard.config.sections.learning import (
+    BatchSettings,
+    EmaSettings,
+    LossSettings,
+    ModelSettings,
+    OptimizerSettings,
+    ScheduleSettings,
+    ValidateSettings,
+)
 from trainyard.config.sections.running import (
-    Checkpoint,
-    Comm,
-    Ddp,
-    Debug,
-    Fsdp,
-    Horovod,
-    Host,
-    Log,
-    Metrics,
-    Mlflow,
-    Publish,
-    Run,
-    Tensorboard,
-    Wandb,
+    CheckpointSettings,
+    CommSettings,
+    DdpSettings,
+    DebugSettings,
+    FsdpSettings,
+    HorovodSettings,
+    HostSettings,
+    LogSettings,
+    MetricsSettings,
+    MlflowSettings,
+    PublishSettings,
+    RunSettings,
+    TensorboardSettings,
+    WandbSettings,
 )
 
 
@@ -38,7 +46,7 @@ class Config(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         default=1, description="Seed of order, augmentation and initial weights."
     )
-    run: Run = Field(default=Run(), description="Run directory and restarts.")
+    run: RunSettings = Field(default=RunSettings(), description="Run directory and restarts.")
     resume: str = Field(
         default="auto",
         min_length=1,
@@ -65,28 +73,28 @@ class Config(Settings):
         default=None, description="Length of the run in epochs. Set exactly one of epochs, max_steps."
     )
     max_steps: Positive | None = Field(default=None, description="Length of the run in steps.")
-    model: Model = Field(default=Model(), description="The model.")
-    data: Data = Field(default=Data(), description="The data.")
-    augment: Augment = Field(default=Augment(), description="Augmentation.")
-    batch: Batch = Field(default=Batch(), description="Batch size.")
-    optimizer: Optimizer = Field(default=Optimizer(), description="Optimizer.")
-    schedule: Schedule = Field(default=Schedule(), description="Learning-rate schedule.")
-    loss: Loss = Field(default=Loss(), description="Loss.")
-    ema: Ema = Field(default=Ema(), description="Moving average of the weights.")
-    validate_: Validate = Field(default=Validate(), alias="validate", description="Validation.")
-    checkpoint: Checkpoint = Field(default=Checkpoint(), description="Checkpoints.")
-    log: Log = Field(default=Log(), description="Logging.")
-    comm: Comm = Field(default=Comm(), description="Communication.")
-    ddp: Ddp = Field(default=Ddp(), description="DDP only.")
-    horovod: Horovod = Field(default=Horovod(), description="Horovod.")
-    fsdp: Fsdp = Field(default=Fsdp(), description="FSDP.")
-    host: Host = Field(default=Host(), description="The process on its node.")
-    wandb: Wandb = Field(default=Wandb(), description="Weights & Biases.")
-    tensorboard: Tensorboard = Field(default=Tensorboard(), description="TensorBoard.")
-    mlflow: Mlflow = Field(default=Mlflow(), description="MLflow.")
-    metrics: Metrics = Field(default=Metrics(), description="Prometheus.")
-    publish: Publish = Field(default=Publish(), description="What is published at the end.")
-    debug: Debug = Field(default=Debug(), description="Debugging.")
+    model: ModelSettings = Field(default=ModelSettings(), description="The model.")
+    data: DataSettings = Field(default=DataSettings(), description="The data.")
+    augment: AugmentSettings = Field(default=AugmentSettings(), description="Augmentation.")
+    batch: BatchSettings = Field(default=BatchSettings(), description="Batch size.")
+    optimizer: OptimizerSettings = Field(default=OptimizerSettings(), description="Optimizer.")
+    schedule: ScheduleSettings = Field(default=ScheduleSettings(), description="Learning-rate schedule.")
+    loss: LossSettings = Field(default=LossSettings(), description="Loss.")
+    ema: EmaSettings = Field(default=EmaSettings(), description="Moving average of the weights.")
+    validate_: ValidateSettings = Field(default=ValidateSettings(), alias="validate", description="Validation.")
+    checkpoint: CheckpointSettings = Field(default=CheckpointSettings(), description="Checkpoints.")
+    log: LogSettings = Field(default=LogSettings(), description="Logging.")
+    comm: CommSettings = Field(default=CommSettings(), description="Communication.")
+    ddp: DdpSettings = Field(default=DdpSettings(), description="DDP only.")
+    horovod: HorovodSettings = Field(default=HorovodSettings(), description="Horovod.")
+    fsdp: FsdpSettings = Field(default=FsdpSettings(), description="FSDP.")
+    host: HostSettings = Field(default=HostSettings(), description="The process on its node.")
+    wandb: WandbSettings = Field(default=WandbSettings(), description="Weights & Biases.")
+    tensorboard: TensorboardSettings = Field(default=TensorboardSettings(), description="TensorBoard.")
+    mlflow: MlflowSettings = Field(default=MlflowSettings(), description="MLflow.")
+    metrics: MetricsSettings = Field(default=MetricsSettings(), description="Prometheus.")
+    publish: PublishSettings = Field(default=PublishSettings(), description="What is published at the end.")
+    debug: DebugSettings = Field(default=DebugSettings(), description="Debugging.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Config":

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from trainyard import native
-from trainyard.data.policies import Change, Plan
+from trainyard.data.policies import AugmentPlan, Change
 
 _PADDING = (0.0,) * 8  # a step has so many numbers, as in augment.c; so is the order of the steps
 _ORDER = (
@@ -33,7 +33,7 @@ class Steps(NamedTuple):
 NOTHING = Steps(b"", 0, bytes(3))
 
 
-def steps(plan: Plan, height: int, width: int) -> Steps:
+def steps(plan: AugmentPlan, height: int, width: int) -> Steps:
     """What the library has to do with a picture of this size."""
     rows = [[_CODES["Flip"]]] if plan.flip else []
     rows += [_row(change, height, width, plan.fills) for change in plan.changes if not _is_idle(change)]

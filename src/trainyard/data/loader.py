@@ -35,7 +35,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Job:
+class BatchJob:
     """A batch being prepared: threads fill the places of `content` and `pictures`."""
 
     ids: Ids
@@ -83,7 +83,7 @@ class Loader:
             makers.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True)
 
-    def _begin_reading(self, pool: ThreadPoolExecutor, draws: Ids | int, ids: Ids) -> Job:
+    def _begin_reading(self, pool: ThreadPoolExecutor, draws: Ids | int, ids: Ids) -> BatchJob:
         count = len(ids)
         pictures = torch.empty(
             (count, 3, self.size, self.size),
@@ -92,24 +92,24 @@ class Loader:
             memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
         )
         labels = torch.empty(count, dtype=torch.int64, pin_memory=self.pin)
-        job = Job(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, labels, [])
+        job = BatchJob(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, labels, [])
         if self.readahead:
             groups = self.neighbours(ids)
             for part in np.array_split(np.arange(len(groups)), min(self.readers, len(groups)) or 1):
                 job.reading.append(pool.submit(self._read_groups, job, [groups[index] for index in part]))
         return job
 
-    def _begin_making(self, pool: ThreadPoolExecutor, job: Job) -> Job:
+    def _begin_making(self, pool: ThreadPoolExecutor, job: BatchJob) -> BatchJob:
         for part in np.array_split(np.arange(len(job.ids)), min(self.workers, max(1, len(job.ids)))):
             job.making.append(pool.submit(self._fill, job, part))
         return job
 
-    def _read_groups(self, job: Job, groups: list[Ids]) -> None:
+    def _read_groups(self, job: BatchJob, groups: list[Ids]) -> None:
         for places in groups:
             for place, content in zip(places, self.read(job.ids[places]), strict=True):
                 job.content[place] = content
 
-    def _fill(self, job: Job, places: Ids) -> None:
+    def _fill(self, job: BatchJob, places: Ids) -> None:
         for part in job.reading:
             part.result()
         if not job.reading:

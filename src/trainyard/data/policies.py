@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import AugmentSettings
 
 BINS = 31
 ERASE_SCALE, ERASE_RATIO = (0.02, 0.33), (0.3, 3.3)
@@ -44,7 +44,7 @@ class Change(NamedTuple):
     strength: float
 
 
-class Plan(NamedTuple):
+class AugmentPlan(NamedTuple):
     """What becomes of a picture: a flip, changes one after the other, and a rectangle that is erased, or None."""
 
     flip: bool
@@ -92,7 +92,7 @@ def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> flo
     return float(whole(value))
 
 
-def draw(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
+def draw(augment: AugmentSettings, generator: np.random.Generator, height: int, width: int) -> list[Change]:
     """The operations for one picture, in their order."""
     if augment.policy == "none":
         return []
@@ -109,7 +109,7 @@ def draw(augment: Augment, generator: np.random.Generator, height: int, width: i
     return changes
 
 
-def _draw_increasing(augment: Augment, generator: np.random.Generator, height: int, width: int) -> list[Change]:
+def _draw_increasing(augment: AugmentSettings, generator: np.random.Generator, height: int, width: int) -> list[Change]:
     changes = []
     for index in [int(generator.integers(len(INCREASING))) for _ in range(augment.policy_ops)]:
         level = min(10.0, max(0.0, generator.normal(augment.policy_magnitude, 0.5)))
@@ -183,16 +183,18 @@ def _functional() -> Any:
     return v2.functional
 
 
-def plan(augment: Augment, generator: np.random.Generator, height: int, width: int, colour: Colour) -> Plan:
+def plan(
+    augment: AugmentSettings, generator: np.random.Generator, height: int, width: int, colour: Colour
+) -> AugmentPlan:
     """Draw what becomes of a picture of this size; `colour` is what erased areas get."""
     flip = generator.random() < augment.flip
     changes = draw(augment, generator, height, width)
     erases = augment.erase and generator.random() < augment.erase
     area = area_to_erase(height, width, generator) if erases else None
-    return Plan(flip, changes, area, colour, augment.policy == "rand_increasing")
+    return AugmentPlan(flip, changes, area, colour, augment.policy == "rand_increasing")
 
 
-def changed(picture: Tensor, drawn: Plan) -> Tensor:
+def changed(picture: Tensor, drawn: AugmentPlan) -> Tensor:
     """A uint8 picture (3, H, W) after its changes, computed by torchvision's functions."""
     picture = picture.flip(2) if drawn.flip else picture
     for change in drawn.changes:

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainyard.config.sections.data import Augment
-from trainyard.config.sections.data import Data as Section
-from trainyard.config.sections.learning import Model
+from trainyard.config.sections.data import AugmentSettings, DataSettings
+from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import UserError
 from trainyard.data import decode, transforms, user
 from trainyard.data.loader import Loader, Read
@@ -62,7 +61,14 @@ class Stored:
 
 
 def open_splits(
-    data: Section, augment: Augment, model: Model, seed: int, *, local_world: int, pin: bool, root: Path | None = None
+    data: DataSettings,
+    augment: AugmentSettings,
+    model: ModelSettings,
+    seed: int,
+    *,
+    local_world: int,
+    pin: bool,
+    root: Path | None = None,
 ) -> Splits:
     """Open both splits of the dataset that `data.dir` or `data.dataset` names; `root` is where `sample` lies.
 
@@ -99,7 +105,7 @@ def _user(name: str, classes: int) -> tuple[Stored, Stored, list[str], list[str]
     return train, val, halves[0].class_names, halves[0].class_names
 
 
-def _synthetic(data: Section, model: Model, local_world: int, pin: bool) -> Splits:
+def _synthetic(data: DataSettings, model: ModelSettings, local_world: int, pin: bool) -> Splits:
     last = model.in_channels_last(pin)
     names = [f"class {index}" for index in range(model.num_classes or 1000)]
     sizes = (data.synthetic_samples, data.image_size), (max(1, data.synthetic_samples // 5), data.val_sizes[0])
@@ -129,7 +135,7 @@ def _naming(  # noqa: PLR0917
         raise UserError(f"{name(sample)}: {error}") from error
 
 
-def _loader_options(data: Section, model: Model, local_world: int, pin: bool) -> dict[str, Any]:
+def _loader_options(data: DataSettings, model: ModelSettings, local_world: int, pin: bool) -> dict[str, Any]:
     return {
         "workers": data.workers or _cores(local_world), "prefetch": data.prefetch, "readers": data.readers,
         "readahead": data.readahead, "pin": pin, "channels_last": model.in_channels_last(pin),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainyard.config.sections.data import Augment, Data
+from trainyard.config.sections.data import AugmentSettings, DataSettings
 from trainyard.data import user
 from trainyard.data.changes import steps
 from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
@@ -29,7 +29,7 @@ class Make(Protocol):
         """`content`: what a dataset holds of the sample; `draw`: the key of its augmentation."""
 
 
-def training(data: Data, augment: Augment, seed: int, decoder: Decoder) -> Make:
+def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: Decoder) -> Make:
     """Makes training pictures."""
     numbers, colour = RandomNumbers(seed), colour_of(data.mean)
     own = user.augmentation(augment.function) if augment.function else None
@@ -43,7 +43,7 @@ def training(data: Data, augment: Augment, seed: int, decoder: Decoder) -> Make:
     return make
 
 
-def validation(data: Data, augment: Augment, decoder: Decoder) -> Make:
+def validation(data: DataSettings, augment: AugmentSettings, decoder: Decoder) -> Make:
     """Makes validation pictures: the shorter side resized, the centre cut out."""
     size, shorter = data.val_sizes
 
@@ -81,7 +81,7 @@ class RandomNumbers:
 def training_picture(  # noqa: PLR0917
     source: Picture,
     size: int,
-    augment: Augment,
+    augment: AugmentSettings,
     generator: np.random.Generator,
     colour: Colour = (0, 0, 0),
     out: Tensor | None = None,

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard import config, parallel
-from trainyard.config.sections.running import Comm
-from trainyard.config.sections.running import Ddp as DdpSettings
+from trainyard.config.sections.running import CommSettings, DdpSettings
 from trainyard.core.exits import UserError, printable
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
@@ -115,7 +114,7 @@ def connect(device: torch.device, place: Place) -> Strategy:
         return Single(device)
     from trainyard.parallel.ddp import Ddp
 
-    return Ddp(place, device, Comm(), DdpSettings())
+    return Ddp(place, device, CommSettings(), DdpSettings())
 
 
 def on_device(trained: Trained, precision: str, device: torch.device) -> nn.Module:

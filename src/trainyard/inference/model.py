@@ -45,12 +45,12 @@ def open_trained(path: Path) -> Trained:
     if "manifest.json" in there and checkpoint.NAME.fullmatch(path.resolve().name):
         try:
             return _checkpoint(checkpoint.read_checked(path))
-        except checkpoint.DamagedError as damage:
+        except checkpoint.DamagedCheckpointError as damage:
             raise UserError(f"--model {path}: not a sound checkpoint ({damage}); use another one") from None
     for step in reversed(checkpoint.steps(path / "checkpoints")):
         try:
             return _checkpoint(checkpoint.read_checked(step))
-        except checkpoint.DamagedError as damage:
+        except checkpoint.DamagedCheckpointError as damage:
             print(f"{step} is damaged ({damage}); looking at the one before")
     raise UserError(f"--model {path}: neither {CONFIG} nor checkpoints are in it; {GIVE}")
 

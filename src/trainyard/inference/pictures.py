@@ -21,11 +21,11 @@ from trainyard.prepare.archives.kinds import packing, unread
 from trainyard.prepare.archives.members import Container, Member
 from trainyard.prepare.archives.tar import looks_like_tar
 from trainyard.prepare.archives.zip import Archive
-from trainyard.prepare.layouts.base import Found, split_of
+from trainyard.prepare.layouts.base import SplitFolders, split_of
 from trainyard.prepare.listing import Entry, Foreign, Listing
 from trainyard.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, shown
 from trainyard.prepare.sample import ensure_sample
-from trainyard.prepare.settings import Source
+from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources.base import Traffic
 from trainyard.shards import manifest as manifests
 from trainyard.shards.manifest import SPLITS
@@ -83,7 +83,7 @@ def _shards(root: Path, split: str) -> Pictures:
 
 
 def _container(path: Path) -> Container:
-    source = open_object(Source(kind="path", path=str(path)), Traffic())
+    source = open_object(SourceSettings(kind="path", path=str(path)), Traffic())
     if isinstance(source, FolderSource):
         return Folder(source)
     head = source.read_range(0, min(source.size, 512))
@@ -148,7 +148,7 @@ def _of_split(
     return [entry for entry, _ in chosen], [folder for _, folder in chosen]
 
 
-def _are_classes(found: list[tuple[Entry, Found]], count: int, known: Collection[str]) -> bool:
+def _are_classes(found: list[tuple[Entry, SplitFolders]], count: int, known: Collection[str]) -> bool:
     """Whether folders called as splits are classes: pictures lie directly in them, beside other classes' folders."""
     flat = not any(place.klass for _, place in found)
     return flat and (len(found) < count or {place.folder for _, place in found} <= set(known))

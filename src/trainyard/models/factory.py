@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from trainyard.config.sections.data import Data
-from trainyard.config.sections.learning import Model
+from trainyard.config.sections.data import DataSettings
+from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import UserError
 from trainyard.core.named import imported
 from trainyard.models import fitting, states, weights, zoo
@@ -34,7 +34,9 @@ SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 AUXILIARY = ("googlenet", "inception_v3")
 
 
-def build(settings: Model, data: Data, seed: int, classes: int, *, dtype: torch.dtype, total: Sum | None) -> nn.Module:
+def build(
+    settings: ModelSettings, data: DataSettings, seed: int, classes: int, *, dtype: torch.dtype, total: Sum | None
+) -> nn.Module:
     """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
     torch.manual_seed(seed)
     model = create(settings.name, classes, data.image_size)

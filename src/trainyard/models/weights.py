@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard.config import Config
-from trainyard.config.sections.data import Data
-from trainyard.config.sections.learning import Model
+from trainyard.config.sections.data import DataSettings
+from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import cache_folder
 from trainyard.core.storage import storage
@@ -44,7 +44,7 @@ def is_fetched(pretrained: str) -> bool:
     return kind_of(pretrained) in ("torchvision", "timm", "address")
 
 
-def folder_of(settings: Model, data: Data) -> Path:
+def folder_of(settings: ModelSettings, data: DataSettings) -> Path:
     """The folder of the weights that are fetched for these settings; raises UserError where model and weights clash."""
     name = settings.pretrained
     library, _, model = settings.name.rpartition(":")
@@ -66,7 +66,7 @@ def folder_of(settings: Model, data: Data) -> Path:
     return _root(settings, data) / (f"timm-{model}" if kind == "timm" else f"{model}-{member[2] if member else name}")
 
 
-def _root(settings: Model, data: Data) -> Path:
+def _root(settings: ModelSettings, data: DataSettings) -> Path:
     if settings.weights_dir:
         return Path(settings.weights_dir)
     if data.dataset or data.dir in ("", "sample", "synthetic"):
@@ -74,7 +74,7 @@ def _root(settings: Model, data: Data) -> Path:
     return Path(data.dir).parent / "weights"
 
 
-def file_of(settings: Model, data: Data) -> Path:
+def file_of(settings: ModelSettings, data: DataSettings) -> Path:
     """The file of the weights; raises InputError where they were not fetched yet, and UserError."""
     if not is_fetched(settings.pretrained):
         path = Path(settings.pretrained)
@@ -109,7 +109,7 @@ def followed(config: Config) -> Config:
     )
 
 
-def read_preprocessing(settings: Model, data: Data) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_preprocessing(settings: ModelSettings, data: DataSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     """The keys of `data` and `augment` that the weights ask for; none where nothing is known of them.
 
     Raises InputError where the weights were not fetched yet, and UserError where they have another hash than was asked.
@@ -132,7 +132,7 @@ def read_preprocessing(settings: Model, data: Data) -> tuple[dict[str, Any], dic
         ) from error
 
 
-def _compare(settings: Model, folder: Path, tree: dict[str, Any]) -> None:
+def _compare(settings: ModelSettings, folder: Path, tree: dict[str, Any]) -> None:
     wanted, found = settings.pretrained_sha256, tree.get(OWN, {}).get("sha256")
     if wanted and wanted != found:
         raise UserError(

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from trainyard.config import Config, Plan
+from trainyard.config import Config, RunPlan
 from trainyard.parallel.environment import Place, under_mpi, under_torchrun
 
 if TYPE_CHECKING:  # torch is imported late: a start is located and counted before anything of it can crash
@@ -17,7 +17,7 @@ def locate(launcher: str) -> Place:
     return under_mpi() if launcher == "horovod" else under_torchrun()
 
 
-def connect(config: Config, plan: Plan, place: Place) -> "Strategy":
+def connect(config: Config, plan: RunPlan, place: Place) -> "Strategy":
     """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
     from trainyard.parallel.device import prepare_device
 

@@ -12,8 +12,7 @@ from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trainyard.config.sections.running import Comm
-from trainyard.config.sections.running import Ddp as Settings
+from trainyard.config.sections.running import CommSettings, DdpSettings
 from trainyard.parallel import eager
 from trainyard.parallel.environment import Place
 from trainyard.parallel.process_group import Group
@@ -27,7 +26,7 @@ class Ddp(Group):
 
     name = "ddp"
 
-    def __init__(self, place: Place, device: torch.device, comm: Comm, settings: Settings) -> None:
+    def __init__(self, place: Place, device: torch.device, comm: CommSettings, settings: DdpSettings) -> None:
         super().__init__(place, device, comm)
         self._settings = settings
 
@@ -63,7 +62,7 @@ class Reduction:
     waiting: Waiting
 
 
-def wire_dtype(comm: Comm) -> torch.dtype | None:
+def wire_dtype(comm: CommSettings) -> torch.dtype | None:
     """The type in which gradients travel; None: their own."""
     return WIRE.get("fp64" if comm.gradients == "fp64" else comm.compression)
 

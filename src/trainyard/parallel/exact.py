@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trainyard.config.sections.running import Comm
+from trainyard.config.sections.running import CommSettings
 from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.environment import Place
@@ -31,7 +31,7 @@ class SumSettings:
     """How sums are kept in one order."""
 
     forwards: int  # of a process in a step
-    comm: Comm
+    comm: CommSettings
     deterministic: bool  # what a GPU computes
 
 

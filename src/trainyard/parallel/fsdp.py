@@ -16,8 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trainyard.config.sections.running import Comm
-from trainyard.config.sections.running import Fsdp as Settings
+from trainyard.config.sections.running import CommSettings, FsdpSettings
 from trainyard.parallel.base import State, lay_out_as_weights, named_state
 from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
@@ -36,8 +35,8 @@ class Fsdp(Group):
         self,
         place: Place,
         device: torch.device,
-        comm: Comm,
-        settings: Settings,
+        comm: CommSettings,
+        settings: FsdpSettings,
         *,
         precision: str,
         compile_options: dict[str, Any],
@@ -157,7 +156,7 @@ def gather_tree(tree: Any, keep: bool) -> Any:
     return torch.empty_like(full, device="cpu", pin_memory=True).copy_(full, non_blocking=True)
 
 
-def policy(precision: str, comm: Comm) -> MixedPrecisionPolicy:
+def policy(precision: str, comm: CommSettings) -> MixedPrecisionPolicy:
     """The types in which weights travel and gradients are summed; shards are fp32 (fp64 in fp64)."""
     kept = torch.float64 if precision == "fp64" else torch.float32
     weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)

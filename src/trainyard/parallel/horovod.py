@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trainyard.config.sections.running import Comm
-from trainyard.config.sections.running import Horovod as Settings
+from trainyard.config.sections.running import CommSettings, HorovodSettings
 from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy, clip
 from trainyard.parallel.environment import Place
@@ -25,7 +24,9 @@ class Horovod(Strategy):
 
     name = "horovod"
 
-    def __init__(self, place: Place, device: torch.device, settings: Settings, comm: Comm, accumulation: int) -> None:
+    def __init__(
+        self, place: Place, device: torch.device, settings: HorovodSettings, comm: CommSettings, accumulation: int
+    ) -> None:
         super().__init__(place, device)
         self._exact_sums = comm.gradients == "fp64"
         self._hvd = _import()
@@ -122,7 +123,7 @@ class Horovod(Strategy):
         self._hvd.shutdown()
 
 
-def tell_horovod(settings: Settings, environ: MutableMapping[str, str]) -> None:
+def tell_horovod(settings: HorovodSettings, environ: MutableMapping[str, str]) -> None:
     """Set the environment variables that Horovod reads when it starts; keys that are not set change nothing."""
     if settings.cycle_ms is not None:
         environ["HOROVOD_CYCLE_TIME"] = f"{settings.cycle_ms:g}"

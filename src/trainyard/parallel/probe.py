@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainyard.config.sections.running import Comm
+from trainyard.config.sections.running import CommSettings
 from trainyard.core.exits import Exit, ExitError
 from trainyard.parallel.base import Strategy
-from trainyard.parallel.links import Link, between_gpus, between_nodes
+from trainyard.parallel.links import LinkRate, between_gpus, between_nodes
 from trainyard.parallel.process_group import Group
 
 SECONDS = 10.0
@@ -35,10 +35,10 @@ class Unit:
 
     name: str
     ranks: tuple[int, ...]
-    link: Link
+    link: LinkRate
 
 
-def check(comm: Comm, strategy: Strategy) -> None:
+def check(comm: CommSettings, strategy: Strategy) -> None:
     """Measure and print; every process calls it. Raises ExitError on all of them if comm.probe_least refuses a node."""
     wanted = comm.probe == "always" or (comm.probe == "auto" and strategy.device.type == "cuda")
     if not wanted or strategy.world == 1:
@@ -67,7 +67,7 @@ def arrange(strategy: Strategy) -> list[Unit]:
     place, cuda = strategy.place, strategy.device.type == "cuda"
     name = torch.cuda.get_device_name(strategy.device) if cuda else ""
     mine = (place.rank - place.local_rank, socket.gethostname(), name, between_nodes())
-    found: list[tuple[int, str, str, Link]] = strategy.gather_objects(mine)
+    found: list[tuple[int, str, str, LinkRate]] = strategy.gather_objects(mine)
     if len({node for node, *_ in found}) == 1:
         kind = "GPU" if cuda else "process"
         return [Unit(f"{kind} {rank} of {host}", (rank,), between_gpus(name))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainyard.config.sections.running import Comm
+from trainyard.config.sections.running import CommSettings
 from trainyard.core.exits import UserError
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.environment import Place
@@ -18,7 +18,7 @@ from trainyard.parallel.waiting import Waiting
 class Group(Strategy):
     """A strategy whose processes meet in a process group."""
 
-    def __init__(self, place: Place, device: torch.device, comm: Comm) -> None:
+    def __init__(self, place: Place, device: torch.device, comm: CommSettings) -> None:
         super().__init__(place, device)
         backend = comm.backend if comm.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
         if backend == "nccl" and device.type != "cuda":

@@ -39,7 +39,7 @@ State = Literal["waits", "ready", "loaded"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class PeerPlan:
     """Who this pod is, and whom it must reach."""
 
     job: str
@@ -61,7 +61,7 @@ class Plan:
         return tuple(name for name in others if name == self.names[0] or name in near)
 
 
-def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
+def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     """Read the plan from the variables of the operator and the chart; None where there is nothing to check."""
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
@@ -83,7 +83,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> Plan | None:
     if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
     wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
-    return Plan(job, me, tuple(names), int(least), int(port), int(meet), wait)
+    return PeerPlan(job, me, tuple(names), int(least), int(port), int(meet), wait)
 
 
 class Listener:
@@ -151,7 +151,7 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
     return Peer("something else answers", address=address, since=since)
 
 
-def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
+def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
     """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
     started, said, first = time.monotonic(), 0.0, what.names[0]
     peers = {name: Peer() for name in what.asked()}
@@ -174,7 +174,7 @@ def reach(what: Plan, listener: Listener, every: float = EVERY) -> None:
             time.sleep(0.2 if now - started < 5 else 1.0)
 
 
-def _enough(what: Plan, peers: Mapping[str, Peer]) -> bool:
+def _enough(what: PeerPlan, peers: Mapping[str, Peer]) -> bool:
     """Whether all running peers answer, the first pod is among them, and they are as many as training needs."""
     first = peers.get(what.names[0])
     there = sum(not peer.why for peer in peers.values())
@@ -185,7 +185,7 @@ def _enough(what: Plan, peers: Mapping[str, Peer]) -> bool:
     )
 
 
-def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
+def _give_up(what: PeerPlan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
     """Raise ExitError when a running pod has not answered for too long, or when the time to wait is over."""
     for name, peer in peers.items():
         if peer.why not in ("", NO_NAME) and now - peer.since > what.bound:
@@ -194,7 +194,7 @@ def _give_up(what: Plan, peers: Mapping[str, Peer], now: float, waited: float) -
         raise ExitError(_never_came(peers, what.wait), Exit.HANG)
 
 
-def meet(what: Plan) -> None:
+def meet(what: PeerPlan) -> None:
     """Check that the first pod opens the rendezvous port; on the first pod, that the port is free.
 
     Its time begins when the first pod has loaded torch, or no longer answers. Raises ExitError, and UserError where the
@@ -302,7 +302,7 @@ def _waiting(peers: Mapping[str, Peer]) -> str:
     return f"waiting for {len(missing)} of {len(peers)} peers ({shown})"
 
 
-def _note(environ: Mapping[str, str], what: Plan) -> Path | None:
+def _note(environ: Mapping[str, str], what: PeerPlan) -> Path | None:
     """The file that counts failures in a row: beside the pod's log, since each retry is a new pod."""
     folder = environ.get("TRAINYARD_LOGS")
     me = what.me.partition(".")[0].removeprefix(f"{what.job}-")

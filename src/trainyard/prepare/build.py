@@ -26,10 +26,10 @@ from trainyard.prepare.job import Finished, Job, finished
 from trainyard.prepare.layouts import layout_of
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.looking import look_once
-from trainyard.prepare.plan import Plan, ShardPlan, make_plan, meaning
-from trainyard.prepare.progress import Progress, say
+from trainyard.prepare.plan import DatasetPlan, ShardPlan, make_plan, meaning
+from trainyard.prepare.progress import ProgressMeter, say
 from trainyard.prepare.publish import publish
-from trainyard.prepare.settings import Config
+from trainyard.prepare.settings import Preparation
 from trainyard.prepare.sources.base import Traffic
 from trainyard.prepare.sources.retry import Patience
 from trainyard.prepare.timing import Spent
@@ -61,7 +61,7 @@ class Meters:
     spent: Spent = field(default_factory=Spent)
 
 
-def build(config: Config, options: Options | None = None) -> Manifest | None:
+def build(config: Preparation, options: Options | None = None) -> Manifest | None:
     """Prepare the folder; return its manifest, or None when other parts still have shards to make.
 
     While storage fails, what is not finished is done again; the time for that (`storage.Tries`) begins anew with each
@@ -87,7 +87,7 @@ def build(config: Config, options: Options | None = None) -> Manifest | None:
             tries.wait()
 
 
-def _build(config: Config, options: Options) -> Manifest | None:
+def _build(config: Preparation, options: Options) -> Manifest | None:
     """Prepare the folder, once; raises OSError where storage fails."""
     config = existing.as_before(config)
     work = config.out / WORK
@@ -140,7 +140,7 @@ def _locked(work: Path, options: Options) -> Iterator[None]:
         yield
 
 
-def _prepare(config: Config, options: Options) -> Manifest | None:
+def _prepare(config: Preparation, options: Options) -> Manifest | None:
     """Do the work, with the folder locked."""
     started = time.monotonic()
     meters = Meters()
@@ -190,7 +190,9 @@ def _of_the_input() -> Iterator[None]:
         raise InputError(str(error)) from None
 
 
-def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[float, float, float, float]) -> None:
+def _summarise(
+    config: Preparation, manifest: Manifest, meters: Meters, times: tuple[float, float, float, float]
+) -> None:
     """Say what was made and where the time went."""
     traffic, seconds_of = meters.traffic, meters.spent.seconds
     counts = " and ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
@@ -213,7 +215,7 @@ def _summarise(config: Config, manifest: Manifest, meters: Meters, times: tuple[
         say(f"{len(manifest.left_out)} pictures that cannot be decoded were left out; {manifests.FILE} names them")
 
 
-def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: Meters) -> None:
+def _make_shards(job: Job, plan: DatasetPlan, workers: int, options: Options, meters: Meters) -> None:
     """Make the shards of this part that are not finished yet, several requests at a time."""
     mine = plan.shards[options.part :: options.parts]
     _remove_rubbish(job, mine, alone=options.parts == 1)
@@ -229,7 +231,7 @@ def _make_shards(job: Job, plan: Plan, workers: int, options: Options, meters: M
         (job.root / manifests.FILE).unlink(missing_ok=True)
         sync_folder(job.root)
     samples = sum(len(shard.members) for shard in todo)
-    with Progress(meters.traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
+    with ProgressMeter(meters.traffic, samples=samples, shards=len(todo), every=options.progress_seconds) as progress:
         crew = Crew(job, todo, progress, meters.spent)
         crew.work(workers)
     if crew.undecodable:
@@ -261,7 +263,7 @@ def _check_space(root: Path, todo: list[ShardPlan]) -> None:
         )
 
 
-def _gather(job: Job, plan: Plan, options: Options) -> list[Finished] | None:
+def _gather(job: Job, plan: DatasetPlan, options: Options) -> list[Finished] | None:
     """Collect the records of all shards.
 
     Any part that finds all of them publishes, and all would publish the same bytes. Part 0 waits for the others while

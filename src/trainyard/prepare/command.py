@@ -25,7 +25,7 @@ from trainyard import config as training
 from trainyard.config import layers
 from trainyard.core import garbage
 from trainyard.core.exits import Exit, ExitError, InputError, UserError, no_core_dumps, printable
-from trainyard.prepare.settings import Config, parse, schema
+from trainyard.prepare.settings import Preparation, parse, schema
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def fetch_weights(options: argparse.Namespace) -> None:
     retry(lambda: fetch(run.model, run.data, options.wait), options.retry)
 
 
-def settings(options: argparse.Namespace) -> Config:
+def settings(options: argparse.Namespace) -> Preparation:
     """The settings that `--config` and `--set` give; raises UserError."""
     return parse(functools.reduce(layers.overlay, layers.read_options(options), {}))
 

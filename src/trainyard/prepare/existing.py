@@ -4,16 +4,16 @@ from pathlib import Path
 
 from trainyard.core.exits import UserError
 from trainyard.prepare import converting, pictures, rewriting
-from trainyard.prepare.plan import Plan, meaning
+from trainyard.prepare.plan import DatasetPlan, meaning
 from trainyard.prepare.progress import say
-from trainyard.prepare.settings import Config
+from trainyard.prepare.settings import Preparation
 from trainyard.shards import manifest as manifests
 from trainyard.shards.manifest import Manifest
 
 _OTHER_FOLDER = "give the dataset another name, or delete that folder"
 
 
-def as_before(config: Config) -> Config:
+def as_before(config: Preparation) -> Preparation:
     """Keep what a prepared folder decided about seekable pictures: their pixels are the same with and without."""
     if not manifests.exists(config.out):
         return config
@@ -23,7 +23,7 @@ def as_before(config: Config) -> Config:
     return config.model_copy(update={"seekable": before})
 
 
-def complete(config: Config, *, look_only: bool = False) -> Manifest | None:
+def complete(config: Preparation, *, look_only: bool = False) -> Manifest | None:
     """Return the manifest of a complete folder; raises UserError for one of another source or other settings."""
     if not manifests.exists(config.out):
         return None
@@ -57,7 +57,7 @@ def complete(config: Config, *, look_only: bool = False) -> Manifest | None:
     return manifest
 
 
-def refuse_other_archive(root: Path, plan: Plan) -> None:
+def refuse_other_archive(root: Path, plan: DatasetPlan) -> None:
     """Raise UserError before a repair from another archive, or by another encoder, than the folder was made with."""
     if not manifests.exists(root) or (manifest := manifests.load(root)).plan == plan.key:
         return

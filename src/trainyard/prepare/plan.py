@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from trainyard.prepare import converting, pictures, rewriting
 from trainyard.prepare.catalogue import Catalogue
-from trainyard.prepare.settings import Config
+from trainyard.prepare.settings import Preparation
 from trainyard.shards.manifest import FORMAT, SPLITS
 from trainyard.shards.tar_member import BLOCK, OVERHEAD, TAR_END
 
@@ -45,7 +45,7 @@ class ShardPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DatasetPlan:
     """All shards, and the key that tells this plan from any other."""
 
     key: str
@@ -56,16 +56,16 @@ class Plan:
         return [shard for shard in self.shards if shard.split == split]
 
 
-def make_plan(catalogue: Catalogue, wanted: Mapping[str, Any]) -> Plan:
+def make_plan(catalogue: Catalogue, wanted: Mapping[str, Any]) -> DatasetPlan:
     """Plan every shard of every split; `wanted` holds the settings that determine the result."""
     text = json.dumps([FORMAT, PIECES, wanted, catalogue.fingerprint], sort_keys=True)
     shards: list[ShardPlan] = []
     for split in SPLITS:
         shards += _plan_split(split, catalogue.splits[split], wanted["shard_mb"] * 1_000_000, wanted["seed"])
-    return Plan(hashlib.sha256(text.encode()).hexdigest(), shards)
+    return DatasetPlan(hashlib.sha256(text.encode()).hexdigest(), shards)
 
 
-def meaning(config: Config) -> dict[str, Any]:
+def meaning(config: Preparation) -> dict[str, Any]:
     """Return the settings that determine the bytes of the result, so not the number of workers or `decode`."""
     chosen = config.model_dump(mode="json", include={"layout", "shard_mb", "seed", "skip"})
     # Only where they are set: folders that were prepared before these keys existed stay as they are

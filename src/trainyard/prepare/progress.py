@@ -11,7 +11,7 @@ from trainyard.core.exits import printable
 from trainyard.prepare.sources.base import Traffic
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import ProgressMeter as Bar
 
 
 EVERY = 5.0  # seconds between lines of a Pulse
@@ -36,7 +36,7 @@ class Pulse:
             say(text(now - self._started))
 
 
-class Progress:
+class ProgressMeter:
     """Counts samples and shards, and shows them from a separate thread while the block runs.
 
     Rates are those of the last interval; the time left follows from all of the work since the start.
@@ -62,7 +62,7 @@ class Progress:
             self.shards_done += shards
             self.payload += payload
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressMeter":
         """Start showing."""
         self._started = time.monotonic()
         if self._bar:
@@ -111,7 +111,7 @@ def _make_bar(to: TextIO) -> "Bar":
     # Imported late: only a terminal needs it
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import ProgressMeter as Bar
 
     return Bar(BarColumn(24), TextColumn("{task.fields[text]}", markup=False), console=Console(file=to), transient=True)
 

@@ -7,14 +7,16 @@ from trainyard.core.storage import storage
 from trainyard.prepare.archives.tar import remove_leftovers
 from trainyard.prepare.catalogue import Catalogue
 from trainyard.prepare.job import Finished
-from trainyard.prepare.plan import Plan, meaning
-from trainyard.prepare.settings import Config
+from trainyard.prepare.plan import DatasetPlan, meaning
+from trainyard.prepare.settings import Preparation
 from trainyard.prepare.sources.base import Source
 from trainyard.shards import manifest as manifests
 from trainyard.shards.manifest import SPLITS, WORK, Manifest, SplitEntry
 
 
-def publish(config: Config, catalogue: Catalogue, plan: Plan, source: Source, found: list[Finished]) -> Manifest:
+def publish(
+    config: Preparation, catalogue: Catalogue, plan: DatasetPlan, source: Source, found: list[Finished]
+) -> Manifest:
     """Write the classes, remove files that do not belong to the plan, and write the manifest."""
     root = config.out
     classes = [{"index": i, "synset": c.synset, "name": c.name} for i, c in enumerate(catalogue.classes)]

@@ -21,7 +21,7 @@ from trainyard.core.exits import UserError
 from trainyard.core.files import atomic, cache_folder
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import say
-from trainyard.prepare.settings import Config, Source
+from trainyard.prepare.settings import Preparation, SourceSettings
 from trainyard.shards import manifest as manifests
 
 CLASSES = (
@@ -41,8 +41,8 @@ def ensure_sample() -> Path:
     text = f"{_VERSION} {PER_CLASS} {_QUALITY}"
     root = cache / hashlib.sha256(text.encode()).hexdigest()[:12]
     archive = root / "fashion.zip"
-    config = Config(
-        source=Source(kind="path", path=str(archive)), out=root / "fashion", shard_mb=4, workers=2, decode="all"
+    config = Preparation(
+        source=SourceSettings(kind="path", path=str(archive)), out=root / "fashion", shard_mb=4, workers=2, decode="all"
     )
     manifest = config.out / manifests.FILE
     try:

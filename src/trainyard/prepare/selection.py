@@ -13,7 +13,7 @@ from trainyard.core.exits import UserError
 from trainyard.prepare import names
 from trainyard.prepare.archives.members import BARE, Member
 from trainyard.prepare.converting import LARGEST_PICTURE
-from trainyard.prepare.layouts.base import Layout, OutOfPlaceError, Place
+from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError
 from trainyard.prepare.listing import Entry, Foreign, Listing, counted, pictures_among
 from trainyard.prepare.progress import say
 
@@ -55,16 +55,21 @@ class Selection:
     """Takes the entries of a listing one by one, and hands on those that are samples."""
 
     def __init__(
-        self, listing: Listing, layout: Layout, skip: Skip, add: Callable[[Entry, Place], None], converts: bool = False
+        self,
+        listing: Listing,
+        layout: Layout,
+        skip: Skip,
+        add: Callable[[Entry, MemberPlace], None],
+        converts: bool = False,
     ) -> None:
         self._listing, self._layout, self._skip, self._add = listing, layout, skip, add
         self._converts = converts  # whether other formats become PNGs
         self.skipped: set[str] = set()  # keys of members that the setting names
-        self._doubtful: list[tuple[Entry, Place | OutOfPlaceError]] = []
+        self._doubtful: list[tuple[Entry, MemberPlace | OutOfPlaceError]] = []
         self._by_content = 0
         self._foreign = Foreign(listing.container)
         # No pictures in folders of classes, by place and ending; and elsewhere, by ending
-        self._strays: dict[tuple[Place, str], list[str]] = {}
+        self._strays: dict[tuple[MemberPlace, str], list[str]] = {}
         self._outside: Counter[str] = Counter()
         self._unlabelled = 0
         self._archives: list[str] = []
@@ -81,7 +86,7 @@ class Selection:
         if place is None:
             self._unlabelled += kind is True
         elif kind is not False and not (
-            name.isascii() or names.is_utf8(place.key if isinstance(place, Place) else name)
+            name.isascii() or names.is_utf8(place.key if isinstance(place, MemberPlace) else name)
         ):
             self._foreign.note(name)
         elif kind:
@@ -119,21 +124,21 @@ class Selection:
             return found
         return hashlib.sha256(f"{found} names".encode()).hexdigest()
 
-    def _place(self, name: str) -> Place | OutOfPlaceError | None:
+    def _place(self, name: str) -> MemberPlace | OutOfPlaceError | None:
         try:
             return self._layout.place(name)
         except OutOfPlaceError as error:
             return error
 
-    def _skips(self, entry: Entry, place: Place | OutOfPlaceError | None) -> bool:
+    def _skips(self, entry: Entry, place: MemberPlace | OutOfPlaceError | None) -> bool:
         """Whether the setting names the member; its key is kept."""
         if not self._skip.names(entry):
             return False
-        if isinstance(place, Place):
+        if isinstance(place, MemberPlace):
             self.skipped.add(place.key)
         return True
 
-    def _sample(self, entry: Entry, place: Place | OutOfPlaceError) -> None:
+    def _sample(self, entry: Entry, place: MemberPlace | OutOfPlaceError) -> None:
         member = entry.member
         if isinstance(place, OutOfPlaceError):
             why = f": {place}" if str(place) else ""
@@ -152,12 +157,12 @@ class Selection:
     def _error(self, member: Member, why: str) -> UserError:
         return UserError(f"{names.shown(member.name)} in {self._listing.label} {why}")
 
-    def _no_picture(self, entry: Entry, place: Place | OutOfPlaceError) -> None:
+    def _no_picture(self, entry: Entry, place: MemberPlace | OutOfPlaceError) -> None:
         name = entry.member.name
         ending = names.ending(name)
         if ending in names.ARCHIVES and len(self._archives) < _NAMED:
             self._archives.append(name)
-        if isinstance(place, Place):
+        if isinstance(place, MemberPlace):
             self._strays.setdefault((place, ending), []).append(names.shown(name))
         else:
             self._outside[ending] += 1
@@ -189,7 +194,7 @@ class Selection:
                 "'skip'"
             )
 
-    def _in_class(self, place: Place | OutOfPlaceError) -> bool:
+    def _in_class(self, place: MemberPlace | OutOfPlaceError) -> bool:
         """Whether the folder is a class's: where any may be one, it holds pictures."""
         if isinstance(place, OutOfPlaceError):
             return False

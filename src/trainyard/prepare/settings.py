@@ -29,7 +29,7 @@ SEVERAL = re.compile(r"\*|\{[^{}]*,[^{}]*\}|[ ,;][a-z0-9]+://")  # a pattern, or
 SIGNED = {"x-amz-signature", "x-goog-signature", "signature", "sig", "token", "access_token", "api_key", "apikey"}
 
 
-class Source(BaseModel):
+class SourceSettings(BaseModel):
     """Where the archive comes from. Exactly the key that belongs to `kind` is set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +71,7 @@ class Source(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _one_address(self) -> "Source":
+    def _one_address(self) -> "SourceSettings":
         key = ADDRESS_KEYS[self.kind]
         if not getattr(self, key):
             refuse(f"source: kind '{self.kind}' needs the key '{key}'")
@@ -136,7 +136,7 @@ class Table(BaseModel):
     )
 
 
-class Settings(BaseModel):
+class DatasetSettings(BaseModel):
     """What may be chosen about a prepared folder. Defaults suit ImageNet."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -198,14 +198,14 @@ class Settings(BaseModel):
     )
 
 
-class Config(Settings):
+class Preparation(DatasetSettings):
     """Everything that `trainyard prepare build` needs."""
 
-    source: Source = Field(repr=False)
+    source: SourceSettings = Field(repr=False)
     out: Path = Field(description="The folder to prepare; its last part is the dataset's name.")
 
     @model_validator(mode="after")
-    def _whole(self) -> "Config":
+    def _whole(self) -> "Preparation":
         if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
             refuse("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
         if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
@@ -213,14 +213,14 @@ class Config(Settings):
         return self
 
 
-def parse(data: Tree) -> Config:
+def parse(data: Tree) -> Preparation:
     """Check settings; raises UserError, whose message names each wrong key."""
-    return validated(Config, data, "wrong settings of the preparation: ")
+    return validated(Preparation, data, "wrong settings of the preparation: ")
 
 
 def schema() -> Tree:
     """The JSON schema of all settings, without references."""
-    return json_schema.without_references(Config)
+    return json_schema.without_references(Preparation)
 
 
 def _check_object(url: str) -> None:

@@ -13,9 +13,9 @@ class Spent:
         self.seconds = dict.fromkeys(KINDS, 0.0)
         self._lock = threading.Lock()
 
-    def clock(self) -> "Clock":
+    def clock(self) -> "LapClock":
         """Start a clock for one thread's next pieces of work."""
-        return Clock(self)
+        return LapClock(self)
 
     def add(self, laps: dict[str, float]) -> None:
         """Count what a clock has measured."""
@@ -24,7 +24,7 @@ class Spent:
                 self.seconds[kind] += seconds
 
 
-class Clock:
+class LapClock:
     """Divides the time between its creation and its end among the kinds."""
 
     def __init__(self, spent: Spent) -> None:

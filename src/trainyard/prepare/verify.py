@@ -10,7 +10,7 @@ from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.progress import say
-from trainyard.prepare.settings import Config
+from trainyard.prepare.settings import Preparation
 from trainyard.shards import manifest as manifests
 from trainyard.shards.manifest import Manifest, ShardEntry
 
@@ -55,7 +55,7 @@ def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tupl
     return counts
 
 
-def repair(config: Config, options: Options | None = None) -> None:
+def repair(config: Preparation, options: Options | None = None) -> None:
     """Rebuild damaged shards, and only those. Each is replaced by a rename: who reads it meanwhile is not disturbed.
 
     A folder that is not complete is completed first, with shards that are finished from before.

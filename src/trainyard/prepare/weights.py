@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 import requests
 
 from trainyard.config.checking import validated
-from trainyard.config.sections.data import Data
-from trainyard.config.sections.learning import Model
+from trainyard.config.sections.data import DataSettings
+from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import atomic
 from trainyard.core.storage import storage
 from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, is_fetched, kind_of, read_preprocessing
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import Pulse, say
-from trainyard.prepare.settings import Source as SourceConfig
+from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources import open_source
 from trainyard.prepare.sources.base import Source, Traffic
 from trainyard.prepare.sources.http import without_query
@@ -44,7 +44,7 @@ class Origin:
     described: dict[str, Any]  # `architecture` and `pretrained_cfg`, as timm's hubs have them
 
 
-def fetch(model: Model, data: Data, wait_seconds: float = 3600.0) -> Path | None:
+def fetch(model: ModelSettings, data: DataSettings, wait_seconds: float = 3600.0) -> Path | None:
     """Fetch the weights that the settings of a run name; None where there is nothing to fetch.
 
     One process fetches, others wait for it. Raises UserError, and InputError and ExitError for what may pass.
@@ -68,7 +68,7 @@ def fetch(model: Model, data: Data, wait_seconds: float = 3600.0) -> Path | None
     return found
 
 
-def _fetch(model: Model, folder: Path) -> Path:
+def _fetch(model: ModelSettings, folder: Path) -> Path:
     origin = find(model)
     shown = without_query(origin.url)
     suffix = PurePosixPath(urlsplit(origin.url).path).suffix
@@ -76,7 +76,7 @@ def _fetch(model: Model, folder: Path) -> Path:
         raise UserError(f"model.pretrained: {shown} is no state dict; it must end in {', '.join(KINDS)}")
     file = folder / f"model{'.safetensors' if suffix == '.safetensors' else '.pth'}"
     scheme = "http" if urlsplit(origin.url).scheme in ("http", "https") else "objectstore"
-    where = validated(SourceConfig, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
+    where = validated(SourceSettings, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
     signed = Signed("weights-url", "model.pretrained", strict=kind_of(model.pretrained) == "address")
     source = open_source(where, Traffic(), signed=signed)
     try:
@@ -128,7 +128,7 @@ def _check_readable(file: Path, shown: str) -> None:
         raise UserError(f"{shown} {states.refusal(error)}") from error
 
 
-def find(model: Model) -> Origin:
+def find(model: ModelSettings) -> Origin:
     """Where the weights of the settings lie; raises UserError."""
     name, kind = model.pretrained, kind_of(model.pretrained)
     origin = {"torchvision": _torchvision, "timm": _timm, "address": _address}[kind](model)
@@ -146,7 +146,7 @@ def find(model: Model) -> Origin:
     return Origin(url, digits, origin.described)
 
 
-def _torchvision(settings: Model) -> Origin:
+def _torchvision(settings: ModelSettings) -> Origin:
     import torchvision
 
     models: Any = torchvision.models
@@ -179,7 +179,7 @@ def _torchvision(settings: Model) -> Origin:
     return Origin(weights.url, _digits_of(weights.url), described)
 
 
-def _timm(settings: Model) -> Origin:
+def _timm(settings: ModelSettings) -> Origin:
     from trainyard.models.factory import import_timm
 
     timm, model = import_timm(settings.name), settings.name.rpartition(":")[2]
@@ -198,7 +198,7 @@ def _timm(settings: Model) -> Origin:
     return Origin(f"https://huggingface.co/{hub}/resolve/{revision or 'main'}/{name}", "", described)
 
 
-def _address(settings: Model) -> Origin:
+def _address(settings: ModelSettings) -> Origin:
     url = settings.pretrained
     return Origin(url, _digits_of(url), {"architecture": settings.name})
 

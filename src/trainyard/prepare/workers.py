@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from trainyard.prepare.job import Job
 from trainyard.prepare.pictures import NAMED
 from trainyard.prepare.plan import ShardPlan
-from trainyard.prepare.progress import Progress
+from trainyard.prepare.progress import ProgressMeter
 from trainyard.prepare.ranges import LARGEST_REQUEST, Request
 from trainyard.prepare.timing import Spent
 from trainyard.prepare.writer import OpenShard
@@ -25,7 +25,7 @@ class _StoppedError(Exception):
 class Crew:
     """The threads at work, what they share, and what they found."""
 
-    def __init__(self, job: Job, todo: list[ShardPlan], progress: Progress, spent: Spent) -> None:
+    def __init__(self, job: Job, todo: list[ShardPlan], progress: ProgressMeter, spent: Spent) -> None:
         self.job = job
         # Each one a name and a cause
         self.undecodable: list[str] = []

@@ -35,7 +35,7 @@ SAME = (
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """One run as measured: times in seconds per step of the first process, rates in samples per second of all."""
 
     path: str
@@ -51,7 +51,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkModel:
     """The model's two constants, in seconds and bytes per second, and where each is from."""
 
     latency: float
@@ -63,7 +63,7 @@ class Link:
 class Row:
     """A run compared with the smallest one."""
 
-    run: Run
+    run: MeasuredRun
     speedup: float
     efficiency: float
     predicted: float
@@ -76,12 +76,12 @@ class Comparison:
     strategy: str
     policy: str
     rows: list[Row]
-    link: Link
+    link: LinkModel
     gradient_bytes: float
     curve: list[tuple[int, float]]
 
 
-def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
+def read_run(path: Path) -> tuple[MeasuredRun, dict[str, Any]]:
     """What a run measured, without its first line of metrics (warming up), validations and checkpoints."""
     summary = storage.read_json(path / "summary.json")
     if not summary:
@@ -95,7 +95,7 @@ def read_run(path: Path) -> tuple[Run, dict[str, Any]]:
     parts = {part: _total(used, part) / steps for part in (*PARTS, "other")}
     step = sum(parts.values())
     batch = int(summary["identity"]["batch.global"])
-    run = Run(str(path), world, str(summary["strategy"]), batch, samples / steps / step, step, **parts)
+    run = MeasuredRun(str(path), world, str(summary["strategy"]), batch, samples / steps / step, step, **parts)
     return run, summary
 
 
@@ -103,7 +103,7 @@ def _total(lines: Sequence[Event], part: str) -> float:
     return float(sum(line["seconds"].get(part, 0.0) for line in lines))
 
 
-def batch_policy(runs: Sequence[Run]) -> str:
+def batch_policy(runs: Sequence[MeasuredRun]) -> str:
     """Whether the global batch is fixed or grows with the processes; another set of runs cannot be compared."""
     if len({run.batch for run in runs}) == 1:
         return "fixed global batch (strong scaling)"
@@ -155,17 +155,17 @@ def gradient_bytes(path: Path, summary: dict[str, Any]) -> float | None:
     return float(elements * size * (1.5 if summary["strategy"] == "fsdp" else 1.0))
 
 
-def ring(world: int, size: float, link: Link) -> float:
+def ring(world: int, size: float, link: LinkModel) -> float:
     """Seconds to sum `size` bytes over the processes of a ring."""
     return 2 * (world - 1) * link.latency + 2 * (world - 1) / world * size / link.bandwidth
 
 
-def fit(runs: Sequence[Run], size: float, latency: float | None, bandwidth: float | None) -> Link:
+def fit(runs: Sequence[MeasuredRun], size: float, latency: float | None, bandwidth: float | None) -> LinkModel:
     """Latency and bandwidth by least squares over the runs, neither below zero; given constants are kept."""
     several = [run for run in runs if run.world > 1]
     if (latency is not None and bandwidth is not None) or not several:
         how = "as set by flags" if latency is not None and bandwidth is not None else "defaults: no run on several"
-        return Link(latency if latency is not None else DEFAULT_LATENCY, bandwidth or DEFAULT_BANDWIDTH, how)
+        return LinkModel(latency if latency is not None else DEFAULT_LATENCY, bandwidth or DEFAULT_BANDWIDTH, how)
     columns = np.array([[2 * (run.world - 1), 2 * (run.world - 1) / run.world * size] for run in several])
     measured = np.array([run.communication for run in several])
     free = [index for index, given in enumerate((latency, bandwidth)) if given is None]
@@ -180,10 +180,12 @@ def fit(runs: Sequence[Run], size: float, latency: float | None, bandwidth: floa
         solution[1 - worse] = column @ measured / (column @ column)
     solution = solution.clip(min=0.0)
     names = " and ".join(("latency", "bandwidth")[index] for index in free)
-    return Link(float(solution[0]), 1 / max(float(solution[1]), 1e-15), f"{names} fitted to the runs")
+    return LinkModel(float(solution[0]), 1 / max(float(solution[1]), 1e-15), f"{names} fitted to the runs")
 
 
-def compare(runs: Sequence[Run], size: float, latency: float | None, bandwidth: float | None, up_to: int) -> Comparison:
+def compare(
+    runs: Sequence[MeasuredRun], size: float, latency: float | None, bandwidth: float | None, up_to: int
+) -> Comparison:
     """Compare the runs of one strategy with the smallest of them."""
     runs = sorted(runs, key=lambda run: run.world)
     for one, other in itertools.pairwise(runs):
@@ -208,7 +210,7 @@ def compare(runs: Sequence[Run], size: float, latency: float | None, bandwidth: 
     return Comparison(runs[-1].strategy, policy, rows, link, size, [(world, predicted(world)) for world in worlds])
 
 
-def series(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def series(runs: Sequence[MeasuredRun]) -> dict[str, list[MeasuredRun]]:
     """The runs by strategy.
 
     A run on one process without a strategy is the baseline of every strategy that has no run on one process itself.

@@ -127,19 +127,19 @@ def _write(
         raise
 
 
-class DamagedError(Exception):
+class DamagedCheckpointError(Exception):
     """A checkpoint that lacks a part, or has one that is not whole."""
 
 
 def read_checked(path: Path) -> Found:
-    """A checkpoint whose parts are all there and whole; raises DamagedError once a second look confirms it.
+    """A checkpoint whose parts are all there and whole; raises DamagedCheckpointError where two looks agree.
 
     Only what is missing, unparsable, of another size or of another hash is damage. Raises StorageError where the
     storage does not answer, and UserError for a format that this version does not read.
     """
     try:
         return _check(path)
-    except DamagedError:
+    except DamagedCheckpointError:
         for file in storage.list_folder(path):
             forget(file)
         return _check(path)
@@ -148,7 +148,7 @@ def read_checked(path: Path) -> Found:
 def _check(path: Path) -> Found:
     meta = storage.read_json(path / "manifest.json")
     if fault := manifest.broken(meta):
-        raise DamagedError(fault)
+        raise DamagedCheckpointError(fault)
     if meta["format"] not in READABLE:
         raise UserError(
             f"{path} has format {meta['format']}, written by version {meta.get('version', 'unknown')}; this version, "
@@ -158,10 +158,10 @@ def _check(path: Path) -> Found:
         )
     found = {file.name for file in storage.list_folder(path) if file.suffix == SUFFIX}
     if fault := manifest.wanting(meta, found):
-        raise DamagedError(fault)
+        raise DamagedCheckpointError(fault)
     named = OF_STEP.search(path.name)
     if named and int(named[1]) != meta["step"]:
-        raise DamagedError(f"manifest.json is that of step {meta['step']}")
+        raise DamagedCheckpointError(f"manifest.json is that of step {meta['step']}")
     for name, entry in meta["files"].items():
         _check_file(path / name, entry["bytes"], entry["sha256"])
     return Found(path, meta)
@@ -173,14 +173,14 @@ def _check_file(file: Path, size: int, digest: str) -> None:
     try:
         found = storage.stat(file, listed=True).st_size
         if found != size:
-            raise DamagedError(f"{file.name} has {found} bytes, not {size}")
+            raise DamagedCheckpointError(f"{file.name} has {found} bytes, not {size}")
         if storage.hash_file(file) != digest:
-            raise DamagedError(f"{file.name} has changed: its checksum is wrong")
+            raise DamagedCheckpointError(f"{file.name} has changed: its checksum is wrong")
         check(file)
     except MISSING:
-        raise DamagedError(f"{file.name} is missing") from None
+        raise DamagedCheckpointError(f"{file.name} is missing") from None
     except ValueError as error:  # written so: the manifest vouches for what cannot be loaded
-        raise DamagedError(str(error)) from None
+        raise DamagedCheckpointError(str(error)) from None
     except OSError as error:
         raise unreadable(file, error) from error
 
@@ -205,7 +205,7 @@ def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, lis
     for path in reversed(steps(folder)):
         try:
             return read_checked(path), reports
-        except DamagedError as damage:
+        except DamagedCheckpointError as damage:
             aside = set_aside(path, "damaged", staging)
             reports.append(f"checkpoint {path.name} is damaged ({damage}); set aside as {aside.name}")
     return None, reports
@@ -217,7 +217,7 @@ def at(path: Path) -> Found:
         raise UserError(f"resume = {str(path)!r}: no such folder; give a checkpoints/step-NNNNNNNN folder, or auto")
     try:
         return read_checked(path)
-    except DamagedError as damage:
+    except DamagedCheckpointError as damage:
         raise UserError(f"resume = {str(path)!r}: not a sound checkpoint ({damage}); use another, or auto") from None
 
 

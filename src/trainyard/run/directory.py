@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
-from trainyard.config.sections.learning import Model, Optimizer
-from trainyard.config.sections.running import Run
+from trainyard.config.sections.learning import ModelSettings, OptimizerSettings
+from trainyard.config.sections.running import RunSettings
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import fits, rename, sync_folder
 from trainyard.core.named import current
@@ -34,7 +34,13 @@ MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
 def identity(
-    model: Model, optimizer: Optimizer, seed: int, *, batch: int, classes: int | None = None, samples: int | None = None
+    model: ModelSettings,
+    optimizer: OptimizerSettings,
+    seed: int,
+    *,
+    batch: int,
+    classes: int | None = None,
+    samples: int | None = None,
 ) -> dict[str, Any]:
     """What must stay the same for a run to be resumed; None is not known.
 
@@ -100,7 +106,7 @@ def is_retry(path: Path) -> bool:
 
 
 def over_already(
-    run: Run, resume: str, *, fingerprint: str, wanted: Mapping[str, Any], length: Mapping[str, Any]
+    run: RunSettings, resume: str, *, fingerprint: str, wanted: Mapping[str, Any], length: Mapping[str, Any]
 ) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
@@ -142,7 +148,7 @@ def length_asked(epochs: int | None, max_steps: int | None) -> dict[str, int | N
 class RunDirectory:
     """The run directory as rank 0 sees it, the only process that writes it."""
 
-    def __init__(self, run: Run, resume: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunSettings, resume: str, settings: Mapping[str, Any]) -> None:
         """`resume` and the section `run` say what is done with it; all `settings` are written to config.yaml."""
         self._run, self._resume, self._settings = run, resume, settings
         self.path = Path(run.dir)

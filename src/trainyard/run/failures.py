@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.config.sections.running import Run
+from trainyard.config.sections.running import RunSettings
 from trainyard.core.exits import Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
 from trainyard.run import starts
@@ -22,7 +22,7 @@ log = logging.getLogger("trainyard")
 class Attempt:
     """One process's start of a run, as far as its failures are concerned."""
 
-    run: Run
+    run: RunSettings
     fingerprint: str  # of all settings
     place: Place
     share: int  # most samples of a process in a step

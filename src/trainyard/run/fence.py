@@ -39,7 +39,7 @@ from typing import Any
 
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.files import fits
-from trainyard.run.storage import Storage, unique
+from trainyard.run.storage import Calls, unique
 
 FOLDER = "leases"
 MIRROR = "lease.json"  # the newest record again, for people and for version 0.1.0, which has no numbers
@@ -106,7 +106,7 @@ def folder_of(root: Path, number: int) -> Path:
     return root / FOLDER / f"{number:08d}"
 
 
-def newest(storage: Storage, root: Path, *, look_only: bool = False) -> Record | None:
+def newest(storage: Calls, root: Path, *, look_only: bool = False) -> Record | None:
     """The newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError.
 
     Where its folder has no record that can be read, and still is the newest at several looks, its holder is known to
@@ -134,7 +134,7 @@ def newest(storage: Storage, root: Path, *, look_only: bool = False) -> Record |
     return replace(last, number=number, trusted=None, released=False, further={NO_RECORD: f"{number:08d}"})
 
 
-def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]) -> tuple[Record, Record | None]:
+def take(storage: Calls, root: Path, follow: Callable[[Record | None], Record]) -> tuple[Record, Record | None]:
     """Take the lease; returns its record and the one before. `fence` must follow before anything is read or published.
 
     `follow` makes the new record from the newest, and raises where this process must not take the lease. Raises
@@ -166,7 +166,7 @@ def take(storage: Storage, root: Path, follow: Callable[[Record | None], Record]
     raise ExitError(f"{root} is taken by others again and again; start one job at a time", Exit.HANG)
 
 
-def fence(storage: Storage, root: Path, record: Record) -> None:
+def fence(storage: Calls, root: Path, record: Record) -> None:
     """Remove what older holders could publish from. When this returns none of them ever publishes again.
 
     Raises ExitError where a folder cannot be removed, OSError.
@@ -193,7 +193,7 @@ def fence(storage: Storage, root: Path, record: Record) -> None:
     )
 
 
-def beat(storage: Storage, root: Path, record: Record, count: int) -> bool:
+def beat(storage: Calls, root: Path, record: Record, count: int) -> bool:
     """Show that the holder is alive; False if it holds the lease no longer. Raises OSError, which says neither."""
     try:
         storage.overwrite(folder_of(root, record.number) / HEARTBEAT, f"{count} {record.holder}\n".encode())
@@ -202,13 +202,13 @@ def beat(storage: Storage, root: Path, record: Record, count: int) -> bool:
     return True
 
 
-def taken_by_older_version(storage: Storage, root: Path) -> bool:
+def taken_by_older_version(storage: Calls, root: Path) -> bool:
     """Whether a job of version 0.1.0 took the run directory after a holder wrote its copy of the record."""
     mirror = _read(storage, root / MIRROR)
     return mirror is not None and not mirror.number
 
 
-def put(storage: Storage, root: Path, record: Record, target: Path, data: bytes) -> None:
+def put(storage: Calls, root: Path, record: Record, target: Path, data: bytes) -> None:
     """Write a file as the lease's holder: it takes its name only while the lease is held. Raises OSError."""
     staged = folder_of(root, record.number) / f".{target.name}-{unique()}"
     storage.write(staged, data)
@@ -219,7 +219,7 @@ def put(storage: Storage, root: Path, record: Record, target: Path, data: bytes)
             raise
 
 
-def publish_folder(storage: Storage, staged: Path, final: Path, proof: str) -> None:
+def publish_folder(storage: Calls, staged: Path, final: Path, proof: str) -> None:
     """Give a staged folder its final name; an older one of that name goes. `proof` names a file that is its own.
 
     The caller stages it in its lease's folder, so FileNotFoundError says that the lease is lost. Raises OSError.
@@ -240,7 +240,7 @@ def publish_folder(storage: Storage, staged: Path, final: Path, proof: str) -> N
         remove_tree(storage, old)
 
 
-def abandoned(storage: Storage, root: Path, record: Record) -> bool:
+def abandoned(storage: Calls, root: Path, record: Record) -> bool:
     """Wait until the holder of a lease has released it or its heartbeat stands still; False while it is alive.
 
     Only changes are observed, over seconds of this machine's own clock.
@@ -263,7 +263,7 @@ def abandoned(storage: Storage, root: Path, record: Record) -> bool:
         storage.sleep(STALE_SECONDS / 120)
 
 
-def remove_tree(storage: Storage, folder: Path) -> None:
+def remove_tree(storage: Calls, folder: Path) -> None:
     """Remove a folder and what is in it, as far as that works; others may do so, too, or fill it again.
 
     A file that somebody has put there in its place goes, too.
@@ -289,7 +289,7 @@ def remove_tree(storage: Storage, folder: Path) -> None:
                 raise
 
 
-def _create(storage: Storage, root: Path, new: Path, record: Record) -> bool:
+def _create(storage: Calls, root: Path, new: Path, record: Record) -> bool:
     """Create a lease with its record and heartbeat in it, of the folder `new`; False if its number is taken."""
     final = folder_of(root, record.number)
     try:
@@ -307,7 +307,7 @@ def _create(storage: Storage, root: Path, new: Path, record: Record) -> bool:
     return True
 
 
-def _older(storage: Storage, root: Path, record: Record) -> list[str]:
+def _older(storage: Calls, root: Path, record: Record) -> list[str]:
     """What lies in the folder of leases and is not this one, nor a newer one."""
     found = []
     for name in storage.fresh_names(root / FOLDER):
@@ -318,7 +318,7 @@ def _older(storage: Storage, root: Path, record: Record) -> list[str]:
     return found
 
 
-def _only_open_here(storage: Storage, folder: Path) -> bool:
+def _only_open_here(storage: Calls, folder: Path) -> bool:
     """Whether a folder that was put aside holds only what an NFS client keeps of files that are open on it (`.nfs...`).
 
     Their holder runs on this machine, whose cache no longer has the folder's name, so it finds no way to them either.
@@ -329,7 +329,7 @@ def _only_open_here(storage: Storage, folder: Path) -> bool:
     return False
 
 
-def _numbers(storage: Storage, leases: Path, *, fresh: bool) -> list[int]:
+def _numbers(storage: Calls, leases: Path, *, fresh: bool) -> list[int]:
     try:
         names = storage.fresh_names(leases) if fresh else storage.names(leases)
     except FileNotFoundError:
@@ -337,7 +337,7 @@ def _numbers(storage: Storage, leases: Path, *, fresh: bool) -> list[int]:
     return [int(name) for name in names if NAME.fullmatch(name)]
 
 
-def _read(storage: Storage, path: Path) -> Record | None:
+def _read(storage: Calls, path: Path) -> Record | None:
     """A record; None without one, or while it is not whole."""
     try:
         return decode(storage.read(path))
@@ -345,7 +345,7 @@ def _read(storage: Storage, path: Path) -> Record | None:
         return None
 
 
-def _bytes(storage: Storage, path: Path) -> bytes:
+def _bytes(storage: Calls, path: Path) -> bytes:
     try:
         return storage.read(path)
     except (FileNotFoundError, NotADirectoryError):

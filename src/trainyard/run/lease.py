@@ -19,13 +19,13 @@ from pathlib import Path
 from trainyard.run import checkpoint, fence, storage
 from trainyard.run.fence import Record
 from trainyard.run.owner import TakenOverError, job_name, owner_name, refuse_strangers
-from trainyard.run.storage import Storage, unique
+from trainyard.run.storage import Calls, unique
 
 
 class Lease:
     """The lease of a run directory; the first process takes it, the others `join`."""
 
-    def __init__(self, directory: Path, adopt: bool = False, on: Storage = storage) -> None:
+    def __init__(self, directory: Path, adopt: bool = False, on: Calls = storage) -> None:
         """`adopt` takes the directory over from another release."""
         self.root = directory
         self.holder = unique()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.sections.running import Run
+from trainyard.config.sections.running import RunSettings
 from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import StorageError, storage, unreadable
@@ -33,7 +33,7 @@ FAILURE = "last_failure.json"
 SAVED = ("finished", "stopped")  # how a run ends whose last step is saved
 
 
-def count(run: Run, fingerprint: str) -> None:
+def count(run: RunSettings, fingerprint: str) -> None:
     """Count this start; rank 0 calls it. Raises ExitError where restarts have made no progress, and UserError.
 
     `fingerprint` is that of all settings: with others, the count begins anew.
@@ -96,7 +96,7 @@ def lost_checkpoint(path: Path) -> str:
     return newest if newest and int(newest[5:]) else ""
 
 
-def may_try_again(run: Run, where: str) -> bool:
+def may_try_again(run: RunSettings, where: str) -> bool:
     """Whether an unknown error that arose `where` is worth another start: a job's first one that ended there.
 
     A person at a shell tries again without being told to; an error that comes back is a bug. Never raises.
@@ -156,7 +156,7 @@ def _file(root: Path) -> Path:
     return root / "restarts" / f"{urllib.parse.quote(job_name(), safe='') or NONE}.json"
 
 
-def _without_progress(run: Run, restarts: int, newest: str) -> str:
+def _without_progress(run: RunSettings, restarts: int, newest: str) -> str:
     root = Path(run.dir)
     last: dict[str, Any] = peek_json(root / FAILURE)
     ended = f"The last start ended with {last.get('code')}: {last.get('message')}. "

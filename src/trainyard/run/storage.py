@@ -18,7 +18,7 @@ now = time.monotonic
 sleep = time.sleep
 
 
-class Storage(Protocol):
+class Calls(Protocol):
     """Storage as one machine sees it; every call but `now` and `sleep` raises OSError."""
 
     def names(self, folder: Path) -> list[str]:

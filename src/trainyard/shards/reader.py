@@ -34,7 +34,7 @@ MAX_READ: Final = 4 << 20  # bytes in one read
 Ids = NDArray[np.int64]
 
 
-class DamagedError(Exception):
+class DamagedSampleError(Exception):
     """A sample whose bytes do not have their checksum: its number, and where it begins."""
 
     def __init__(self, sample: int, offset: int) -> None:
@@ -123,7 +123,7 @@ class Shards:
         size = int(self._offsets[ids[-1]]) + int(self._sizes[ids[-1]]) - start
         try:
             return self._checked(_read_exactly(self._descriptor(shard), size, start), ids, start)
-        except (OSError, DamagedError):
+        except (OSError, DamagedSampleError):
             return self._read_again(shard, ids, start, size)
 
     def _read_again(self, shard: int, ids: Ids, start: int, size: int) -> list[bytes]:
@@ -132,7 +132,7 @@ class Shards:
         for _ in range(2):
             try:
                 return storage.recover(path, self._read_reopened, shard, ids, start, size)
-            except DamagedError as error:
+            except DamagedSampleError as error:
                 damage = error
             except OSError as error:
                 raise UserError(
@@ -158,13 +158,13 @@ class Shards:
         return self._checked(data, ids, start)
 
     def _checked(self, data: bytes, ids: Ids, start: int) -> list[bytes]:
-        """Split what was read from byte `start` into samples; raises DamagedError."""
+        """Split what was read from byte `start` into samples; raises DamagedSampleError."""
         found = []
         for i in ids:
             offset = int(self._offsets[i]) - start
             content = data if len(ids) == 1 else data[offset : offset + int(self._sizes[i])]
             if crc32(content) != self._checksums[i]:
-                raise DamagedError(int(i), start + offset)
+                raise DamagedSampleError(int(i), start + offset)
             found.append(content)
         return found
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from trainyard import __version__
 from trainyard.config import flat
-from trainyard.config.sections.running import Mlflow
+from trainyard.config.sections.running import MlflowSettings
 from trainyard.core.storage import storage
 from trainyard.telemetry.metrics import Event, numbers
 from trainyard.telemetry.outbox import Deliver, Outbox
@@ -41,7 +41,7 @@ MOST_PARAMS, LONGEST_PARAM = 100, 500  # of one message; characters, which all o
 
 
 def start(
-    section: Mlflow, settings: Mapping[str, Any], path: Path, name: str, say: Callable[[str], None]
+    section: MlflowSettings, settings: Mapping[str, Any], path: Path, name: str, say: Callable[[str], None]
 ) -> Outbox | None:
     """Report the run directory `path` as the run `name`, with all `settings`, if there is a tracking server."""
     uri = section.uri or os.environ.get(URI, "")

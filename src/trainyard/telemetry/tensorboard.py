@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from trainyard.config.sections.running import Tensorboard
+from trainyard.config.sections.running import TensorboardSettings
 from trainyard.telemetry.metrics import Event, numbers
 from trainyard.telemetry.outbox import Deliver, Outbox
 
@@ -21,7 +21,9 @@ NAME = "TensorBoard"
 OURS = ".trainyard"  # how the names of these files end
 
 
-def start(section: Tensorboard, settings: dict[str, object], path: Path, say: Callable[[str], None]) -> Outbox | None:
+def start(
+    section: TensorboardSettings, settings: dict[str, object], path: Path, say: Callable[[str], None]
+) -> Outbox | None:
     """Write event files of the run directory `path`, if they are asked for; they show all `settings`."""
     if not section.enabled:
         return None

@@ -33,7 +33,7 @@ SHOWN = ("loss", "top1", "top5", "images_per_second", "epoch", "step")
 
 
 @dataclass
-class Progress:
+class TrainJobProgress:
     """How far a run of `total` steps is, computed from its events."""
 
     total: int
@@ -73,7 +73,7 @@ class Reporter:
 
     def __init__(self, url: str, ca: Path, token: Path, total: int, say: Callable[[str], None]) -> None:
         self._url, self._ca, self._token, self._say = url, ca, token, say
-        self._progress = Progress(total)
+        self._progress = TrainJobProgress(total)
         self._wake = threading.Condition()
         self._newer = self._closing = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="trainjob")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.config.sections.running import Wandb
+from trainyard.config.sections.running import WandbSettings
 from trainyard.core.exits import ExitError
 from trainyard.core.files import peek_json
 from trainyard.core.storage import storage
@@ -62,7 +62,7 @@ def kept_id(path: Path, name: str, owner: str) -> str:
 
 
 def start(
-    section: Wandb,
+    section: WandbSettings,
     settings: Mapping[str, Any],
     *,
     directory: str,

@@ -11,11 +11,11 @@ import os
 
 import torch
 
-from trainyard.config import Plan
+from trainyard.config import RunPlan
 from trainyard.data.sampler import Order
 
 
-def sizes(order: Order, plan: Plan, rank: int, world: int) -> frozenset[int]:
+def sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
     """How many samples the forwards of one process take in a whole step; two numbers where they don't divide evenly."""
     parts = order.parts(len(order.slice(0, rank, world)), plan.forwards)
     return frozenset(part.stop - part.start for part in parts)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from trainyard.config.sections.learning import Ema as Settings
+from trainyard.config.sections.learning import EmaSettings
 from trainyard.data.sampler import Length
 from trainyard.parallel.sharding import local_parts
 
 
-def decay_of(settings: Settings, global_batch: int, epochs: float) -> float:
+def decay_of(settings: EmaSettings, global_batch: int, epochs: float) -> float:
     """The decay of one update.
 
     With `ema.adjust: none` it is `ema.decay`. With `torchvision` the weight of a new value, 1 - decay, is multiplied by
@@ -33,7 +33,7 @@ class Ema:
     Create it from the plain model, after the strategy has given the model its final parameters.
     """
 
-    def __init__(self, model: nn.Module, settings: Settings, *, batch: int, length: Length, warmup_epochs: float):
+    def __init__(self, model: nn.Module, settings: EmaSettings, *, batch: int, length: Length, warmup_epochs: float):
         """Start from the model's values. `batch` is the global batch; until the warmup is over, values are copied."""
         self.every, self.per_epoch = settings.every_steps, length.steps_per_epoch
         self.decay = decay_of(settings, batch, length.steps / length.steps_per_epoch)

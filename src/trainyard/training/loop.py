@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainyard import __version__, parallel, report
-from trainyard.config import Config, Plan, as_tree, fingerprint
+from trainyard.config import Config, RunPlan, as_tree, fingerprint
 from trainyard.core import garbage
 from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
@@ -38,7 +38,7 @@ from trainyard.training.trainer import Trainer, build, resume
 from trainyard.training.validate import evaluate
 
 
-def run(config: Config, plan: Plan, place: Place) -> None:
+def run(config: Config, plan: RunPlan, place: Place) -> None:
     """Train as configured and planned.
 
     Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other

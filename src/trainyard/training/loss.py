@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainyard.config.sections.learning import Loss
+from trainyard.config.sections.learning import LossSettings
 from trainyard.training.mixup import one_hot
 
 
-def loss_sum(outputs: Tensor, targets: Tensor, settings: Loss) -> Tensor:
+def loss_sum(outputs: Tensor, targets: Tensor, settings: LossSettings) -> Tensor:
     """Loss of outputs (N, classes) against labels (N,) or probabilities (N, classes), summed over the N samples.
 
     Computed in fp32, or in fp64 where the outputs are fp64.
@@ -19,7 +19,7 @@ def loss_sum(outputs: Tensor, targets: Tensor, settings: Loss) -> Tensor:
     return functional.cross_entropy(outputs, targets, reduction="sum", label_smoothing=settings.label_smoothing)
 
 
-def _binary(outputs: Tensor, targets: Tensor, settings: Loss) -> Tensor:
+def _binary(outputs: Tensor, targets: Tensor, settings: LossSettings) -> Tensor:
     """Each class by itself, yes or no; a sample's loss is the mean over classes, as in timm's BinaryCrossEntropy.
 
     Smoothing comes first; a target above the threshold then counts as 1, others as 0 (threshold 0: left as they are).

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import AugmentSettings
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 NO_EPOCH = 2**32 - 1  # takes the place of an epoch in the key, so that these draws differ from every sample's
@@ -28,12 +28,12 @@ class Draw:
     box: Box | None
 
 
-def mixes(augment: Augment) -> bool:
+def mixes(augment: AugmentSettings) -> bool:
     """Whether pictures are mixed at all."""
     return augment.mixup > 0 or augment.cutmix > 0
 
 
-def draw(augment: Augment, seed: int, step: int, height: int, width: int) -> Draw:
+def draw(augment: AugmentSettings, seed: int, step: int, height: int, width: int) -> Draw:
     """The draw of a step; with both on, each is as likely as the other. `own` is the share a picture keeps."""
     generator = np.random.Generator(np.random.Philox(key=[(seed << 32) | NO_EPOCH, step]))
     patch = generator.uniform() < 0.5 if augment.mixup and augment.cutmix else bool(augment.cutmix)
@@ -55,7 +55,7 @@ def box_around(x: int, y: int, own: float, height: int, width: int) -> Box:
 
 
 def mix(  # noqa: PLR0917
-    pictures: Tensor, labels: Tensor, classes: int, augment: Augment, seed: int, step: int
+    pictures: Tensor, labels: Tensor, classes: int, augment: AugmentSettings, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
     """Mix a forward's normalised pictures (N, 3, H, W) and labels (N,): pictures, and probabilities (N, classes).
 

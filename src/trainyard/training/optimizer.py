@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
-from trainyard.config.sections.learning import Optimizer as Settings
-from trainyard.config.sections.learning import Schedule
+from trainyard.config.sections.learning import OptimizerSettings, ScheduleSettings
 from trainyard.data.sampler import Length
 from trainyard.models.fitting import find_head
 from trainyard.parallel import eager
@@ -26,7 +25,7 @@ TORCHVISION_EMBEDDINGS = ("class_token", "pos_embedding", "relative_position_bia
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 
-def build(model: nn.Module, settings: Settings) -> Optimizer:
+def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """The optimizer over the model's parameters, plain or distributed, but for frozen ones.
 
     The fused forms update all of them in one pass over memory, on CPUs (3 times as fast) and GPUs; PyTorch has none for
@@ -43,7 +42,7 @@ def build(model: nn.Module, settings: Settings) -> Optimizer:
     return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
 
 
-def parameter_groups(model: nn.Module, settings: Settings) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
     """Groups of the parameters that learn: with weight decay first, without last, in each by rising `lr_scale`.
 
     `lr_scale` is the factor by which the schedule multiplies a group's learning rate.
@@ -66,7 +65,7 @@ def by_name(state: dict[str, Any], optimizer: Optimizer, model: nn.Module) -> di
     return {"state": {order[key] if isinstance(key, int) else key: value for key, value in state["state"].items()}}
 
 
-def split(model: nn.Module, settings: Settings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split(model: nn.Module, settings: OptimizerSettings) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Parameters that learn, with and without weight decay; one that several modules share appears once."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
@@ -95,7 +94,7 @@ def embeddings_of(model: nn.Module) -> set[int]:
     }
 
 
-def scales(model: nn.Module, settings: Settings) -> dict[str, float]:
+def scales(model: nn.Module, settings: OptimizerSettings) -> dict[str, float]:
     """The factor of each parameter's learning rate, by its name; the head's own is part of it."""
     layers = layer_of(model)
     top, head = max(layers.values()), find_head(model)[0] + "."
@@ -129,12 +128,14 @@ def layer_of(model: nn.Module) -> dict[str, int]:
     return layers
 
 
-def peak_learning_rate(settings: Settings, global_batch: float) -> float:
+def peak_learning_rate(settings: OptimizerSettings, global_batch: float) -> float:
     """The linear scaling rule."""
     return settings.lr * global_batch / settings.lr_batch
 
 
-def learning_rate(schedule: Schedule, settings: Settings, global_batch: float, length: Length, step: int) -> float:
+def learning_rate(
+    schedule: ScheduleSettings, settings: OptimizerSettings, global_batch: float, length: Length, step: int
+) -> float:
     """The learning rate of a step (counted from 0)."""
     peak = peak_learning_rate(settings, global_batch)
     # Everything is counted in steps, or in whole epochs if the rate changes only between them.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from trainyard.config import Config, Plan, as_tree
+from trainyard.config import Config, RunPlan, as_tree
 from trainyard.core.exits import UserError
 from trainyard.data import decode
 from trainyard.data.sampler import Length, Order
@@ -96,7 +96,7 @@ class Trainer:
     """One process's part in a run."""
 
     config: Config
-    plan: Plan  # how the work of a step is divided
+    plan: RunPlan  # how the work of a step is divided
     strategy: Strategy  # the way to the other processes
     data: Data  # samples, their order, the length of the run
     learner: Learner  # model, optimizer, average
@@ -106,7 +106,7 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
 
 
-def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
+def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
     """Build one process's part in a run; every process calls it. Raises UserError and ExitError.
 
     What is cheap and may be refused comes first: wrong data, a run directory that cannot be written, another run's
@@ -130,7 +130,7 @@ def build(config: Config, plan: Plan, strategy: Strategy) -> Trainer:
     return Trainer(config, plan, strategy, data, learner, records, pace_of(strategy.device), wanted)
 
 
-def open_data(config: Config, plan: Plan, strategy: Strategy) -> Data:
+def open_data(config: Config, plan: RunPlan, strategy: Strategy) -> Data:
     """Open both splits, and put the training samples in order; raises UserError."""
     root = None
     if config.data.dir == "sample":  # prepared at its first use
@@ -148,7 +148,7 @@ def open_data(config: Config, plan: Plan, strategy: Strategy) -> Data:
     return Data(splits, order, Length(steps, order.steps_per_epoch))
 
 
-def build_learner(config: Config, plan: Plan, strategy: Strategy, data: Data) -> Learner:
+def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data) -> Learner:
     """Build the model and its optimizer; every process calls it. Raises UserError."""
     device, precision = strategy.device, config.precision
     kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights

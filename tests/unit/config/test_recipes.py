@@ -16,7 +16,7 @@ from torch import nn
 
 from trainyard import config
 from trainyard.config import Config
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import AugmentSettings
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Length
 from trainyard.models import factory
@@ -151,7 +151,7 @@ def test_weight_decay_groups_by_kind() -> None:
 
 
 def test_augment_defaults_are_those_of_imagenet() -> None:
-    assert (Augment().scale, Augment().ratio) == ([0.08, 1.0], [3 / 4, 4 / 3])
+    assert (AugmentSettings().scale, AugmentSettings().ratio) == ([0.08, 1.0], [3 / 4, 4 / 3])
 
 
 @pytest.mark.parametrize(

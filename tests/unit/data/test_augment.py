@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import AugmentSettings
 from trainyard.data import policies, transforms
 from trainyard.data.sampler import Order
 
@@ -66,7 +66,7 @@ def test_every_increasing_operation_is_timms(level: float, picture: torch.Tensor
 
 def test_policies_draw_as_their_sources_do() -> None:
     def draws(count: int, **settings: Any) -> list[list[policies.Change]]:
-        augment = Augment(**settings)
+        augment = AugmentSettings(**settings)
         return [policies.draw(augment, transforms.random_numbers(1, 0, i), 100, 100) for i in range(count)]
 
     assert draws(5) == [[]] * 5
@@ -114,7 +114,7 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
     erased = 0
     for sample in range(400):
         generator = transforms.random_numbers(1, 0, sample)
-        drawn = policies.plan(Augment(erase=0.25, flip=0), generator, HEIGHT, WIDTH, policies.colour_of(MEAN))
+        drawn = policies.plan(AugmentSettings(erase=0.25, flip=0), generator, HEIGHT, WIDTH, policies.colour_of(MEAN))
         result = policies.changed(picture, drawn)
         apart = (result != picture).any(0)
         erased += bool(apart.any())
@@ -127,7 +127,7 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
 
 @pytest.mark.parametrize("policy", ["trivial", "rand", "rand_increasing"])
 def test_a_picture_depends_on_seed_draw_and_sample_alone(policy: str, picture: torch.Tensor) -> None:
-    augment = Augment(policy=policy, erase=0.5)  # type: ignore[arg-type]
+    augment = AugmentSettings(policy=policy, erase=0.5)  # type: ignore[arg-type]
 
     def make(*key: int) -> bytes:
         return transforms.training_picture(picture, 24, augment, transforms.random_numbers(*key)).numpy().tobytes()

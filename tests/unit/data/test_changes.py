@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from trainyard import native
-from trainyard.config.sections.data import Augment
+from trainyard.config.sections.data import AugmentSettings
 from trainyard.data import changes, decode, policies, transforms
-from trainyard.data.policies import Change, Plan
+from trainyard.data.policies import AugmentPlan, Change
 
 pytestmark = pytest.mark.takes(30)
 
@@ -44,18 +44,20 @@ def pictures(count: int, seed: int) -> Iterator[Tensor]:
         yield kinds[number % 4]
 
 
-def plan(*wanted: Change, fills: bool = False, flip: bool = False, erased: tuple[int, ...] | None = None) -> Plan:
-    return Plan(flip, list(wanted), erased, COLOUR, fills)  # type: ignore[arg-type]
+def plan(
+    *wanted: Change, fills: bool = False, flip: bool = False, erased: tuple[int, ...] | None = None
+) -> AugmentPlan:
+    return AugmentPlan(flip, list(wanted), erased, COLOUR, fills)  # type: ignore[arg-type]
 
 
-def changed(picture: Tensor, wanted: Plan) -> Tensor:
+def changed(picture: Tensor, wanted: AugmentPlan) -> Tensor:
     """The picture changed in C."""
     pixels = picture.permute(1, 2, 0).contiguous().clone()
     changes.change(pixels, changes.steps(wanted, *picture.shape[1:]))
     return pixels.permute(2, 0, 1)
 
 
-def apart(picture: Tensor, wanted: Plan) -> int:
+def apart(picture: Tensor, wanted: AugmentPlan) -> int:
     """The largest difference of a value between C and torchvision."""
     return int((changed(picture, wanted).int() - policies.changed(picture, wanted).int()).abs().max())
 
@@ -132,7 +134,7 @@ def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
         for number, picture in enumerate(pictures(100, seed=11)):
             pixels = (torch.arange(picture.numel()) * (number * 2 + 7) % 251).to(torch.uint8).view_as(picture)
             for policy in ("trivial", "rand", "rand_increasing"):
-                augment = Augment(policy=policy, erase=0.5, policy_ops=3, policy_magnitude=8)  # type: ignore[arg-type]
+                augment = AugmentSettings(policy=policy, erase=0.5, policy_ops=3, policy_magnitude=8)  # type: ignore[arg-type]
                 wanted = policies.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
                 digest.update(changed(pixels, wanted).contiguous().numpy().tobytes())
         digests.append(digest.hexdigest()[:16])
@@ -175,7 +177,7 @@ def test_python_is_free_while_the_library_works() -> None:
 @pytest.mark.parametrize("policy", ["none", "trivial", "rand", "rand_increasing"])
 def test_a_training_picture_is_the_same_in_c_and_in_python(policy: str, crop: str) -> None:
     """With the same draws: from a picture that needs no resizing, since decoders differ there."""
-    augment = Augment(policy=policy, crop=crop, erase=0.5, policy_ops=1, scale=[1, 1], ratio=[1, 1])  # type: ignore[arg-type]
+    augment = AugmentSettings(policy=policy, crop=crop, erase=0.5, policy_ops=1, scale=[1, 1], ratio=[1, 1])  # type: ignore[arg-type]
     for sample, picture in enumerate(p for p in pictures(400, seed=12) if p.shape[1] == p.shape[2]):
         size = picture.shape[1]
         numbers = [transforms.random_numbers(1, 0, sample) for _ in range(3)]

@@ -8,7 +8,7 @@ from forked import Fleet
 
 from tests import patience
 from trainyard.parallel import links, probe
-from trainyard.parallel.links import UNKNOWN, Link
+from trainyard.parallel.links import UNKNOWN, LinkRate
 
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(4)]
 
@@ -66,7 +66,7 @@ def test_every_unit_meets_its_neighbours_once_and_one_at_a_time(count: int) -> N
 
 
 def unit(number: int, *ranks: int) -> probe.Unit:
-    return probe.Unit(f"node-{number}", ranks or (number,), Link(50.0, "4 RDMA ports"))
+    return probe.Unit(f"node-{number}", ranks or (number,), LinkRate(50.0, "4 RDMA ports"))
 
 
 @pytest.mark.parametrize("count", range(3, 9))
@@ -110,13 +110,13 @@ def test_links_say_what_they_should_do(tmp_path: Path) -> None:
         (path / "speed").write_text(speed)
     for path in (card, down):
         (path / "device").mkdir()
-    assert links.between_nodes(tmp_path) == Link(3.125, "a network card of 25 Gb/s")
+    assert links.between_nodes(tmp_path) == LinkRate(3.125, "a network card of 25 Gb/s")
     for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "4: ACTIVE"), ("mlx5_2", "1: DOWN")):
         port = tmp_path / "sys/class/infiniband" / name / "ports/1"
         port.mkdir(parents=True)
         (port / "state").write_text(f"{state}\n")
         (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
-    assert links.between_nodes(tmp_path) == Link(100.0, "2 RDMA ports, 800 Gb/s in all")
+    assert links.between_nodes(tmp_path) == LinkRate(100.0, "2 RDMA ports, 800 Gb/s in all")
     assert links.between_gpus("NVIDIA H100 80GB HBM3").rate == 450
     assert links.between_gpus("NVIDIA H200").rate == 450
     assert links.between_gpus("NVIDIA A100-SXM4-80GB").rate == 300

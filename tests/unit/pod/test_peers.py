@@ -34,18 +34,18 @@ def servers():
         server.close()
 
 
-def plan_of(me: str, port: int, **other) -> peers.Plan:
+def plan_of(me: str, port: int, **other) -> peers.PeerPlan:
     """A pod's plan; it waits long, and where it fails, `bound` is what the test waits for."""
     values = {"least": len(PODS), "port": port, "rendezvous": port + 1, "wait": patience.IDLE, "bound": patience.IDLE}
-    return peers.Plan(JOB, me, PODS, **(values | other))
+    return peers.PeerPlan(JOB, me, PODS, **(values | other))
 
 
-def run_all(what: list[peers.Plan], between: Callable[[], object] = lambda: None) -> dict[str, object]:
+def run_all(what: list[peers.PeerPlan], between: Callable[[], object] = lambda: None) -> dict[str, object]:
     """Check as all these pods, which start in this order, with something between them; what each ended with."""
     ended: dict[str, object] = {}
     over = threading.Barrier(len(what))
 
-    def one(plan: peers.Plan) -> None:
+    def one(plan: peers.PeerPlan) -> None:
         listener = peers.Listener(plan.job, plan.port, plan.me)
         try:
             peers.reach(plan, listener, every=0.1)
@@ -84,7 +84,7 @@ def test_pods_that_start_one_after_the_other_reach_each_other(port, capsys):
     assert capsys.readouterr().out.count("3 pods reach each other") == 3
 
 
-def failed(plan: peers.Plan) -> ExitError:
+def failed(plan: peers.PeerPlan) -> ExitError:
     listener = peers.Listener(plan.job, plan.port, plan.me)
     with pytest.raises(ExitError) as caught:
         peers.reach(plan, listener, every=0.1)

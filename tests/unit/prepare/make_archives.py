@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from tests import patience
-from trainyard.prepare.settings import Config, parse
+from trainyard.prepare.settings import Preparation, parse
 from trainyard.prepare.sources.retry import Patience
 from trainyard.report import dataset
 from trainyard.shards.reader import open_split
@@ -82,7 +82,7 @@ def pictures(root: Path, split: str) -> dict[bytes, str]:
     return {shards.read(i): shards.class_names[shards.labels[i]] for i in range(len(shards))}
 
 
-def config(source: Path | str, out: Path, **settings: object) -> Config:
+def config(source: Path | str, out: Path, **settings: object) -> Preparation:
     """Settings for an archive at a path or URL, with shards small enough to have several.
 
     Pictures keep their bytes, by which tests recognise them; test_rewriting.py is about those that do not.

@@ -9,13 +9,13 @@ from tests.fakes import files
 from tests.unit.prepare.make_archives import HASTE, config, contents, imagenet, write_folder, write_tar
 from trainyard.core.exits import UserError
 from trainyard.prepare.build import Options, build
-from trainyard.prepare.settings import Config, parse
+from trainyard.prepare.settings import Preparation, parse
 from trainyard.shards import manifest as manifests
 
 OTHER = "0" * 64
 
 
-def with_digest(source: Path | str, out: Path, digest: str) -> Config:
+def with_digest(source: Path | str, out: Path, digest: str) -> Preparation:
     plain = config(source, out)
     return plain.model_copy(update={"source": plain.source.model_copy(update={"sha256": digest})})
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.charts import helm
-from trainyard.prepare.settings import ADDRESS_KEYS, Settings, parse
+from trainyard.prepare.settings import ADDRESS_KEYS, DatasetSettings, parse
 
 TEXT = (Path(__file__).parents[3] / "docs/dataset.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]
@@ -47,4 +47,4 @@ def test_the_example_renders_and_is_taken(rendered, number):
 def test_there_is_an_example_of_each_source_and_layout():
     assert {kind_of(values["dataset"]["source"]) for values in EXAMPLES} == set(ADDRESS_KEYS)
     layouts = {values["dataset"].get("settings", {}).get("layout", "imagenet") for values in EXAMPLES}
-    assert layouts == set(Settings.model_json_schema()["properties"]["layout"]["enum"])
+    assert layouts == set(DatasetSettings.model_json_schema()["properties"]["layout"]["enum"])

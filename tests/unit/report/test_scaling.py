@@ -24,7 +24,7 @@ def make_run(folder: Path, world: int, batch: int, *, strategy: str = "ddp", **o
     """The records of a run whose steps take just what the model says."""
     run = folder / f"on-{world}-{strategy}-{len(list(folder.iterdir()))}"
     run.mkdir()
-    waits = comparison.ring(world, SIZE, comparison.Link(LATENCY, BANDWIDTH, ""))
+    waits = comparison.ring(world, SIZE, comparison.LinkModel(LATENCY, BANDWIDTH, ""))
     spent = {"data_wait": 0.01, "compute": 0.002 * batch / world, "communication": waits, "other": 0.002, "init": 0.0,
              "checkpoint": 0.5, "validation": 3.0}  # fmt: skip
     lines = [
@@ -89,13 +89,13 @@ def test_fixed_global_batch_divides_the_work(tmp_path: Path) -> None:
 
 def test_constants_that_are_given_or_cannot_be_found(tmp_path: Path) -> None:
     one, two = make_run(tmp_path, 1, 64), make_run(tmp_path, 2, 128)
-    assert compare([one]).link == comparison.Link(20e-6, 10e9, "defaults: no run on several")
-    assert compare([one, two], latency=5e-6, bandwidth=1e9).link == comparison.Link(5e-6, 1e9, "as set by flags")
+    assert compare([one]).link == comparison.LinkModel(20e-6, 10e9, "defaults: no run on several")
+    assert compare([one, two], latency=5e-6, bandwidth=1e9).link == comparison.LinkModel(5e-6, 1e9, "as set by flags")
     assert compare([one, two], latency=LATENCY).link.bandwidth == pytest.approx(BANDWIDTH)
     assert compare([one, two], bandwidth=BANDWIDTH).link.latency == pytest.approx(LATENCY)
     one_number = compare([one, two]).link
     assert (one_number.latency, one_number.origin) == (20e-6, "bandwidth fitted to the runs")
-    no_latency = [comparison.Run("", world, "ddp", 64, 1, 1, 0, 1, 0.02 / world, 0) for world in (2, 4, 8)]
+    no_latency = [comparison.MeasuredRun("", world, "ddp", 64, 1, 1, 0, 1, 0.02 / world, 0) for world in (2, 4, 8)]
     assert comparison.fit(no_latency, SIZE, None, None).latency == 0.0  # never below zero
 
 

@@ -29,8 +29,8 @@ from trainyard.core import storage
 from trainyard.core.exits import ExitError, UserError
 from trainyard.prepare import build, lock, progress, timing, verify, workers
 from trainyard.prepare.build import Options
-from trainyard.prepare.plan import Plan
-from trainyard.prepare.settings import Config
+from trainyard.prepare.plan import DatasetPlan
+from trainyard.prepare.settings import Preparation
 from trainyard.shards import heartbeat
 from trainyard.shards import manifest as manifests
 
@@ -41,7 +41,7 @@ PARTS = 2
 MAKE_PLAN = build.make_plan
 
 
-def small_shards(catalogue: Any, wanted: dict[str, Any]) -> Plan:
+def small_shards(catalogue: Any, wanted: dict[str, Any]) -> DatasetPlan:
     """A plan with several shards of a few pictures."""
     return MAKE_PLAN(catalogue, {**wanted, "shard_mb": 0.016})
 
@@ -52,7 +52,7 @@ def archive() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     return write_zip(Path(folder.name) / "archive.zip", imagenet(12, 3)), folder
 
 
-def settings(out: Path, seekable: bool) -> Config:
+def settings(out: Path, seekable: bool) -> Preparation:
     return config(archive()[0], out, workers=1, decode="none", seekable=seekable)
 
 
@@ -134,7 +134,7 @@ class Campaign(Schedule):
             return f"{what} finished"
         return "part finished"
 
-    def prepare(self, prepare: Callable[..., Any], wanted: Config, options: Options) -> Any:
+    def prepare(self, prepare: Callable[..., Any], wanted: Preparation, options: Options) -> Any:
         """As `build._prepare`; two of those who live must not do it at a time."""
         process = HERE.process
         assert process is not None

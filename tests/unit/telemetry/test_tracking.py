@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests import patience, ports
 from tests.fakes import loopback, mlflow_server
 from trainyard import config
-from trainyard.config.sections.running import Tensorboard
+from trainyard.config.sections.running import TensorboardSettings
 from trainyard.telemetry import mlflow, outbox, tensorboard
 from trainyard.telemetry.metrics import read_events
 from trainyard.telemetry.outbox import Outbox
@@ -170,7 +170,7 @@ def test_a_full_disk_loses_nothing_of_tensorboard(tmp_path: Path, monkeypatch: p
     names = ["full"]
     named = tensorboard._file_name
     monkeypatch.setattr(tensorboard, "_file_name", lambda *given: names.pop() if names else named(*given))
-    box = tensorboard.start(Tensorboard(enabled=True), config.as_tree(settings_of(run)), run, said.append)
+    box = tensorboard.start(TensorboardSettings(enabled=True), config.as_tree(settings_of(run)), run, said.append)
     assert box is not None
     patience.wait("it writes again", lambda: len(said) == 2, patience.still)
     box.finish()
@@ -187,7 +187,7 @@ def test_a_tensorboard_that_looks_on_sees_each_step_once(tmp_path: Path) -> None
     folder = run / "tensorboard"
 
     def write() -> None:
-        box = tensorboard.start(Tensorboard(enabled=True), config.as_tree(settings_of(run)), run, said.append)
+        box = tensorboard.start(TensorboardSettings(enabled=True), config.as_tree(settings_of(run)), run, said.append)
         assert box is not None
         box.finish()
         assert box.join(patience.IDLE), said

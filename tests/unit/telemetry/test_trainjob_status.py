@@ -19,7 +19,7 @@ from forked import Fleet
 
 from tests import patience, ports
 from trainyard.telemetry import trainjob
-from trainyard.telemetry.trainjob import Progress, Reporter, send
+from trainyard.telemetry.trainjob import Reporter, TrainJobProgress, send
 
 TOKEN = "not-a-secret-token"
 PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/vision/trainjobs/run/status"
@@ -96,7 +96,7 @@ def train_event(step: int, when: float) -> dict[str, Any]:
 
 
 def test_percentage_time_left_and_metrics_follow_from_the_events() -> None:
-    progress, now = Progress(200), datetime(2026, 11, 21, 12, tzinfo=UTC)
+    progress, now = TrainJobProgress(200), datetime(2026, 11, 21, 12, tzinfo=UTC)
     progress.see({"event": "start", "step": 0, "time": 1000.0, "loss": 9})
     progress.see(train_event(50, 1010.0))
     assert "estimatedRemainingSeconds" not in progress.message(now)["trainerStatus"]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from trainyard.config.sections.learning import Ema as Settings
+from trainyard.config.sections.learning import EmaSettings
 from trainyard.data.sampler import Length
 from trainyard.training.ema import Ema, decay_of
 
@@ -31,7 +31,7 @@ def train_a_little(model: nn.Module) -> None:
 @pytest.mark.parametrize(("every", "warmup"), [(1, 0), (3, 0), (3, 2), (8, 1)])
 def test_average_is_that_of_torchvisions_reference_script(every: int, warmup: int) -> None:
     model, per_epoch, epochs, batch = net(), 7, 4, 12
-    settings = Settings(decay=0.999, every_steps=every, adjust="torchvision")
+    settings = EmaSettings(decay=0.999, every_steps=every, adjust="torchvision")
     ema = Ema(model, settings, batch=batch, length=Length(per_epoch * epochs, per_epoch), warmup_epochs=warmup)
     decay = 1 - min(1.0, (1 - 0.999) * (batch * every / epochs))
     reference = AveragedModel(model, avg_fn=lambda old, new, _: decay * old + (1 - decay) * new, use_buffers=True)
@@ -52,16 +52,16 @@ def test_average_is_that_of_torchvisions_reference_script(every: int, warmup: in
 
 def test_decay_of_torchvisions_recipe() -> None:
     """1 - 0.00002 * (1,024 * 32 / 600): 8 processes of 128, every 32 steps, 600 epochs."""
-    assert decay_of(Settings(decay=0.99998, every_steps=32, adjust="torchvision"), 1024, 600) == pytest.approx(
+    assert decay_of(EmaSettings(decay=0.99998, every_steps=32, adjust="torchvision"), 1024, 600) == pytest.approx(
         0.99890773333, abs=1e-10
     )
-    assert decay_of(Settings(decay=0.9, every_steps=32, adjust="torchvision"), 1024, 600) == 0.0  # no less
-    assert decay_of(Settings(decay=0.9999), 1024, 600) == pytest.approx(0.9999)
+    assert decay_of(EmaSettings(decay=0.9, every_steps=32, adjust="torchvision"), 1024, 600) == 0.0  # no less
+    assert decay_of(EmaSettings(decay=0.9999), 1024, 600) == pytest.approx(0.9999)
 
 
 def test_average_is_lent_to_the_model_and_taken_back() -> None:
     model = net()
-    ema = Ema(model, Settings(decay=0.5), batch=4, length=Length(10, 5), warmup_epochs=0)
+    ema = Ema(model, EmaSettings(decay=0.5), batch=4, length=Length(10, 5), warmup_epochs=0)
     for step in range(3):
         train_a_little(model)
         ema.update(step)
@@ -78,11 +78,11 @@ def test_average_is_lent_to_the_model_and_taken_back() -> None:
 def test_a_loaded_average_continues_bit_by_bit() -> None:
     model = net()
     length = Length(10, 5)
-    ema = Ema(model, Settings(decay=0.9), batch=4, length=length, warmup_epochs=1)
+    ema = Ema(model, EmaSettings(decay=0.9), batch=4, length=length, warmup_epochs=1)
     for step in range(7):
         train_a_little(model)
         ema.update(step)
-    other = Ema(model, Settings(decay=0.9), batch=4, length=length, warmup_epochs=1)
+    other = Ema(model, EmaSettings(decay=0.9), batch=4, length=length, warmup_epochs=1)
     own = {name: value.clone() for name, value in model.state_dict().items()}
     model.load_state_dict(ema.state_dict(), strict=False)
     other.restart()  # as a run resumes: from the model, which has the saved average for a moment

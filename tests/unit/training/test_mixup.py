@@ -9,13 +9,13 @@ from torch.nn import functional
 from torchvision.transforms import v2
 
 from trainyard.config.plan import forwards_needed
-from trainyard.config.sections.data import Augment
-from trainyard.config.sections.learning import Loss
+from trainyard.config.sections.data import AugmentSettings
+from trainyard.config.sections.learning import LossSettings
 from trainyard.data.sampler import Order
 from trainyard.training import mixup
 from trainyard.training.loss import loss_sum
 
-BOTH = Augment(mixup=0.2, cutmix=1.0)
+BOTH = AugmentSettings(mixup=0.2, cutmix=1.0)
 CLASSES = 5
 
 
@@ -25,7 +25,7 @@ def samples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return pictures, torch.randint(0, CLASSES, (count,), generator=generator)
 
 
-def step_with(patch: bool, augment: Augment = BOTH) -> int:
+def step_with(patch: bool, augment: AugmentSettings = BOTH) -> int:
     """A step whose draw is CutMix with a box in the picture, or mixup."""
     for step in range(100):
         box = mixup.draw(augment, 7, step, 12, 10).box
@@ -80,9 +80,15 @@ def test_draws_are_those_of_the_distributions() -> None:
     # Beta(0.2, 0.2): mean 1/2, variance 1 / (4 * 1.4)
     assert mixups.mean() == pytest.approx(0.5, abs=0.04)
     assert mixups.var() == pytest.approx(1 / 5.6, abs=0.015)
-    assert all(draw.box is None for draw in (mixup.draw(Augment(mixup=1.0), 3, step, 8, 8) for step in range(50)))
-    assert all(draw.box for draw in (mixup.draw(Augment(cutmix=1.0), 3, step, 8, 8) for step in range(50)))
-    assert (mixup.mixes(BOTH), mixup.mixes(Augment(mixup=1.0)), mixup.mixes(Augment())) == (True, True, False)
+    assert all(
+        draw.box is None for draw in (mixup.draw(AugmentSettings(mixup=1.0), 3, step, 8, 8) for step in range(50))
+    )
+    assert all(draw.box for draw in (mixup.draw(AugmentSettings(cutmix=1.0), 3, step, 8, 8) for step in range(50)))
+    assert (mixup.mixes(BOTH), mixup.mixes(AugmentSettings(mixup=1.0)), mixup.mixes(AugmentSettings())) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("count", [16, 13, 2, 1])
@@ -126,7 +132,7 @@ def test_cross_entropy_with_smoothing_by_hand() -> None:
     smooth[torch.arange(6), labels] += 0.9
     logs = outputs - outputs.exp().sum(1, keepdim=True).log()
     by_hand = -(smooth * logs).sum()
-    settings = Loss(label_smoothing=0.1)
+    settings = LossSettings(label_smoothing=0.1)
     torch.testing.assert_close(loss_sum(outputs, labels, settings), by_hand)
     probabilities = mixup.one_hot(labels, CLASSES, torch.float64)
     torch.testing.assert_close(loss_sum(outputs, probabilities, settings), by_hand)
@@ -141,7 +147,7 @@ def test_binary_cross_entropy_is_timms(threshold: float, smoothing: float) -> No
     from timm.loss import BinaryCrossEntropy
 
     theirs = BinaryCrossEntropy(smoothing=smoothing, target_threshold=threshold or None)
-    ours = Loss(name="bce", bce_threshold=threshold, label_smoothing=smoothing)
+    ours = LossSettings(name="bce", bce_threshold=threshold, label_smoothing=smoothing)
     outputs, labels = torch.randn(8, CLASSES), torch.arange(8) % CLASSES
     torch.testing.assert_close(loss_sum(outputs, labels, ours), theirs(outputs, labels) * 8)
     if not smoothing:  # timm smooths mixed targets elsewhere

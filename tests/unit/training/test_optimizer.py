@@ -8,7 +8,7 @@ import torch
 from forked import Fleet, under_torchrun
 from torch import nn
 
-from trainyard.config.sections.learning import Optimizer
+from trainyard.config.sections.learning import OptimizerSettings
 from trainyard.parallel.base import clip
 from trainyard.training import optimizer as optimizers
 from trainyard.training.lamb import Lamb
@@ -81,7 +81,7 @@ def test_lamb_is_timms_with_and_without_decay_and_from_zero() -> None:
 @pytest.mark.parametrize("name", ["sgd", "lamb", "adamw"])
 def test_an_optimizer_continues_bit_by_bit_from_its_state(name: str) -> None:
     """As a run resumes: new groups, saved state."""
-    settings = Optimizer(name=name, lr=0.01, weight_decay=0.01)  # type: ignore[arg-type]
+    settings = OptimizerSettings(name=name, lr=0.01, weight_decay=0.01)  # type: ignore[arg-type]
 
     def steps(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
         for step in range(first, last):
@@ -111,12 +111,12 @@ def test_an_optimizer_continues_bit_by_bit_from_its_state(name: str) -> None:
 
 def test_optimizers_get_their_settings() -> None:
     net = nn.Linear(3, 2)
-    adamw = optimizers.build(net, Optimizer(name="adamw", lr=0.5, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.2))
+    adamw = optimizers.build(net, OptimizerSettings(name="adamw", lr=0.5, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.2))
     assert isinstance(adamw, torch.optim.AdamW)
     assert [(group["betas"], group["eps"], group["weight_decay"]) for group in adamw.param_groups] == [
         ((0.8, 0.9), 1e-3, 0.2), ((0.8, 0.9), 1e-3, 0.0)
     ]  # fmt: skip
-    lamb = optimizers.build(net, Optimizer(name="lamb", lr=0.5, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.2))
+    lamb = optimizers.build(net, OptimizerSettings(name="lamb", lr=0.5, betas=[0.8, 0.9], eps=1e-3, weight_decay=0.2))
     assert isinstance(lamb, Lamb)
     assert [(group["betas"], group["eps"], group["weight_decay"]) for group in lamb.param_groups] == [
         ((0.8, 0.9), 1e-3, 0.2), ((0.8, 0.9), 1e-3, 0.0)
@@ -125,7 +125,7 @@ def test_optimizers_get_their_settings() -> None:
 
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
     net = nn.Linear(1, 1)
-    optimizer = optimizers.build(net, Optimizer())
+    optimizer = optimizers.build(net, OptimizerSettings())
     for norm, factor in ((10.0, 1.0), (2.5, 0.5)):
         net.weight.grad, net.bias.grad = torch.tensor([[3.0]]), torch.tensor([4.0])  # a norm of 5
         clip(optimizer, norm)
@@ -140,7 +140,7 @@ def test_shared_parameters_and_foreign_norms_are_grouped_once() -> None:
 
     net = nn.Sequential(nn.Linear(3, 3), TheirNorm(), nn.Linear(3, 3))
     net[2].weight = net[0].weight
-    decayed, plain = optimizers.split(net, Optimizer(no_decay=["norm"]))
+    decayed, plain = optimizers.split(net, OptimizerSettings(no_decay=["norm"]))
     assert ([tuple(p.shape) for p in decayed], [tuple(p.shape) for p in plain]) == ([(3, 3), (3,), (3,)], [(3,)])
 
 

@@ -9,7 +9,7 @@ from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from trainyard import config
-from trainyard.config.sections.learning import Optimizer
+from trainyard.config.sections.learning import OptimizerSettings
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Length
 from trainyard.models.factory import create
@@ -94,8 +94,8 @@ def test_models_of_ones_own_are_divided_by_their_blocks() -> None:
 
 def test_the_head_has_its_own_rate() -> None:
     model = create("resnet18", 5)
-    told_ = told(optimizers.build(model, Optimizer(lr=0.1, head_lr_scale=10.0)).param_groups, model)
-    optimizer = optimizers.build(model, Optimizer(head_lr_scale=10.0, layer_decay=0.5))
+    told_ = told(optimizers.build(model, OptimizerSettings(lr=0.1, head_lr_scale=10.0)).param_groups, model)
+    optimizer = optimizers.build(model, OptimizerSettings(head_lr_scale=10.0, layer_decay=0.5))
     set_learning_rate(optimizer, 0.1)
     rates = {name: rate for name, (rate, _) in told(optimizer.param_groups, model).items()}
     assert told_.keys() == rates.keys()
@@ -105,7 +105,7 @@ def test_the_head_has_its_own_rate() -> None:
 
 
 def test_without_layers_there_are_two_groups_as_ever() -> None:
-    groups = optimizers.build(create("resnet18", 5), Optimizer()).param_groups
+    groups = optimizers.build(create("resnet18", 5), OptimizerSettings()).param_groups
     assert [(group["weight_decay"], group["lr_scale"]) for group in groups] == [(1e-4, 1.0), (0.0, 1.0)]
 
 
@@ -115,7 +115,7 @@ def test_embeddings_do_not_decay_where_asked() -> None:
         model = create(name, 5, 32)
         names = {parameter: name for name, parameter in model.named_parameters()}
         lists = [
-            optimizers.split(model, Optimizer(no_decay=kinds))
+            optimizers.split(model, OptimizerSettings(no_decay=kinds))
             for kinds in (["norm", "bias"], ["norm", "bias", "embedding"])
         ]
         assert {names[p] for p in lists[0][0]} - {names[p] for p in lists[1][0]} == found
@@ -131,9 +131,9 @@ def test_vectors_decay_unless_asked_and_biases_of_embeddings_do_not() -> None:
             return {"table_bias"}
 
     model = Scaled()
-    assert optimizers.split(model, Optimizer()) == ([model.gamma], [model.table_bias])
-    assert optimizers.split(model, Optimizer(no_decay=["vector"])) == ([model.table_bias], [model.gamma])
-    assert optimizers.split(model, Optimizer(no_decay=["embedding"])) == ([model.gamma], [model.table_bias])
+    assert optimizers.split(model, OptimizerSettings()) == ([model.gamma], [model.table_bias])
+    assert optimizers.split(model, OptimizerSettings(no_decay=["vector"])) == ([model.table_bias], [model.gamma])
+    assert optimizers.split(model, OptimizerSettings(no_decay=["embedding"])) == ([model.gamma], [model.table_bias])
 
 
 def small() -> nn.Module:
@@ -148,7 +148,7 @@ def test_the_backbone_is_all_but_the_head() -> None:
     model = small()
     freeze(model, ["backbone"])
     assert frozen(model) == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    [decayed, plain] = optimizers.split(model, Optimizer())
+    [decayed, plain] = optimizers.split(model, OptimizerSettings())
     assert [tuple(p.shape) for p in (*decayed, *plain)] == [(2, 16), (2,)]
 
 

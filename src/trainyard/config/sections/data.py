@@ -8,7 +8,7 @@ from trainyard.config.checking import refuse
 from trainyard.config.sections.base import Fraction, Natural, Positive, Range, Settings, Triple
 
 
-class Data(Settings):
+class DataSettings(Settings):
     """The dataset, and how pictures are read and cropped."""
 
     dir: str = Field(
@@ -61,7 +61,7 @@ class Data(Settings):
         return size, self.val_resize or round(size * 8 / 7)
 
     @model_validator(mode="after")
-    def _centre_lies_inside(self) -> "Data":
+    def _centre_lies_inside(self) -> "DataSettings":
         size, shorter = self.val_sizes
         if shorter < size:
             refuse(
@@ -71,7 +71,7 @@ class Data(Settings):
         return self
 
 
-class Augment(Settings):
+class AugmentSettings(Settings):
     """Random changes to training pictures; a pure function of (seed, epoch, sample)."""
 
     crop: Literal["random_resized", "pad", "none"] = Field(
@@ -123,7 +123,7 @@ class Augment(Settings):
         return 2 if self.mixup or self.cutmix else 1
 
     @model_validator(mode="after")
-    def _within_bounds(self) -> "Augment":
+    def _within_bounds(self) -> "AugmentSettings":
         for key, pair in (("augment.scale", self.scale), ("augment.ratio", self.ratio)):
             if pair[0] > pair[1]:
                 refuse(f"{key} = {pair}: the first number must not be larger than the second; swap them")

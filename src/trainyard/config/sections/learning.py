@@ -11,7 +11,7 @@ from trainyard.core.named import current
 ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 
 
-class Model(Settings):
+class ModelSettings(Settings):
     """What is trained."""
 
     name: Annotated[str, AfterValidator(current)] = Field(
@@ -107,7 +107,7 @@ class Model(Settings):
         return on_gpu if self.channels_last is None else self.channels_last
 
 
-class Batch(Settings):
+class BatchSettings(Settings):
     """How many samples make a step. Set exactly one of `global` and `per_process`."""
 
     global_: Positive | None = Field(
@@ -124,7 +124,7 @@ class Batch(Settings):
     )
 
 
-class Optimizer(Settings):
+class OptimizerSettings(Settings):
     """The optimizer, and the linear scaling rule."""
 
     name: Literal["sgd", "lamb", "adamw"] = Field(default="sgd", description="The optimizer.")
@@ -162,7 +162,7 @@ class Optimizer(Settings):
     )
 
     @model_validator(mode="after")
-    def _keys_belong_to_the_name(self) -> "Optimizer":
+    def _keys_belong_to_the_name(self) -> "OptimizerSettings":
         foreign, others = (ONLY_ADAPTIVE, "lamb and adamw") if self.name == "sgd" else (ONLY_SGD, "sgd")
         for key in foreign:
             value, default = getattr(self, key), type(self).model_fields[key].default
@@ -179,7 +179,7 @@ class Optimizer(Settings):
         return self
 
 
-class Schedule(Settings):
+class ScheduleSettings(Settings):
     """Learning rate over the run."""
 
     name: Literal["cosine", "linear", "step", "constant"] = Field(
@@ -201,7 +201,7 @@ class Schedule(Settings):
     gamma: Fraction = Field(default=0.1, description="Factor of `step`.")
 
 
-class Loss(Settings):
+class LossSettings(Settings):
     """The training loss."""
 
     name: Literal["cross_entropy", "bce"] = Field(
@@ -213,7 +213,7 @@ class Loss(Settings):
     label_smoothing: Fraction = Field(default=0.0, description="Label smoothing of the training loss.")
 
     @model_validator(mode="after")
-    def _threshold_has_targets(self) -> "Loss":
+    def _threshold_has_targets(self) -> "LossSettings":
         if self.bce_threshold and self.name != "bce":
             refuse(
                 f"loss.bce_threshold = {self.bce_threshold} with loss.name = {self.name!r}: only bce has targets to "
@@ -227,7 +227,7 @@ class Loss(Settings):
         return self
 
 
-class Ema(Settings):
+class EmaSettings(Settings):
     """Exponential moving average of the weights; what is validated and published, if kept."""
 
     decay: Fraction = Field(default=0.0, description="Share that the average keeps at an update; 0: no average.")
@@ -238,13 +238,13 @@ class Ema(Settings):
     )
 
     @model_validator(mode="after")
-    def _is_kept(self) -> "Ema":
+    def _is_kept(self) -> "EmaSettings":
         if not self.decay and (self.every_steps != 1 or self.adjust != "none"):
             refuse("ema.decay = 0.0: no average is kept, but ema.every_steps or ema.adjust is set; set ema.decay too")
         return self
 
 
-class Validate(Settings):
+class ValidateSettings(Settings):
     """When the whole validation split is measured, each sample once."""
 
     every_epochs: Natural = Field(

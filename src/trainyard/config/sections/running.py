@@ -9,7 +9,7 @@ from trainyard.config.checking import refuse
 from trainyard.config.sections.base import Fraction, Natural, Positive, Settings
 
 
-class Run(Settings):
+class RunSettings(Settings):
     """Where the run's files go, and how often it may restart."""
 
     dir: str = Field(
@@ -31,7 +31,7 @@ class Run(Settings):
     )
 
 
-class Checkpoint(Settings):
+class CheckpointSettings(Settings):
     """When the run's state is saved, and how much of it is kept."""
 
     every_steps: Natural = Field(
@@ -48,7 +48,7 @@ class Checkpoint(Settings):
     )
 
 
-class Log(Settings):
+class LogSettings(Settings):
     """What is written during training."""
 
     every_steps: Positive = Field(default=10, description="Steps between lines of metrics.jsonl.")
@@ -59,7 +59,7 @@ class Log(Settings):
     )
 
 
-class Comm(Settings):
+class CommSettings(Settings):
     """Communication between processes."""
 
     backend: Literal["auto", "gloo", "nccl"] = Field(
@@ -95,7 +95,7 @@ class Comm(Settings):
     )
 
 
-class Ddp(Settings):
+class DdpSettings(Settings):
     """Settings of DDP; other strategies ignore them."""
 
     bucket_mb: Positive = Field(
@@ -107,7 +107,7 @@ class Ddp(Settings):
     )
 
 
-class Horovod(Settings):
+class HorovodSettings(Settings):
     """Settings of Horovod; other strategies ignore them."""
 
     op: Literal["average", "adasum"] = Field(
@@ -128,7 +128,7 @@ class Horovod(Settings):
     )
 
 
-class Fsdp(Settings):
+class FsdpSettings(Settings):
     """Settings of FSDP; other strategies ignore them."""
 
     reshard_after_forward: bool = Field(
@@ -138,7 +138,7 @@ class Fsdp(Settings):
     )
 
 
-class Host(Settings):
+class HostSettings(Settings):
     """The process on its node."""
 
     numa: bool = Field(
@@ -153,7 +153,7 @@ class Host(Settings):
     )
 
 
-class Wandb(Settings):
+class WandbSettings(Settings):
     """Weights & Biases, on rank 0 only."""
 
     mode: Literal["auto", "online", "offline", "off"] = Field(
@@ -168,7 +168,7 @@ class Wandb(Settings):
         return "off" if value is False else value
 
 
-class Tensorboard(Settings):
+class TensorboardSettings(Settings):
     """TensorBoard, by rank 0 only."""
 
     enabled: bool = Field(
@@ -176,7 +176,7 @@ class Tensorboard(Settings):
     )
 
 
-class Mlflow(Settings):
+class MlflowSettings(Settings):
     """MLflow, on rank 0 only."""
 
     mode: Literal["auto", "off"] = Field(
@@ -214,13 +214,13 @@ class Mlflow(Settings):
         return value
 
 
-class Metrics(Settings):
+class MetricsSettings(Settings):
     """Prometheus endpoint, on the first process of each node; the numbers of the run are rank 0's."""
 
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="Port of the text endpoint; 0: none.")
 
 
-class Publish(Settings):
+class PublishSettings(Settings):
     """What is published beside weights, config.json and the model card."""
 
     export: list[Literal["torch", "onnx"]] = Field(
@@ -230,7 +230,7 @@ class Publish(Settings):
     )
 
 
-class Debug(Settings):
+class DebugSettings(Settings):
     """For tests and for finding faults."""
 
     record_samples: bool = Field(default=False, description="Write each step's sample ids to samples/rank-R.jsonl.")

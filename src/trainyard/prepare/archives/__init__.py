@@ -8,13 +8,13 @@ from trainyard.prepare.archives.kinds import packing, unread
 from trainyard.prepare.archives.members import Container
 from trainyard.prepare.archives.tar import looks_like_tar, open_tar
 from trainyard.prepare.archives.zip import Archive
-from trainyard.prepare.settings import Source as SourceConfig
+from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources import open_source
 from trainyard.prepare.sources.base import Source, Traffic
 from trainyard.prepare.sources.retry import Patience
 
 
-def open_object(config: SourceConfig, traffic: Traffic, patience: Patience | None = None) -> Source:
+def open_object(config: SourceSettings, traffic: Traffic, patience: Patience | None = None) -> Source:
     """Open the object that the settings name; a folder is one as well."""
     if config.kind == "path" and Path(config.path).is_dir():
         return FolderSource(Path(config.path), traffic)

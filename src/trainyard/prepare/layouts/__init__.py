@@ -5,10 +5,10 @@ from trainyard.prepare.layouts.folders import Folders
 from trainyard.prepare.layouts.imagefolder import ImageFolder
 from trainyard.prepare.layouts.imagenet import ImageNet
 from trainyard.prepare.layouts.table import TableLayout
-from trainyard.prepare.settings import Config
+from trainyard.prepare.settings import Preparation
 
 
-def layout_of(config: Config) -> Layout:
+def layout_of(config: Preparation) -> Layout:
     """Make the layout that the settings name."""
     if config.layout == "csv":
         return TableLayout(config.csv, config.seed)

@@ -18,7 +18,7 @@ class OutOfPlaceError(Exception):
     """A member has a name that the layout does not know; the message, if there is one, says what it looks like."""
 
 
-class Place(NamedTuple):
+class MemberPlace(NamedTuple):
     """What a name means to a layout."""
 
     split: int  # as a position in SPLITS
@@ -44,7 +44,7 @@ class Layout(Protocol):
         """Take a text before anything is placed."""
         ...
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MemberPlace | None:
         """Say what a picture of this name would be, or None when it has no label.
 
         Any other name raises OutOfPlaceError: no picture may be lost because its name is slightly wrong.
@@ -80,7 +80,7 @@ def check_places(places: Iterable[tuple[str, str]], label: str, what: str) -> No
         say(f"{what} lies in {len(roots):,} folders of {label}, {roots[0] or 'the top'} and {roots[1]}: taken as one")
 
 
-class Found(NamedTuple):
+class SplitFolders(NamedTuple):
     """What the folders of a file say about its split."""
 
     split: int  # as a position in SPLITS
@@ -89,7 +89,7 @@ class Found(NamedTuple):
     root: str  # the folders around that
 
 
-def split_of(name: str) -> Found | None:
+def split_of(name: str) -> SplitFolders | None:
     """A file's split, by the first folder that is called as one.
 
     Of `train/train/cat/1.jpg` the first `train` is around the layout; in `train/train/1.jpg` the second is a class.
@@ -99,7 +99,7 @@ def split_of(name: str) -> Found | None:
         split = SPLIT_FOLDERS.get(part.lower())
         if split is None or (at + 3 < len(parts) and parts[at + 1].lower() in SPLIT_FOLDERS):
             continue
-        return Found(split, parts[at + 1] if at + 2 < len(parts) else "", part, "/".join(parts[:at]))
+        return SplitFolders(split, parts[at + 1] if at + 2 < len(parts) else "", part, "/".join(parts[:at]))
     return None
 
 

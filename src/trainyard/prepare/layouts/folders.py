@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import SPLIT_FOLDERS, OutOfPlaceError, Place, check_places, lot, numbered
+from trainyard.prepare.layouts.base import SPLIT_FOLDERS, MemberPlace, OutOfPlaceError, check_places, lot, numbered
 
 _SPLITS = {*SPLIT_FOLDERS, "test"}
 
@@ -27,7 +27,7 @@ class Folders:
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MemberPlace | None:
         """Key each picture by its folder, and draw its split; folders of splits are another layout's.
 
         A class may be called `train`: what holds folders is a split.
@@ -39,7 +39,7 @@ class Folders:
         if split := next((part for part in root.split("/") if part.lower() in _SPLITS), ""):
             raise OutOfPlaceError(f"{split}/ looks like a split with classes in it: that is layout 'imagefolder'")
         drawn = int.from_bytes(lot(f"{klass}/{last}", self._seed, size=8), "little")
-        return Place(int(drawn < self._bound), klass, root, klass)
+        return MemberPlace(int(drawn < self._bound), klass, root, klass)
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str

@@ -7,8 +7,8 @@ from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
     SPLIT_FOLDERS,
+    MemberPlace,
     OutOfPlaceError,
-    Place,
     check_places,
     numbered,
     only_in_val,
@@ -27,19 +27,19 @@ class ImageFolder:
 
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()
-        self._last: tuple[str, Place] | None = None
+        self._last: tuple[str, MemberPlace] | None = None
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MemberPlace | None:
         """Key each picture by its class folder."""
         around = name.rpartition("/")[0]
         if self._last and around == self._last[0]:  # neighbours are in one folder as a rule
             return self._last[1]
         found = split_of(name)
         if found and found.klass:
-            place = Place(found.split, found.klass, found.root, found.folder)
+            place = MemberPlace(found.split, found.klass, found.root, found.folder)
             self._last = around, place
             return place
         if _TEST.search(name):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import OutOfPlaceError, Place, check_places
+from trainyard.prepare.layouts.base import MemberPlace, OutOfPlaceError, check_places
 from trainyard.prepare.names import decoded
 
 VAL_LABELS = "LOC_val_solution.csv"
@@ -36,12 +36,12 @@ class ImageNet:
     def learn(self, name: str, text: bytes, label: str) -> None:
         """The tables are needed at the end only."""
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MemberPlace | None:
         """Key a training picture by its synset, a validation picture by its name."""
         if match := _TRAIN.search(name):
-            return Place(0, match[1], name[: match.start()], "Data/CLS-LOC/train")
+            return MemberPlace(0, match[1], name[: match.start()], "Data/CLS-LOC/train")
         if match := _VAL.search(name):
-            return Place(1, match[1], name[: match.start()], "Data/CLS-LOC/val")
+            return MemberPlace(1, match[1], name[: match.start()], "Data/CLS-LOC/val")
         if _NO_SAMPLE.search(name):
             return None
         raise OutOfPlaceError

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import OutOfPlaceError, Place, lot, numbered, only_in_val
+from trainyard.prepare.layouts.base import MemberPlace, OutOfPlaceError, lot, numbered, only_in_val
 from trainyard.prepare.names import cleaned, composed, decoded, is_utf8
 from trainyard.prepare.settings import Table
 
@@ -52,14 +52,14 @@ class TableLayout:
             raise UserError(f"{where} lists no pictures; check the file")
         self._rows = self._divide(rows, where)
 
-    def place(self, name: str) -> Place | None:
+    def place(self, name: str) -> MemberPlace | None:
         """Look the name up; raises OutOfPlaceError for a picture in the folder that has no row."""
         if row := self._rows.get(name):
             if name in self._seen:
                 raise OutOfPlaceError(f"{self._settings.file} lists it once, and two files have this name: in two "
                                       "Unicode forms, or packed twice")  # fmt: skip
             self._seen.add(name)
-            return None if row[0] == _IGNORED else Place(*row)
+            return None if row[0] == _IGNORED else MemberPlace(*row)
         inside = name.startswith(f"{self._folder}/") if self._folder else True
         if not inside or (self._settings.unlisted == "leave_out" and is_utf8(name)):
             return None

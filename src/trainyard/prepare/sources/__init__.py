@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainyard.prepare.settings import Source as SourceConfig
+from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources.base import Source, Traffic
 from trainyard.prepare.sources.path import PathSource
 from trainyard.prepare.sources.retry import Patience
@@ -10,7 +10,7 @@ from trainyard.prepare.sources.secrets import DATASET, Signed, signed_address
 
 
 def open_source(
-    config: SourceConfig, traffic: Traffic, patience: Patience | None = None, signed: Signed = DATASET
+    config: SourceSettings, traffic: Traffic, patience: Patience | None = None, signed: Signed = DATASET
 ) -> Source:
     """Open the object that the settings name, `signed` as it says where they may not hold that; raises UserError."""
     if config.kind == "http":
