@@ -18,7 +18,7 @@ def over_already(settings: Config, batch: int) -> str | None:
     classes = settings.model.num_classes or None
     wanted = directory.identity(settings.model, settings.optimizer, settings.seed, batch=batch, classes=classes)
     mark, length = fingerprint(settings), length_of(settings)
-    return directory.over_already(settings.run, settings.resume, fingerprint=mark, wanted=wanted, length=length)
+    return directory.check_ended(settings.run, settings.resume, fingerprint=mark, wanted=wanted, length=length)
 
 
 def count(settings: Config) -> None:

@@ -19,7 +19,7 @@ def refuse(*texts: str) -> NoReturn:
     raise PydanticCustomError(REFUSED, "{text}", {"text": "\n".join(texts)})
 
 
-def validated(model: type[Model], tree: Tree, before: str = "") -> Model:
+def validate(model: type[Model], tree: Tree, before: str = "") -> Model:
     """The settings as their model; raises UserError, whose message begins with `before`."""
     try:
         return model.model_validate(whole_numbers(tree))

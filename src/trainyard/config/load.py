@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from trainyard.config import json_schema, layers
-from trainyard.config.checking import validated
+from trainyard.config.checking import validate
 from trainyard.config.layers import Tree, YamlLoader, overlay
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError
@@ -43,7 +43,7 @@ def build(*trees: Tree) -> Config:
     merged: Tree = {} if recipe is None else read_recipe(recipe)
     for tree in trees:
         merged = merge(merged, {key: value for key, value in tree.items() if key != "recipe"})
-    return validated(Config, merged)
+    return validate(Config, merged)
 
 
 def merge(base: Tree, over: Tree) -> Tree:

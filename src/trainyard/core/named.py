@@ -12,7 +12,7 @@ def current(name: str) -> str:
     return name.replace("trainers.", "trainyard.", 1) if name.startswith("trainers.") else name
 
 
-def imported(key: str, name: str) -> Any:
+def import_object(key: str, name: str) -> Any:
     """What `package.module:function` names; raises UserError."""
     module, separator, function = name.partition(":")
     if not separator or not module or not function:

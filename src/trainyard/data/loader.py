@@ -72,8 +72,8 @@ class Loader:
         readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
         makers = plain_threads(self.workers)
         try:
-            reading = ahead((self._begin_reading(readers, draws, ids) for draws, ids in jobs), self.readahead)
-            for job in ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
+            reading = read_ahead((self._begin_reading(readers, draws, ids) for draws, ids in jobs), self.readahead)
+            for job in read_ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
                 for part in job.making:
                     part.result()
                 job.labels.copy_(torch.from_numpy(self.labels[job.ids]))  # reading may tell them
@@ -138,7 +138,7 @@ def plain_threads(count: int) -> ThreadPoolExecutor:
     return pool
 
 
-def ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
+def read_ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
     """The same items, each drawn `count` items early, so that the work that drawing starts runs in the meantime."""
     drawn: deque[Item] = deque()
     for item in items:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from trainyard.core.exits import ExitError, UserError
-from trainyard.core.named import imported
+from trainyard.core.named import import_object
 from trainyard.core.storage import storage
 from trainyard.data.plain import rgb
 from trainyard.data.sampler import Ids
@@ -82,7 +82,7 @@ class UserDataset:
 def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
     """Call the user's function for one split, and check what it returns; raises UserError."""
     key = f"data.dataset = {name!r}"
-    make = imported(key, name)
+    make = import_object(key, name)
     try:
         dataset = make(split=split)
     except Exception as error:
@@ -100,7 +100,7 @@ def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
 def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], torch.Tensor]:
     """The user's function of a picture (3, size, size), uint8, and its sample's random numbers; raises UserError."""
     key = f"augment.function = {name!r}"
-    function = imported(key, name)
+    function = import_object(key, name)
 
     def change(picture: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
         shape = picture.shape

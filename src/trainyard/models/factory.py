@@ -20,7 +20,7 @@ from torch import nn
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import UserError
-from trainyard.core.named import imported
+from trainyard.core.named import import_object
 from trainyard.models import fitting, states, weights, zoo
 from trainyard.models.batch_norm import leave_uncompiled, replace_batch_norm
 from trainyard.models.fitting import find_head
@@ -65,7 +65,7 @@ def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
         return _from_torchvision(rest or kind, classes, image_size)
     if kind == "timm":
         return _from_timm(rest, classes, image_size)
-    function = imported(f"model.name = {name!r}", name)
+    function = import_object(f"model.name = {name!r}", name)
     sized = "image_size" in inspect.signature(function).parameters
     model = function(num_classes=classes, **({"image_size": image_size} if sized else {}))
     if not isinstance(model, nn.Module):

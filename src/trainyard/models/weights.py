@@ -91,7 +91,7 @@ def file_of(settings: ModelSettings, data: DataSettings) -> Path:
     )
 
 
-def followed(config: Config) -> Config:
+def apply_preprocessing(config: Config) -> Config:
     """The settings, in which mean, deviation, interpolation and sizes are the weights' where nobody set them.
 
     Raises InputError where the weights were not fetched yet, and UserError.

@@ -53,10 +53,10 @@ def check(comm: CommSettings, strategy: Strategy) -> None:
     bus = 2 * (strategy.world - 1) / strategy.world * size / whole / 1e9
     pairs = measure(strategy, units, device, size) if isinstance(strategy, Group) else {}
     if strategy.first:
-        print(said(strategy.world, size, bus, units, pairs), flush=True)
+        print(describe_rates(strategy.world, size, bus, units, pairs), flush=True)
     if slow := too_slow(units, pairs, max(NAMED, comm.probe_least)):
-        message = named(units, pairs, slow)
-        if any(best(pairs, unit) < comm.probe_least * usual(units, pairs) for unit in slow):
+        message = describe_slow(units, pairs, slow)
+        if any(find_best_rate(pairs, unit) < comm.probe_least * find_median_rate(units, pairs) for unit in slow):
             raise ExitError(f"{message}; comm.probe_least = {comm.probe_least} refuses it", Exit.DEVICE)
         if strategy.first:
             print(f"warning: {message}", flush=True)
@@ -99,7 +99,7 @@ def all_reduce_seconds(strategy: Strategy, device: torch.device, size: int, repe
     """The shortest of a few all-reduces over all processes."""
     tensor = torch.zeros(size // 4, device=device)
     in_place = isinstance(strategy, Group)  # a copy would be counted, too
-    return best_of(lambda: dist.all_reduce(tensor) if in_place else strategy.sum(tensor), device, repeats)
+    return time_action(lambda: dist.all_reduce(tensor) if in_place else strategy.sum(tensor), device, repeats)
 
 
 def measure(strategy: Strategy, units: Sequence[Unit], device: torch.device, size: int) -> dict[Pair, float]:
@@ -111,7 +111,7 @@ def measure(strategy: Strategy, units: Sequence[Unit], device: torch.device, siz
         for pair in pairs:
             if (peer := counterpart(units, pair, strategy.rank)) is not None:
                 exchange(sent, got, peer)
-                seconds = best_of(lambda peer=peer: exchange(sent, got, peer), device, REPEATS)  # type: ignore[misc]
+                seconds = time_action(lambda peer=peer: exchange(sent, got, peer), device, REPEATS)  # type: ignore[misc]
                 mine[pair] = size / seconds / 1e9
     total: dict[Pair, float] = {}
     for rank, found in enumerate(strategy.gather_objects(mine)):
@@ -136,7 +136,7 @@ def exchange(sent: Tensor, got: Tensor, peer: int) -> None:
         work.wait()
 
 
-def best_of(action: Callable[[], object], device: torch.device, repeats: int) -> float:
+def time_action(action: Callable[[], object], device: torch.device, repeats: int) -> float:
     """The shortest time that an action took on the device, in seconds."""
     shortest = float("inf")
     for _ in range(repeats):
@@ -148,47 +148,48 @@ def best_of(action: Callable[[], object], device: torch.device, repeats: int) ->
     return shortest
 
 
-def best(pairs: Mapping[Pair, float], unit: int) -> float:
+def find_best_rate(pairs: Mapping[Pair, float], unit: int) -> float:
     """The rate of a unit: that of the faster of its pairs."""
     return max((rate for pair, rate in pairs.items() if unit in pair), default=0.0)
 
 
-def usual(units: Sequence[Unit], pairs: Mapping[Pair, float]) -> float:
+def find_median_rate(units: Sequence[Unit], pairs: Mapping[Pair, float]) -> float:
     """The median unit's rate."""
-    return median(best(pairs, unit) for unit in range(len(units)))
+    return median(find_best_rate(pairs, unit) for unit in range(len(units)))
 
 
 def too_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], share: float) -> list[int]:
     """The units below a share of the median; none of two, whose only link says nothing of which one is slow."""
     if len(units) < 3 or not pairs:
         return []
-    return [unit for unit in range(len(units)) if best(pairs, unit) < share * usual(units, pairs)]
+    return [unit for unit in range(len(units)) if find_best_rate(pairs, unit) < share * find_median_rate(units, pairs)]
 
 
-def named(units: Sequence[Unit], pairs: Mapping[Pair, float], slow: Sequence[int]) -> str:
+def describe_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], slow: Sequence[int]) -> str:
     """Who is slow, and what to look at."""
-    shown = ", ".join(f"{units[unit].name}: {best(pairs, unit):.2f} GB/s" for unit in slow[:5])
+    shown = ", ".join(f"{units[unit].name}: {find_best_rate(pairs, unit):.2f} GB/s" for unit in slow[:5])
+    median_rate = find_median_rate(units, pairs)
     return (
-        f"far slower than the others, whose median is {usual(units, pairs):.2f} GB/s each way: {shown}. All wait for "
+        f"far slower than the others, whose median is {median_rate:.2f} GB/s each way: {shown}. All wait for "
         "the slowest in each step: see cables and ports (`ibstat`, `nvidia-smi nvlink -s`), clocks and other jobs "
         "there, or cordon it"
     )
 
 
-def said(world: int, size: int, bus: float, units: Sequence[Unit], pairs: Mapping[Pair, float]) -> str:
+def describe_rates(world: int, size: int, bus: float, units: Sequence[Unit], pairs: Mapping[Pair, float]) -> str:
     """What was measured, beside what the link should do."""
     text = f"transport: all-reduce of {size / (1 << 20):.0f} MiB over {world} processes: {bus:.2f} GB/s on the bus"
     if not pairs:
         return text
-    slowest = min(range(len(units)), key=lambda unit: best(pairs, unit))
+    slowest = min(range(len(units)), key=lambda unit: find_best_rate(pairs, unit))
     kind = "nodes" if len(units) < world or len(units[0].ranks) > 1 else "neighbours"
-    text += f"; between {kind} {usual(units, pairs):.2f} GB/s each way"
+    text += f"; between {kind} {find_median_rate(units, pairs):.2f} GB/s each way"
     if len(units) > 2:
-        text += f", the slowest {best(pairs, slowest):.2f} ({units[slowest].name})"
+        text += f", the slowest {find_best_rate(pairs, slowest):.2f} ({units[slowest].name})"
     link = units[slowest].link
     if not link.rate:
         return f"{text}; what the link should do is not known here"
-    share = usual(units, pairs) / link.rate
+    share = find_median_rate(units, pairs) / link.rate
     return f"{text}; the link should do {link.rate:.4g} GB/s ({link.source}), this is {share:.0%}"
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainyard.config import json_schema
-from trainyard.config.checking import refuse, validated
+from trainyard.config.checking import refuse, validate
 from trainyard.config.layers import Tree
 
 # Where each kind of source keeps its address
@@ -215,7 +215,7 @@ class Preparation(DatasetSettings):
 
 def parse(data: Tree) -> Preparation:
     """Check settings; raises UserError, whose message names each wrong key."""
-    return validated(Preparation, data, "wrong settings of the preparation: ")
+    return validate(Preparation, data, "wrong settings of the preparation: ")
 
 
 def schema() -> Tree:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from trainyard.config.checking import validated
+from trainyard.config.checking import validate
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
@@ -76,7 +76,7 @@ def _fetch(model: ModelSettings, folder: Path) -> Path:
         raise UserError(f"model.pretrained: {shown} is no state dict; it must end in {', '.join(KINDS)}")
     file = folder / f"model{'.safetensors' if suffix == '.safetensors' else '.pth'}"
     scheme = "http" if urlsplit(origin.url).scheme in ("http", "https") else "objectstore"
-    where = validated(SourceSettings, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
+    where = validate(SourceSettings, {"kind": scheme, "url": origin.url}, "model.pretrained: ")
     signed = Signed("weights-url", "model.pretrained", strict=kind_of(model.pretrained) == "address")
     source = open_source(where, Traffic(), signed=signed)
     try:

@@ -73,12 +73,14 @@ class Found:
         return read(self.path / f"{name}{SUFFIX}", self.meta["files"][f"{name}{SUFFIX}"]["sha256"])
 
 
-def always() -> bool:
+def is_always_ours() -> bool:
     """The default `ours`: for folders that no other job can take over."""
     return True
 
 
-def save(folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = always) -> Path:
+def save(
+    folder: Path, step: int, state: State, meta: dict[str, Any], ours: Callable[[], bool] = is_always_ours
+) -> Path:
     """Write a checkpoint; when this returns it is complete and survives a crash."""
     from trainyard.run.tensor_file import Buffer, copy
 
@@ -94,7 +96,7 @@ def write(
     buffers: "dict[str, Buffer]",
     meta: dict[str, Any],
     *,
-    ours: Callable[[], bool] = always,
+    ours: Callable[[], bool] = is_always_ours,
     staging: Path | None = None,
 ) -> Path:
     """Write the copied tensors, again while the storage fails; `ours` is asked last.
@@ -116,7 +118,9 @@ def _write(
     try:
         temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
-        storage.write_json(temporary / "manifest.json", manifest.sealed({"format": FORMAT, **meta, "files": files}))
+        storage.write_json(
+            temporary / "manifest.json", manifest.add_checksum({"format": FORMAT, **meta, "files": files})
+        )
         if not ours():
             raise NotOursError
         fence.publish_folder(calls, temporary, final, "manifest.json")
@@ -147,7 +151,7 @@ def read_checked(path: Path) -> Found:
 
 def _check(path: Path) -> Found:
     meta = storage.read_json(path / "manifest.json")
-    if fault := manifest.broken(meta):
+    if fault := manifest.find_fault(meta):
         raise DamagedCheckpointError(fault)
     if meta["format"] not in READABLE:
         raise UserError(
@@ -157,7 +161,7 @@ def _check(path: Path) -> Found:
             "resume to never"
         )
     found = {file.name for file in storage.list_folder(path) if file.suffix == SUFFIX}
-    if fault := manifest.wanting(meta, found):
+    if fault := manifest.find_missing(meta, found):
         raise DamagedCheckpointError(fault)
     named = OF_STEP.search(path.name)
     if named and int(named[1]) != meta["step"]:
@@ -191,7 +195,7 @@ def steps(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
-def damaged(folder: Path) -> list[Path]:
+def list_damaged(folder: Path) -> list[Path]:
     """The checkpoints that were set aside as damaged."""
     return sorted(path for path in storage.list_folder(folder) if path.name.startswith("damaged-"))
 

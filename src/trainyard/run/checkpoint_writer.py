@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainyard.core.exits import FINISHED_FIRST, FULL, STORAGE, ExitError, cause_of
 from trainyard.core.storage import StorageError
-from trainyard.run.checkpoint import NotOursError, State, always, prune, steps, write
+from trainyard.run.checkpoint import NotOursError, State, is_always_ours, prune, steps, write
 from trainyard.run.space import free
 from trainyard.run.tensor_file import Buffer, Source, copy
 
@@ -33,7 +33,7 @@ class Writer:
         keep_last: int,
         keep_best: int = 0,
         *,
-        ours: Callable[[], bool] = always,
+        ours: Callable[[], bool] = is_always_ours,
         holder: str = "",
         staging: Path | None = None,
     ) -> None:

@@ -59,7 +59,7 @@ def identity(
     }
 
 
-def recorded_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
+def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
     """The identity that a checkpoint or a summary recorded; older ones have a part of it in their settings alone."""
     config = _part(meta, "config")
     optimizer = _part(config, "optimizer")
@@ -105,7 +105,7 @@ def is_retry(path: Path) -> bool:
     return newest is not None and newest.job == job and newest.entered
 
 
-def over_already(
+def check_ended(
     run: RunSettings, resume: str, *, fingerprint: str, wanted: Mapping[str, Any], length: Mapping[str, Any]
 ) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
@@ -134,7 +134,7 @@ def over_already(
         return None
     if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():
         return None  # it resumes from its last step, and writes a whole one
-    refuse_other(recorded_identity(summary), wanted, path)
+    refuse_other(read_identity(summary), wanted, path)
     if summary.get("length") != length:
         return None
     return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
@@ -166,7 +166,7 @@ class RunDirectory:
         for text in reports:
             print(text, flush=True)
         if found:
-            refuse_other(recorded_identity(found.meta), wanted, self.path)
+            refuse_other(read_identity(found.meta), wanted, self.path)
         with self.fenced():
             storage.perform(self.path, self._forget_the_end)
         return found
@@ -248,7 +248,7 @@ class RunDirectory:
 
     def _refuse_to_begin_again(self, reports: list[str]) -> None:
         """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
-        aside, seen = checkpoint.damaged(self.checkpoints), starts.lost_checkpoint(self.path)
+        aside, seen = checkpoint.list_damaged(self.checkpoints), starts.lost_checkpoint(self.path)
         if not aside and not seen:
             return
         lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"

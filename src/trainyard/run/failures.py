@@ -31,7 +31,7 @@ class Attempt:
 
 
 @contextlib.contextmanager
-def explained(attempt: Attempt) -> Iterator[None]:
+def explain_errors(attempt: Attempt) -> Iterator[None]:
     """Turn any error into one that has its exit code, and record it: for retries, or so that there are none."""
     try:
         yield

@@ -18,20 +18,20 @@ TREES, AVERAGE = {"model.safetensors", "optimizer.safetensors"}, {"ema.safetenso
 SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
-def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """A manifest with its checksum, which takes the place of another one."""
     said: dict[str, Any] = json.loads(json.dumps({key: value for key, value in content.items() if key != CHECKSUM}))
     return {**said, CHECKSUM: json_checksum(said)}
 
 
-def broken(manifest: Mapping[str, Any]) -> str:
+def find_fault(manifest: Mapping[str, Any]) -> str:
     """What is wrong with a manifest of any format, as far as its checksum tells; empty if nothing is."""
-    if CHECKSUM in manifest and sealed(manifest)[CHECKSUM] != manifest[CHECKSUM]:
+    if CHECKSUM in manifest and add_checksum(manifest)[CHECKSUM] != manifest[CHECKSUM]:
         return "manifest.json has changed: its checksum is wrong"
     return "" if is_count(manifest.get("format")) and is_count(manifest.get("step")) else NOT_WHOLE
 
 
-def wanting(manifest: Mapping[str, Any], found: set[str]) -> str:
+def find_missing(manifest: Mapping[str, Any], found: set[str]) -> str:
     """What a manifest of a readable format lacks, or says of another type; empty if nothing.
 
     `found` are the files beside it. One that has its checksum says what was written.

@@ -93,7 +93,7 @@ def add_exports(
     """Add the model in other formats; raises UserError for one that fails, and what is there already stays."""
     differences: dict[str, float] = {}
     for kind in kinds:
-        content, difference = export.exported(kind, model, found.size)
+        content, difference = export.export_model(kind, model, found.size)
         name = export.FILES[kind]
         differences[name] = difference
         place.remove(SUMS)

@@ -57,10 +57,10 @@ def read_lines(path: Path) -> list[Event]:
         data = storage.read_bytes(path)
     except MISSING:
         return []
-    return [found for line in data.splitlines() if (found := parsed(line)) is not None]
+    return [found for line in data.splitlines() if (found := parse_line(line)) is not None]
 
 
-def parsed(line: bytes) -> Event | None:
+def parse_line(line: bytes) -> Event | None:
     """What a line says; None if it is not whole, or says what no such line can."""
     try:
         found = json.loads(line.decode())

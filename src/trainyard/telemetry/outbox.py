@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trainyard.core.storage import storage
-from trainyard.telemetry.metrics import Event, is_event, parsed
+from trainyard.telemetry.metrics import Event, is_event, parse_line
 
 EVERY = 2.0  # seconds between messages
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0  # seconds before another try
@@ -107,7 +107,7 @@ def read_portion(file: BinaryIO) -> list[Event]:
         if not line.endswith(b"\n"):
             file.seek(place)
             break
-        event = parsed(line)
+        event = parse_line(line)
         if event and is_event(event) and "time" in event:  # else it was cut by a crash, or is damaged
             events.append(event)
     return events

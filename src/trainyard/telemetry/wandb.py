@@ -45,7 +45,7 @@ def run_id(name: str, owner: str = "") -> str:
     return f"{REFUSED.sub('-', name)[len(mark) - LONGEST :]}{mark}"
 
 
-def kept_id(path: Path, name: str, owner: str) -> str:
+def keep_id(path: Path, name: str, owner: str) -> str:
     """The id of a run directory, which is kept there (wandb.json): a restart continues the same curve, whoever does it.
 
     Another name is another run. One that was begun by a version that kept no id has its name alone. Raises OSError.
@@ -87,7 +87,7 @@ def start(
         say(f"Weights & Biases cannot be used ({type(error).__name__}: {error}); the run is not recorded there")
         return None
 
-    identity = kept_id(Path(directory), name, owner)
+    identity = keep_id(Path(directory), name, owner)
 
     def begin(mode: Any) -> Any:
         seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))

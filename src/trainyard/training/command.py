@@ -9,8 +9,8 @@ from trainyard.core import garbage
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.models import weights
 from trainyard.run import starts
-from trainyard.run.directory import identity, length_asked, over_already
-from trainyard.run.failures import Attempt, explained
+from trainyard.run.directory import check_ended, identity, length_asked
+from trainyard.run.failures import Attempt, explain_errors
 
 
 def main(program: str, launcher: str, description: str) -> int:
@@ -18,19 +18,19 @@ def main(program: str, launcher: str, description: str) -> int:
     end_on_failed_preflight()
     parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)
-    settings = weights.followed(config.load(parser.parse_args()))
+    settings = weights.apply_preprocessing(config.load(parser.parse_args()))
     place = parallel.locate(launcher)
     plan = config.make_plan(settings, launcher, place.world)
     run, mark = settings.run, config.fingerprint(settings)
     classes = settings.model.num_classes or None
     wanted = identity(settings.model, settings.optimizer, settings.seed, batch=plan.batch, classes=classes)
     length = length_asked(settings.epochs, settings.max_steps)
-    if message := over_already(run, settings.resume, fingerprint=mark, wanted=wanted, length=length):
+    if message := check_ended(run, settings.resume, fingerprint=mark, wanted=wanted, length=length):
         if place.rank == 0:
             print(message, flush=True)
         return Exit.DONE
     share = math.ceil(plan.batch / place.world)
-    with explained(Attempt(run, mark, place, share, settings.batch.micro, settings.validate_.batch)):
+    with explain_errors(Attempt(run, mark, place, share, settings.batch.micro, settings.validate_.batch)):
         if place.rank == 0:
             starts.count(run, mark)
             processes = "1 process" if place.world == 1 else f"{place.world} processes"

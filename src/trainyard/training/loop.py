@@ -19,7 +19,7 @@ from trainyard.config import Config, RunPlan, as_tree, fingerprint
 from trainyard.core import garbage
 from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
-from trainyard.data.prefetch import prefetched
+from trainyard.data.prefetch import prefetch
 from trainyard.data.sampler import Ids
 from trainyard.models.described import describe
 from trainyard.parallel import probe
@@ -58,7 +58,7 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
 def train(t: Trainer) -> None:
     """Do the remaining steps, validating and saving when due."""
     every = t.config.host.gc_steps
-    batches = prefetched(t.data.splits.train.batches(jobs(t)), t.strategy.device)
+    batches = prefetch(t.data.splits.train.batches(list_jobs(t)), t.strategy.device)
     t.learner.model.train()
     with garbage.at_steps(every):
         while t.progress.step < t.data.length.steps:
@@ -74,7 +74,7 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     records.watchdog.beat("step", progress.step)
     report_saved(t)
     batch = next_batch(t, batches)
-    vote = strategy.vote(wish(t))  # travels while the step is computed
+    vote = strategy.vote(choose_vote(t))  # travels while the step is computed
     with records.clock.spent("compute"):
         loss = train_step(t, batch)
         t.pace.step_asked()
@@ -136,7 +136,7 @@ def learning_rate(t: Trainer, step: int) -> float:
     )
 
 
-def jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
+def list_jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
     """What the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
     rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
     for step in range(t.progress.step, t.data.length.steps):
@@ -159,7 +159,7 @@ def catch_up(t: Trainer) -> None:
         t.pace.wait()
 
 
-def wish(t: Trainer) -> int:
+def choose_vote(t: Trainer) -> int:
     """What this process asks for next; all processes carry out the strongest wish among them."""
     if t.strategy.first and t.records.directory.lost():
         return LEASE_LOST
@@ -204,7 +204,7 @@ def validate(t: Trainer) -> Result:
     def ballot() -> int:
         records.watchdog.beat("validation", step)
         report_saved(t)
-        wanted = wish(t)
+        wanted = choose_vote(t)
         return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
     records.writer.settle()
@@ -250,7 +250,7 @@ def save(t: Trainer, wait: bool = False) -> None:
         if learner.ema:
             state |= {"ema": t.strategy.full_tensors(learner.ema.state_dict())}
         if t.strategy.first:
-            records.writer.submit(step, state, facts(t), changing=learner.plain.buffers())
+            records.writer.submit(step, state, describe_state(t), changing=learner.plain.buffers())
             if wait:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
@@ -263,7 +263,7 @@ def report_saved(t: Trainer) -> None:
         t.records.recorder.saved(t.records.writer.published.popleft())
 
 
-def facts(t: Trainer) -> dict[str, object]:
+def describe_state(t: Trainer) -> dict[str, object]:
     """What a checkpoint's manifest holds beside the list of its files."""
     return {
         "scaler": t.learner.scaler.state_dict(),

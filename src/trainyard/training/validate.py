@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainyard.data.loader import Loader
-from trainyard.data.prefetch import prefetched
+from trainyard.data.prefetch import prefetch
 from trainyard.data.sampler import validation_batches
 from trainyard.parallel.base import CONTINUE, Strategy
 from trainyard.run.result import Result
@@ -43,7 +43,7 @@ def evaluate(
     tally = Tally(strategy.device)
     share_buffers(model, strategy)
     model.eval()
-    batches = prefetched(loader.batches((0, ids) for ids in mine), strategy.device)
+    batches = prefetch(loader.batches((0, ids) for ids in mine), strategy.device)
     # Tensors made in inference mode must not be kept by a strategy that gathers parameters for a forward.
     without_gradients = torch.no_grad if strategy.lockstep else torch.inference_mode
     for index in range(rounds):

@@ -16,7 +16,7 @@ from tests import patience
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data import user
-from trainyard.data.loader import Batch, Loader, ahead
+from trainyard.data.loader import Batch, Loader, read_ahead
 from trainyard.shards import reader as shards_module
 from trainyard.shards.reader import Shards, open_split
 
@@ -182,7 +182,7 @@ def test_ahead_draws_so_many_and_no_more() -> None:
             drawn.append(number)
             yield number
 
-    found = ahead(items(), 2)
+    found = read_ahead(items(), 2)
     assert next(found) == 0
     assert drawn == [0, 1, 2]
     assert list(found) == [1, 2, 3, 4, 5]

@@ -177,9 +177,9 @@ class Random(nn.Module):
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_an_export_that_fails_or_differs_is_refused(kind: str) -> None:
     with pytest.raises(UserError, match=rf"publish\.export has '{kind}', and .* was not published.*weights are publ"):
-        export.exported(kind, Forked(), 16)
+        export.export_model(kind, Forked(), 16)
     with pytest.raises(UserError, match="outputs differ from the model's by"):
-        export.exported(kind, Random(), 16)
+        export.export_model(kind, Random(), 16)
 
 
 def test_a_failing_export_loses_no_weights(trainer: Trainer, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     with running(served) as server:
         run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}?version=2")
         with pytest.raises(InputError, match=r"not in .*/data/weights/birds-.*fetch them once with `trainyard pre"):
-            weights.followed(run)
+            weights.apply_preprocessing(run)
         assert not server.requests, "what trains asks no server"
         file = fetch(run)
         said = rf"only 8 digits of its SHA-256 were known, and http .* {storage.hash_file(served / name)}"
@@ -79,7 +79,7 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     told = json.loads((file.parent / "config.json").read_text())
     assert told["trainyard"]["sha256"] == storage.hash_file(file) == storage.hash_file(served / name)
     assert "version=2" not in json.dumps(told)
-    assert weights.followed(run) == run, "nothing is known of its preprocessing"
+    assert weights.apply_preprocessing(run) == run, "nothing is known of its preprocessing"
     for key, value in build(run, 1000).state_dict().items():
         assert torch.equal(value, resnet18()[key]), key
 
@@ -113,7 +113,7 @@ def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytes
         assert fetch(right)
         assert "digits" not in capsys.readouterr().err
     with pytest.raises(UserError, match=r"model.pretrained_sha256 = 1{64}: the weights in .* have [0-9a-f]{64}"):
-        weights.followed(run_of(tmp_path, **over, model__pretrained_sha256="1" * 64))
+        weights.apply_preprocessing(run_of(tmp_path, **over, model__pretrained_sha256="1" * 64))
 
 
 def test_an_address_with_a_signature_is_refused(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_torchvisions_weights_by_name(tmp_path: Path, monkeypatch: pytest.Monkey
             fetch(run_of(tmp_path, server, **over))
         run = run_of(tmp_path, server, **over, model__pretrained_sha256=storage.hash_file(served))
         assert fetch(run) == tmp_path / "data" / "weights" / "resnet18-IMAGENET1K_V1" / "model.pth"
-    found = weights.followed(run)
+    found = weights.apply_preprocessing(run)
     assert (found.data.image_size, found.data.val_sizes, found.augment.interpolation) == (224, (224, 256), "bilinear")
     assert (found.data.mean, found.data.std) == ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
     with pytest.raises(UserError, match=r"no such weights for resnet18; there are ResNet18_Weights.IMAGENET1K_V1"):
@@ -198,13 +198,13 @@ def test_what_is_set_wins_over_what_the_weights_say(tmp_path: Path) -> None:
     }
     (folder / "config.json").write_text(json.dumps({"pretrained_cfg": kept, "trainyard": {"file": "model.pth"}}))
     over: dict[str, Any] = {"model__name": "vit_b_16", "model__pretrained": "IMAGENET1K_SWAG_E2E_V1"}
-    free = weights.followed(run_of(tmp_path, **over))
+    free = weights.apply_preprocessing(run_of(tmp_path, **over))
     assert (free.data.image_size, free.data.val_sizes, free.data.mean, free.data.std) == (
         384, (384, 384), [0.5] * 3, [0.4] * 3
     )  # fmt: skip
     assert free.augment.interpolation == "bicubic"
     over |= {"data__image_size": 192, "data__mean": [0.1] * 3, "augment__interpolation": "bilinear"}
-    held = weights.followed(run_of(tmp_path, **over))
+    held = weights.apply_preprocessing(run_of(tmp_path, **over))
     assert (held.data.image_size, held.data.val_sizes, held.data.mean, held.data.std) == (
         192, (192, 219), [0.1] * 3, [0.4] * 3
     )  # fmt: skip
@@ -244,7 +244,7 @@ def test_timms_weights_by_the_hash_that_its_hub_names(tmp_path: Path) -> None:
         server.fault = linked
         fetch(run_of(tmp_path, server, model__name="timm:test_vit", model__pretrained="timm"))
     known = timm.get_pretrained_cfg("test_vit")
-    found = weights.followed(run)
+    found = weights.apply_preprocessing(run)
     assert found.data.image_size == known.input_size[1]
     assert (found.data.mean, found.data.std) == (list(known.mean), list(known.std))
     assert found.augment.interpolation == known.interpolation

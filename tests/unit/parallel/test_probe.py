@@ -75,7 +75,7 @@ def test_each_slow_unit_is_named_alone(count: int) -> None:
     for slow in range(count):
         pairs = {pair: 5.0 if slow in pair else 40.0 + sum(pair) for one in probe.rounds(count) for pair in one}
         assert probe.too_slow(units, pairs, 0.5) == [slow]
-        assert f"node-{slow}: 5.00 GB/s" in probe.named(units, pairs, [slow])
+        assert f"node-{slow}: 5.00 GB/s" in probe.describe_slow(units, pairs, [slow])
         assert probe.too_slow(units, dict.fromkeys(pairs, 40.0), 0.9) == []
 
 
@@ -95,11 +95,11 @@ def test_all_of_it_takes_about_as_long_on_any_link() -> None:
 
 def test_what_is_said_has_the_link_beside_it() -> None:
     units = [unit(0, 0, 1), unit(1, 2, 3)]
-    text = probe.said(4, 64 << 20, 30.0, units, {(0, 1): 40.0})
+    text = probe.describe_rates(4, 64 << 20, 30.0, units, {(0, 1): 40.0})
     assert text.endswith("the link should do 50 GB/s (4 RDMA ports), this is 80%")
     assert "between nodes 40.00 GB/s" in text
     unknown = [probe.Unit("a", (0,), UNKNOWN), probe.Unit("b", (1,), UNKNOWN)]
-    assert "is not known here" in probe.said(2, 1 << 20, 1.0, unknown, {(0, 1): 1.0})
+    assert "is not known here" in probe.describe_rates(2, 1 << 20, 1.0, unknown, {(0, 1): 1.0})
 
 
 def test_links_say_what_they_should_do(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_one_whose_manifest_vouches_for_what_cannot_be_loaded_is_damaged(tmp_pat
     (path / "optimizer.safetensors").write_bytes(content)
     meta = json.loads((path / "manifest.json").read_text())
     meta["files"]["optimizer.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    (path / "manifest.json").write_text(json.dumps(manifest.sealed(meta)))
+    (path / "manifest.json").write_text(json.dumps(manifest.add_checksum(meta)))
     with pytest.raises(UserError, match=r"not a sound checkpoint .*optimizer.safetensors does not hold tensors"):
         checkpoint.at(path)
     found, reports = checkpoint.newest(tmp_path)

@@ -38,7 +38,7 @@ from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manif
 from trainyard.run import storage as calls
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, is_retry
-from trainyard.run.failures import explained
+from trainyard.run.failures import explain_errors
 from trainyard.run.owner import TakenOverError
 from trainyard.run.recorder import rewind_all
 from trainyard.run.tensor_file import Buffer, copy
@@ -107,7 +107,7 @@ class Runs:
             if message := starting.over_already(settings, BATCH):
                 self.check_published("a finished run")
                 return message.partition(":")[0].rpartition(" ")[2]
-            with explained(starting.attempt(settings, PLACE, BATCH)):
+            with explain_errors(starting.attempt(settings, PLACE, BATCH)):
                 starting.count(settings)
                 return self.run(settings)
         except (UserError, ExitError) as error:
@@ -213,7 +213,7 @@ class Runs:
             self.checks["checkpoint"] += 1
             found = json.loads((path / "manifest.json").read_bytes())
             step = int(path.name[5:])
-            assert manifest.sealed(found) == found, path
+            assert manifest.add_checksum(found) == found, path
             assert found["step"] == step
             for name, digest in encoded(step).items():
                 assert hashlib.sha256((path / name).read_bytes()).hexdigest() == digest, path / name

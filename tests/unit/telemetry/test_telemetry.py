@@ -367,11 +367,11 @@ def test_runs_of_one_name_in_two_namespaces_are_two_runs(tmp_path: Path) -> None
     ids = {}
     for owner in ("", "team-a/run", "team-b/run"):
         (path := tmp_path / str(len(ids))).mkdir()
-        ids[owner] = wandb.kept_id(path, "run: a/b", owner)
+        ids[owner] = wandb.keep_id(path, "run: a/b", owner)
         (path / "metrics.jsonl").write_text("")
         for other in ("", "team-c/other"):  # a restart continues the curve, also when another release took the run over
-            assert wandb.kept_id(path, "run: a/b", other) == ids[owner]
-    assert wandb.kept_id(path, "another", "team-b/run") == wandb.run_id("another", "team-b/run")
+            assert wandb.keep_id(path, "run: a/b", other) == ids[owner]
+    assert wandb.keep_id(path, "another", "team-b/run") == wandb.run_id("another", "team-b/run")
     assert ids[""] == "run--a-b"
     assert len(set(ids.values())) == 3
     assert len(wandb.run_id("n" * 300, "team-a/run")) == wandb.LONGEST == len(wandb.run_id("n" * 300))
@@ -379,10 +379,10 @@ def test_runs_of_one_name_in_two_namespaces_are_two_runs(tmp_path: Path) -> None
 
 def test_a_run_begun_by_a_version_that_kept_no_id_continues_its_curve(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
-    assert wandb.kept_id(tmp_path, "run", "team-a/run") == "run"
+    assert wandb.keep_id(tmp_path, "run", "team-a/run") == "run"
     for ill in ("", "[]", '{"id": null}', '{"id": 5}'):
         (tmp_path / "wandb.json").write_text(ill)
-        assert wandb.kept_id(tmp_path, "run", "") == "run"
+        assert wandb.keep_id(tmp_path, "run", "") == "run"
 
 
 def test_a_run_that_is_over_does_not_wait_for_a_server_that_is_not_there() -> None:

@@ -62,7 +62,7 @@ def test_a_read_is_noticed() -> None:
                                   {"model": {"checkpointing": True, "name": "little_models:blocks"}}])  # fmt: skip
 def test_a_step_reads_nothing(tmp_path: Path, over: dict[str, Any]) -> None:
     trainer = built(tmp_path, **over)
-    batches = trainer.data.splits.train.batches(loop.jobs(trainer))
+    batches = trainer.data.splits.train.batches(loop.list_jobs(trainer))
     for _ in range(2):
         batch = next(batches)
         with NoReads():
