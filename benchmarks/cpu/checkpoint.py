@@ -43,7 +43,7 @@ class Loop:
         self.waited = 0.0
 
     def state(self) -> dict[str, Any]:
-        """What is saved."""
+        """Return what is saved."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def step(self, settle: Callable[[], None] = lambda: None) -> float:
@@ -142,7 +142,7 @@ def measure(loop: Loop, method: Ours) -> dict[str, float]:
 
 
 def rows(found: dict[str, list[dict[str, float]]], rounds: int) -> list[dict[str, Any]]:
-    """The table: each figure of ours beside each peer's."""
+    """Return the table: each figure of ours beside each peer's."""
 
     def median(name: str, key: str) -> float:
         return statistics.median(run[key] for run in found[name])

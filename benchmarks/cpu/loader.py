@@ -291,7 +291,7 @@ def side_by_side(name: str, case: Case, options: argparse.Namespace) -> list[dic
 
 
 def rows(name: str, found: dict[str, list[tuple[float, float]]], which: int) -> list[dict[str, Any]]:
-    """A row for each peer of the first candidate: the first or the second number of each run, in the median."""
+    """Return a row for each peer of the first candidate: the first or the second number of each run, in the median."""
     middle = {candidate: statistics.median(run[which] for run in runs) for candidate, runs in found.items()}
     first, *others = middle
     return [

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def loader(data: Path, case: str, workers: int) -> Loader:
-    """The training split's loader."""
+    """Return the training split's loader."""
     augment, size = CASES[case]
     return ours.open_loader(data, BATCH, augment, workers=workers, image_size=size, prefetch=4)
 
@@ -65,7 +65,7 @@ def seconds_of_a_sample(found: Loader, samples: int = 100) -> tuple[float, float
 
 
 def asleep(seconds: float, result: Any) -> Callable[..., Any]:
-    """A function that waits without the lock instead of working without it."""
+    """Return a function that waits without the lock instead of working without it."""
     wait, micro = ctypes.CDLL(None).usleep, int(seconds * 1e6)
 
     def waits(*_: object) -> Any:
@@ -97,14 +97,14 @@ def replace_what_is_free(reading: float, making: float) -> None:
 
 
 def replaced(data: Path, case: str, workers: int) -> Loader:
-    """The loader after `replace_what_is_free`."""
+    """Return the loader after `replace_what_is_free`."""
     found = loader(data, case, workers)
     found.read.__self__._checksums[:] = 0  # what the replaced function gives
     return found
 
 
 def rate(found: Loader, seconds: float) -> float:
-    """Samples a second."""
+    """Return samples a second."""
     batches = ours.batches(found, BATCH)
     for _ in range(10):
         next(batches)

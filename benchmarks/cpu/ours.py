@@ -11,7 +11,7 @@ from trainyard.data.splits import open_splits
 
 
 def open_loader(folder: Path, batch: int, augment: Mapping[str, Any], **data: Any) -> Loader:
-    """The training split's loader of a prepared dataset, for global batches of so many pictures."""
+    """Return the training split's loader of a prepared dataset, for global batches of so many pictures."""
     settings = {"epochs": 1, "batch": {"global": batch}, "model": {"channels_last": True}, "augment": augment}
     built = config.build({**settings, "data": {"dir": str(folder), **data}})
     return open_splits(built.data, built.augment, built.model, built.seed, local_world=1, pin=False).train

@@ -117,7 +117,7 @@ PARTS: dict[str, Callable[[Path, Path, int], list[Row]]] = {"local": local, "slo
 
 
 def ours(source: Path | str, out: Path, workers: int = 8) -> list[str]:
-    """The command that prepares."""
+    """Return the command that prepares."""
     kind, key = ("path", "path") if isinstance(source, Path) else ("http", "url")
     settings = {
         "source.kind": kind,

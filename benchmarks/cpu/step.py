@@ -37,7 +37,7 @@ class Turns:
         self.peer: list[float] = []
 
     def beat(self, what: str, step: int) -> None:
-        """Called before each step of the engine."""
+        """Time a step of the engine and one of the peer; the engine calls it before each."""
         if what != "step":
             return
         now = time.perf_counter()
@@ -52,7 +52,7 @@ class Turns:
 
 
 def handwritten(world: int, steps: int) -> Callable[[], None]:
-    """A tutorial's training loop, as single steps."""
+    """Return a tutorial's training loop, as single steps."""
     import torch
     import torchvision
     from torch.nn.parallel import DistributedDataParallel
@@ -115,7 +115,7 @@ def inside(out: Path, folder: Path, pairs: int) -> None:
 
 
 def row(world: int, ours: list[float], peer: list[float]) -> dict[str, Any]:
-    """A line of the table, from the seconds of each pair's steps."""
+    """Return a line of the table, from the seconds of each pair's steps."""
     pairs = min(len(ours), len(peer))
     ratios = np.array(ours[:pairs]) / np.array(peer[:pairs])
     drawn = np.random.default_rng(0).choice(ratios, (4000, pairs))

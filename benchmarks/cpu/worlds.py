@@ -52,7 +52,7 @@ def train(run: Path, world: int, environment: dict[str, str], settings: dict[str
 
 
 def losses(run: Path) -> list[float]:
-    """The loss of each step."""
+    """Return the loss of each step."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [line["loss"] for line in lines if line["event"] == "train"]
 
@@ -73,14 +73,14 @@ def tensors(run: Path) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def apart(one: Tensor, other: Tensor) -> float:
-    """The largest difference, in units of the largest number's last place."""
+    """Return the largest difference, in units of the largest number's last place."""
     largest, difference = one.abs().max(), (one - other).abs().max()
     unit = torch.ldexp(torch.tensor(torch.finfo(one.dtype).eps, dtype=one.dtype), torch.frexp(largest)[1] - 1)
     return float(difference / unit)
 
 
 def first_step(runs: dict[int, Path]) -> list[dict[str, Any]]:
-    """What differs after one update between each two numbers of processes, by kind of tensor."""
+    """Return what differs after one update between each two numbers of processes, by kind of tensor."""
     rows = []
     known = {world: list(tensors(run)) for world, run in runs.items()}
     for (a, b), wanted in itertools.product(itertools.combinations(known, 2), KINDS):

@@ -25,7 +25,7 @@ class MissingError(Exception):
 
 
 def prepared(carried: Path, work: Path) -> tuple[dict[str, str], str]:
-    """The environment of the parts, and a line on what was added to this Python; raises MissingError."""
+    """Return the environment of the parts, and a line on what was added to this Python; raises MissingError."""
     added = [folder for folder in sorted(carried.glob("*")) if folder.name != "native" and lacks(folder)]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
     paths = [str(ROOT / "src"), str(ROOT), *map(str, added), *filter(None, [env.get("PYTHONPATH")])]
@@ -61,7 +61,7 @@ def lacks(folder: Path) -> bool:
 
 
 def version(name: str) -> str | None:
-    """The installed version of a package, if it is there."""
+    """Return the installed version of a package, if it is there."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -69,7 +69,7 @@ def version(name: str) -> str | None:
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers at the begin of a version, to compare."""
+    """Return the numbers at the begin of a version, to compare."""
     return [int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", text)[0])]
 
 

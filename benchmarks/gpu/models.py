@@ -9,7 +9,7 @@ ILLEGAL = 'extern "C" __global__ void illegal(float* place) { ((float*)16)[threa
 
 
 def little(num_classes: int) -> nn.Module:
-    """A small convolutional net with BatchNorm, for machines without a GPU."""
+    """Return a small convolutional net with BatchNorm, for machines without a GPU."""
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2),
         nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes),
@@ -51,10 +51,10 @@ class Illegal(Failing):
 
 
 def asserting(num_classes: int) -> nn.Module:
-    """A model that ends in a device-side assert."""
+    """Return a model that ends in a device-side assert."""
     return Asserting(num_classes)
 
 
 def illegal(num_classes: int) -> nn.Module:
-    """A model that ends in an illegal memory access."""
+    """Return a model that ends in an illegal memory access."""
     return Illegal(num_classes)

@@ -11,7 +11,7 @@ def write(path: Path, about: dict[str, Any], parts: list[dict[str, Any]]) -> Non
 
 
 def render(about: dict[str, Any], parts: list[dict[str, Any]], day: datetime.date) -> str:
-    """The page."""
+    """Build the page."""
     lines = [heading(about, day), ""]
     if about.get("device") != "cuda":
         lines += ["No GPU: parts ran on a processor in tiny sizes, which shows that their code runs. "

@@ -20,7 +20,7 @@ Step = Callable[[], None]
 
 
 def batch_on(device: torch.device, samples: int, size: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Normal random pictures (samples, 3, size, size) and labels."""
+    """Return normal random pictures (samples, 3, size, size) and labels."""
     return (
         torch.randn(samples, 3, size, size, device=device),
         torch.randint(0, classes, (samples,), device=device),
@@ -28,7 +28,7 @@ def batch_on(device: torch.device, samples: int, size: int, classes: int) -> tup
 
 
 def torchvision_step(name: str, device: torch.device, samples: int, size: int, compiled: bool) -> Step:
-    """A step of torchvision's reference script."""
+    """Return a step of torchvision's reference script."""
     import torchvision
 
     torch.backends.cudnn.benchmark = True
@@ -54,7 +54,7 @@ def torchvision_step(name: str, device: torch.device, samples: int, size: int, c
 
 
 def timm_step(name: str, device: torch.device, samples: int, size: int, compiled: bool) -> Step:
-    """A step of timm's benchmark; raises ImportError where timm is not installed."""
+    """Return a step of timm's benchmark; raises ImportError where timm is not installed."""
     import timm
     from timm.optim import create_optimizer_v2
 
@@ -77,7 +77,7 @@ def timm_step(name: str, device: torch.device, samples: int, size: int, compiled
 
 
 def dali_step(name: str, samples: int, size: int, pictures: Path) -> Step:
-    """A step on pictures that DALI reads from folders of JPEGs by class; raises ImportError where it is missing."""
+    """Get a step on pictures that DALI reads from folders of JPEGs by class; raises ImportError where it is missing."""
     import torchvision
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIGenericIterator

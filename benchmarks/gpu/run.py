@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Return the options."""
     result = argparse.ArgumentParser(
         prog="python3 -m benchmarks.gpu.run", description=(__doc__ or "").partition("\n")[0]
     )
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def look(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, Any]:
-    """What the machine is; nothing if it cannot say so in LOOK seconds, or torch fails here."""
+    """Return what the machine is; nothing if it cannot say so in LOOK seconds, or torch fails here."""
     path = options.out / "machine.json"
     path.unlink(missing_ok=True)
     state, _ = bounded(
@@ -154,7 +154,7 @@ def one(item: Item, device: str, out: Path, env: Mapping[str, str], left: float)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """What a part has written of its results so far."""
+    """Return what a part has written of its results so far."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
         return rows
@@ -195,7 +195,7 @@ def end_children() -> None:
 
 
 def below(pid: int) -> list[int]:
-    """The processes that descend from one."""
+    """Return the processes that descend from one."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ def below(pid: int) -> list[int]:
 
 
 def say(text: str) -> None:
-    """A line for whoever watches."""
+    """Print a line on the progress."""
     print(f"== {text}", flush=True)
 
 

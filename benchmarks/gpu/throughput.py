@@ -60,7 +60,7 @@ class Stopwatch:
         self.split: dict[str, float] = {}
 
     def beat(self, what: str, step: int) -> None:
-        """Called before each step of the engine."""
+        """Begin and end the measurement at its steps; the engine calls this before each step."""
         if what != "step":
             return
         if step == self.job.warm:
@@ -92,7 +92,7 @@ def ours(
     ended: Callable[[], None] = nothing,
     strict: bool = True,
 ) -> Found:
-    """The engine's own loop; `begun` and `ended` are called around the steps that count."""
+    """Return the engine's own loop; `begun` and `ended` are called around the steps that count."""
     steps = job.warm + job.steps + 1
     with tempfile.TemporaryDirectory(dir=job.folder) as name:
         settings = config.build(
@@ -121,7 +121,7 @@ def ours(
 
 
 def step_of(job: Job, step: Callable[[], None]) -> Found:
-    """A peer's step."""
+    """Return a peer's step."""
     for _ in range(job.warm):
         step()
     settle(job.device)
@@ -150,5 +150,5 @@ def memory(device: torch.device) -> float:
 
 
 def workers() -> int:
-    """Decoding threads: all cores but one, which drives the GPU."""
+    """Return decoding threads: all cores but one, which drives the GPU."""
     return max(1, len(os.sched_getaffinity(0)) - 1)

@@ -34,7 +34,7 @@ class Seen:
 
 
 def settings(folder: Path, device: str, **over: Any) -> Tree:
-    """Settings of a short run on generated pictures; `over` replaces keys, `model__name` stands for model.name."""
+    """Get settings of a short run on generated pictures; `over` replaces keys, `model__name` stands for model.name."""
     gpu = device == "cuda"
     tree: Tree = {
         "run": {"dir": str(folder)}, "device": device, "wandb": {"mode": "off"}, "max_steps": 50 if gpu else 8,

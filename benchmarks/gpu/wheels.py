@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def exported(uv: str) -> str:
-    """The requirements of the trainers with hashes, as uv.lock has them."""
+    """Return the requirements of the trainers with hashes, as uv.lock has them."""
     command = [uv, "export", "-q", "--frozen", "--no-dev", "--no-emit-project", "--no-annotate", "--no-header"]
     command += [word for name in LEFT_OUT for word in ("--prune", name)]
     return subprocess.run(command, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout

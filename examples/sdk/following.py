@@ -55,7 +55,7 @@ def listed(client: TrainerClient) -> Iterator[tuple[str, str]]:
 
 
 def progress(client: TrainerClient, job: str) -> Iterator[str]:
-    """What the trainer reports if Trainer's gate TrainJobStatus is on; the SDK's TrainJob leaves it out."""
+    """Yield what the trainer reports if Trainer's gate TrainJobStatus is on; the SDK's TrainJob leaves it out."""
     api = kubernetes.CustomObjectsApi()
     found: Any = api.get_namespaced_custom_object(*API, _namespace(client), "trainjobs", job)
     told = found.get("status", {}).get("trainerStatus")

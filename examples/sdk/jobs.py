@@ -103,7 +103,7 @@ def runtime(client: TrainerClient, name: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """What the API server said, which the SDK hides behind "Failed to"."""
+    """Return what the API server said, which the SDK hides behind "Failed to"."""
     cause: Any = error.__cause__ or error
     body = str(getattr(cause, "body", "") or "")
     said = json.loads(body).get("message", "") if body.startswith("{") else body

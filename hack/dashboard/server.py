@@ -41,7 +41,7 @@ class Prometheus:
     url: str
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its HTTP API."""
+        """Return the data of an answer of its HTTP API."""
         url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with _open(url) as answer:
@@ -73,7 +73,7 @@ def running(
     address: str = "127.0.0.1",
     port: int = 0,
 ) -> Iterator[Prometheus]:
-    """A server with these scrape_configs; `within` is a command that starts it elsewhere, where `address` is ours.
+    """Run a server with these scrape_configs; `within` is a command that starts it elsewhere, where `address` is ours.
 
     A port of 0 is one that is free just now.
     """

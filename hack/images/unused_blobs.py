@@ -9,7 +9,7 @@ blobs = root / "blobs" / "sha256"
 
 
 def digests(name: str) -> set[str]:
-    """The manifest of that digest and all that it names."""
+    """Return the manifest of that digest and all that it names."""
     manifest = json.loads((blobs / name).read_text())
     named = [manifest["config"], *manifest["layers"]]
     return {name} | {entry["digest"].removeprefix("sha256:") for entry in named}

@@ -46,7 +46,7 @@ def concerned(changed: Collection[str], users: Users) -> list[Concerned]:
 
 
 def _begin(path: str, users: Users) -> Iterator[tuple[float, str]]:
-    """A changed file itself; and what a package's other files belong to, its modules."""
+    """Yield a changed file itself; and what a package's other files belong to, its modules."""
     yield 0.0, path
     if path.startswith("tests/") or path.endswith((".py", ".md")):
         return

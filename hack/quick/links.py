@@ -67,7 +67,7 @@ def _all(tree: list[str]) -> Iterator[tuple[str, str, float]]:
 
 
 def _named(path: str, modules: dict[str, str], known: set[str]) -> Iterator[tuple[str, str, float]]:
-    """What a test or script names, but for other tests."""
+    """Yield what a test or script names, but for other tests."""
     text = named.read((ROOT / path).read_text())
     folder = str(PurePosixPath(path).parent)
     yield from ((used, path, NAMES) for used in named.paths([*text.strings, *text.joined], folder, known))
@@ -76,7 +76,7 @@ def _named(path: str, modules: dict[str, str], known: set[str]) -> Iterator[tupl
 
 
 def _named_by_script(path: str, modules: dict[str, str], known: set[str]) -> Iterator[tuple[str, str, float]]:
-    """What a shell script names."""
+    """Yield what a shell script names."""
     text = (ROOT / path).read_text(errors="replace")
     if text.startswith("#!"):
         text = COMMENT.sub("", text)

@@ -30,7 +30,7 @@ class Loop:
         self.labels = torch.arange(len(self.pictures), device=self.device)
 
     def state(self) -> dict[str, Any]:
-        """What is saved."""
+        """Return what is saved."""
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def step(self, settle: Callable[[], None] = lambda: None) -> None:
@@ -43,7 +43,7 @@ class Loop:
         self.optimizer.zero_grad()
 
     def settled(self) -> float:
-        """The time at which the device has done everything."""
+        """Return the time at which the device has done everything."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter()

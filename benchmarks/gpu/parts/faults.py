@@ -68,7 +68,7 @@ def work(part: Part) -> None:
 
 
 def struck(part: Part, name: str, fault: str, code: int) -> None:
-    """A fault, then a second start that must end as the undisturbed run did."""
+    """Make a fault, then start again: it must end as the undisturbed run did."""
     point, action, *_ = fault.split()
     found, output = run(part, f"{point}-{action}", fault)
     again, more = run(part, f"{point}-{action}")
@@ -80,7 +80,7 @@ def struck(part: Part, name: str, fault: str, code: int) -> None:
 
 
 def failed(part: Part, name: str, code: int, said: str, over: dict[str, Any]) -> None:
-    """A real failure of the GPU: its exit code, and its words."""
+    """Make the GPU fail, and compare the exit code and the message."""
     found, output = run(part, name.replace(" ", "-"), **over)
     last = next((line for line in reversed(output.splitlines()) if line.startswith("error:")), output[-200:])
     right = found == code and said in output

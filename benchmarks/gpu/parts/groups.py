@@ -32,7 +32,7 @@ def fsdp(chosen: config.Config) -> Strategy:
 
 
 def joined() -> Place:
-    """A world of one, with a port of its own."""
+    """Return a world of one, with a port of its own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1",
@@ -78,7 +78,7 @@ def resumed(
 
 
 def settings(part: Part, name: str, steps: int, **over: str) -> training.Tree:
-    """A short run with a checkpoint in the middle."""
+    """Return a short run with a checkpoint in the middle."""
     return training.settings(
         part.folder / name, part.device, max_steps=steps, checkpoint__every_steps=steps // 2, **over
     )

@@ -41,7 +41,7 @@ def annotation(event: Any) -> bool:
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of spans."""
+    """Return the length of the union of spans."""
     total, until = 0.0, float("-inf")
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, until))

@@ -56,7 +56,7 @@ def work(part: Part) -> None:
 
 
 def report(part: Part, job: Job, name: str, found: Found) -> None:
-    """A row: rate, share of the record and of the peak, memory, and where the engine's time went."""
+    """Add a row: rate, share of the record and of the peak, memory, and where the engine's time went."""
     text = f"{found.rate:,.0f} img/s"
     if part.gpu:
         peak = next((peak for key, peak in PEAK.items() if key in torch.cuda.get_device_name()), 0.0)
@@ -68,7 +68,7 @@ def report(part: Part, job: Job, name: str, found: Found) -> None:
 
 
 def compare(part: Part, rates: dict[str, float]) -> None:
-    """What is promised: rates beside the peers', and on an H200 beside the record."""
+    """Compare with what is promised: rates beside the peers', and on an H200 beside the record."""
     if GENERATED not in rates:
         return
     for other, least in ((TORCHVISION, 1.4), (TIMM, 1.03)):
@@ -79,7 +79,7 @@ def compare(part: Part, rates: dict[str, float]) -> None:
 
 
 def goal(part: Part, name: str, ratio: float, least: float) -> None:
-    """A row for a ratio that must be reached on a GPU; on a processor it means nothing."""
+    """Add a row for a ratio that must be reached on a GPU; on a processor it means nothing."""
     if part.gpu:
         part.check(name, ratio >= least, f"{ratio:.2f} (at least {least})", ratio=ratio)
     else:

@@ -133,7 +133,7 @@ def start(namespace: str, pod: dict) -> None:
 
 
 def pod_name(claim: str, what: str = "fetch") -> str:
-    """A name that no other fetch has, also not one of the same claim by someone else."""
+    """Return a name that no other fetch has, also not one of the same claim by someone else."""
     return f"{what}-{claim[:48].rstrip('-.')}-{secrets.token_hex(4)}"
 
 
@@ -208,7 +208,7 @@ def add_options(parser: argparse.ArgumentParser, claim: str) -> None:
 
 
 def named_by(args: argparse.Namespace) -> Source:
-    """The claim that a command's options name; raises KubeError."""
+    """Return the claim that a command's options name; raises KubeError."""
     pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
     return source(args.release, args.claim, pods, args.image)
 

@@ -20,7 +20,7 @@ def refuse(*texts: str) -> NoReturn:
 
 
 def validate(model: type[Model], tree: Tree, before: str = "") -> Model:
-    """The settings as their model; raises UserError, whose message begins with `before`."""
+    """Return the settings as their model; raises UserError, whose message begins with `before`."""
     try:
         return model.model_validate(whole_numbers(tree))
     except ValidationError as error:
@@ -28,7 +28,7 @@ def validate(model: type[Model], tree: Tree, before: str = "") -> Model:
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
-    """What is wrong with each key, and the remedy, a line per mistake."""
+    """Return what is wrong with each key, and the remedy, a line per mistake."""
     return "\n".join(
         _describe_one(model, detail["loc"], detail["type"], detail["msg"], detail["input"]) for detail in error.errors()
     )
@@ -58,7 +58,7 @@ def _remedy(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> dict[str, FieldInfo]:
-    """The fields of a section, by the names that a file uses; none where `loc` leads to no section."""
+    """Return the fields of a section, by the names that a file uses; none where `loc` leads to no section."""
     fields = {info.alias or name: info for name, info in model.model_fields.items()}
     if not loc:
         return fields
@@ -67,7 +67,7 @@ def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> dict[str, 
 
 
 def _section(field: FieldInfo | None) -> type[BaseModel] | None:
-    """The model of a section, also of one that may be left out (`Section | None`)."""
+    """Return the model of a section, also of one that may be left out (`Section | None`)."""
     annotation = field.annotation if field else None
     choices = [annotation, *getattr(annotation, "__args__", ())]
     return next((one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -8,14 +8,14 @@ from trainyard.config.layers import Tree
 
 
 def without_references(model: type[BaseModel]) -> Tree:
-    """The model's JSON schema with every reference replaced by what it names, and `this or null` by this."""
+    """Return the model's JSON schema with every reference replaced by what it names, and `this or null` by this."""
     raw = model.model_json_schema(by_alias=True)
     result: Tree = _inlined(raw, raw.get("$defs", {}))
     return result
 
 
 def partial(node: Any) -> Any:
-    """The schema of settings that may leave out any key: without required keys, defaults, and titles beside a type."""
+    """Return a schema in which no key is required, without defaults, and without titles beside a type."""
     if isinstance(node, list):
         return [partial(item) for item in node]
     if not isinstance(node, dict):

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser, config_help: str = "settings as
 
 
 def read_options(options: argparse.Namespace) -> list[Tree]:
-    """The layers of a command line: the file first, then each `--set`; raises UserError."""
+    """Return the layers of a command line: the file first, then each `--set`; raises UserError."""
     file = [read_file(Path(options.config))] if options.config else []
     return [*file, *(parse_override(text) for text in options.overrides)]
 
@@ -71,7 +71,7 @@ def parse_override(text: str) -> Tree:
 
 
 def nested(key: str, value: Any) -> Tree:
-    """Settings that hold one value, at a key such as `model.name`."""
+    """Return settings that hold one value, at a key such as `model.name`."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return dict(value)

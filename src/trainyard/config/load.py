@@ -58,12 +58,12 @@ def merge(base: Tree, over: Tree) -> Tree:
 
 
 def fingerprint(config: Config) -> str:
-    """A short hash of all settings."""
+    """Return a short hash of all settings."""
     return json_checksum(as_tree(config))[:16]
 
 
 def as_tree(config: Config) -> Tree:
-    """The settings as plain data, with the names that a file uses; unset alternatives are left out."""
+    """Return the settings as plain data, with the names that a file uses; unset alternatives are left out."""
     return config.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -83,7 +83,7 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(name: Any) -> Tree:
-    """The raw settings of a recipe; raises UserError where there is none of this name."""
+    """Return the raw settings of a recipe; raises UserError where there is none of this name."""
     if name not in recipe_names():
         raise UserError(f"recipe = {name!r}: no such recipe; there are {', '.join(recipe_names())}")
     tree: Tree = yaml.load((resources.files("trainyard.recipes") / f"{name}.yaml").read_text(), YamlLoader)

@@ -36,7 +36,7 @@ def make_plan(config: Config, launcher: str, world: int) -> RunPlan:
 
 
 def strategy_name(config: Config, launcher: str, world: int) -> str:
-    """The strategy that `auto` stands for; one that was asked for keeps its name on a single process."""
+    """Return the strategy that `auto` stands for; one that was asked for keeps its name on a single process."""
     program, known, other = PROGRAMS[launcher]
     if config.strategy not in known:
         raise UserError(
@@ -50,7 +50,7 @@ def strategy_name(config: Config, launcher: str, world: int) -> str:
 
 
 def resolve_global_batch(config: Config, world: int) -> int:
-    """Samples per step over all processes; raises UserError where they cannot be split over them."""
+    """Return samples per step over all processes; raises UserError where they cannot be split over them."""
     size = config.batch.global_ if config.batch.global_ is not None else (config.batch.per_process or 0) * world
     if size < world:
         raise UserError(
@@ -61,7 +61,7 @@ def resolve_global_batch(config: Config, world: int) -> int:
 
 
 def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
-    """The fewest forwards per step of which none takes more than `micro` samples (0: no limit)."""
+    """Return the fewest forwards per step of which none takes more than `micro` samples (0: no limit)."""
     if not micro:
         return 1
     units = math.ceil(math.ceil(batch / unit) / world)
@@ -95,7 +95,7 @@ def _horovod(config: Config, world: int) -> Iterator[str]:
 
 
 def _exact(config: Config, world: int) -> Iterator[str]:
-    """A tree of sums that is the same on any number of processes has the same leaves, and a power of two of them."""
+    """Yield why sums could not be one tree: it needs the same leaves on any number of processes, and a power of two."""
     whole, micro, exact = config.batch.global_, config.batch.micro, "strategy = 'exact'"
     pieces, rest = divmod(whole or 0, micro or 1)
     if not whole or not micro or rest or pieces & (pieces - 1):

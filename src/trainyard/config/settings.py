@@ -132,7 +132,7 @@ def _mixing(config: Config) -> Iterator[str]:
 
 
 def _precision(config: Config) -> Iterator[str]:
-    """What each precision excludes."""
+    """Yield what each precision excludes."""
     if config.precision == "fp64" and config.model.compile:
         yield "model.compile = True with precision = 'fp64': fp64 is for exact checks; set compile to false"
     if config.precision in ("tf32", "fp16") and config.device == "cpu":
@@ -141,7 +141,7 @@ def _precision(config: Config) -> Iterator[str]:
 
 
 def _compiling(config: Config) -> Iterator[str]:
-    """What belongs to a compiled model."""
+    """Yield what belongs to a compiled model."""
     if config.model.compile_mode != "default" and not config.model.compile:
         yield (
             f"model.compile_mode = {config.model.compile_mode!r} with model.compile = False: nothing is compiled; set "
@@ -150,7 +150,7 @@ def _compiling(config: Config) -> Iterator[str]:
 
 
 def _communication(config: Config) -> Iterator[str]:
-    """What is wrong on any number of processes."""
+    """Yield what is wrong on any number of processes."""
     yield from rounding(config, "comm.compression", config.comm.compression)
     if config.comm.backend == "nccl" and config.device == "cpu":
         yield "comm.backend = 'nccl' with device = 'cpu': nccl needs GPUs; use gloo or auto"

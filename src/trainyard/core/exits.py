@@ -73,7 +73,7 @@ _STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u
 
 
 def printable(text: str) -> str:
-    """The text with characters that could steer a terminal as escapes: names in an archive are what strangers wrote."""
+    """Escape what could steer a terminal: names in an archive are what strangers wrote."""
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -178,12 +178,12 @@ CAUSES = (
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The row of CAUSES that explains an error; the last one explains any."""
+    """Return the row of CAUSES that explains an error; the last one explains any."""
     return next(cause for cause in CAUSES if cause.explains(error))
 
 
 def too_many_files(what: object) -> UserError:
-    """The words for a limit of open files that was met at this file or call."""
+    """Return the words for a limit of open files that was met at this file or call."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return UserError(
         f"{what}: {TOO_MANY}: this process may open {soft:,} ({hard:,} at most); raise the limit (`ulimit -n 65536`, "

@@ -86,7 +86,7 @@ def fits(note: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> bool
 
 
 def whole(note: Mapping[str, Any], key: str) -> int:
-    """A whole number of a note; 0 where it has none, whatever stands in its place."""
+    """Return a whole number of a note; 0 where it has none, whatever stands in its place."""
     value = note.get(key)
     return value if type(value) is int else 0
 
@@ -121,7 +121,7 @@ def cache_folder() -> Path:
 
 
 def home() -> Path | None:
-    """The user's home; None where HOME is not set and the user has no entry in /etc/passwd."""
+    """Return the user's home; None where HOME is not set and the user has no entry in /etc/passwd."""
     try:
         return Path.home()
     except RuntimeError:

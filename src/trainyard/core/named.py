@@ -13,7 +13,7 @@ def current(name: str) -> str:
 
 
 def import_object(key: str, name: str) -> Any:
-    """What `package.module:function` names; raises UserError."""
+    """Return what `package.module:function` names; raises UserError."""
     module, separator, function = name.partition(":")
     if not separator or not module or not function:
         raise UserError(f"{key}: must be `package.module:function`")

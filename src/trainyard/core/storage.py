@@ -275,7 +275,7 @@ class Appender:
 
 
 def unreadable(path: Path, error: OSError) -> UserError:
-    """The words for a file that cannot be read, though its storage answers."""
+    """Return the words for a file that cannot be read, though its storage answers."""
     return UserError(f"{path} cannot be read ({error.strerror}); check the claim and its permissions")
 
 

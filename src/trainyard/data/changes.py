@@ -34,7 +34,7 @@ NOTHING = Steps(b"", 0, bytes(3))
 
 
 def steps(plan: AugmentPlan, height: int, width: int) -> Steps:
-    """What the library has to do with a picture of this size."""
+    """Return what the library has to do with a picture of this size."""
     rows = [[_CODES["Flip"]]] if plan.flip else []
     rows += [_row(change, height, width, plan.fills) for change in plan.changes if not _is_idle(change)]
     if plan.erased is not None:

@@ -65,7 +65,7 @@ class Encoded:
         wanted: Steps = NOTHING,
         out: Tensor | None = None,
     ) -> Tensor:
-        """The area, resized with antialiasing to uint8 (3, height, width), then changed.
+        """Return the area, resized with antialiasing to uint8 (3, height, width), then changed.
 
         With `within`, pixels outside the area do not count, as if it had been cut out first. The result is written to
         `out`, which must be contiguous or in channels_last order, else to a new tensor in channels_last order.
@@ -117,14 +117,14 @@ class Decoder:
     open: Callable[[bytes], Picture]
 
     def picture(self, content: bytes | Tensor) -> Picture:
-        """What a dataset holds of a sample, as a picture: encoded bytes, or pixels (3, height, width) as they are."""
+        """Return a sample of a dataset as a picture: encoded bytes, or pixels (3, height, width) as they are."""
         if isinstance(content, Tensor):
             return Encoded(pixels=content) if self.name == "native" else content
         return self.open(content)
 
 
 def choose(name: str) -> Decoder:
-    """The decoder that `data.decoder` names; `auto`: the first available of native, torchvision and pillow."""
+    """Return the decoder that `data.decoder` names; `auto`: the first available of native, torchvision and pillow."""
     if name == "auto":
         name = "native" if native.library() else "torchvision" if torchvisions() else "pillow"
     pillow = f"Pillow {PIL.__version__}"
@@ -167,7 +167,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def torchvisions() -> Callable[[Tensor], Tensor] | None:
-    """The decoder of torchvision, which releases Python's lock; None without it, or where a release has dropped it.
+    """Get the decoder of torchvision, which releases Python's lock; None without it, or where a release has dropped it.
 
     torchvision is imported at the first picture that needs it: that takes a second, and `native` needs it for few.
     """

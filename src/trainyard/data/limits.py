@@ -104,5 +104,5 @@ def is_png(content: bytes | memoryview) -> bool:
 
 
 def bare(content: bytes | memoryview) -> bytes | memoryview:
-    """What decoders get of a picture: of a PNG what its pixels depend on, of others all."""
+    """Return what decoders get of a picture: of a PNG what its pixels depend on, of others all."""
     return bare_png(content) if is_png(content) else content

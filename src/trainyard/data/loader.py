@@ -139,7 +139,7 @@ def plain_threads(count: int) -> ThreadPoolExecutor:
 
 
 def read_ahead(items: Iterator[Item], count: int) -> Iterator[Item]:
-    """The same items, each drawn `count` items early, so that the work that drawing starts runs in the meantime."""
+    """Yield the items, each drawn `count` items early, so that the work that drawing starts runs in the meantime."""
     drawn: deque[Item] = deque()
     for item in items:
         drawn.append(item)

@@ -15,7 +15,7 @@ _BITS = 24  # where a PNG says how many bits its samples have
 
 
 def bare_png(content: bytes | memoryview) -> bytes | memoryview:
-    """A PNG without ancillary chunks but EXIF; its own bytes where it has none.
+    """Return a PNG without ancillary chunks but EXIF; its own bytes where it has none.
 
     From a broken chunk on, all stays: decoders shall find it.
     """
@@ -28,12 +28,12 @@ def bare_png(content: bytes | memoryview) -> bytes | memoryview:
 
 
 def png_says(content: bytes | memoryview) -> tuple[int, bool]:
-    """The bits of a PNG's samples, and whether a chunk makes some of its colours transparent."""
+    """Return the bits of a PNG's samples, and whether a chunk makes some of its colours transparent."""
     return content[_BITS], any(kind == b"tRNS" for kind, _, _ in _chunks(content))
 
 
 def bare_jpeg(content: bytes | memoryview) -> bytes:
-    """A JPEG without comments and application segments, but for two that tell libjpeg what its colours are."""
+    """Return a JPEG without comments and application segments, but for two that tell libjpeg what its colours are."""
     kept, end = [content[:2]], 2
     for marker, start, end in _segments(content):
         data = bytes(content[start + 4 : end])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain(picture: "Image.Image") -> "Image.Image":
-    """A Pillow picture in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
+    """Get a Pillow picture in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
     from PIL import Image
 
     if picture.mode in ("L", "RGB"):
@@ -31,5 +31,5 @@ def plain(picture: "Image.Image") -> "Image.Image":
 
 
 def rgb(picture: "Image.Image") -> "Image.Image":
-    """The same in mode RGB."""
+    """Return the same in mode RGB."""
     return plain(picture).convert("RGB")

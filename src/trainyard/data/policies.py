@@ -81,19 +81,19 @@ def strengths(height: int, width: int, wide: bool) -> dict[str, tuple[float, flo
 
 @functools.cache
 def bins(first: float, last: float) -> list[float]:
-    """The strengths of all bins, in fp32 as in torchvision: a threshold may equal a pixel's value."""
+    """Return the strengths of all bins, in fp32 as in torchvision: a threshold may equal a pixel's value."""
     return [float(value) for value in torch.linspace(first, last, BINS)]
 
 
 def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> float:
-    """The strength of an operation in a bin, without its sign; bits and pixels are whole numbers."""
+    """Return the strength of an operation in a bin, without its sign; bits and pixels are whole numbers."""
     value = bins(*table[name])[bin_]
     whole = round if name == "Posterize" else int if name.startswith("Translate") else float
     return float(whole(value))
 
 
 def draw(augment: AugmentSettings, generator: np.random.Generator, height: int, width: int) -> list[Change]:
-    """The operations for one picture, in their order."""
+    """Return the operations for one picture, in their order."""
     if augment.policy == "none":
         return []
     if augment.policy == "rand_increasing":
@@ -121,7 +121,7 @@ def _draw_increasing(augment: AugmentSettings, generator: np.random.Generator, h
 
 
 def increasing(name: str, level: float, sign: float, height: int, width: int) -> Change:
-    """An operation of `rand_increasing` at a level between 0 and 10."""
+    """Return an operation of `rand_increasing` at a level between 0 and 10."""
     share = level / 10
     value = {
         "Rotate": 30.0 * share * sign,
@@ -195,7 +195,7 @@ def plan(
 
 
 def changed(picture: Tensor, drawn: AugmentPlan) -> Tensor:
-    """A uint8 picture (3, H, W) after its changes, computed by torchvision's functions."""
+    """Return a uint8 picture (3, H, W) after its changes, computed by torchvision's functions."""
     picture = picture.flip(2) if drawn.flip else picture
     for change in drawn.changes:
         picture = apply(picture, change, drawn.colour if drawn.fills else None)
@@ -203,7 +203,7 @@ def changed(picture: Tensor, drawn: AugmentPlan) -> Tensor:
 
 
 def colour_of(mean: Sequence[float]) -> Colour:
-    """The data's mean, of numbers from 0 to 1, as the colour that is nearest to it."""
+    """Return the data's mean, of numbers from 0 to 1, as the colour that is nearest to it."""
     return tuple(min(255, max(0, round(255 * channel))) for channel in mean)
 
 

@@ -8,7 +8,7 @@ from trainyard.data.loader import Batch
 
 
 def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches with pictures and labels on the device; the next one is copied while one is used."""
+    """Yield the same batches with pictures and labels on the device; the next one is copied while one is used."""
     if device.type != "cuda":
         yield from batches
         return

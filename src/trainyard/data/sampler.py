@@ -17,7 +17,7 @@ Ids = NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def permutation(samples: int, seed: int, epoch: int) -> Ids:
-    """The order of an epoch's samples."""
+    """Return the order of an epoch's samples."""
     generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     return generator.permutation(samples).astype(np.int64)
 
@@ -50,7 +50,7 @@ class Order:
         return -(-self.samples // self.batch)
 
     def epoch(self, step: int) -> int:
-        """The epoch that a step belongs to, counted from 0."""
+        """Return the epoch that a step belongs to, counted from 0."""
         return step // self.steps_per_epoch
 
     def global_batch(self, step: int) -> Ids:
@@ -73,7 +73,7 @@ class Order:
         return [builtins.slice(min(count, a), min(count, b)) for a, b in itertools.pairwise(ends.tolist())]
 
     def samples_before(self, step: int) -> int:
-        """Samples seen when `step` steps are done."""
+        """Return samples seen when `step` steps are done."""
         epochs, position = divmod(step, self.steps_per_epoch)
         return epochs * self.samples + position * self.batch
 
@@ -105,7 +105,7 @@ class Length:
 
 
 def validation_batches(samples: int, batch: int, rank: int, world: int) -> list[Ids]:
-    """The validation batches of one process.
+    """Return the validation batches of one process.
 
     The split is cut into the same batches on any number of processes, which take them in turn. So every sample is
     measured once, in the same batch, and even rounding is the same.

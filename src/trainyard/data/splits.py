@@ -143,7 +143,7 @@ def _loader_options(data: DataSettings, model: ModelSettings, local_world: int, 
 
 
 def _cores(local_world: int) -> int:
-    """The threads of `data.workers: 0`: this process's share of the cores that it may use."""
+    """Return the threads of `data.workers: 0`: this process's share of the cores that it may use."""
     count = cores.share(local_world)
     log.info("data.workers: 0 is %d threads here: %d processes share this node's cores", count, local_world)
     return count

@@ -29,9 +29,9 @@ class Synthetic:
         return len(self.labels)
 
     def read(self, ids: Ids) -> list[Tensor]:
-        """The uint8 pictures (3, size, size) of some samples."""
+        """Return the uint8 pictures (3, size, size) of some samples."""
         return [self.picture(int(sample)) for sample in ids]
 
     def picture(self, sample: int) -> Tensor:
-        """The uint8 picture of a sample."""
+        """Return the uint8 picture of a sample."""
         return self._patterns[int(self.labels[sample]) % len(self._patterns)] + self._noise[sample % VARIANTS]

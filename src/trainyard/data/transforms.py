@@ -30,7 +30,7 @@ class Make(Protocol):
 
 
 def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: Decoder) -> Make:
-    """Makes training pictures."""
+    """Make training pictures."""
     numbers, colour = RandomNumbers(seed), colour_of(data.mean)
     own = user.augmentation(augment.function) if augment.function else None
 
@@ -44,7 +44,7 @@ def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: D
 
 
 def validation(data: DataSettings, augment: AugmentSettings, decoder: Decoder) -> Make:
-    """Makes validation pictures: the shorter side resized, the centre cut out."""
+    """Make validation pictures: the shorter side resized, the centre cut out."""
     size, shorter = data.val_sizes
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def validation(data: DataSettings, augment: AugmentSettings, decoder: Decoder) -
 
 
 def random_numbers(seed: int, draw: int, sample: int) -> np.random.Generator:
-    """The random numbers of one draw of a sample; without repeated augmentation, a draw is an epoch."""
+    """Return the random numbers of one draw of a sample; without repeated augmentation, a draw is an epoch."""
     return np.random.Generator(np.random.Philox(key=[(seed << 32) | draw, sample]))
 
 
@@ -66,7 +66,7 @@ class RandomNumbers:
         self._own = threading.local()
 
     def of(self, draw: int, sample: int) -> np.random.Generator:
-        """The random numbers of one draw of a sample; valid until this thread asks for the next ones."""
+        """Return the random numbers of one draw of a sample; valid until this thread asks for the next ones."""
         own = self._own.__dict__
         if not own:
             own["generator"] = random_numbers(self._seed, 0, 0)
@@ -114,7 +114,7 @@ def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
 def random_area(
     height: int, width: int, scale: list[float], ratio: list[float], random: Callable[[], float]
 ) -> tuple[int, int, int, int]:
-    """A random area of a picture: a fraction of its size within `scale`, an aspect ratio within `ratio`.
+    """Return a random area of a picture: a fraction of its size within `scale`, an aspect ratio within `ratio`.
 
     Ten tries, then the largest centred area whose ratio is allowed, as in torchvision's RandomResizedCrop. `random`
     gives numbers from 0 to 1.
@@ -170,7 +170,7 @@ def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", 
 def normalizer(
     mean: list[float], std: list[float], device: torch.device, dtype: torch.dtype
 ) -> Callable[[Tensor], Tensor]:
-    """A function that turns a batch of uint8 pictures into normalised numbers on the device."""
+    """Return a function that turns a batch of uint8 pictures into normalised numbers on the device."""
     shift = torch.tensor(mean, device=device, dtype=dtype).view(1, 3, 1, 1) * 255
     factor = 1 / (torch.tensor(std, device=device, dtype=dtype).view(1, 3, 1, 1) * 255)
     return lambda pictures: (pictures.to(dtype) - shift) * factor

@@ -36,11 +36,11 @@ class UserDataset:
         return len(self.labels)
 
     def name(self, sample: int) -> str:
-        """A sample's name in messages."""
+        """Return a sample's name in messages."""
         return f"{self._key}: sample {sample} of {self._split}"
 
     def read(self, ids: Ids) -> list[Any]:
-        """The pictures of some samples: bytes or uint8 tensors; their labels are kept."""
+        """Return the pictures of some samples: bytes or uint8 tensors; their labels are kept."""
         return [self._read(int(sample)) for sample in ids]
 
     def _read(self, sample: int) -> Any:
@@ -98,7 +98,7 @@ def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
 
 
 def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], torch.Tensor]:
-    """The user's function of a picture (3, size, size), uint8, and its sample's random numbers; raises UserError."""
+    """Return the user's function of a picture (3, size, size), uint8, and its random numbers; raises UserError."""
     key = f"augment.function = {name!r}"
     function = import_object(key, name)
 

@@ -40,7 +40,7 @@ class Done:
 
 
 def parser(name: str, description: str, out: str) -> argparse.ArgumentParser:
-    """The options that both programs have."""
+    """Return the options that both programs have."""
     options = argparse.ArgumentParser(prog=name, description=description)
     add = options.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="run directory, checkpoint's folder, or published/")
@@ -98,7 +98,7 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
 
 
 def sized(trained: Trained, size: int) -> Trained:
-    """The same model for pictures of another size (0: its own), of which the same share is cut out."""
+    """Return the same model for pictures of another size (0: its own), of which the same share is cut out."""
     found = trained.found
     if not size or size == found.size:
         return trained
@@ -118,7 +118,7 @@ def connect(device: torch.device, place: Place) -> Strategy:
 
 
 def on_device(trained: Trained, precision: str, device: torch.device) -> nn.Module:
-    """The plain model with its weights, for inference."""
+    """Return the plain model with its weights, for inference."""
     model = rebuild(trained.found, trained.weights).to(device, torch.float64 if precision == "fp64" else torch.float32)
     if trained.found.in_channels_last(device.type == "cuda"):
         model.to(memory_format=torch.channels_last)

@@ -74,7 +74,7 @@ def write(out: Path, done: Done, measured: Measured, remarks: Sequence[str], sec
 
 
 def as_json(done: Done, measured: Measured, remarks: Sequence[str], seconds: float) -> dict[str, Any]:
-    """What result.json holds; accuracies in percent, `ece` as a fraction."""
+    """Return what result.json holds; accuracies in percent, `ece` as a fraction."""
     found, outcome, pictures = done.trained.found, done.outcome, done.pictures
     assert done.labels is not None
     return {
@@ -108,7 +108,7 @@ def as_json(done: Done, measured: Measured, remarks: Sequence[str], seconds: flo
 
 
 def per_class(found: Description, measured: Measured) -> list[dict[str, Any]]:
-    """Samples, precision and recall (percent, None without any) of each class of the model."""
+    """Return samples, precision and recall (percent, None without any) of each class of the model."""
     return [
         {
             "name": name,

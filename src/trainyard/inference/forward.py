@@ -136,7 +136,7 @@ def _forward(model: nn.Module, found: Description, device: torch.device, precisi
 
 
 def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str]) -> Any:
-    """Makes pictures as a run's validation does; of one that cannot be made it notes why, and makes a black one."""
+    """Make pictures as a run's validation does; of one that cannot be made it notes why, and makes a black one."""
     how: Any = found.interpolation
 
     def make(content: bytes | Unreadable, sample: int, draw: int, out: Tensor) -> Tensor:
@@ -152,6 +152,6 @@ def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str
 
 
 def named(failures: dict[int, str], name: Callable[[int], str], most: int = 20) -> Sequence[str]:
-    """A line for each picture that could not be decoded, `most` of them."""
+    """Return a line for each picture that could not be decoded, `most` of them."""
     lines = [f"{name(sample)}: {why}" for sample, why in list(failures.items())[:most]]
     return [*lines, f"... and {len(failures) - most} more"] if len(failures) > most else lines

@@ -20,7 +20,7 @@ MOST_PAIRS = 12
 
 
 def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
-    """The whole page; `result` is what result.json holds."""
+    """Return the whole page; `result` is what result.json holds."""
     found = done.trained.found
     names = list(found.names)
     confusion = Confusion(measured.confusion, names)
@@ -49,7 +49,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
 
 
 def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
-    """The wrong pictures with the highest loss: where labels are wrong, or the model is."""
+    """Return the wrong pictures with the highest loss: where labels are wrong, or the model is."""
     assert done.labels is not None
     figures = []
     for sample, row in zip(worst(done.outcome, done.labels, MOST_PICTURES), result["worst"], strict=True):
@@ -64,7 +64,7 @@ def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
 
 
 def mistakes(found: Confusion) -> str:
-    """What is taken for what: all classes against each other, or of many the most frequent pairs."""
+    """Return what is taken for what: all classes against each other, or of many the most frequent pairs."""
     if len(found.names) <= MOST_DRAWN:
         text = "Rows are the right class, columns the guess; confusion.npz has the counts."
         return card("Confusion", matrix(found) + note(text))

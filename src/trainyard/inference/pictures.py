@@ -133,7 +133,7 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
 def _of_split(
     entries: list[Entry], split: str, label: str, known: Collection[str]
 ) -> tuple[list[Entry], list[str]] | None:
-    """The pictures of a split and their class folders; None where the folders have no splits and none was asked for."""
+    """Find the pictures of a split and their class folders; None where there are no splits and none was asked for."""
     found = [(entry, place) for entry in entries if (place := split_of(entry.member.name))]
     if not split and _are_classes(found, len(entries), known):
         return None
@@ -155,7 +155,7 @@ def _are_classes(found: list[tuple[Entry, SplitFolders]], count: int, known: Col
 
 
 def _first_folders(entries: list[Entry], known: Collection[str]) -> list[str]:
-    """The first folder of each picture, below folders that all have in common; empty where it has none."""
+    """Return the first folder of each picture, below folders that all have in common; empty where it has none."""
     paths = [entry.member.name.split("/")[:-1] for entry in entries]
     depth = 0
     while (

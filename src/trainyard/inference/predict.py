@@ -66,7 +66,7 @@ def write(out: Path, done: Done) -> None:
 
 
 def of(done: Done, sample: int) -> list[dict[str, Any]]:
-    """The likeliest classes of a picture: name, number, probability."""
+    """Return the likeliest classes of a picture: name, number, probability."""
     outcome, names = done.outcome, done.trained.found.names
     return [
         {"class": names[int(index)], "index": int(index), "probability": round(float(chance), 6)}

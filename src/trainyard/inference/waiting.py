@@ -34,7 +34,7 @@ def wait_for_model(run: Path, seconds: float, length: Mapping[str, Any] | None, 
 
 
 def lacks(run: Path, length: Mapping[str, Any] | None = None) -> str:
-    """What a run lacks of a published model; empty if nothing."""
+    """Return what a run lacks of a published model; empty if nothing."""
     if not storage.perform(run, run.is_dir):
         return "there is no such run yet"
     if failed := storage.read_json(run / "failed.json"):

@@ -68,7 +68,7 @@ class BatchNorm(_BatchNorm):
 
     @classmethod
     def like(cls, other: _BatchNorm, total: Sum | None) -> "BatchNorm":
-        """A replacement that shares another's parameters, buffers and children."""
+        """Return a replacement that shares another's parameters, buffers and children."""
         result = cls(other.num_features, other.eps, other.momentum, other.affine, other.track_running_stats)
         result.weight, result.bias = other.weight, other.bias
         result.running_mean, result.running_var = other.running_mean, other.running_var
@@ -112,7 +112,7 @@ class BatchNorm(_BatchNorm):
         return self.weight.to(self.running_mean.dtype), self.bias.to(self.running_mean.dtype)
 
     def _untracked(self, x: Tensor) -> Tensor:
-        """The same forward again; what is saved for backward must be alike, so statistics are there to be changed."""
+        """Compute the forward again; what is saved for backward must be alike, so statistics are changed too."""
         mean, variance = (None if part is None else part.clone() for part in (self.running_mean, self.running_var))
         weight, bias = self._in_type_of_statistics()
         return functional.batch_norm(x, mean, variance, weight, bias, True, 0.0, self.eps)
@@ -181,5 +181,5 @@ class _TotalOverProcesses(torch.autograd.Function):
 
 
 def _shape(x: Tensor) -> list[int]:
-    """The shape in which a vector per channel broadcasts over x."""
+    """Return the shape in which a vector per channel broadcasts over x."""
     return [1, -1] + [1] * (x.dim() - 2)

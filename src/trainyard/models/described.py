@@ -66,7 +66,7 @@ class Description:
 
 
 def describe(config: Config, keys: Sequence[str], names: Sequence[str]) -> Description:
-    """The model of a run, whose dataset has these classes."""
+    """Return the model of a run, whose dataset has these classes."""
     size, resize = config.data.val_sizes
     return Description(
         model=config.model.name,
@@ -86,13 +86,13 @@ def describe(config: Config, keys: Sequence[str], names: Sequence[str]) -> Descr
 
 
 def crop_share(size: int, resize: int) -> float:
-    """The `crop_pct` from which timm gets `resize` again, as floor(size / crop_pct) (timm, data/transforms_factory)."""
+    """Compute the `crop_pct` from which timm gets `resize` again, as floor(size / crop_pct)."""
     share = size / resize
     return share if math.floor(size / share) == resize else math.nextafter(share, 0.0)
 
 
 def as_json(description: Description, model: nn.Module) -> dict[str, Any]:
-    """What config.json holds; `model` is the plain model."""
+    """Return what config.json holds; `model` is the plain model."""
     head_name, head = find_head(model)
     own_of_timm: Mapping[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     convolutions = (name for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
@@ -129,7 +129,7 @@ OWN_KEYS = ("model", "names", "built_for", "resize", "precision", "channels_last
 
 
 def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
-    """The plain model with its weights, for inference, on the processor and in the weights' own type.
+    """Return the plain model with its weights, for inference, on the processor and in the weights' own type.
 
     Raises UserError.
     """
@@ -147,7 +147,7 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
 
 
 def read(folder: Path) -> Description:
-    """The description in a folder's config.json, ours or timm's own; raises UserError."""
+    """Return the description in a folder's config.json, ours or timm's own; raises UserError."""
     path = folder / FILE
     tree = storage.read_json(path)
     try:

@@ -104,7 +104,7 @@ def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
 
 
 def import_timm(name: str) -> Any:
-    """The library timm, for the model of a name; raises UserError."""
+    """Return the library timm, for the model of a name; raises UserError."""
     try:
         import timm
     except ImportError as error:

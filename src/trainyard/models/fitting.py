@@ -73,7 +73,7 @@ def find_head(model: nn.Module) -> tuple[str, Any]:
 
 
 def fit(states: Mapping[At, State], model: nn.Module, path: Path, *, with_head: bool) -> tuple[Fit, str]:
-    """The weights of a file for a model, and what to say of the choice, if anything; the head's may be left out.
+    """Return the weights of a file for a model, and what to say of the choice, if anything; the head's may be left out.
 
     Raises ValueError, whose message follows on the file's name.
     """
@@ -111,13 +111,13 @@ def _alone(option: Fit, path: Path) -> str:
 
 
 def _told(chosen: Fit) -> str:
-    """What to say of weights that are not simply the whole file; empty if they are."""
+    """Return what to say of weights that are not simply the whole file; empty if they are."""
     rest = f"; left out: {_few(chosen.outside)}" if chosen.outside else ""
     return f"taken: {chosen.name}{rest}" if rest or not chosen.plain else ""
 
 
 def misfit(option: Fit, model: nn.Module) -> str:
-    """The words for weights that do not fit: what is too much, what is lacking, and the likely reason."""
+    """Return the words for weights that do not fit: what is too much, what is lacking, and the likely reason."""
     wanted, place = len(model.state_dict()), "" if option.plain else f" ({option.name})"
     said = [
         f"{len(names):,} {what} ({_few(names)})"
@@ -149,13 +149,13 @@ def _reason(option: Fit, model: nn.Module) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    """The first names."""
+    """Return the first names."""
     names = list(names)
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
 
 
 def _options(at: At, state: State, model: nn.Module, with_head: bool) -> Iterator[Fit]:
-    """A state dict by each prefix whose removal might make its names the model's."""
+    """Yield a state dict by each prefix whose removal might make its names the model's."""
     wrappers = tuple(sorted({found for name in state for found in WRAPPERS.findall(name)}))
     state = _unwrapped(state)
     wanted, head = model.state_dict(), find_head(model)[0]
@@ -198,7 +198,7 @@ def _unwrapped(state: State) -> State:
 
 
 def _before(name: str, state: State) -> list[str]:
-    """What stands before a name of the model in the names of a state dict."""
+    """Return what stands before a name of the model in the names of a state dict."""
     return [found.removesuffix(name) for found in state if found == name or found.endswith(f".{name}")]
 
 
@@ -212,7 +212,7 @@ def _common(state: State) -> list[str]:
 
 
 def _adapted(state: State, model: nn.Module) -> State:
-    """A state as this model has it: timm renames older names, and resizes position embeddings to the pictures."""
+    """Get a state as this model has it: timm renames older names, and resizes position embeddings to the pictures."""
     module = type(model).__module__
     adapt = getattr(sys.modules[module], "checkpoint_filter_fn", None)
     place = "encoder.pos_embedding"

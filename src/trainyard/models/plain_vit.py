@@ -35,7 +35,7 @@ def vit_s16(num_classes: int, image_size: int = 224) -> nn.Module:
 
 
 def sines_and_cosines(side: int, width: int) -> Tensor:
-    """The fixed embedding (side * side, width) of a square of patches, row by row; `width` is a multiple of 4.
+    """Return the fixed embedding (side * side, width) of a square of patches, row by row; `width` is a multiple of 4.
 
     A quarter each: sine and cosine of the column, sine and cosine of the row, at frequencies from 1 down to 1e-4
     (big_vision, models/vit.py, posemb_sincos_2d).

@@ -54,5 +54,5 @@ class ResNet10(nn.Module):
 
 
 def resnet10(num_classes: int) -> nn.Module:
-    """The network for so many classes; as a setting: `model.name: trainyard.models.small:resnet10`."""
+    """Return the network for so many classes; as a setting: `model.name: trainyard.models.small:resnet10`."""
     return ResNet10(num_classes)

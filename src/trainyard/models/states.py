@@ -49,12 +49,12 @@ class StandIn:
 
 
 def refused_state() -> tuple[type[Exception], ...]:
-    """The errors by which a file turns out to be no state dict, or not a model's."""
+    """Return the errors by which a file turns out to be no state dict, or not a model's."""
     return OSError, RuntimeError, ValueError, AttributeError, TypeError, KeyError, EOFError, pickle.UnpicklingError
 
 
 def refusal(error: Exception) -> str:
-    """The words for an error of `refused_state` that follow on the file's name, on one line."""
+    """Return the words for an error of `refused_state` that follow on the file's name, on one line."""
     if isinstance(error, IsADirectoryError):
         return "is a folder without model.safetensors and model.pth; give the path of a file"
     if isinstance(error, OSError):
@@ -63,7 +63,7 @@ def refusal(error: Exception) -> str:
 
 
 def read(path: Path) -> dict[At, State]:
-    """The state dicts in a file, by the keys that lead to them: `()` where the file is one itself.
+    """Return the state dicts in a file, by the keys that lead to them: `()` where the file is one itself.
 
     Raises ValueError, whose message follows on the file's name, other errors of `refused_state`, and StorageError.
     """
@@ -81,7 +81,7 @@ def read(path: Path) -> dict[At, State]:
 
 
 def saved_alone(what: str) -> str:
-    """The line that saves a state dict alone; `what` is Python for it."""
+    """Return the line that saves a state dict alone; `what` is Python for it."""
     return f"`python -c \"import torch; torch.save({what}, 'weights.pth')\"`"
 
 
@@ -98,7 +98,7 @@ def _start(path: Path) -> bytes:
 
 
 def _foreign(start: bytes) -> str:
-    """What a file is that begins so, and holds no weights; empty if it may hold some."""
+    """Return what a file is that begins so, and holds no weights; empty if it may hold some."""
     if not start:
         return "is empty; copy or download it again"
     if start.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"<"):
@@ -160,7 +160,7 @@ def _load(path: Path) -> Any:
 
 
 def _classes(path: Path) -> set[str]:
-    """The names of all classes and functions in a file of torch.save; raises ValueError where it is none."""
+    """Return the names of all classes and functions in a file of torch.save; raises ValueError where it is none."""
     try:
         if not zipfile.is_zipfile(path):
             with path.open("rb") as file:  # four pickles: a number, a version, a system, and the object
@@ -183,7 +183,7 @@ def _globals(file: Any) -> Iterator[str]:
 
 
 def _states(tree: Any, at: At = ()) -> Iterator[tuple[At, State]]:
-    """The state dicts in what a file holds, the outermost first; what is no tensor is left out of them."""
+    """Yield the state dicts in what a file holds, the outermost first; what is no tensor is left out of them."""
     if not isinstance(tree, dict) or len(at) == DEPTH:
         return
     named = {key: value for key, value in tree.items() if isinstance(key, str)}
@@ -194,7 +194,7 @@ def _states(tree: Any, at: At = ()) -> Iterator[tuple[At, State]]:
 
 
 def _stateless(path: Path, tree: Any) -> str:
-    """The words for a file without a state dict."""
+    """Return the words for a file without a state dict."""
     values = {(): tree} | ({(key,): value for key, value in tree.items()} if isinstance(tree, dict) else {})
     for at, value in values.items():
         if isinstance(value, StandIn):

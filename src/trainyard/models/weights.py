@@ -29,7 +29,7 @@ ADDRESSES = ("http", "https", "s3", "gs")
 
 
 def kind_of(pretrained: str) -> str:
-    """What model.pretrained is: `none`, `torchvision`, `timm`, `address` or `path`."""
+    """Return what model.pretrained is: `none`, `torchvision`, `timm`, `address` or `path`."""
     if not pretrained:
         return "none"
     if pretrained == TIMM:
@@ -45,7 +45,7 @@ def is_fetched(pretrained: str) -> bool:
 
 
 def folder_of(settings: ModelSettings, data: DataSettings) -> Path:
-    """The folder of the weights that are fetched for these settings; raises UserError where model and weights clash."""
+    """Return the folder of the weights that are fetched for these settings; raises UserError where both clash."""
     name = settings.pretrained
     library, _, model = settings.name.rpartition(":")
     kind = kind_of(name)
@@ -75,7 +75,7 @@ def _root(settings: ModelSettings, data: DataSettings) -> Path:
 
 
 def file_of(settings: ModelSettings, data: DataSettings) -> Path:
-    """The file of the weights; raises InputError where they were not fetched yet, and UserError."""
+    """Return the file of the weights; raises InputError where they were not fetched yet, and UserError."""
     if not is_fetched(settings.pretrained):
         path = Path(settings.pretrained)
         return next((path / name for name in STATES if (path / name).exists()), path)
@@ -92,7 +92,7 @@ def file_of(settings: ModelSettings, data: DataSettings) -> Path:
 
 
 def apply_preprocessing(config: Config) -> Config:
-    """The settings, in which mean, deviation, interpolation and sizes are the weights' where nobody set them.
+    """Return the settings, in which mean, deviation, interpolation and sizes are the weights' where nobody set them.
 
     Raises InputError where the weights were not fetched yet, and UserError.
     """
@@ -110,7 +110,7 @@ def apply_preprocessing(config: Config) -> Config:
 
 
 def read_preprocessing(settings: ModelSettings, data: DataSettings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of `data` and `augment` that the weights ask for; none where nothing is known of them.
+    """Return the keys of `data` and `augment` that the weights ask for; none where nothing is known of them.
 
     Raises InputError where the weights were not fetched yet, and UserError where they have another hash than was asked.
     """
@@ -142,7 +142,7 @@ def _compare(settings: ModelSettings, folder: Path, tree: dict[str, Any]) -> Non
 
 
 def _preprocessing(kept: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The keys of `data` and `augment` that follow from a pretrained_cfg; sizes are in pixels."""
+    """Return the keys of `data` and `augment` that follow from a pretrained_cfg; sizes are in pixels."""
     built_for, size, resize = picture_sizes(kept, own)
     data = {
         "image_size": built_for,
@@ -166,6 +166,6 @@ def picture_sizes(kept: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[int,
 
 
 def _with(section: Any, values: dict[str, Any]) -> Any:
-    """A section with these values, but for keys that were set."""
+    """Return a section with these values, but for keys that were set."""
     free = {key: value for key, value in values.items() if key not in section.model_fields_set}
     return type(section).model_validate({**section.model_dump(by_alias=True, exclude_unset=True), **free})

@@ -21,7 +21,7 @@ PACKAGES = ("torchvision", "torchvision.models", "torchvision.ops")
 
 
 def get_model(name: str) -> Callable[..., Any] | None:
-    """The `get_model` of torchvision, which knows the classification model of this name; None if there is none."""
+    """Get the `get_model` of torchvision, which knows the classification model of this name; None if there is none."""
     found: Callable[..., Any]
     if file := _file_of(name):
         # a model that imports from a package itself, as EfficientNet does, comes with all others
@@ -34,14 +34,14 @@ def get_model(name: str) -> Callable[..., Any] | None:
 
 
 def names() -> list[str]:
-    """The names of torchvision's classification models."""
+    """Return the names of torchvision's classification models."""
     models: Any = importlib.import_module(PACKAGES[1])
     found: list[str] = models.list_models(module=models)
     return found
 
 
 def _file_of(name: str) -> str | None:
-    """The module of torchvision.models that defines a model."""
+    """Return the module of torchvision.models that defines a model."""
     spec = importlib.util.find_spec(PACKAGES[0])
     if spec is None or not spec.origin:
         return None

@@ -40,7 +40,7 @@ def sources() -> bytes:
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The compiled decoder, loaded; None where there is none or it does not fit this machine."""
+    """Return the compiled decoder, loaded; None where there is none or it does not fit this machine."""
     path = library_path()
     if path is None:
         return None
@@ -63,7 +63,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def crc32(content: bytes) -> int:
-    """The CRC-32 that `zlib.crc32` computes, several times as fast where the processor multiplies without carries."""
+    """Compute zlib's CRC-32, several times as fast where the processor multiplies without carries."""
     return _crc32()(content, len(content))
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # torch is imported late: a start is located and counted befo
 
 
 def locate(launcher: str) -> Place:
-    """The rank of this process and the number of processes, from the launcher (`ddp`: torchrun, `horovod`: mpirun).
+    """Get the rank of this process and the number of processes, from the launcher (`ddp`: torchrun, `horovod`: mpirun).
 
     Raises UserError where the environment is half set.
     """

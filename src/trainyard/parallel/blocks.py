@@ -10,7 +10,7 @@ LARGE_LAYER = 1_000_000  # parameters; a layer outside of blocks with more is ga
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The modules that are gathered one at a time: repeated blocks, and large layers outside of them.
+    """Return the modules that are gathered one at a time: repeated blocks, and large layers outside of them.
 
     A block is the outermost module of a class that occurs at least twice and has children. A model without blocks is
     gathered child by child. The rest belongs to the root, which is gathered with the first block.
@@ -22,7 +22,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Module]:
-    """The modules of these classes that lie in no other such module, and large layers."""
+    """Yield the modules of these classes that lie in no other such module, and large layers."""
     for child in module.children():
         is_layer = not any(True for _ in child.children())
         if type(child) in kinds or (is_layer and count_parameters(child) >= LARGE_LAYER):
@@ -32,5 +32,5 @@ def outermost(module: nn.Module, kinds: set[type[nn.Module]]) -> Iterator[nn.Mod
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Number of learned values in a module."""
+    """Count the learned values in a module."""
     return sum(parameter.numel() for parameter in module.parameters())

@@ -15,7 +15,7 @@ def share(local_world: int) -> int:
 
 
 def limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
-    """The least quota of this process's control groups, in cores; infinite without one.
+    """Return the least quota of this process's control groups, in cores; infinite without one.
 
     A container sees its own group as the root, or the path on the host, which is not mounted in it (cgroup v1): then
     the mount itself is the group.
@@ -40,7 +40,7 @@ def limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:
 
 
 def _quota(group: Path) -> float:
-    """A group's quota in cores, of cgroup v2 (`cpu.max`: quota and period in us) or v1; infinite without one."""
+    """Return a group's quota in cores, of cgroup v2 (`cpu.max`: quota and period in us) or v1; infinite without one."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()

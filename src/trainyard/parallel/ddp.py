@@ -63,7 +63,7 @@ class Reduction:
 
 
 def wire_dtype(comm: CommSettings) -> torch.dtype | None:
-    """The type in which gradients travel; None: their own."""
+    """Return the type in which gradients travel; None: their own."""
     return WIRE.get("fp64" if comm.gradients == "fp64" else comm.compression)
 
 

@@ -23,7 +23,7 @@ def prepare_device(wanted: str, precision: str, place: Place, *, deterministic: 
 
 
 def choose_device(wanted: str, place: Place) -> torch.device:
-    """The device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
+    """Return the device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     count = torch.cuda.device_count()

@@ -18,7 +18,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def plain(kind: Kind) -> Kind:
-    """The class, with methods that do the same and do not import the compiler; for calls that are not compiled."""
+    """Get the class, with methods that do the same and do not import the compiler; for calls that are not compiled."""
     methods = {name: method for name in dir(kind) if callable(method := getattr(kind, name))}
     bare = {name: _bare(method) for name, method in methods.items()}
     own = {name: method for name, method in bare.items() if method is not methods[name]}
@@ -27,7 +27,7 @@ def plain(kind: Kind) -> Kind:
 
 
 def _bare(method: Any) -> Any:
-    """A method without the wrapper that imports the compiler; itself if it has none."""
+    """Return a method without the wrapper that imports the compiler; itself if it has none."""
     wrapper = getattr(getattr(method, "__code__", None), "co_qualname", "")
     inner: Any = getattr(method, "__wrapped__", None)
     if wrapper == "_disable_dynamo.<locals>.inner":

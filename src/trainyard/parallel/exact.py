@@ -81,7 +81,7 @@ class Exact(Strategy):
         super().step(optimizer, scaler, clip_norm)
 
     def _over_processes(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over processes, which this one has to wait for."""
+        """Return the sum of a tensor over processes, which this one has to wait for."""
         return tensor
 
     def _begin(self, model: nn.Module, _: Any) -> None:
@@ -90,7 +90,7 @@ class Exact(Strategy):
             self._before = [buffer.clone() for buffer in self._buffers]
 
     def _gradients(self) -> list[Tensor]:
-        """The gradient of each parameter; raises UserError where one has none."""
+        """Return the gradient of each parameter; raises UserError where one has none."""
         found = {name: one.grad for name, one in self._parameters.items()}
         if missing := [name for name, gradient in found.items() if gradient is None]:
             raise UserError(f"strategy = 'exact': {missing[0]} has no gradient in this step; name it in model.freeze")
@@ -136,7 +136,7 @@ class ExactGroup(Exact, Group):
         self.prepare(how)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all processes in pairs: each process adds up its part of the numbers, and all get all parts."""
+        """Sum over all processes in pairs: each process adds up its part of the numbers, and all get all parts."""
         group, length = self._group(tensor), -(-tensor.numel() // self.world)
         sent = tensor.new_zeros(length * self.world)
         sent[: tensor.numel()] = tensor.flatten()

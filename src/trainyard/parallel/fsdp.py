@@ -93,7 +93,7 @@ class Fsdp(Group):
         set_model_state_dict(model, contiguous(dict(weights)), options=_from_first(strict=False))
 
     def _gathered(self, tree: Any) -> Any:
-        """A tree of tensors with whole ones in host memory on the first process, and without meaning on the others.
+        """Get a tree of tensors with whole ones in host memory on the first process, and without meaning on the others.
 
         A GPU gathers one tensor after the other and copies it to pinned memory meanwhile; it is waited for once.
         """
@@ -113,7 +113,7 @@ class Fsdp(Group):
 
 
 def contiguous(tree: Any) -> Any:
-    """A tree whose tensors are in the usual order of memory.
+    """Return a tree whose tensors are in the usual order of memory.
 
     Torch's broadcast sends a tensor in the order of its memory, and the others receive it in the usual one: of one in
     channels_last order each number would silently take another's place there.
@@ -140,7 +140,7 @@ def allow_programs(count: int) -> None:
 
 
 def gather_tree(tree: Any, keep: bool) -> Any:
-    """A tree of tensors, of which distributed ones are gathered; those that are not to be kept are freed at once.
+    """Get a tree of tensors, of which distributed ones are gathered; those that are not to be kept are freed at once.
 
     On a GPU the copies to pinned memory are only begun.
     """
@@ -157,7 +157,7 @@ def gather_tree(tree: Any, keep: bool) -> Any:
 
 
 def policy(precision: str, comm: CommSettings) -> MixedPrecisionPolicy:
-    """The types in which weights travel and gradients are summed; shards are fp32 (fp64 in fp64)."""
+    """Return the types in which weights travel and gradients are summed; shards are fp32 (fp64 in fp64)."""
     kept = torch.float64 if precision == "fp64" else torch.float32
     weights = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
     # autocast chooses the types of activations

@@ -138,13 +138,13 @@ class InOrderOfMemory:
         self._inner = inner
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        """What travels, and what `decompress` needs to know."""
+        """Return what travels, and what `decompress` needs to know."""
         packed, context = self._inner.compress(tensor)
         order = sorted(range(packed.dim()), key=lambda axis: -packed.stride(axis))
         return packed.permute(order), (order, context)
 
     def decompress(self, tensor: Tensor, context: Any) -> Tensor:
-        """The sum, with its own axes."""
+        """Return the sum, with its own axes."""
         order, inner = context
         whole: Tensor = self._inner.decompress(tensor.permute([order.index(axis) for axis in range(len(order))]), inner)
         return whole
@@ -155,12 +155,12 @@ class SumInFp64:
 
     @staticmethod
     def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
-        """What travels, and what `decompress` needs to know."""
+        """Return what travels, and what `decompress` needs to know."""
         return tensor.double(), tensor.dtype
 
     @staticmethod
     def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """The sum, rounded back."""
+        """Return the sum, rounded back."""
         return tensor.to(dtype)
 
 

@@ -22,13 +22,13 @@ UNKNOWN = LinkRate(0.0, "its rate is not known")
 
 
 def between_gpus(name: str) -> LinkRate:
-    """The link between GPUs of one node, from their name."""
+    """Return the link between GPUs of one node, from their name."""
     rate = next((rate for part, rate in NVLINK.items() if part in name), 0.0)
     return LinkRate(rate, "NVLink, by NVIDIA's data sheet") if rate else UNKNOWN
 
 
 def between_nodes(root: Path = Path("/")) -> LinkRate:
-    """The links of this pod to other nodes: active RDMA ports, else the fastest real network card."""
+    """Return the links of this pod to other nodes: active RDMA ports, else the fastest real network card."""
     found = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
     rates = [re.match(r"([\d.]+) Gb/sec", _read(port / "rate")) for port in found if "ACTIVE" in _read(port / "state")]
     ports = [float(rate[1]) for rate in rates if rate]

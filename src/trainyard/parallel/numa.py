@@ -28,7 +28,7 @@ def bind(device: torch.device, devices: Path = DEVICES, nodes: Path = NODES) -> 
 
 
 def pci_address(properties: Any) -> str:
-    """A GPU's address on the bus, as /sys names it; empty where torch does not tell (before 2.8)."""
+    """Return a GPU's address on the bus, as /sys names it; empty where torch does not tell (before 2.8)."""
     numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if any(not isinstance(number, int) for number in numbers):
         return ""
@@ -37,7 +37,7 @@ def pci_address(properties: Any) -> str:
 
 
 def cores_beside(address: str, devices: Path = DEVICES, nodes: Path = NODES) -> Set[int]:
-    """The cores of the NUMA node of a PCI device; none where there is one node, or the kernel does not know."""
+    """Return the cores of the NUMA node of a PCI device; none where there is one node, or the kernel does not know."""
     try:
         node = int((devices / address / "numa_node").read_text())
         return listed((nodes / f"node{node}" / "cpulist").read_text()) if node >= 0 else set()
@@ -46,7 +46,7 @@ def cores_beside(address: str, devices: Path = DEVICES, nodes: Path = NODES) -> 
 
 
 def listed(text: str) -> set[int]:
-    """The numbers of a list such as `0-3,8`; raises ValueError."""
+    """Return the numbers of a list such as `0-3,8`; raises ValueError."""
     found: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def in_pairs(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors, by a binary tree; where their number is odd, the last waits for the next level."""
+    """Return the sum of tensors, by a binary tree; where their number is odd, the last waits for the next level."""
     rest = list(parts)
     while len(rest) > 1:
         rest = [a + b for a, b in zip(rest[::2], rest[1::2], strict=False)] + rest[len(rest) & ~1 :]
@@ -32,7 +32,7 @@ class Tree:
         self._branches.append((count, tensor))
 
     def take(self) -> Tensor:
-        """The sum of all, which are a power of two; the tree is then empty."""
+        """Return the sum of all, which are a power of two; the tree is then empty."""
         ((_, tensor),) = self._branches
         self._branches.clear()
         return tensor

@@ -63,7 +63,7 @@ def check(comm: CommSettings, strategy: Strategy) -> None:
 
 
 def arrange(strategy: Strategy) -> list[Unit]:
-    """The nodes with their ranks, or the GPUs of a single node."""
+    """Return the nodes with their ranks, or the GPUs of a single node."""
     place, cuda = strategy.place, strategy.device.type == "cuda"
     name = torch.cuda.get_device_name(strategy.device) if cuda else ""
     mine = (place.rank - place.local_rank, socket.gethostname(), name, between_nodes())
@@ -80,7 +80,7 @@ def arrange(strategy: Strategy) -> list[Unit]:
 
 
 def rounds(count: int) -> list[list[Pair]]:
-    """Rounds in which each of so many units is in at most one pair, and over which it meets both its neighbours."""
+    """Get rounds in which each of so many units is in at most one pair, and over which it meets both its neighbours."""
     if count == 2:
         return [[(0, 1)]]
     even = [(index, index + 1) for index in range(0, count - 1, 2)]
@@ -96,7 +96,7 @@ def size_for(seconds: float, kind: str, world: int) -> int:
 
 
 def all_reduce_seconds(strategy: Strategy, device: torch.device, size: int, repeats: int) -> float:
-    """The shortest of a few all-reduces over all processes."""
+    """Return the shortest of a few all-reduces over all processes."""
     tensor = torch.zeros(size // 4, device=device)
     in_place = isinstance(strategy, Group)  # a copy would be counted, too
     return time_action(lambda: dist.all_reduce(tensor) if in_place else strategy.sum(tensor), device, repeats)
@@ -122,7 +122,7 @@ def measure(strategy: Strategy, units: Sequence[Unit], device: torch.device, siz
 
 
 def counterpart(units: Sequence[Unit], pair: Pair, rank: int) -> int | None:
-    """The rank of the other unit of a pair with which a rank exchanges data; None if it is in neither, or left over."""
+    """Return the other unit's rank with which a rank exchanges data; None if it is in neither unit, or left over."""
     for here, there in (pair, pair[::-1]):
         if rank in units[here].ranks:
             lane = units[here].ranks.index(rank)
@@ -137,7 +137,7 @@ def exchange(sent: Tensor, got: Tensor, peer: int) -> None:
 
 
 def time_action(action: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The shortest time that an action took on the device, in seconds."""
+    """Return the shortest time that an action took on the device, in seconds."""
     shortest = float("inf")
     for _ in range(repeats):
         _settle(device)
@@ -149,17 +149,17 @@ def time_action(action: Callable[[], object], device: torch.device, repeats: int
 
 
 def find_best_rate(pairs: Mapping[Pair, float], unit: int) -> float:
-    """The rate of a unit: that of the faster of its pairs."""
+    """Return the rate of a unit: that of the faster of its pairs."""
     return max((rate for pair, rate in pairs.items() if unit in pair), default=0.0)
 
 
 def find_median_rate(units: Sequence[Unit], pairs: Mapping[Pair, float]) -> float:
-    """The median unit's rate."""
+    """Return the median unit's rate."""
     return median(find_best_rate(pairs, unit) for unit in range(len(units)))
 
 
 def too_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], share: float) -> list[int]:
-    """The units below a share of the median; none of two, whose only link says nothing of which one is slow."""
+    """Return the units below a share of the median; none of two, whose only link says nothing of which one is slow."""
     if len(units) < 3 or not pairs:
         return []
     return [unit for unit in range(len(units)) if find_best_rate(pairs, unit) < share * find_median_rate(units, pairs)]
@@ -177,7 +177,7 @@ def describe_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], slow: Sequ
 
 
 def describe_rates(world: int, size: int, bus: float, units: Sequence[Unit], pairs: Mapping[Pair, float]) -> str:
-    """What was measured, beside what the link should do."""
+    """Return what was measured, beside what the link should do."""
     text = f"transport: all-reduce of {size / (1 << 20):.0f} MiB over {world} processes: {bus:.2f} GB/s on the bus"
     if not pairs:
         return text

@@ -67,5 +67,5 @@ class Group(Strategy):
         dist.destroy_process_group()
 
     def _group(self, tensor: Tensor) -> Any:
-        """The group for a tensor: on the CPU the side group, since the main one may know GPUs only."""
+        """Return the group for a tensor: on the CPU the side group, since the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None

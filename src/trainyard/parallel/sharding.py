@@ -17,7 +17,7 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def local_parts(tensors: list[Tensor]) -> list[Tensor]:
-    """The shard that this process holds of each tensor, sharing its memory."""
+    """Return the shard that this process holds of each tensor, sharing its memory."""
     return [tensor.to_local() if is_sharded(tensor) else tensor for tensor in tensors]
 
 

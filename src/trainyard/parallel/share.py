@@ -20,7 +20,7 @@ class Spec(NamedTuple):
 
 
 def share(tree: Any, send_object: Callable[[Any], Any], send: Callable[[Tensor], Tensor], device: torch.device) -> Any:
-    """The first process's tree on all; `send_object` and `send` give the first process's argument to all.
+    """Return the first process's tree on all; `send_object` and `send` give the first process's argument to all.
 
     Tensors arrive on `device`, scalar ones on the CPU. Trees are dicts, lists and tuples; a tuple arrives as a list.
     """

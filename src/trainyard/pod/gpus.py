@@ -143,7 +143,7 @@ def fill(chunk: "Tensor", number: int, inverted: bool) -> None:
 
 
 def _failure(device: "torch.device", what: str, error: Exception) -> UserError | ExitError:
-    """What an error of a GPU means here."""
+    """Return what an error of a GPU means here."""
     cause, text = cause_of(error), f"{device} on {os.uname().nodename} {what} ({error}); {REMEDY}"
     if cause.code == Exit.CONFIG:
         return UserError(f"{cause.means}: {text}")

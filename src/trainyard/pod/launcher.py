@@ -157,7 +157,7 @@ def show_errors_once(quietly: bool) -> None:
 
 
 def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
-    """A line for each process that could not say why it ended: by a signal, or with a code that is none of ours."""
+    """Get a line for each process that could not say why it ended: by a signal, or with a code that is none of ours."""
     lines = []
     for rank, (code, _) in sorted(failures.items()):
         if code < 0 and code != -signal.SIGTERM:  # by which the agent ends the others
@@ -190,7 +190,7 @@ def _runs(pid: int) -> bool:
 
 
 def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
-    """The exit code to report: a permanent cause first, then the earliest failure, then the loss of a peer."""
+    """Return the exit code to report: a permanent cause first, then the earliest failure, then the loss of a peer."""
 
     def order(failure: tuple[int, int]) -> tuple[int, int]:
         code, when = failure

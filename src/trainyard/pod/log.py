@@ -89,7 +89,7 @@ def _start_tee(path: Path, out: int, err: int) -> "subprocess.Popen[bytes]":
 
 
 def part(hostname: str, job: str) -> str:
-    """A pod's part in its job: `worker-1` of `demo-pytorchjob-0123abcd-worker-1`; launchers have a random end."""
+    """Get a pod's part in its job: `worker-1` of `demo-pytorchjob-0123abcd-worker-1`; launchers have a random end."""
     name = hostname.removeprefix(f"{job}-") if job else hostname
     return "launcher" if name.startswith("launcher") else name
 
@@ -121,12 +121,12 @@ class Kept:
         self._thread.join(seconds)
 
     def _gap(self) -> bytes:
-        """A line in place of what was lost, if anything was."""
+        """Return a line in place of what was lost, if anything was."""
         lost, self._lost = self._lost, 0
         return f"[{lost} bytes were not kept: the file system is slow]\n".encode() if lost else b""
 
     def _next(self) -> bytes:
-        """What to write next; nothing once it is closed and all is written."""
+        """Return what to write next; nothing once it is closed and all is written."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             chunk = bytes(self._waiting[:CHUNK])
@@ -148,7 +148,7 @@ class Kept:
             os.write(1, f"log: {self._path} cannot be kept ({error.strerror}); training continues\n".encode())
 
     def _open(self) -> tuple[FileIO, int]:
-        """The file, to append to, and its size in bytes."""
+        """Return the file, to append to, and its size in bytes."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("ab", buffering=0)
         return file, os.fstat(file.fileno()).st_size

@@ -54,7 +54,7 @@ class Places:
 
     @classmethod
     def here(cls) -> "Places":
-        """The paths in a pod, unless the environment sets others."""
+        """Return the paths in a pod, unless the environment sets others."""
         return cls(
             Path(os.environ.get(mpi_ranks.MARK, ENVIRONMENT_FILE)),
             Path(os.environ.get("TRAINYARD_SSH_FOLDER", SSH_FOLDER)),
@@ -75,7 +75,7 @@ def start_daemon(path: Path, arguments: Sequence[str]) -> int:
 
 
 def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
-    """A queue of the signals that arrive; a wait on it wakes up at each."""
+    """Return a queue of the signals that arrive; a wait on it wakes up at each."""
     arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in numbers:
         signal.signal(number, lambda got, _: arrived.put(got))
@@ -83,7 +83,7 @@ def listen_for(*numbers: signal.Signals) -> "queue.SimpleQueue[int]":
 
 
 def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None:
-    """The next signal, or None after that time."""
+    """Return the next signal, or None after that time."""
     try:
         return arrived.get(timeout=seconds)
     except queue.Empty:
@@ -159,7 +159,7 @@ def ssh_command(places: Places) -> list[str]:
 
 
 def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]:
-    """The command that starts the ranks."""
+    """Return the command that starts the ranks."""
     program = shutil.which("mpirun")
     if program is None:
         raise UserError("mpirun is not on PATH: MPIJob pods need the image that images/horovod/Dockerfile builds")

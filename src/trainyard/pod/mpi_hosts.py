@@ -16,7 +16,7 @@ PROBE_SECONDS = 2.0
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
-    """The hosts and their slots, in the file's order."""
+    """Return the hosts and their slots, in the file's order."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -52,13 +52,13 @@ def check_slots(hosts: Mapping[str, int], np: int, path: Path) -> None:
 
 
 def ssh_port(config: Path) -> int:
-    """The port that the ssh configuration names."""
+    """Return the port that the ssh configuration names."""
     match = re.search(r"(?mi)^\s*Port[\s=]+(\d+)", config.read_text()) if config.is_file() else None
     return int(match[1]) if match else 22
 
 
 def probe(host: str, port: int) -> str:
-    """The empty string if ssh answers there, else the reason why not."""
+    """Return the empty string if ssh answers there, else the reason why not."""
     try:
         with socket.create_connection((host, port), PROBE_SECONDS) as connection:
             connection.settimeout(PROBE_SECONDS)
@@ -103,7 +103,7 @@ class Failure:
 
 
 def known_failure(run_dir: Path) -> Failure | None:
-    """The permanent failure recorded in the run directory, if there is one that can be read."""
+    """Return the permanent failure recorded in the run directory, if there is one that can be read."""
     try:
         note = json.loads((run_dir / "failed.json").read_text())
         return Failure(int(note["code"]), str(note.get("message", "")), str(note.get("job") or ""))

@@ -25,7 +25,7 @@ def write_environment(path: Path, environment: dict[str, str]) -> None:
 
 
 def read_environment(path: Path) -> dict[str, str]:
-    """The environment that `write_environment` stored."""
+    """Return the environment that `write_environment` stored."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -51,7 +51,7 @@ def processes() -> Iterator[tuple[int, int, str]]:
 
 
 def find(environment: Path) -> set[int]:
-    """The ranks of this worker: children of daemons that were started with its environment."""
+    """Return the ranks of this worker: children of daemons that were started with its environment."""
     everything = list(processes())
     mark = os.fsencode(f"{MARK}={environment}")
     daemons = set()

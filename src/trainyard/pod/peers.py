@@ -52,7 +52,7 @@ class PeerPlan:
     bound: float = BOUND
 
     def asked(self) -> tuple[str, ...]:
-        """The peers that this pod asks."""
+        """Return the peers that this pod asks."""
         others = [name for name in self.names if name != self.me]
         if len(self.names) <= ASK_ALL:
             return tuple(others)
@@ -303,7 +303,7 @@ def _waiting(peers: Mapping[str, Peer]) -> str:
 
 
 def _note(environ: Mapping[str, str], what: PeerPlan) -> Path | None:
-    """The file that counts failures in a row: beside the pod's log, since each retry is a new pod."""
+    """Return the file that counts failures in a row: beside the pod's log, since each retry is a new pod."""
     folder = environ.get("TRAINYARD_LOGS")
     me = what.me.partition(".")[0].removeprefix(f"{what.job}-")
     return Path(folder) / f"{me}.peers.json" if folder else None

@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def bounded(code: int, results: Path | None) -> int:
-    """The code to end with: 1 in place of one that is retried once this pod has failed here MOST_TRIES times in a row.
+    """Return the code to end with: 1 in place of one that is retried, after MOST_TRIES failures of this pod in a row.
 
     The trainer cannot count what fails before it. Storage that does not answer cannot be counted in.
     """
@@ -222,7 +222,7 @@ def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
 
 
 def progress(root: Path) -> str:
-    """The progress of a dataset's preparation, in a few words."""
+    """Return the progress of a dataset's preparation, in a few words."""
     if not root.is_dir():
         return "the folder is not there yet: the preparation has not started"
     shards = sum(1 for _ in root.glob("*/shard-*.tar"))

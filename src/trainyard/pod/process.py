@@ -65,7 +65,7 @@ def _end(late: int, grace: float) -> None:
 
 
 def children() -> list[int]:
-    """The processes that this one has started and not yet reaped."""
+    """Return the processes that this one has started and not yet reaped."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -94,13 +94,13 @@ def _living() -> list[int]:
 
 
 def _code(pid: int) -> int:
-    """The exit code of a process that has not left yet, as a shell shows it; 0 if the kernel does not show it."""
+    """Get the exit code of a process that has not left yet, as a shell shows it; 0 if the kernel does not show it."""
     status = int(_stat(pid)[EXIT_CODE])
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process's state, from its letter on; none of one that is gone."""
+    """Return the fields of a process's state, from its letter on; none of one that is gone."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []

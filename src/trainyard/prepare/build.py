@@ -108,7 +108,7 @@ def _make(folder: Path) -> None:
 
 
 def _count_finished(root: Path, default: int) -> int:
-    """The number of records of finished shards, or `default` while they cannot be listed."""
+    """Return the number of records of finished shards, or `default` while they cannot be listed."""
     try:
         return sum(1 for _ in (root / WORK).glob("*-*.json"))
     except OSError:

@@ -70,7 +70,7 @@ def fetch_weights(options: argparse.Namespace) -> None:
 
 
 def settings(options: argparse.Namespace) -> Preparation:
-    """The settings that `--config` and `--set` give; raises UserError."""
+    """Return the settings that `--config` and `--set` give; raises UserError."""
     return parse(functools.reduce(layers.overlay, layers.read_options(options), {}))
 
 

@@ -23,7 +23,7 @@ _WHITE_IS_ZERO, _UNSIGNED = 0, 1
 
 
 def format_of(content: bytes | memoryview) -> str:
-    """The name of the format that `convert` takes, by a picture's first bytes; empty for all others."""
+    """Return the name of the format that `convert` takes, by a picture's first bytes; empty for all others."""
     start = bytes(content[:12])
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
         return "WEBP"
@@ -31,7 +31,7 @@ def format_of(content: bytes | memoryview) -> str:
 
 
 def convert(content: bytes | memoryview) -> bytes:
-    """A WebP, BMP or TIFF, or the first picture of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
+    """Get a WebP, BMP or TIFF, or the first picture of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=(format_of(content),)) as picture:
@@ -56,7 +56,7 @@ def converter() -> str:
 
 
 def _full_range(picture: "Image.Image") -> "Image.Image":
-    """A TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other pictures as they are."""
+    """Return a TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other pictures as they are."""
     tags = getattr(picture, "tag_v2", {})
     if any(kind > _UNSIGNED for kind in tags.get(_NUMBERS, ())):
         raise ValueError("its samples are signed or floats, of which no value is known to be white; convert it")

@@ -84,7 +84,7 @@ class Listing:
         yield from (entry for entry, picture in zip(doubtful, found, strict=True) if picture)
 
     def remarks(self) -> Iterator[str]:
-        """What people should know about names, after a whole pass."""
+        """Yield what people should know about names, after a whole pass."""
         if self.noise:
             yield f"hidden and service files left out: {counted(self.noise)}"
         if self._separators:
@@ -158,7 +158,7 @@ class Foreign:
 
 
 def counted(counts: Counter[str]) -> str:
-    """Counts for people, the most frequent first."""
+    """Return counts for people, the most frequent first."""
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]
     more = f" and {len(counts) - _SHOWN} more kinds" if len(counts) > _SHOWN else ""
     return ", ".join(f"{count:,} {names.shown(what)}" for what, count in listed) + more

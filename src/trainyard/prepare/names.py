@@ -29,7 +29,7 @@ NO_ENDING = "without a usual ending"
 
 
 def noise(name: str) -> str:
-    """The first part of a name that makes it no data, such as `.DS_Store` or `__MACOSX`, or nothing.
+    """Return the first part of a name that makes it no data, such as `.DS_Store` or `__MACOSX`, or nothing.
 
     What macOS keeps beside each file is `._*`: else there would be as many kinds as files.
     """
@@ -40,7 +40,7 @@ def noise(name: str) -> str:
 
 
 def cleaned(name: str) -> str:
-    """A name without the parts that lead nowhere: `data/./cat//1.jpg` is `data/cat/1.jpg`."""
+    """Return a name without the parts that lead nowhere: `data/./cat//1.jpg` is `data/cat/1.jpg`."""
     if "./" not in name and "//" not in name:
         return name
     end = "/" if name.endswith("/") else ""
@@ -48,7 +48,7 @@ def cleaned(name: str) -> str:
 
 
 def composed(text: str) -> str:
-    """The text in one Unicode form: macOS writes an accent as a character of its own."""
+    """Return the text in one Unicode form: macOS writes an accent as a character of its own."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
@@ -78,14 +78,14 @@ def is_utf8(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name for messages: bytes that are not UTF-8 as escapes."""
+    """Return a name for messages: bytes that are not UTF-8 as escapes."""
     if is_utf8(name):
         return name
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def encoding_of(text: bytes) -> str:
-    """A guess at the encoding of text that is not UTF-8: common Chinese characters are pairs of bytes beyond ASCII."""
+    """Guess the encoding of text that is not UTF-8: common Chinese characters are pairs of bytes beyond ASCII."""
     try:
         words = text.decode("gbk")
     except UnicodeDecodeError:

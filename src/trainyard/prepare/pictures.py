@@ -102,7 +102,7 @@ def _load(picture: "Image.Image") -> "Image.Image":
 
 
 def _words(error: Exception) -> str:
-    """The message of a library's error, in one short line."""
+    """Return the message of a library's error, in one short line."""
     text = " ".join(str(error).split())
     # Pillow names the buffer's address here, which differs at every run
     text = "no known picture format" if text.startswith("cannot identify image file") else text

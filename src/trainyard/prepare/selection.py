@@ -47,7 +47,7 @@ class Skip:
         return bool(found)
 
     def unseen(self) -> list[str]:
-        """What was named and is not there; hidden and service files are left out in any case."""
+        """Return what was named and is not there; hidden and service files are left out in any case."""
         return sorted(text for text in self._unseen if not names.noise(names.cleaned(text.replace("\\", "/"))))
 
 
@@ -118,7 +118,7 @@ class Selection:
             )
 
     def fingerprint(self) -> str:
-        """The container's, or another where earlier versions took other members or read other names."""
+        """Return the container's, or another where earlier versions took other members or read other names."""
         found = self._listing.container.fingerprint
         if not self._listing.renamed and not self._by_content:
             return found
@@ -201,7 +201,7 @@ class Selection:
         return not self._layout.loose or (place.root, place.below) in self._layout.places
 
     def _forget_folders_without_pictures(self) -> None:
-        """A folder of annotations, say, is no class; one of pictures in a format that is not read is."""
+        """Forget folders without pictures, such as annotations; pictures in a format that is not read make a class."""
         for place, ending in list(self._strays):
             if not self._in_class(place) and ending not in names.FORMATS:
                 self._outside[ending] += len(self._strays.pop((place, ending)))

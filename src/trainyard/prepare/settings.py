@@ -93,7 +93,7 @@ class SourceSettings(BaseModel):
         return self
 
     def describe(self) -> dict[str, str]:
-        """The origin of the data, without what may be secret in a signed address."""
+        """Return the origin of the data, without what may be secret in a signed address."""
         key = ADDRESS_KEYS[self.kind]
         address = str(getattr(self, key))
         if self.kind == "http":
@@ -219,7 +219,7 @@ def parse(data: Tree) -> Preparation:
 
 
 def schema() -> Tree:
-    """The JSON schema of all settings, without references."""
+    """Return the JSON schema of all settings, without references."""
     return json_schema.without_references(Preparation)
 
 

@@ -209,7 +209,7 @@ def _digits_of(url: str) -> str:
 
 
 def _linked_sha256(url: str) -> str:
-    """The SHA-256 that the hub's server names for a large file; empty where it names none."""
+    """Return the SHA-256 that the hub's server names for a large file; empty where it names none."""
     try:
         answer = requests.head(url, allow_redirects=False, timeout=(10, 60))
     except requests.RequestException:

@@ -82,7 +82,7 @@ class Comparison:
 
 
 def read_run(path: Path) -> tuple[MeasuredRun, dict[str, Any]]:
-    """What a run measured, without its first line of metrics (warming up), validations and checkpoints."""
+    """Return what a run measured, without its first line of metrics (warming up), validations and checkpoints."""
     summary = storage.read_json(path / "summary.json")
     if not summary:
         raise UserError(f"{path} holds no summary.json: give run directories of runs that have ended")
@@ -211,7 +211,7 @@ def compare(
 
 
 def series(runs: Sequence[MeasuredRun]) -> dict[str, list[MeasuredRun]]:
-    """The runs by strategy.
+    """Return the runs by strategy.
 
     A run on one process without a strategy is the baseline of every strategy that has no run on one process itself.
     """

@@ -40,7 +40,7 @@ def read_confusion(path: Path) -> Confusion | None:
 
 
 def worst(found: Confusion, most: int = 10, guesses: int = 3) -> list[Worst]:
-    """The classes with the smallest share of right guesses; of equal ones, those with more samples first."""
+    """Return the classes with the smallest share of right guesses; of equal ones, those with more samples first."""
     samples, right = found.counts.sum(axis=1), found.counts.diagonal()
     order = sorted(np.flatnonzero(samples), key=lambda index: (right[index] / samples[index], -samples[index]))
     rows = []

@@ -29,7 +29,7 @@ def write(root: Path, to: Path | None = None) -> Survey:
 
 
 def render(found: Survey) -> str:
-    """The whole page. The same dataset gives the same page."""
+    """Return the whole page. The same dataset gives the same page."""
     counts = [(f"{int(counts.sum()):,}", f"pictures in {split}") for split, counts in found.counts.items()]
     sizes = sum(split.bytes for split in found.manifest.splits.values())
     body = [
@@ -50,7 +50,7 @@ def render(found: Survey) -> str:
 
 
 def notices(found: Survey) -> list[str]:
-    """What somebody should know before training."""
+    """Return what somebody should know before training."""
     texts = []
     if both := [one for one in found.copies if len({place.split for place in one}) > 1]:
         texts.append(
@@ -81,7 +81,7 @@ def _lead(found: Survey) -> str:
 
 
 def _contact_sheet(found: Survey) -> str:
-    """Some pictures of each class, or one of some classes."""
+    """Return some pictures of each class, or one of some classes."""
     chosen = _of_each_class([one.picture for one in found.headers], found.manifest.classes)
     text = "The first pictures of each class, or of classes evenly chosen. Look for wrong labels and bad crops."
     return card("Contact sheet", _shots(found, [(one, "") for one in chosen]) + note(text), wide=True)
@@ -158,7 +158,7 @@ def _odd(found: Survey) -> str:
 
 
 def _kind(text: str) -> str:
-    """What is odd, without its figure."""
+    """Return what is odd, without its figure."""
     return "much longer than wide" if text.endswith("as long as wide") else text
 
 

@@ -8,7 +8,7 @@ from trainyard.report.style import STYLE
 
 
 def page(title: str, body: str) -> str:
-    """A whole page that needs nothing else."""
+    """Return a whole page that needs nothing else."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -17,7 +17,7 @@ def page(title: str, body: str) -> str:
 
 
 def card(title: str, content: str, wide: bool = False) -> str:
-    """A part of the page under a heading."""
+    """Return a part of the page under a heading."""
     return f'<section class="card{" wide" if wide else ""}"><h2>{html.escape(title)}</h2>{content}</section>'
 
 
@@ -29,7 +29,7 @@ def tiles(values: Sequence[tuple[str, str]]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]], marked: int | None = None) -> str:
-    """A table; a heading that begins with # is that of a column of numbers; `marked` is a row to stress."""
+    """Return a table; a heading that begins with # is that of a column of numbers; `marked` is a row to stress."""
     if not rows:
         return '<p class="none">nothing recorded yet</p>'
     kinds = [' class="num"' if name.startswith("#") else "" for name in head]
@@ -42,7 +42,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]], marked: int | None
 
 
 def note(text: str) -> str:
-    """A remark below a chart."""
+    """Return a remark below a chart."""
     return f'<p class="note">{html.escape(text)}</p>'
 
 

@@ -15,7 +15,7 @@ from trainyard.telemetry.metrics import FEW, Event, of_kind, read_events
 
 
 def render(path: Path) -> str:
-    """The page of the run in a run directory."""
+    """Return the page of the run in a run directory."""
     summary = storage.read_json(path / "summary.json")
     events = read_events(path / "metrics.jsonl")
     if not events and not summary:

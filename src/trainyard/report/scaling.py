@@ -13,7 +13,7 @@ from trainyard.report.scaling_page import render
 
 
 def as_text(comparison: Comparison) -> str:
-    """A table for the console."""
+    """Return a table for the console."""
     lines = [
         f"{comparison.strategy}, {comparison.policy}",
         f"{'processes':>9} {'img/s':>10} {'per process':>12} {'speed-up':>9} {'efficiency':>11} {'step ms':>9} "

@@ -11,7 +11,7 @@ STEP = (("compute", 3), ("data_wait", 2), ("communication", 4), ("other", 9))
 
 
 def render(comparisons: list[Comparison], summary: dict[str, Any]) -> str:
-    """The whole page; `summary` is that of one of the runs."""
+    """Return the whole page; `summary` is that of one of the runs."""
     known = summary["identity"]
     lead = f"{known['model.name']}, {known['model.num_classes']} classes, {summary['precision']}"
     body = [f"<h1>Scaling</h1><p class='lead'>{html.escape(lead)}</p>"]

@@ -107,7 +107,7 @@ def _splits(train: list[Event]) -> list[tuple[float, list[float]]]:
 
 
 def classes(path: Path) -> str:
-    """The worst classes and what they are taken for; for few classes, all of them against each other."""
+    """Return the worst classes and what they are taken for; for few classes, all of them against each other."""
     found = read_confusion(path)
     if found is None:
         return ""
@@ -152,7 +152,7 @@ def _work(rank: dict[str, Any]) -> float:
 
 
 def validations(validate: list[Event], many: bool) -> str:
-    """The last validations, and the best one."""
+    """Return the last validations, and the best one."""
     best = max(validate, key=lambda event: event["top1"], default=None)
     shown = validate[-10:]
     if best is not None and best not in shown:
@@ -185,7 +185,7 @@ def environment(summary: dict[str, Any], starts: list[Event]) -> str:
 
 
 def settings(summary: dict[str, Any]) -> str:
-    """The settings: first those that are not the defaults, then all."""
+    """Return the settings: first those that are not the defaults, then all."""
     config = summary.get("config", {})
     if not config:
         return ""
@@ -203,7 +203,7 @@ def settings(summary: dict[str, Any]) -> str:
 
 
 def _breakable(key: str) -> str:
-    """A setting's name that a narrow page may break at its underscores and dots."""
+    """Return a setting's name that a narrow page may break at its underscores and dots."""
     return html.escape(key).replace("_", "_<wbr>").replace(".", ".<wbr>")
 
 

@@ -91,7 +91,7 @@ def survey(root: Path) -> Survey:
 
 
 def read(root: Path, pictures: list[Picture]) -> list[bytes]:
-    """The encoded pictures; raises UserError and StorageError."""
+    """Return the encoded pictures; raises UserError and StorageError."""
     splits = {name: open_split(root, name) for name in {one.split for one in pictures}}
     try:
         return [splits[one.split].read(one.sample) for one in pictures]
@@ -115,7 +115,7 @@ def _headers(splits: dict[str, Shards]) -> Iterator[Header]:
 
 
 def _header(shards: Shards, picture: Picture) -> Header | None:
-    """A picture's header; None where it has none that can be read (a preparation may leave that unchecked)."""
+    """Return a picture's header; None where it has none that can be read (a preparation may leave that unchecked)."""
     content = shards.read(picture.sample)
     try:
         with limits.read_header(content) as found:
@@ -136,7 +136,7 @@ def _turned(picture: "Image.Image") -> bool:
 
 
 def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[list[Picture]]:
-    """Groups of pictures with the same content, first those that occur most often."""
+    """Return groups of pictures with the same content, first those that occur most often."""
     names = list(splits)
     index = {
         name: np.concatenate(

@@ -40,7 +40,7 @@ class Share:
 def line_chart(
     lines: list[Line], unit: str = "", from_zero: bool = False, marks: Sequence[float] = (), from_x: float = 0.0
 ) -> str:
-    """A chart of lines over steps (or another x that begins at `from_x`); `marks` are vertical lines."""
+    """Return a chart of lines over steps (or another x that begins at `from_x`); `marks` are vertical lines."""
     points = [point for line in lines for point in line.points if math.isfinite(point[1])]
     if not points:
         return '<p class="none">nothing recorded yet</p>'
@@ -59,7 +59,7 @@ def line_chart(
 
 
 def stacked_bar(shares: list[Share]) -> str:
-    """A horizontal bar that divides a whole of seconds into named parts, the legend with their seconds and shares."""
+    """Draw a horizontal bar that divides seconds into named parts, and a legend with their seconds and shares."""
     whole = sum(share.value for share in shares) or 1.0
     x, boxes, keys = 0.0, [], []
     for share in shares:
@@ -122,7 +122,7 @@ def thin_out(points: Points, most: int = MOST_POINTS) -> Points:
 
 
 def smooth(points: Points, share: float = 0.05) -> Points:
-    """A running mean over a share of the points; the window grows with the first ones."""
+    """Return a running mean over a share of the points; the window grows with the first ones."""
     window = max(1, round(len(points) * share))
     result, total = [], 0.0
     for index, (x, y) in enumerate(points):
@@ -132,7 +132,7 @@ def smooth(points: Points, share: float = 0.05) -> Points:
 
 
 def number(value: float) -> str:
-    """A number as short as it can be read."""
+    """Return a number as short as it can be read."""
     if value and abs(value) < 1e-3:
         return f"{value:.2g}".replace("e-0", "e-")
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):

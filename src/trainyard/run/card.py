@@ -24,7 +24,7 @@ def provenance(summary: Mapping[str, Any]) -> str:
 
 
 def card(found: Description, summary: Mapping[str, Any], exports: Mapping[str, float]) -> str:
-    """The text of README.md; `exports` are files beside it, each with its largest difference from the model."""
+    """Return the text of README.md; `exports` are files beside it, each with its largest difference from the model."""
     run = str(summary["config"]["run"]["name"] or summary["config"]["run"]["dir"]).rstrip("/").rpartition("/")[2]
     head: dict[str, Any] = {"pipeline_tag": "image-classification", "tags": ["image-classification", "trainyard"]}
     if found.timm_name:

@@ -74,7 +74,7 @@ class Found:
 
 
 def is_always_ours() -> bool:
-    """The default `ours`: for folders that no other job can take over."""
+    """Return the default `ours`: for folders that no other job can take over."""
     return True
 
 
@@ -136,7 +136,7 @@ class DamagedCheckpointError(Exception):
 
 
 def read_checked(path: Path) -> Found:
-    """A checkpoint whose parts are all there and whole; raises DamagedCheckpointError where two looks agree.
+    """Return a checkpoint whose parts are all there and whole; raises DamagedCheckpointError where two looks agree.
 
     Only what is missing, unparsable, of another size or of another hash is damage. Raises StorageError where the
     storage does not answer, and UserError for a format that this version does not read.
@@ -190,18 +190,18 @@ def _check_file(file: Path, size: int, digest: str) -> None:
 
 
 def steps(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; raises StorageError."""
+    """Return the checkpoints of a run, oldest first; raises StorageError."""
     found = (path for path in storage.list_folder(folder) if NAME.fullmatch(path.name))
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
 def list_damaged(folder: Path) -> list[Path]:
-    """The checkpoints that were set aside as damaged."""
+    """Return the checkpoints that were set aside as damaged."""
     return sorted(path for path in storage.list_folder(folder) if path.name.startswith("damaged-"))
 
 
 def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, list[str]]:
-    """The newest sound checkpoint; damaged ones are set aside, and reported.
+    """Return the newest sound checkpoint; damaged ones are set aside, and reported.
 
     Raises UserError, StorageError, and FileNotFoundError where `staging`, the lease's folder, is gone.
     """
@@ -216,7 +216,7 @@ def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, lis
 
 
 def at(path: Path) -> Found:
-    """The checkpoint that the user named; raises UserError and StorageError."""
+    """Return the checkpoint that the user named; raises UserError and StorageError."""
     if not storage.list_folder(path):
         raise UserError(f"resume = {str(path)!r}: no such folder; give a checkpoints/step-NNNNNNNN folder, or auto")
     try:

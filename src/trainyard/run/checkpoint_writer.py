@@ -153,7 +153,7 @@ class Writer:
             self.last_seconds = time.monotonic() - start
 
     def _words(self, error: OSError | StorageError) -> str:
-        """What went wrong, what is left, and what to do about it."""
+        """Return what went wrong, what is left, and what to do about it."""
         if isinstance(error, StorageError) or error.errno in STORAGE:
             return f"a checkpoint cannot be written: {error}"
         reason = error.strerror or str(error)

@@ -42,7 +42,7 @@ def identity(
     classes: int | None = None,
     samples: int | None = None,
 ) -> dict[str, Any]:
-    """What must stay the same for a run to be resumed; None is not known.
+    """Return what must stay the same for a run to be resumed; None is not known.
 
     Another optimizer would find no moments that it can use, another `no_decay` or `freeze` trains other parameters or
     differently, and another seed or number of training samples changes the order of the samples.
@@ -60,7 +60,7 @@ def identity(
 
 
 def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """The identity that a checkpoint or a summary recorded; older ones have a part of it in their settings alone."""
+    """Read the identity that a checkpoint or a summary recorded; older ones have a part of it in their settings."""
     config = _part(meta, "config")
     optimizer = _part(config, "optimizer")
     spared = optimizer.get("no_decay")
@@ -75,7 +75,7 @@ def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """A section of a tree; empty where there is none, whatever stands in its place."""
+    """Return a section of a tree; empty where there is none, whatever stands in its place."""
     found = tree.get(key)
     return found if isinstance(found, dict) else {}
 
@@ -141,7 +141,7 @@ def check_ended(
 
 
 def length_asked(epochs: int | None, max_steps: int | None) -> dict[str, int | None]:
-    """The length of the run as the settings put it."""
+    """Return the length of the run as the settings put it."""
     return {"epochs": epochs, "max_steps": max_steps}
 
 
@@ -192,7 +192,7 @@ class RunDirectory:
         checkpoint.tidy(self.checkpoints, self._run.keep_aside)
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """The checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
+        """Return the checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
         if self._resume in ("auto", "never") or is_retry_of_path(self.path):
             with self.fenced():
                 found, reports = checkpoint.newest(self.checkpoints, self.staging)

@@ -37,7 +37,7 @@ def refuse_missing(kinds: Sequence[str]) -> None:
 
 
 def export_model(kind: str, model: nn.Module, size: int) -> tuple[bytes, float]:
-    """A file's content and its largest difference from the model's outputs, on pictures of a size in pixels.
+    """Return a file's content and its largest difference from the model's outputs, on pictures of a size in pixels.
 
     Raises UserError where the model cannot be exported, or gives other outputs then.
     """

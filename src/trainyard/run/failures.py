@@ -48,7 +48,7 @@ def explain_errors(attempt: Attempt) -> Iterator[None]:
 
 
 def meaning(attempt: Attempt, error: Exception) -> UserError | ExitError | None:
-    """What an error means for this run; None: it is a bug, and stays as it is."""
+    """Return what an error means for this run; None: it is a bug, and stays as it is."""
     run, rank = attempt.run, attempt.place.rank
     cause, text = cause_of(error), f"{type(error).__name__}: {error}"
     if cause.name == "memory":
@@ -82,13 +82,13 @@ def record(attempt: Attempt, error: UserError | ExitError) -> None:
 
 
 def _where(error: Exception) -> str:
-    """The kind of an error, and the innermost call that it came from."""
+    """Return the kind of an error, and the innermost call that it came from."""
     calls = traceback.extract_tb(error.__traceback__)
     return f"{type(error).__name__} at {calls[-1].filename}:{calls[-1].lineno}" if calls else type(error).__name__
 
 
 def _memory(attempt: Attempt, error: Exception) -> str:
-    """A GPU's memory that is too small, with the keys that decide how much is needed."""
+    """Explain that a GPU's memory is too small, with the keys that decide how much is needed."""
     micro, rank = attempt.micro, attempt.place.rank
     most = min(micro, attempt.share) if micro else attempt.share
     limit = "" if micro else ", no limit"

@@ -77,7 +77,7 @@ class Record:
     further: dict[str, Any] = field(default_factory=dict)  # for people
 
     def encode(self) -> bytes:
-        """The record's file."""
+        """Return the record's file."""
         fields = asdict(self)
         fields.update(fields.pop("further"))
         if self.trusted is None:
@@ -102,12 +102,12 @@ def decode(data: bytes) -> Record:
 
 
 def folder_of(root: Path, number: int) -> Path:
-    """The folder of a lease of a run directory."""
+    """Return the folder of a lease of a run directory."""
     return root / FOLDER / f"{number:08d}"
 
 
 def newest(storage: Calls, root: Path, *, look_only: bool = False) -> Record | None:
-    """The newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError.
+    """Return the newest lease's record; None if there never was one. Changes nothing with `look_only`. Raises OSError.
 
     Where its folder has no record that can be read, and still is the newest at several looks, its holder is known to
     nobody: the record says so (`further`), and the rest is that of the last one that can be read.
@@ -308,7 +308,7 @@ def _create(storage: Calls, root: Path, new: Path, record: Record) -> bool:
 
 
 def _older(storage: Calls, root: Path, record: Record) -> list[str]:
-    """What lies in the folder of leases and is not this one, nor a newer one."""
+    """Return what lies in the folder of leases and is not this one, nor a newer one."""
     found = []
     for name in storage.fresh_names(root / FOLDER):
         older = (
@@ -338,7 +338,7 @@ def _numbers(storage: Calls, leases: Path, *, fresh: bool) -> list[int]:
 
 
 def _read(storage: Calls, path: Path) -> Record | None:
-    """A record; None without one, or while it is not whole."""
+    """Return a record; None without one, or while it is not whole."""
     try:
         return decode(storage.read(path))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):

@@ -97,7 +97,7 @@ class Lease:
             return True  # a brief failure of the storage does not mean that another job took over
 
     def taken_message(self) -> str:
-        """The message that names the job which took the run directory."""
+        """Return the message that names the job which took the run directory."""
         newer = None
         with contextlib.suppress(OSError):
             newer = fence.newest(self._storage, self.root, look_only=True)
@@ -115,7 +115,7 @@ class Lease:
                 self._note(released=True)
 
     def _follow(self, newest: Record | None, checkpoints: Path) -> Record:
-        """The record by which this process takes the lease after the newest one."""
+        """Return the record by which this process takes the lease after the newest one."""
         job, old = job_name(), newest or Record()
         refuse_strangers(self.root, old.owner, self._adopt)
         if job and job in old.superseded and newest and not fence.abandoned(self._storage, self.root, newest):
@@ -176,7 +176,7 @@ class Lease:
 
 
 def _unknown(root: Path, before: Record | None) -> list[str]:
-    """The message about the lease before this one, where nothing said whose it was."""
+    """Return the message about the lease before this one, where nothing said whose it was."""
     name = before.further.get(fence.NO_RECORD) if before else None
     lease = root / fence.FOLDER / str(name)
     return [f"{lease} had no {fence.RECORD} that can be read; its holder can write nothing more here"] if name else []

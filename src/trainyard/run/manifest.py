@@ -19,20 +19,20 @@ SCALER = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growt
 
 
 def add_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with its checksum, which takes the place of another one."""
+    """Return a manifest with its checksum, which takes the place of another one."""
     said: dict[str, Any] = json.loads(json.dumps({key: value for key, value in content.items() if key != CHECKSUM}))
     return {**said, CHECKSUM: json_checksum(said)}
 
 
 def find_fault(manifest: Mapping[str, Any]) -> str:
-    """What is wrong with a manifest of any format, as far as its checksum tells; empty if nothing is."""
+    """Return what is wrong with a manifest of any format, as far as its checksum tells; empty if nothing is."""
     if CHECKSUM in manifest and add_checksum(manifest)[CHECKSUM] != manifest[CHECKSUM]:
         return "manifest.json has changed: its checksum is wrong"
     return "" if is_count(manifest.get("format")) and is_count(manifest.get("step")) else NOT_WHOLE
 
 
 def find_missing(manifest: Mapping[str, Any], found: set[str]) -> str:
-    """What a manifest of a readable format lacks, or says of another type; empty if nothing.
+    """Return what a manifest of a readable format lacks, or says of another type; empty if nothing.
 
     `found` are the files beside it. One that has its checksum says what was written.
     """

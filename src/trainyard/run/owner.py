@@ -20,12 +20,12 @@ class StrangerError(TakenOverError):
 
 
 def job_name() -> str:
-    """The job that this process belongs to, as the cluster sets it; a changed run is another job."""
+    """Return the job that this process belongs to, as the cluster sets it; a changed run is another job."""
     return os.environ.get("TRAINYARD_JOB", "")
 
 
 def owner_name() -> str:
-    """The release that this process belongs to, as `namespace/release`; empty outside a cluster."""
+    """Return the release that this process belongs to, as `namespace/release`; empty outside a cluster."""
     namespace, release = os.environ.get("TRAINYARD_NAMESPACE", ""), os.environ.get("TRAINYARD_RELEASE", "")
     return f"{namespace}/{release}" if namespace and release else ""
 
@@ -45,7 +45,7 @@ def refuse_strangers(root: Path, owner: str, adopt: bool) -> None:
 
 
 def refuse_strangers_of(root: Path, adopt: bool = False) -> None:
-    """The same, for whoever holds the newest lease there; raises OSError, too."""
+    """Raise StrangerError if the newest lease there is another release's; raises OSError, too."""
     if owner_name() and (record := find_newest(root)):
         refuse_strangers(root, record.owner, adopt)
 

@@ -194,7 +194,7 @@ class Recorder:
             telemetry.event("checkpoint", step, self._epoch(step))
 
     def summary(self, status: str, step: int, epochs: int, result: Result | None = None) -> dict[str, Any]:
-        """What summary.json holds."""
+        """Return what summary.json holds."""
         seconds = self._clock.read()
         samples = self._order.samples_before(step)
         overall = slowest.find(self._times, self._wall)
@@ -256,7 +256,7 @@ class Recorder:
             self._telemetry.linger(min(LAST_SECONDS, self._config.comm.hang_seconds / 2 or LAST_SECONDS))
 
     def _epoch(self, step: int) -> int:
-        """The epoch of the last of `step` steps, counted from 1."""
+        """Return the epoch of the last of `step` steps, counted from 1."""
         return self._order.epoch(max(step, 1) - 1) + 1
 
     def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
@@ -297,7 +297,7 @@ def rewind_all(directory: Path, step: int, validated: int, staging: Path | None 
 
 
 def _describe_process(strategy: Strategy) -> dict[str, Any]:
-    """What the records say of a process."""
+    """Return what the records say of a process."""
     gpu = torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else None
     return {
         "rank": strategy.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(strategy.device),

@@ -8,7 +8,7 @@ from trainyard.run import checkpoint
 
 
 def no_space(error: OSError, run: Path) -> str:
-    """What an error means by which a volume says that it is full; `run` is the run directory. Never raises."""
+    """Return what an error means by which a volume says that it is full; `run` is the run directory. Never raises."""
     path = Path(str(error.filename)) if error.filename else run
     reason = f"{path} cannot be written: {error.strerror or error} ({_free(path)})"
     if not path.is_relative_to(run):

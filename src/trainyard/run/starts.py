@@ -76,7 +76,7 @@ def forget(root: Path) -> None:
 
 
 def saw_checkpoints(root: Path) -> list[str]:
-    """The names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
+    """Return the names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
     return [name for path in storage.list_folder(_file(root).parent) for name in _seen(storage.read_json(path))]
 
 
@@ -86,7 +86,7 @@ def latest(names: Iterable[str]) -> str:
 
 
 def lost_checkpoint(path: Path) -> str:
-    """The newest checkpoint that the run directory is known to have had, or nothing; raises StorageError and UserError.
+    """Return the newest checkpoint that the run is known to have had, or nothing; raises StorageError and UserError.
 
     One of step 0 does not count: a run that begins again loses nothing of it.
     """
@@ -120,7 +120,7 @@ def remember(root: Path, message: str, code: int, where: str = "") -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UserError | ExitError:
-    """The error for a run directory that cannot be written."""
+    """Return the error for a run directory that cannot be written."""
     if error.errno in FULL:
         return ExitError(no_space(error, path), Exit.FAILED)
     if error.errno in STORAGE:
@@ -143,12 +143,12 @@ def _of_metrics(path: Path) -> list[int]:
 
 
 def _step_saved(note: Mapping[str, Any], key: str) -> int:
-    """The step at which a run has ended and was saved; 0 for none."""
+    """Return the step at which a run has ended and was saved; 0 for none."""
     return whole(note, key) if note.get("status") in SAVED else 0
 
 
 def _seen(note: Mapping[str, Any]) -> list[str]:
-    """The checkpoints that a note names."""
+    """Return the checkpoints that a note names."""
     return [str(note.get(key, NONE)) for key in ("checkpoint", SEEN)]
 
 

@@ -22,13 +22,13 @@ class Calls(Protocol):
     """Storage as one machine sees it; every call but `now` and `sleep` raises OSError."""
 
     def names(self, folder: Path) -> list[str]:
-        """The names in a folder, as old as this machine's cache may be."""
+        """Return the names in a folder, as old as this machine's cache may be."""
 
     def fresh_names(self, folder: Path) -> list[str]:
-        """The names in a folder, as they were after this call began."""
+        """Return the names in a folder, as they were after this call began."""
 
     def read(self, path: Path) -> bytes:
-        """A file's content, as it was after this call began."""
+        """Return a file's content, as it was after this call began."""
 
     def write(self, path: Path, data: bytes) -> None:
         """Create a file, or replace its content; on the server when this returns."""
@@ -56,17 +56,17 @@ class Calls(Protocol):
 
 
 def unique() -> str:
-    """A name that no other process on any machine has: pods may share a process id, and even a host name."""
+    """Return a name that no other process on any machine has: pods may share a process id, and even a host name."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def names(folder: Path) -> list[str]:
-    """The names in a folder."""
+    """Return the names in a folder."""
     return [path.name for path in folder.iterdir()]
 
 
 def fresh_names(folder: Path) -> list[str]:
-    """The names in a folder; a client that has changed a folder itself asks the server for its names again."""
+    """Return the names in a folder; a client that has changed a folder itself asks the server for its names again."""
     probe = folder / f".look-{unique()}"
     probe.mkdir(exist_ok=True)  # a call whose answer was lost is repeated
     with contextlib.suppress(FileNotFoundError):  # others may tidy up
@@ -75,7 +75,7 @@ def fresh_names(folder: Path) -> list[str]:
 
 
 def read(path: Path) -> bytes:
-    """A file's content; opening a file asks the server whether it has changed."""
+    """Return a file's content; opening a file asks the server whether it has changed."""
     return path.read_bytes()
 
 

@@ -150,7 +150,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def _beginning(path: Path) -> tuple[bytes, int]:
-    """The header, and how many bytes there are behind it."""
+    """Return the header, and how many bytes there are behind it."""
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         end = min(_end(file.read(8) or b""), size)
@@ -183,7 +183,7 @@ def _whole(path: Path, digest: str) -> bytearray:
 
 
 def _described(header: bytes | bytearray, size: int) -> tuple[list[Leaf], Any]:
-    """The tensors in the order of the file, and the tree; each must begin where the one before ends, as in the format.
+    """Return the tensors in the file's order, and the tree; each must begin where the one before ends.
 
     `size`: how many bytes there are behind the header.
     """
@@ -203,7 +203,7 @@ def _described(header: bytes | bytearray, size: int) -> tuple[list[Leaf], Any]:
 
 
 def _views(content: bytearray, start: int, leaves: list[Leaf]) -> dict[str, Tensor]:
-    """The tensors in place, by name, from byte `start` on."""
+    """Return the tensors in place, by name, from byte `start` on."""
     views = {}
     for leaf in leaves:
         views[leaf.name] = torch.empty(leaf.shape, dtype=leaf.dtype)
@@ -261,7 +261,7 @@ def _rebuilt(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
-    """A view whose dimensions are in the order of its memory, and that order unless it is the usual one."""
+    """Return a view whose dimensions are in the order of its memory, and that order unless it is the usual one."""
     if tensor.is_contiguous():
         return tensor, None
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)

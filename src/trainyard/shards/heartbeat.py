@@ -43,7 +43,7 @@ def beating(root: Path, every: float = EVERY) -> Iterator[None]:
 
 
 def signs(root: Path) -> tuple[int, int]:
-    """What changes while a folder is being prepared: the heartbeat's time (ns, 0 without one), and the finished shards.
+    """Return what changes during a preparation: the heartbeat's time (ns, 0 without one), and the finished shards.
 
     Shards count too, for a folder that is copied to the claim, or prepared by a version without the heartbeat.
     """

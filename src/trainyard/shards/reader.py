@@ -107,7 +107,7 @@ class Shards:
         return np.split(order, cuts[1:]) if len(order) else []
 
     def name(self, i: int) -> str:
-        """What people call a sample."""
+        """Return what people call a sample."""
         return f"sample {i} of {self.split} ({self._files[self._shard(i)]})"
 
     def _shard(self, i: int) -> int:

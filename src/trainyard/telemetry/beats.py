@@ -52,7 +52,7 @@ class Files:
             self._changed.notify_all()
 
     def read(self, ranks: list[int], seconds: float) -> dict[int, Heartbeat]:
-        """The heartbeats of some ranks, each {} where it has no file or storage does not answer within `seconds`."""
+        """Read the heartbeats of some ranks; {} where there is no file or storage does not answer within `seconds`."""
         with self._changed:
             self._wanted, self._found = ranks, {}
             self._changed.notify_all()
@@ -60,7 +60,7 @@ class Files:
             return {rank: self._found.get(rank, {}) for rank in ranks}
 
     def stuck(self) -> tuple[str, float]:
-        """The file whose call has not returned, and for how many seconds; "" and 0 if there is none."""
+        """Return the file whose call has not returned, and for how many seconds; "" and 0 if there is none."""
         call = self._call
         return (str(call[0]), time.monotonic() - call[1]) if call else ("", 0.0)
 
@@ -127,7 +127,7 @@ class Answers:
         threading.Thread(target=self._serve, name="answers", daemon=True).start()
 
     def ask(self, seconds: float) -> dict[int, Heartbeat]:
-        """The heartbeats of the other ranks that answer within `seconds`."""
+        """Return the heartbeats of the other ranks that answer within `seconds`."""
         found: dict[int, Heartbeat] = {}
         question = json.dumps({"token": self._token, "asks": self._rank}).encode()
         deadline = time.monotonic() + seconds
@@ -160,7 +160,7 @@ class Answers:
                 self._socket.sendto(json.dumps(answer).encode(), asker)
 
     def _valid(self, data: bytes) -> dict[str, Any] | None:
-        """A datagram's content, if it carries the run's token."""
+        """Return a datagram's content, if it carries the run's token."""
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(data)
             # As bytes: of text it compares ASCII alone, and anybody may send a datagram
@@ -172,7 +172,7 @@ class Answers:
 
 
 def own_address() -> tuple[socket.AddressFamily, str]:
-    """The address that this host's name stands for, which in a pod is the pod's; loopback where it stands for none."""
+    """Return the address of this host's name, which in a pod is the pod's; loopback where it has none."""
     try:
         family, _, _, _, place = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_DGRAM)[0]
         return family, str(place[0])
@@ -192,7 +192,7 @@ def replace(path: Path, value: Any, staging: Path | None) -> None:
 
 
 def read(path: Path) -> Heartbeat:
-    """A heartbeat's file; {} where there is none, or none that can be one."""
+    """Return a heartbeat's file; {} where there is none, or none that can be one."""
     beat = peek_json(path)
     return beat if NEEDED.keys() <= beat.keys() and fits(beat, NEEDED | FURTHER) else {}
 

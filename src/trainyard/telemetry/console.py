@@ -74,7 +74,7 @@ class Console:
 
 
 def _slowest(event: Event) -> str:
-    """A note on the slowest rank, where it delays the others by much."""
+    """Return a note on the slowest rank, where it delays the others by much."""
     slow = event.get("slowest")
     if not slow or slow["behind"] <= NOTABLE:
         return ""

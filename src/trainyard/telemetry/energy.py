@@ -59,7 +59,7 @@ class Meter:
 
 
 def meter(device: torch.device, first_on_node: bool) -> Meter:
-    """What this process counts: its own GPU and, for all processes of its node, the processors."""
+    """Return what this process counts: its own GPU and, for all processes of its node, the processors."""
     return Meter({
         "gpus": _gpu(device) if device.type == "cuda" else [],
         "processors": _processors(POWERCAP) if first_on_node else [],
@@ -67,7 +67,7 @@ def meter(device: torch.device, first_on_node: bool) -> Meter:
 
 
 def known(joules: Mapping[str, float]) -> dict[str, float]:
-    """What was counted, rounded to joules; GPUs that a run has none of are no finding."""
+    """Return what was counted, rounded to joules; GPUs that a run has none of are no finding."""
     return {kind: round(value) for kind, value in joules.items() if math.isfinite(value) and value > 0}
 
 
@@ -88,7 +88,7 @@ def _zone(zone: Path) -> Counter:
 
 
 def _gpu(device: torch.device) -> list[Counter] | None:
-    """The board of a GPU; None without NVML's Python module, or for a board (or a part of one) that does not count."""
+    """Find a GPU's board; None without NVML's Python module, or for a board (or a part of one) that does not count."""
     try:
         import pynvml
     except ImportError:

@@ -23,7 +23,7 @@ def switch_on(torch_version: str) -> None:
 
 
 def records() -> dict[str, bytes]:
-    """What was recorded in this process, by backend, as torch pickles it; nothing where nothing was."""
+    """Return what was recorded in this process, by backend, as torch pickles it; nothing where nothing was."""
     from torch._C import _distributed_c10d as c10d
 
     found: dict[str, bytes] = {}

@@ -49,7 +49,7 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
 
 
 def _orderly_end(events: list[Event], step: int) -> Event | None:
-    """The `end` line of the last start, if it ended at this step without a crash."""
+    """Return the `end` line of the last start, if it ended at this step without a crash."""
     last = events[-1]
     orderly = last["event"] == "end" and last.get("status") in ("finished", "stopped") and last["step"] == step
     return last if orderly and "seconds_total" in last else None

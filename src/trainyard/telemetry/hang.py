@@ -29,7 +29,7 @@ class Missing:
 
 
 def not_arrived(beats: dict[int, Heartbeat], silent: list[int]) -> list[Missing]:
-    """The ranks that the others wait for: without a heartbeat, or else at storage, outside any collective, or behind.
+    """Find the ranks that others wait for: without a heartbeat, or else at storage, outside any collective, or behind.
 
     `beats` holds each rank's heartbeat. Empty if all ranks are in the same place.
     """
@@ -66,7 +66,7 @@ def hang_message(rank: int, what: str, step: int, waited: float, missing: list[M
 
 
 def stack_of(thread: int | None) -> list[str]:
-    """The stack of a thread, innermost call last, a line per call; the last one ends in the method that it calls.
+    """Get the stack of a thread, innermost call last, a line per call; the last one ends in the method that it calls.
 
     No source file is read: it may lie on the storage that hangs.
     """
@@ -79,7 +79,7 @@ def stack_of(thread: int | None) -> list[str]:
 
 
 def calling(frame: FrameType) -> str:
-    """The method that a frame calls now, as `.name`; empty if it calls none.
+    """Return the method that a frame calls now, as `.name`; empty if it calls none.
 
     It is the last one that was looked up on what begins where the call begins in the source.
     """

@@ -47,12 +47,12 @@ class MetricsFile:
 
 
 def read_events(path: Path) -> list[Event]:
-    """The events of a file, without lines that are cut or damaged; raises OSError and StorageError."""
+    """Return the events of a file, without lines that are cut or damaged; raises OSError and StorageError."""
     return [event for event in read_lines(path) if is_event(event)]
 
 
 def read_lines(path: Path) -> list[Event]:
-    """The same for a file whose lines may be no events, but belong to a step."""
+    """Return the same for a file whose lines may be no events, but belong to a step."""
     try:
         data = storage.read_bytes(path)
     except MISSING:
@@ -61,7 +61,7 @@ def read_lines(path: Path) -> list[Event]:
 
 
 def parse_line(line: bytes) -> Event | None:
-    """What a line says; None if it is not whole, or says what no such line can."""
+    """Return what a line says; None if it is not whole, or says what no such line can."""
     try:
         found = json.loads(line.decode())
     except (ValueError, RecursionError):
@@ -83,12 +83,12 @@ def is_event(line: Event) -> bool:
 
 
 def of_kind(events: list[Event], kind: str) -> list[Event]:
-    """The events of a kind that have all that pages show."""
+    """Return the events of a kind that have all that pages show."""
     return [event for event in events if event["event"] == kind and all(key in event for key in COMPLETE[kind])]
 
 
 def numbers(event: Event, processes: int) -> dict[str, float]:
-    """The numbers of an event under its kind; none where it has nothing to show.
+    """Return the numbers of an event under its kind; none where it has nothing to show.
 
     The rate is also there per process, by which world sizes are compared.
     """

@@ -149,5 +149,5 @@ def _describe(client: "MlflowClient", run_id: str, settings: Mapping[str, Any]) 
 
 
 def _last_step(client: "MlflowClient", run_id: str, metric: str) -> int:
-    """The last step that the server has of a metric; -1: none."""
+    """Return the last step that the server has of a metric; -1: none."""
     return max((one.step for one in client.get_metric_history(run_id, metric)), default=-1)

@@ -37,7 +37,7 @@ class Mount(NamedTuple):
 
 
 def mount_of(path: Path | str, table: Path = Path("/proc/self/mountinfo")) -> Mount | None:
-    """The mount that a path lies on, by its name alone; links are not followed, since that would ask the storage."""
+    """Find the mount that a path lies on, by its name alone; following links would ask the storage."""
     wanted, best = str(Path(path).absolute()), None
     for line in table.read_text().splitlines():
         fields, _, rest = line.partition(" - ")
@@ -61,7 +61,7 @@ def blocked_files() -> dict[int, str]:
 
 
 def _file_of(number: int, arguments: list[int]) -> str:
-    """The file that a system call of this number and these first arguments is about; "" if none is known."""
+    """Return the file that a system call of this number and these first arguments is about; "" if none is known."""
     machine = os.uname().machine
     if number in ON_A_FILE.get(machine, ()):
         with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ def _file_of(number: int, arguments: list[int]) -> str:
 
 
 def _text_at(address: int) -> str:
-    """The text at an address of this process, read through the kernel: a wrong address is an error and no crash."""
+    """Get the text at an address of this process, read through the kernel: a wrong address is an error and no crash."""
     with contextlib.suppress(OSError, OverflowError), Path("/proc/self/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
         return os.fsdecode((memory.read(LONGEST_PATH) or b"").partition(b"\0")[0])

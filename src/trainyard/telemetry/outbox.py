@@ -85,7 +85,7 @@ class Outbox:
                 self._failed = False
 
     def _new_events(self) -> Iterator[list[Event]]:
-        """The events of the file in portions, as they appear."""
+        """Yield the events of the file in portions, as they appear."""
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._newer or self._closing)
@@ -99,7 +99,7 @@ class Outbox:
 
 
 def read_portion(file: BinaryIO) -> list[Event]:
-    """The next events of an open metrics.jsonl, MOST at most; a line that has no end yet is left for the next time."""
+    """Read the next events of an open metrics.jsonl, MOST at most; a line without an end is left for the next time."""
     events: list[Event] = []
     while len(events) < MOST:
         place = file.tell()
@@ -124,6 +124,6 @@ def close(outboxes: Sequence[Outbox], say: Callable[[str], None], seconds: float
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -48,7 +48,7 @@ def pack(
 
 
 def unpack(total: Tensor, world: int) -> Told:
-    """What all ranks packed, from the sum."""
+    """Return what all ranks packed, from the sum."""
     ranks = world * (len(PARTS) + 1)
     losses, joules, rest = torch.split(total, [len(total) - ranks - len(KINDS), len(KINDS), ranks])
     rows: list[list[float]] = rest.view(world, len(PARTS) + 1).tolist()
@@ -56,14 +56,14 @@ def unpack(total: Tensor, world: int) -> Told:
 
 
 def memory_held(device: torch.device) -> float:
-    """The most bytes that torch has reserved on this process's GPU; without one, the bytes resident now."""
+    """Return the most bytes that torch has reserved on this process's GPU; without one, the bytes resident now."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_reserved(device))
     return float(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
 
 
 def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:
-    """The rank that works longest before it can meet the others; None for a single one.
+    """Return the rank that works longest before it can meet the others; None for a single one.
 
     `times` are seconds by rank and part, `wall` the seconds that they were measured over. Waiting for others is no
     work, so communication does not count; it is the cause only where no rank stands out and it takes most of the time.

@@ -80,7 +80,7 @@ def _empty(file: Path) -> None:
 
 
 def _file_name(earlier: list[Path], now: float) -> str:
-    """A name that sorts after those of earlier files, also where this node's clock is behind."""
+    """Return a name that sorts after those of earlier files, also where this node's clock is behind."""
     seconds = int(now)
     if earlier:
         seconds = max(seconds, int(earlier[-1].name.split(".")[3]) + 1)

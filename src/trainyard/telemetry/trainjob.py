@@ -57,7 +57,7 @@ class TrainJobProgress:
             self.left = max(0.0, (now - then) / (self.step - before) * (self.total - self.step))
 
     def message(self, now: datetime) -> dict[str, Any]:
-        """What is sent, in the words of Trainer's API."""
+        """Return what is sent, in the words of Trainer's API."""
         status: dict[str, Any] = {
             "progressPercentage": min(100, 100 * self.step // max(1, self.total)),
             "metrics": [{"name": name, "value": f"{value:.6g}"} for name, value in self.metrics.items()],
@@ -105,7 +105,7 @@ class Reporter:
                 self._wake.wait_for(lambda: self._closing, pause)
 
     def _next(self) -> dict[str, Any] | None:
-        """The next message, once there is one; none when all has been sent and the run is over."""
+        """Return the next message, once there is one; none when all has been sent and the run is over."""
         with self._wake:
             self._wake.wait_for(lambda: self._newer or self._closing)
             if not self._newer:

@@ -27,7 +27,7 @@ log = logging.getLogger("trainyard")
 
 
 def find_key() -> str | None:
-    """The API key, from the environment or from the mounted secret."""
+    """Return the API key, from the environment or from the mounted secret."""
     if key := os.environ.get("WANDB_API_KEY"):
         return key
     folder = Path(os.environ.get("TRAINYARD_SECRETS", "/etc/trainyard/secrets"))
@@ -37,7 +37,7 @@ def find_key() -> str | None:
 
 
 def run_id(name: str, owner: str = "") -> str:
-    """The id of a run: its name, as far as W&B takes it, and a mark of the release that it belongs to, if there is one.
+    """Make the id of a run: its name, as far as W&B takes it, and a mark of its release, if there is one.
 
     Releases of several namespaces may report runs of one name to one project.
     """
@@ -46,7 +46,7 @@ def run_id(name: str, owner: str = "") -> str:
 
 
 def keep_id(path: Path, name: str, owner: str) -> str:
-    """The id of a run directory, which is kept there (wandb.json): a restart continues the same curve, whoever does it.
+    """Return the id of a run directory, which is kept there (wandb.json): any restart continues the same curve.
 
     Another name is another run. One that was begun by a version that kept no id has its name alone. Raises OSError.
     """

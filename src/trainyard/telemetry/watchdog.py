@@ -158,7 +158,7 @@ class Watchdog:
         os._exit(int(Exit.HANG))
 
     def _heartbeat(self) -> Heartbeat:
-        """The heartbeat of this process, of now."""
+        """Return the heartbeat of this process, of now."""
         now, waited = self._now, self._waited
         beat: Heartbeat = {
             "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": now.what, "step": now.step,
@@ -171,7 +171,7 @@ class Watchdog:
         return beat
 
     def _hung_storage(self) -> str:
-        """The call to storage that does not return, in words: the heartbeat's own, or that of any thread here."""
+        """Get the call to storage that does not return, in words: the heartbeat's own, or that of any thread here."""
         if not self._seconds or self._waited < self._seconds / 2:
             self._blocked = {}
             return ""

@@ -15,7 +15,7 @@ from trainyard.parallel.sharding import local_parts
 
 
 def decay_of(settings: EmaSettings, global_batch: int, epochs: float) -> float:
-    """The decay of one update.
+    """Return the decay of one update.
 
     With `ema.adjust: none` it is `ema.decay`. With `torchvision` the weight of a new value, 1 - decay, is multiplied by
     global_batch * every_steps / epochs, and is 1 at most: `decay` is then free of batch size and length of the run
@@ -68,7 +68,7 @@ class Ema:
         return step <= first
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averaged values."""
+        """Return the averaged values."""
         return self.values
 
     @contextlib.contextmanager

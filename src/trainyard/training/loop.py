@@ -119,7 +119,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
 
 
 def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Summed training loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
+    """Compute the summed loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
     config = t.config
     inputs, targets = t.learner.normalise(pictures), labels
     if mixes(config.augment):
@@ -130,21 +130,21 @@ def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
 
 
 def learning_rate(t: Trainer, step: int) -> float:
-    """The learning rate of a step, counted from 0."""
+    """Return the learning rate of a step, counted from 0."""
     return optimizers.learning_rate(
         t.config.schedule, t.config.optimizer, t.strategy.rate_batch(t.plan.batch), t.data.length, step
     )
 
 
 def list_jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
-    """What the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
+    """Yield what the loader prepares for the remaining steps: augmentation keys and ids of this process's samples."""
     rank, world, order = t.strategy.rank, t.strategy.world, t.data.order
     for step in range(t.progress.step, t.data.length.steps):
         yield order.draws(step, rank, world), order.slice(step, rank, world)
 
 
 def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
-    """The next batch. Of the wait for it, what the device still worked for is the step's."""
+    """Return the next batch. Of the wait for it, what the device still worked for is the step's."""
     begun = time.monotonic()
     with t.records.clock.spent("data_wait"):
         batch = next(batches)
@@ -160,7 +160,7 @@ def catch_up(t: Trainer) -> None:
 
 
 def choose_vote(t: Trainer) -> int:
-    """What this process asks for next; all processes carry out the strongest wish among them."""
+    """Return what this process asks for next; all processes carry out the strongest wish among them."""
     if t.strategy.first and t.records.directory.lost():
         return LEASE_LOST
     if t.progress.stop:
@@ -190,7 +190,7 @@ def flush(t: Trainer) -> None:
 
 
 def epoch_to_validate(t: Trainer) -> int | None:
-    """The epoch that is complete and waits for its validation, if any."""
+    """Return the epoch that is complete and waits for its validation, if any."""
     done, rest = divmod(t.progress.step, t.data.order.steps_per_epoch)
     every = t.config.validate_.every_epochs
     return done if every and done > t.progress.validated and not rest and done % every == 0 else None
@@ -264,7 +264,7 @@ def report_saved(t: Trainer) -> None:
 
 
 def describe_state(t: Trainer) -> dict[str, object]:
-    """What a checkpoint's manifest holds beside the list of its files."""
+    """Return what a checkpoint's manifest holds beside the list of its files."""
     return {
         "scaler": t.learner.scaler.state_dict(),
         "identity": t.identity,

@@ -34,7 +34,7 @@ def mixes(augment: AugmentSettings) -> bool:
 
 
 def draw(augment: AugmentSettings, seed: int, step: int, height: int, width: int) -> Draw:
-    """The draw of a step; with both on, each is as likely as the other. `own` is the share a picture keeps."""
+    """Return the draw of a step; with both on, each is as likely as the other. `own` is the share a picture keeps."""
     generator = np.random.Generator(np.random.Philox(key=[(seed << 32) | NO_EPOCH, step]))
     patch = generator.uniform() < 0.5 if augment.mixup and augment.cutmix else bool(augment.cutmix)
     alpha = augment.cutmix if patch else augment.mixup
@@ -48,7 +48,7 @@ def draw(augment: AugmentSettings, seed: int, step: int, height: int, width: int
 
 
 def box_around(x: int, y: int, own: float, height: int, width: int) -> Box:
-    """The box of share 1 - own around a point, cut off at the picture's edges."""
+    """Return the box of share 1 - own around a point, cut off at the picture's edges."""
     half = 0.5 * math.sqrt(1.0 - own)
     w, h = int(half * width), int(half * height)
     return max(0, x - w), max(0, y - h), min(width, x + w), min(height, y + h)

@@ -26,7 +26,7 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 
 
 def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
-    """The optimizer over the model's parameters, plain or distributed, but for frozen ones.
+    """Return the optimizer over the model's parameters, plain or distributed, but for frozen ones.
 
     The fused forms update all of them in one pass over memory, on CPUs (3 times as fast) and GPUs; PyTorch has none for
     SGD over distributed parameters.
@@ -43,7 +43,7 @@ def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
 
 
 def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Groups of the parameters that learn: with weight decay first, without last, in each by rising `lr_scale`.
+    """Return groups of the parameters that learn: with weight decay first, without last, in each by rising `lr_scale`.
 
     `lr_scale` is the factor by which the schedule multiplies a group's learning rate.
     """
@@ -59,7 +59,7 @@ def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict
 
 
 def by_name(state: dict[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """An optimizer's state keyed by parameter name, also one of a checkpoint up to format 2, keyed by position."""
+    """Get an optimizer's state keyed by parameter name, also one of a checkpoint up to format 2, keyed by position."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     order = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
     return {"state": {order[key] if isinstance(key, int) else key: value for key, value in state["state"].items()}}
@@ -95,7 +95,7 @@ def embeddings_of(model: nn.Module) -> set[int]:
 
 
 def scales(model: nn.Module, settings: OptimizerSettings) -> dict[str, float]:
-    """The factor of each parameter's learning rate, by its name; the head's own is part of it."""
+    """Return the factor of each parameter's learning rate, by its name; the head's own is part of it."""
     layers = layer_of(model)
     top, head = max(layers.values()), find_head(model)[0] + "."
     return {
@@ -105,7 +105,7 @@ def scales(model: nn.Module, settings: OptimizerSettings) -> dict[str, float]:
 
 
 def layer_of(model: nn.Module) -> dict[str, int]:
-    """The layer of each parameter, by its name: 0 is the stem, then comes a layer per block; the head is the last.
+    """Get the layer of each parameter, by its name: 0 is the stem, then comes a layer per block; the head is the last.
 
     timm's models say themselves how they are divided. In others a block is what is repeated (parallel/blocks.py); what
     lies between two blocks belongs to the upper one, and what follows the last, such as a norm, belongs to it.
@@ -129,14 +129,14 @@ def layer_of(model: nn.Module) -> dict[str, int]:
 
 
 def peak_learning_rate(settings: OptimizerSettings, global_batch: float) -> float:
-    """The linear scaling rule."""
+    """Apply the linear scaling rule."""
     return settings.lr * global_batch / settings.lr_batch
 
 
 def learning_rate(
     schedule: ScheduleSettings, settings: OptimizerSettings, global_batch: float, length: Length, step: int
 ) -> float:
-    """The learning rate of a step (counted from 0)."""
+    """Return the learning rate of a step (counted from 0)."""
     peak = peak_learning_rate(settings, global_batch)
     # Everything is counted in steps, or in whole epochs if the rate changes only between them.
     unit = length.steps_per_epoch if schedule.every == "epoch" else 1

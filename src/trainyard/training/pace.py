@@ -60,7 +60,7 @@ class Pace:
 
 
 def pace_of(device: torch.device) -> Pace:
-    """The pace of steps on a device."""
+    """Return the pace of steps on a device."""
 
     def record() -> Event:
         # who waits for it leaves the core to the loader's threads

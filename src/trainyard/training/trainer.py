@@ -69,7 +69,7 @@ class Learner:
     normalise: Callable[[Tensor], Tensor]  # uint8 pictures (N, 3, H, W) -> normalised numbers on the device
 
     def predict(self, pictures: Tensor) -> Tensor:
-        """Outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
+        """Compute outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
         with self.autocast:
             outputs: Tensor = self.validated(self.normalise(pictures))
         return outputs

@@ -100,7 +100,7 @@ class Tally:
 
 
 def blank(loader: Loader, device: torch.device) -> Tensor:
-    """A batch of one black picture."""
+    """Return a batch of one black picture."""
     return torch.zeros(1, 3, loader.size, loader.size, dtype=torch.uint8, device=device)
 
 

@@ -31,7 +31,7 @@ class Settings(BaseModel):
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of."""
+    """Yield the types that an annotation is made of."""
     inner = get_args(annotation)
     if not inner:
         yield annotation

@@ -32,7 +32,7 @@ _KINDS = (
 
 
 def packing(head: bytes | memoryview) -> str:
-    """What a tar may be packed by, if the object begins so, or nothing."""
+    """Return what a tar may be packed by, if the object begins so, or nothing."""
     return next((name for begin, name in _PACKINGS.items() if bytes(head).startswith(begin)), "")
 
 

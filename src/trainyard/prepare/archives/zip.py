@@ -124,7 +124,7 @@ class Archive(Container):
 
 
 def _unicode_path(raw: bytes, extra: bytes) -> bytes:
-    """The name in UTF-8 that an extra field gives, if it is about this name (APPNOTE 4.6.9), or nothing."""
+    """Return the name in UTF-8 that an extra field gives, if it is about this name (APPNOTE 4.6.9), or nothing."""
     for kind, field in _extra_fields(extra):
         if kind == 0x7075 and field[:5] == b"\1" + zlib.crc32(raw).to_bytes(4, "little"):
             return field[5:]

@@ -90,7 +90,7 @@ class SplitFolders(NamedTuple):
 
 
 def split_of(name: str) -> SplitFolders | None:
-    """A file's split, by the first folder that is called as one.
+    """Return a file's split, by the first folder that is called as one.
 
     Of `train/train/cat/1.jpg` the first `train` is around the layout; in `train/train/1.jpg` the second is a class.
     """
@@ -106,7 +106,7 @@ def split_of(name: str) -> SplitFolders | None:
 def numbered(
     train: list[str], val: list[str], strange: Callable[[str], str]
 ) -> tuple[list[ClassEntry], list[int], list[int]]:
-    """What `resolve` returns where the keys are the classes: each one's index is its position in sorted order.
+    """Return what `resolve` returns where the keys are the classes: each one's index is its position in sorted order.
 
     Raises UserError for a class that is in val alone, with the message that `strange` makes of its name.
     """
@@ -124,7 +124,7 @@ def only_in_val(klass: str, train: Iterable[str]) -> str:
 
 
 def nearest(klass: str, known: Iterable[str]) -> str:
-    """The name that differs least: in case, spaces and dots alone, or in few letters; nothing where none is near."""
+    """Find the name that differs least: in case, spaces and dots alone, or in few letters; none where none is near."""
     listed = sorted(known)
     alike = [name for name in listed if _bare(name) == _bare(klass)] or difflib.get_close_matches(klass, listed, n=1)
     return alike[0] if alike else ""

@@ -44,7 +44,7 @@ class Folders:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Number the sorted folders; raises UserError for a class whose pictures were all drawn for val."""
+        """Give the sorted folders numbers; raises UserError for a class whose pictures were all drawn for val."""
         classes = {*train, *val}
         if classes and {klass.lower() for klass in classes} <= _SPLITS:
             raise UserError(

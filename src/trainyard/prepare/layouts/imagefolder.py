@@ -49,7 +49,7 @@ class ImageFolder:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Number the sorted class folders."""
+        """Give the sorted class folders numbers."""
         check_places(self.places, label, "the layout imagefolder")
         if len(folders := {folder for _, folder in self.places if SPLIT_FOLDERS[folder.lower()]}) > 1:
             both = " and ".join(sorted(folders))

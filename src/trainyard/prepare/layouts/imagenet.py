@@ -34,7 +34,7 @@ class ImageNet:
         self.places: set[tuple[str, str]] = set()
 
     def learn(self, name: str, text: bytes, label: str) -> None:
-        """The tables are needed at the end only."""
+        """Let it pass: the tables are needed at the end only."""
 
     def place(self, name: str) -> MemberPlace | None:
         """Key a training picture by its synset, a validation picture by its name."""
@@ -49,7 +49,7 @@ class ImageNet:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Number the sorted synsets, and look up each validation picture in the CSV file."""
+        """Give the sorted synsets numbers, and look up each validation picture in the CSV file."""
         check_places(self.places, label, "ImageNet's layout")
         synsets = sorted(train)
         index = {synset: i for i, synset in enumerate(synsets)}

@@ -70,7 +70,7 @@ class TableLayout:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Number the sorted classes; raises UserError for rows without a picture."""
+        """Give the sorted classes numbers; raises UserError for rows without a picture."""
         if absent := [name for name in self._rows if name not in self._seen]:
             raise UserError(
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
@@ -123,7 +123,7 @@ class TableLayout:
 
 
 def _what_instead(names: list[str]) -> str:
-    """What a first line has in place of the columns that were set, and what to do."""
+    """Return what a first line has in place of the columns that were set, and what to do."""
     only = f"only {', '.join(map(repr, names))}"
     separators = [separator for separator in ";\t|" if len(names) == 1 and separator in names[0]]
     if separators:
