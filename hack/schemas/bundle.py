@@ -111,7 +111,12 @@ def is_text(schema: Schema) -> bool:
 
 def said_in_words(schema: Schema) -> bool:
     """Whether the chart's own words speak of a value of another type."""
-    return schema.get("type") in ("array", "object", "number", "integer") and "enum" not in schema
+    return schema.get("type") in ("array", "object", "number", "integer", "boolean") and "enum" not in schema
+
+
+def holds_texts(schema: Schema) -> bool:
+    """Whether a value is a map of texts under a user's own names."""
+    return schema.get("additionalProperties") == {"type": "string"} and "properties" not in schema
 
 
 NAMED = ("properties", "$defs", "patternProperties")  # maps whose keys are names
@@ -134,7 +139,7 @@ def loose(node: Any, pool: Schema, named: bool = False, spoken: bool = True) -> 
     out = {key: loose(value, pool, not named and key in NAMED, named) for key, value in node.items()}
     if named:
         return out
-    if out.get("additionalProperties") is False:
+    if out.get("additionalProperties") is False or holds_texts(out):
         del out["additionalProperties"]
     if spoken and said_in_words(out):
         del out["type"]

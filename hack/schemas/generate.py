@@ -72,7 +72,8 @@ def pool(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> Schema:
     queued = placement | own["queueing"]["properties"]
     return (
         own
-        | from_kubernetes(definitions)
+        | (kubernetes := from_kubernetes(definitions))
+        | {"env-var": kubernetes["k8s.EnvVar"]}
         | {name: {k: v for k, v in schema.items() if k != "$schema"} for name, schema in subcharts.items()}
         | {"training": shared["training"] | {"properties": training}}
         | {"placement": scheduling | {"properties": placement}}
@@ -120,9 +121,12 @@ def files() -> dict[Path, str]:
     words = yaml.safe_load((HERE / "words.yaml").read_text())
     give_pod_settings(umbrella, subcharts, own)
     known = pool(umbrella, subcharts, own)
-    strict = bundle(umbrella, known)
+    strict = bundle(umbrella, known) | {"patternProperties": {"^x-": {}}}  # a user's own, for anchors of YAML
     # Kubernetes' own definitions stay closed: the chart has no words for them
     opened = {name: schema if name.startswith("k8s.") else loose(schema, known) for name, schema in known.items()}
+    # but of the value of a variable, which people write as a number
+    variable = known["env-var"]
+    opened["env-var"] = variable | {"properties": variable["properties"] | {"value": {}}}
     keys = book(umbrella, known, words["lists"], words["maps"])
     values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
@@ -135,7 +139,7 @@ def files() -> dict[Path, str]:
         CHART / "values.strict.schema.json": text(plain(strict)),
         CHART / "files" / "keys.json": text(keys),
         CHART / "files" / "where.json": text(
-            {"where": where(keys["keys"], keys["shared"]), "aliases": words["aliases"]}
+            {"where": where(keys["keys"], keys["shared"]), "aliases": words["aliases"], "notes": words["notes"]}
         ),
         CHART / "README.md": readme.chart(strict, known, values),
     }

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from bundle import REF, Schema, is_text, said_in_words
+from bundle import REF, Schema, holds_texts, is_text, said_in_words
 
 # A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
-# texts, "[]" for any list, "{}" for any map, 2 for a number, 3 for a whole one, 1 for what Helm's schema says.
+# texts, "[]env" for environment variables, "[]" for any list, "{}text" for a map of texts, "{}" for any map, 2 for a
+# number, 3 for a whole one, 4 for true or false, 1 for what Helm's schema says.
 Shape = dict[str, Any] | str | int
-TYPES = {"object": "{}", "number": 2, "integer": 3}
+TYPES = {"object": "{}", "number": 2, "integer": 3, "boolean": 4}
+ENVIRONMENT = {"$ref": f"{REF}env-var"}
 OTHER = "~"  # below it stand pairs of a pattern and a shape, for keys that users name
 
 
@@ -26,8 +28,12 @@ class Book:
         if "properties" in schema:
             return self._map(schema)
         if schema.get("type") == "array":
+            if schema.get("items") == ENVIRONMENT:
+                return "[]env"
             inner = self.shape(schema.get("items", {}))
             return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
+        if holds_texts(schema):
+            return "{}text"
         return TYPES[schema["type"]] if said_in_words(schema) else 1
 
     def _named(self, name: str) -> Shape:
@@ -61,7 +67,10 @@ def book(umbrella: Schema, pool: Schema, lists: dict[str, str], maps: dict[str, 
 
 
 def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:
-    """Return the paths at which each key stands; what a job overrides of the training stands under `global` alone."""
+    """Return the paths at which each key stands, those for all parts first.
+
+    What a job overrides of the training stands under `global` alone.
+    """
     found: dict[str, list[str]] = {}
 
     def walk(node: Schema, path: str) -> None:
@@ -69,11 +78,11 @@ def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:
             if key == OTHER:
                 continue
             here = f"{path}.{key}" if path else key
-            if len(found.setdefault(key, [])) < most:
-                found[key].append(here)
+            found.setdefault(key, []).append(here)
             inner = shared[shape[1:]] if isinstance(shape, str) and shape.startswith("#") else shape
             if isinstance(inner, dict) and shape != "#training":
                 walk(inner, here)
 
     walk(keys, "")
-    return {key: paths for key, paths in sorted(found.items()) if paths}
+    shared_first = {key: sorted(paths, key=lambda path: not path.startswith("global.")) for key, paths in found.items()}
+    return {key: paths[:most] for key, paths in sorted(shared_first.items())}

@@ -9,7 +9,9 @@ import yaml
 from bundle import REF, Schema
 
 # A row for each of these as a whole: their keys stand in another table, or in Kubernetes' own documents
-WHOLE = ("training", "trainer-config", "placement", "dataset-placement", "pod-security", "resources")
+WHOLE = (
+    "training", "trainer-config", "placement", "dataset-placement", "pod-security", "resources", "service-account",
+)  # fmt: skip
 KINDS = {"string": "text", "integer": "number", "boolean": "true, false", "array": "list", "object": "map"}
 
 

@@ -163,6 +163,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         one.get("config", {}).get("metrics", {}).pop("port", None)
         if one.get("peers", {}).get("port") == metrics.get("port", 9400):
             one["peers"].pop("port")
+    values.pop("extraObjects", None)
     _mend_source(parts["dataset"])
     _mend_evaluation(parts["evaluate"])
     _mend_secrets(parts["secrets"], shared)
@@ -272,6 +273,7 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
         rdma = training.get("rdma", {})
         if not rdma.get("resource"):
             training["rdma"] = {}
+        training["rdma"].pop("by", None)
     config = training.get("config", {})
     for section, key in (("run", "dir"), ("data", "dir"), ("batch", "per_process")):
         config.get(section, {}).pop(key, None)

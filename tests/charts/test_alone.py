@@ -116,3 +116,9 @@ def test_the_chart_is_a_dependency_beside_others(alias: str, program: str, tmp_p
 def test_a_misspelt_key_of_a_dependency_is_named(tmp_path: Path):
     with pytest.raises(helm.HelmError, match=r"global\.trainin is not a key of this chart: did you mean training\?"):
         within_another(tmp_path, "trainyard", {"global": {"trainin": {}}}, "helm3")
+
+
+def test_a_part_alone_creates_no_service_account():
+    values = helm.yaml.safe_dump(helm.merged(own("dataset"), helm.at("serviceAccount.create", True)))
+    with pytest.raises(helm.HelmError, match="a part used alone names one that exists"):
+        helm.run("helm3", "template", "demo", PARTS / "dataset", "-f", "-", stdin=values)

@@ -18,8 +18,12 @@ GOOGLE = (
     "runAsNonRoot",
     "runAsUser=0",
 )
+PRIVILEGED = (
+    r'container "\w+" must not set securityContext.privileged=true',
+    r'containers? "\w+" must set securityContext',
+)
 FINDINGS = {
-    "privileged": GOOGLE,
+    "privileged": (*GOOGLE, *PRIVILEGED),
     "restricted but for IPC_LOCK": (LOCK,),
     "restricted": (),
 }

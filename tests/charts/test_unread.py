@@ -12,9 +12,9 @@ TITLE = "Set in values, and read by nothing of this release:\n"
 JOBS = ("pytorchjob", "mpijob", "trainjob")
 # Keys of CONTEXT that an error names, that another value of the same key excludes, or that something else reads too
 ELSEWHERE = re.compile(
-    r"dataset\.source\.|.*\.extraVolumeMounts$|filebrowser\.auth\.|global\.training\.(rdma\.env|gpuResource)"
+    r"dataset\.source\.|.*\.extraVolumeMounts$|filebrowser\.auth\.|global\.training\.(rdma\.(env|by)|gpuResource)"
     r"|global\.secrets\.wandb\.|global\.metrics\.(kind|rules\.enabled)|secrets\.(mlflow|objectstore\.(accessKeyId|secretAccessKey))"
-    r"|secrets\.external\.\w+\.remoteKey"
+    r"|secrets\.external\.\w+\.remoteKey|(evaluate|mpijob\.launcher)\.serviceAccount\."
 )
 CONDITIONAL = [path for path in CONTEXT if not ELSEWHERE.match(path)]
 PLAIN: helm.Values = {

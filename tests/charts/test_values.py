@@ -36,6 +36,7 @@ KAGGLE = helm.at("dataset.source", {"url": "", "competition": "some"})
 OTHER: dict[str, Any] = {
     "global.image.pullPolicy": "Always",
     "global.labels": {"example.com/team": "vision"},
+    "global.podAnnotations": {"example.com/team": "vision"},
     "global.image.pullSecrets": ["regcred"],
     "global.storage.data.accessModes": ["ReadWriteOnce"],
     "global.storage.results.accessModes": ["ReadWriteOnce"],
@@ -57,6 +58,9 @@ OTHER: dict[str, Any] = {
     "global.training.unrestricted.runAsRoot": True,
     "global.training.rdma.resource": "rdma/ib",
     "global.training.rdma.env": [{"name": "NCCL_IB_HCA", "value": "ibp"}],
+    "global.training.rdma.by": "claims",
+    "global.training.envScript": "/usr/local/gib/scripts/set_nccl_env.sh",
+    "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-further"}}],
     "global.training.jobAnnotations": {"team": "vision"},
     "global.training.extraInitContainers": [{"name": "first", "image": "busybox:1"}],
     "global.training.resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "h100"}],
@@ -125,6 +129,12 @@ OTHER: dict[str, Any] = {
             "scheduling": {"nodeSelector": {"disk": "fast"}},
             "securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}},
             "runtimeClassName": "nvidia",
+            "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["archive"]}],
+            "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+            "serviceAccount.name": "own",
+            "serviceAccount.create": True,
+            "serviceAccount.token": True,
+            "serviceAccount.annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"},
         }.items()
     },
     "secrets.external.registry.properties": {".dockerconfigjson": "config"},
@@ -145,6 +155,13 @@ CONTEXT: dict[str, helm.Values] = {
     "networkPolicy.metrics.from": helm.merged(METRICS, helm.at("networkPolicy.enabled", True)),
     "global.dataset.idleWait": helm.at("global.scheduling.queue", "vision"),
     "global.training.rdma.count": RDMA,
+    "global.training.rdma.by": helm.at(
+        "global.training.resourceClaims", [{"name": "efa", "resourceClaimTemplateName": "efa"}]
+    ),
+    **{
+        f"{owner}.serviceAccount.annotations": helm.at(f"{owner}.serviceAccount.create", True)
+        for owner in ("global.training", "dataset", "evaluate", "mpijob.launcher", "filebrowser")
+    },
     "global.training.rdma.env": RDMA,
     **{
         f"global.scheduling.gang.{key}": helm.at("global.scheduling.gang.enabled", True)

@@ -110,6 +110,11 @@ ENDED = {
         "connection refused",
         "one global.training.peers.port",
     ),
+    "killed as it starts": (
+        over(1, "4 starts of this pod in a row were killed before training began, as the kernel does where"),
+        "killed before training began",
+        "raise global.training.resources.limits.memory",
+    ),
     "TCP": (over(2, "no RDMA device is in this pod, so training would fall back to TCP"), "fall back to TCP", "RDMA"),
 }
 
@@ -243,6 +248,18 @@ def test_claims_that_wait_or_go():
     says(explain(claims=[claim], events=[outside]), "nfs.csi.k8s.io", "the provisioner that it names is not running")
 
 
+@pytest.mark.parametrize(("manager", "told"), [("kubectl-patch", True), ("helm", False), ("Helm", False)])
+def test_a_claim_that_was_enlarged_by_hand(manager, told):
+    fields = {"f:spec": {"f:resources": {"f:requests": {".": {}, "f:storage": {}}}}}
+    entry = {"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields}
+    spec = {"resources": {"requests": {"storage": "200Mi"}}}
+    owner = {"meta.helm.sh/release-name": "demo"}
+    claim = unbound("Bound", spec=spec, managedFields=[entry], annotations=owner)
+    text = explain(claims=[claim], pods=[thing("Pod", "p", {"phase": "Running"})])
+    assert ("its size, 200Mi, was set by kubectl-patch: values must say it too" in text) is told
+    assert "remedy" not in text
+
+
 def test_a_kept_claim_that_is_anothers():
     owner = {"meta.helm.sh/release-name": "other"}
     text = explain(claims_of_its_name=[unbound("Bound", annotations=owner)])
@@ -279,6 +296,48 @@ def test_a_running_job_with_a_pod_that_cannot_be_recreated(workers, answers):
     message, answer = NOT_CREATED["quota"]
     text = explain(pytorchjobs=[job], events=[event(job, "FailedCreatePod", message)])
     assert (answer in text) is answers
+
+
+EXITED = "Pod: vision.demo-x-master-0 exited with code {}"
+KILLED = "Error pod demo-x-master-0 container pytorch exitCode: 137 terminated message: "
+
+
+def recreated(held: str, *events: tuple[str, str, str, int]) -> str:
+    """Of a PyTorchJob whose present pod looks well: what its events tell, each a reason, message, kind and count."""
+    job = thing("PyTorchJob", "demo-x", {"conditions": [condition("Created"), condition(held)]})
+    now = thing("Pod", "demo-x-master-0", {"phase": "Running"})
+    told = [event(job, reason, text, kind) | {"count": count} for reason, text, kind, count in events]
+    return explain(pytorchjobs=[job], pods=[now], events=told)
+
+
+@pytest.mark.parametrize("held", ["Running", "Restarting"])
+def test_a_pod_that_is_killed_for_its_memory_and_recreated_again_and_again(held):
+    restarting = ("PyTorchJobRestarting", "PyTorchJob demo-x is restarting because 1 Master", "Warning", 16)
+    deaths = ("ExitedWithCode", EXITED.format(137), "Normal", 16)
+    made = ("SuccessfulCreatePod", "Created pod: demo-x-master-0", "Normal", 9)  # an end is told twice
+    text = recreated(held, made, deaths, ("OOMKilled", KILLED, "Warning", 1), restarting)
+    assert f"pytorchjob/demo-x  {held}, pods recreated 8 times" in text
+    says(text, "demo-x-master-0 pytorch was OOMKilled", "raise resources.limits.memory")
+
+
+def test_a_pod_that_was_recreated_is_named_and_has_a_remedy_once_that_is_no_accident():
+    once = recreated("Running", ("ExitedWithCode", EXITED.format(137), "Normal", 1))
+    assert "pods recreated once" in once
+    assert "remedy" not in once
+    often = recreated("Running", ("ExitedWithCode", EXITED.format(137), "Normal", 3))
+    says(often, "demo-x-master-0 ended with 137", "raise resources.limits.memory, unless its node")
+    broken = ("Error", KILLED.replace("137", "201") + "error: a GPU failed", "Warning", 3)
+    failing = recreated("Running", ("ExitedWithCode", EXITED.format(201), "Normal", 3), broken)
+    says(failing, "a GPU failed", "nvidia-smi")
+
+
+def test_pods_that_lost_another_or_were_stopped_need_no_remedy():
+    for code in (138, 143):
+        text = recreated("Running", ("ExitedWithCode", EXITED.format(code), "Normal", 9))
+        assert f"ended with {code}" in text
+        assert "remedy" not in text
+    first = recreated("Running", ("ExitedWithCode", EXITED.format(0), "Normal", 1))
+    assert "because" not in first
 
 
 def test_jobs_that_nobody_runs():

@@ -5,19 +5,19 @@ before its consequences.
 {{- define "trainyard.check" -}}
 {{- range list "storage" "secrets" "dataset" "evaluate" "pytorchjob" "mpijob" "trainjob" "filebrowser" -}}
 {{- if not (kindIs "map" (get $.Values .)) -}}
-{{- fail (printf "\n\n%s is null: leave it out, or switch the part off by %s.enabled: false.\n" . .) -}}
+{{- include "common.refuse" (printf "\n\n%s is null: leave it out, or switch the part off by %s.enabled: false.\n" . .) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (kindIs "map" .Values.networkPolicy) -}}
-{{- fail "\n\nnetworkPolicy is null: leave it out, or write networkPolicy.ingress: false for no policies.\n" -}}
+{{- include "common.refuse" "\n\nnetworkPolicy is null: leave it out, or write networkPolicy.ingress: false for no policies.\n" -}}
 {{- end -}}
 {{- with include "trainyard.keyErrors" . | trim -}}
-{{- fail (printf "\n\n%s\n" .) -}}
+{{- include "common.refuse" (printf "\n\n%s\n" .) -}}
 {{- end -}}
 {{- include "trainyard.checkOperator" . -}}
 {{- include "trainyard.facts" . -}}
 {{- with include "trainyard.missing" . | trim -}}
-{{- fail (printf "\n\nPlease set:\n  %s\n" (replace "\n" "\n  " .)) -}}
+{{- include "common.refuse" (printf "\n\nPlease set:\n  %s\n" (replace "\n" "\n  " .)) -}}
 {{- end -}}
 {{- include "trainyard.checkImage" . -}}
 {{- include "trainyard.checkWriters" . -}}
@@ -36,7 +36,7 @@ before its consequences.
 {{- if has (lower $operator) $words -}}{{- $meant = $kind -}}{{- end -}}
 {{- end -}}
 {{- if has (lower $operator) (list "pytorchjob" "mpijob" "trainjob") -}}{{- $meant = lower $operator -}}{{- end -}}
-{{- fail (printf "\n\nglobal.training.operator is %s%s There are pytorchjob, mpijob and trainjob.\n"
+{{- include "common.refuse" (printf "\n\nglobal.training.operator is %s%s There are pytorchjob, mpijob and trainjob.\n"
   $operator (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
 {{- end -}}
 {{- end -}}
@@ -88,12 +88,13 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- range $key, $registry := dict "global.image.registry" .Values.global.image.registry "filebrowser.image.registry" (dig "image" "registry" ""
   .Values.filebrowser) -}}
 {{- if contains "://" $registry -}}
-{{- fail (printf "\n\n%s is %s: leave out the scheme, as in %s.\n" $key $registry (regexReplaceAll "^[a-z]+://" $registry "" | trimSuffix "/")) -}}
+{{- include "common.refuse" (printf "\n\n%s is %s: leave out the scheme, as in %s.\n" $key $registry
+  (regexReplaceAll "^[a-z]+://" $registry "" | trimSuffix "/")) -}}
 {{- end -}}
 {{- $last := splitList "/" $registry | last -}}
 {{- $whole := or (contains "@" $registry) (regexMatch ":[0-9]*[^0-9]" $last) (and (contains "/" $registry) (contains ":" $last)) -}}
 {{- if or $whole (regexMatch "^trainyard-(pytorch|horovod|filebrowser)$" $last) -}}
-{{- fail (printf (print "\n\n%s is %s, which names an image: write its registry and folder, such as registry.example.com/team, and the tag "
+{{- include "common.refuse" (printf (print "\n\n%s is %s, which names an image: write its registry and folder, such as registry.example.com/team, and the tag "
   "in %s.\n") $key $registry (replace "registry" "tag" $key)) -}}
 {{- end -}}
 {{- end -}}
@@ -104,7 +105,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- if not (or $own.digest (get $own "tag")) -}}{{- $reads = true -}}{{- end -}}
 {{- end -}}
 {{- if and .Values.global.image.tag (not $reads) -}}
-{{- fail (printf "\n\nglobal.image.tag is %s, and every image has a digest, which wins: leave the tag or a digest out.\n"
+{{- include "common.refuse" (printf "\n\nglobal.image.tag is %s, and every image has a digest, which wins: leave the tag or a digest out.\n"
   .Values.global.image.tag) -}}
 {{- end -}}
 {{- end -}}
@@ -116,7 +117,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- range $job := .Facts.trains -}}
 {{- $name := (get $trainings $job).name | default $job -}}
 {{- with get $writers $name -}}
-{{- fail (printf (print "\n\n%s and %s would share the run %s, and one run directory has one writer: set global.training.operator to train "
+{{- include "common.refuse" (printf (print "\n\n%s and %s would share the run %s, and one run directory has one writer: set global.training.operator to train "
   "by one of them, leave global.training.name empty, or set %s.training.name and %s.training.name.\n") . $job $name . $job) -}}
 {{- end -}}
 {{- $_ := set $writers $name $job -}}
@@ -136,11 +137,11 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- end -}}
 {{- with $described -}}
 {{- $keys := join " and " . -}}
-{{- fail (printf (print "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An "
+{{- include "common.refuse" (printf (print "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An "
   "empty value unsets one from an earlier file: --set %s.%s=\n") $path $claim.existingClaim $keys $keys $path (first .)) -}}
 {{- end -}}
 {{- else if not $.Values.storage.enabled -}}
-{{- fail (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}
+{{- include "common.refuse" (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}
 {{- end -}}
 {{- if eq (join "," $claim.accessModes) "ReadWriteOncePod" -}}
 {{- $pods := ternary 1 0 (and (eq $which "data") $.Values.dataset.enabled) -}}
@@ -151,13 +152,13 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- $pods = add $pods (int $training.nodes) (ternary 1 0 (and (eq $job "mpijob") (eq $which "results"))) -}}
 {{- end -}}
 {{- if gt (int $pods) 1 -}}
-{{- fail (printf (print "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: "
+{{- include "common.refuse" (printf (print "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: "
   "set ReadWriteMany (ReadWriteOnce where all run on one node).\n") $path (int $pods)) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq (join "," $claim.accessModes) "ReadOnlyMany" -}}
 {{- if or (eq $which "results") $.Values.dataset.enabled -}}
-{{- fail (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n"
+{{- include "common.refuse" (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n"
   $path (ternary ", or dataset.enabled: false for a dataset that is on the volume" "" (eq $which "data"))) -}}
 {{- end -}}
 {{- end -}}

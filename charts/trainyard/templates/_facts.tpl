@@ -74,7 +74,7 @@ that renders alone has what it knows of itself):
 
 {{/* Labels by which a Prometheus selects its objects. Call with global.metrics. */}}
 {{- define "trainyard.metricsLabels" -}}
-{{- include "common.checkLabels" (list "global.metrics.labels" .labels) -}}
+{{- with include "common.labelError" (list "global.metrics.labels" .labels) -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- with .labels -}}
 {{- toYaml . -}}
 {{- end -}}

@@ -1,12 +1,15 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which hack/schemas/generate generates from the
 annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
-text of that format, `[]=FORMAT` for a list of them, `[]` for any list, `{}` for any map, 2 for a number, 3 for a whole one, or 1 for what
-only the schema checks.
+text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts, `{}` for any
+map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only the schema checks. A key that begins with `x-` at the top is the
+user's own, as for anchors of YAML.
 */}}
 {{- define "trainyard.keyErrors" -}}
 {{- $book := .Files.Get "files/keys.json" | fromJson -}}
-{{- include "trainyard.walk" (dict "values" .Values "known" $book.keys "path" "" "book" $book "root" .) -}}
+{{- $values := dict -}}
+{{- range $key, $value := .Values -}}{{- if not (hasPrefix "x-" $key) -}}{{- $_ := set $values $key $value -}}{{- end -}}{{- end -}}
+{{- include "trainyard.walk" (dict "values" $values "known" $book.keys "path" "" "book" $book "root" .) -}}
 {{- end -}}
 
 {{/* The same of one map. Call with a dict: values, known (the keys that it may have), path (with a dot at its end, or empty), book, root. */}}
@@ -22,15 +25,18 @@ only the schema checks.
 {{- if not $shape }}
 {{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
 {{- else if kindIs "float64" $shape -}}
-{{- if gt $shape 1.0 }}{{ include "trainyard.number" (dict "value" $value "path" $path "whole" (eq $shape 3.0)) }}{{ end -}}
+{{- if eq $shape 4.0 }}{{ include "trainyard.switch" (dict "value" $value "path" $path) }}
+{{- else if gt $shape 1.0 }}{{ include "trainyard.number" (dict "value" $value "path" $path "whole" (eq $shape 3.0)) }}{{ end -}}
 {{- else -}}
 {{- if and (kindIs "string" $shape) (hasPrefix "#" $shape) -}}{{- $shape = get $.book.shared (trimPrefix "#" $shape) -}}{{- end -}}
-{{- if or (kindIs "map" $shape) (eq (toString $shape) "{}") -}}
+{{- if or (kindIs "map" $shape) (hasPrefix "{}" (toString $shape)) -}}
 {{- if not (kindIs "map" $value) }}
 {{ $path }} is {{ include "trainyard.kind" $value }}: {{ ternary "leave it out, or write" "write" (kindIs "invalid" $value) }} a map{{ with get
   $.book.maps $key }}, such as {{ . }}{{ end }}.
 {{- else if kindIs "map" $shape -}}
 {{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
+{{- else if eq $shape "{}text" -}}
+{{- range $name, $text := $value -}}{{- include "trainyard.quoted" (dict "value" $text "path" (printf "%s.%s" $path $name)) -}}{{- end -}}
 {{- end -}}
 {{- else if hasPrefix "=" $shape -}}
 {{- $format := get $.book.formats (trimPrefix "=" $shape) -}}
@@ -39,7 +45,14 @@ only the schema checks.
 {{- end -}}
 {{- else if kindIs "slice" $value -}}
 {{- range $index, $item := $value -}}
-{{- include "trainyard.text" (dict "value" $item "path" (printf "%s[%d]" $path $index) "format" (get $.book.formats (trimPrefix "[]=" $shape))) -}}
+{{- $at := printf "%s[%d]" $path $index -}}
+{{- if and (eq $shape "[]env") (kindIs "map" $item) -}}
+{{- if hasKey $item "value" -}}
+{{- include "trainyard.quoted" (dict "value" $item.value "path" (printf "%s.value (of %v)" $at $item.name) "option" (printf "%s.value" $at)) -}}
+{{- end -}}
+{{- else -}}
+{{- include "trainyard.text" (dict "value" $item "path" $at "format" (get $.book.formats (trimPrefix "[]=" $shape))) -}}
+{{- end -}}
 {{- end -}}
 {{- else }}
 {{ $path }} is {{ include "trainyard.kind" $value }}: write a list{{ with get $.book.lists $key }}, such as {{ . }}{{ end }}.
@@ -48,13 +61,42 @@ only the schema checks.
 {{- end -}}
 {{- end -}}
 
+{{/* What is wrong with a text that may be any, if anything: a number, or true, without quotes. Call with a dict: value, path. */}}
+{{- define "trainyard.quoted" -}}
+{{- if kindIs "invalid" .value }}
+{{ .path }} is null: leave it out, or write "".
+{{- else if or (kindIs "map" .value) (kindIs "slice" .value) }}
+{{ .path }} is {{ include "trainyard.kind" .value }}: write a text.
+{{- else if not (kindIs "string" .value) -}}
+{{- $text := toString .value -}}
+{{- if kindIs "float64" .value -}}{{- if eq (floor .value) .value -}}{{- $text = toString (int64 .value) -}}{{- end -}}{{- end }}
+{{ .path }} is {{ ternary $text (printf "a number (%s)" $text) (kindIs "bool" .value) }}: put it in quotes, {{ $text | quote
+  }}, or on the command line use --set-string.
+{{- end -}}
+{{- end -}}
+
+{{/* What is wrong with what may be true or false, if anything. Call with a dict: value, path. */}}
+{{- define "trainyard.switch" -}}
+{{- if kindIs "string" .value -}}
+{{- $on := has (lower .value) (list "true" "yes" "on" "1" "enabled") }}
+{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ $on }}{{ if not (or $on (has (lower .value) (list "false" "no" "off" "0" "disabled" ""
+  ))) }} or true{{ end }} without quotes.
+{{- else if not (kindIs "bool" .value) }}
+{{ .path }} is {{ include "trainyard.kind" .value }}: write true or false.
+{{- end -}}
+{{- end -}}
+
 {{/* What is wrong with a number, if anything; config's may be text, as Helm's --set writes 0.1. Call with a dict: value, path, whole. */}}
 {{- define "trainyard.number" -}}
 {{- $typed := and (kindIs "string" .value) (regexMatch "^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$" .value) -}}
 {{- $number := ternary (float64 (toString .value)) .value (and $typed (contains ".config." .path)) -}}
-{{- if kindIs "string" $number }}
-{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" "a number" $typed }}{{ if
-  $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
+{{- $units := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
+{{- $timed := and (regexMatch "(?i)(wait|seconds|timeout)$" .path) (kindIs "string" .value) -}}
+{{- if and $timed (regexMatch "^[0-9]{1,6}[smhd]$" (toString .value)) }}
+{{ .path }} is {{ .value }}: write it in seconds, {{ mul (regexFind "^[0-9]+" .value | int64) (get $units (regexFind "[smhd]$" .value)) }}.
+{{- else if kindIs "string" $number }}
+{{ .path }} is a text ({{ .value | trunc 50 | quote }}): write {{ ternary "it without quotes" (ternary "seconds, as a number" "a number"
+  $timed) $typed }}{{ if $typed }}; on the command line, --set-json {{ .path }}={{ .value }}{{ end }}.
 {{- else if not (or (kindIs "float64" $number) (kindIs "int64" $number) (kindIs "int" $number)) }}
 {{ .path }} is {{ include "trainyard.kind" .value }}: write a number.
 {{- else if and .whole (ne (float64 (int64 $number)) (float64 $number)) }}
@@ -69,8 +111,9 @@ only the schema checks.
 {{- $text := toString $.value -}}
 {{- if and $number (eq (float64 (int64 $.value)) (float64 $.value)) -}}{{- $text = toString (int64 $.value) -}}{{- end -}}
 {{- if not (or (kindIs "string" $.value) (and $number .numbers)) }}
-{{ $.path }} is {{ include "trainyard.kind" $.value }}{{ if
-  $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else }}: write {{ .say }}{{ end }}.
+{{ $.path }} is {{ include "trainyard.kind" $.value }}{{ if and $number (contains "quantity of bytes" .say)
+  }} ({{ $text }}): write {{ .say }}{{ else if $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else
+  }}: write {{ .say }}{{ end }}.
 {{- else if not (or (regexMatch .pattern $text) (and $number (eq (toString .numbers) "any"))) }}
 {{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}.
 {{- end -}}
@@ -89,15 +132,17 @@ only the schema checks.
 {{- end -}}
 
 {{/*
-An unknown key, and what was probably meant: a similar key of the same map, or the place of a key with that name. Call with a dict: key, path,
-known, root.
+An unknown key, and what was probably meant, the likeliest first: a key with other letter case, one of the same part with that name, what people
+mean by a name that other charts have, a similar key of the same map, or keys elsewhere with that name, those for all parts alone where there are
+some. Call with a dict: key, path, known, root.
 */}}
 {{- define "trainyard.unknown" -}}
 {{- $key := .key -}}
+{{- $known := omit .known "~" "common" -}}
 {{- $book := .root.Files.Get "files/where.json" | fromJson -}}
 {{- $best := "" -}}
 {{- $score := 44 -}}
-{{- range $name, $_ := omit .known "~" -}}
+{{- range $name, $_ := $known -}}
 {{- $alike := include "trainyard.alike" (list $key $name) | int -}}
 {{- if gt $alike $score -}}{{- $best = $name -}}{{- $score = $alike -}}{{- end -}}
 {{- end -}}
@@ -105,20 +150,34 @@ known, root.
 {{- $asked := printf "%s%s" .path $key -}}
 {{- $foreign := or (eq $asked "enabled") (and (eq .path "global.") (lt $score 80)) -}}
 {{- if not (and $foreign (not .root.Chart.IsRoot)) -}}
-{{- $there := list -}}
 {{- $part := splitList "." .path | first -}}
 {{- $job := has $part (list "pytorchjob" "mpijob" "trainjob") -}}
-{{- $near := ternary "global.training." (printf "%s." $part) $job -}}
-{{- $all := get $book.where $key | default (get $book.aliases $key) | default list -}}
-{{- range $all -}}{{- if hasPrefix $near . -}}{{- $there = append $there . -}}{{- end -}}{{- end -}}
-{{- if not $there -}}{{- $there = $all -}}{{- end -}}
+{{- $all := get $book.where $key | default list -}}
+{{- $below := list -}}
+{{- $shared := list -}}
+{{- $trained := list -}}
+{{- range $all -}}
+{{- if hasPrefix $.path . -}}{{- $below = append $below . -}}{{- end -}}
+{{- if hasPrefix "global." . -}}{{- $shared = append $shared . -}}{{- end -}}
+{{- if and $job (hasPrefix "global.training." .) (not (hasPrefix "mpijob.launcher." $.path)) -}}{{- $trained = append $trained . -}}{{- end -}}
+{{- end -}}
+{{- /* what other charts call it: here, if the map has it */ -}}
+{{- $meant := list -}}
+{{- range get $book.aliases $key | default list -}}
+{{- $here := regexReplaceAll "^global[.]training[.]([^.]+)$" . "${1}" -}}
+{{- $meant = append $meant (ternary (printf "%s%s" $.path $here) . (and (ne $here .) (hasKey $known $here))) -}}
+{{- end -}}
+{{- $top := has .path (list "" "global.") -}}
+{{- $near := ternary list ($below | default $trained) $top -}}
+{{- $there := $near | default $meant | default $shared | default $all -}}
 {{- if gt (len $there) 3 -}}{{- $there = slice $there 0 3 -}}{{- end -}}
 {{- $asked }} is not a key of this chart
-{{- if and $best (or (gt $score 69) (not $there)) -}}: did you mean {{ $best }}?
+{{- if get $book.notes $key -}}: {{ get $book.notes $key }}.
+{{- else if and $best (or (eq $score 100) (and (gt $score 69) (not (and $top $meant))) (not $there)) -}}: did you mean {{ $best }}?
 {{- else if $there -}}: write {{ join " or " $there }}
 {{- $own := first $there | replace "global.training." (printf "%s.training." $part) -}}
 {{- if and $job (not (has $own (list (first $there) $asked))) -}}, or {{ $own }} for this job alone{{- end -}}.
-{{- else -}}. Its map has {{ keys (omit .known "~") | sortAlpha | join ", " }}.
+{{- else -}}. Its map has {{ keys $known | sortAlpha | join ", " }}.
 {{- end -}}
 {{- end -}}
 {{- end -}}

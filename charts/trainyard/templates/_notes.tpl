@@ -26,11 +26,17 @@ WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes a
 {{- $nodes := 0 }}
 {{- range $job, $training := $trainings }}
 {{- $nodes = max $nodes (int $training.nodes) }}
-{{- if $training.rdma.resource }}{{ $given = append $given "rdma.resource is set, so the training pods request the capability IPC_LOCK" }}{{ end }}
+{{- range $key := list "resource" "by" }}
+{{- if get $training.rdma $key }}
+{{- $given = append $given (printf "rdma.%s is set, so the training pods request the capability IPC_LOCK" $key) }}
+{{- end }}
+{{- end }}
 {{- if $training.unrestricted.runAsRoot }}{{ $given = append $given
   "unrestricted.runAsRoot is set: the training pods run as root with the capability IPC_LOCK" }}{{ end }}
 {{- if $training.unrestricted.hostNetwork }}{{ $given = append $given
   "unrestricted.hostNetwork is set: the training pods use the node's network, and no NetworkPolicy applies to them" }}{{ end }}
+{{- if $training.unrestricted.privileged }}{{ $given = append $given
+  "unrestricted.privileged is set: the training container sees every device of its node and can take the node over" }}{{ end }}
 {{- end }}
 {{- range $given | uniq }}
 WARNING: training.{{ . }}, which the `restricted` standard refuses.
@@ -46,6 +52,10 @@ WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets on
 all fit on one node, the others never start. ReadWriteMany needs a StorageClass that supports it (NFS, CephFS, Filestore, FSx, Azure Files).
 {{ end }}
 {{- end }}
+{{- if and .Values.dataset.enabled (hasPrefix "az://" .Values.dataset.source.url) }}
+WARNING: dataset.source.url is az://..., which needs the package adlfs. This project's images do not have it: build one that has, or mount the
+container and set dataset.source.path (docs/dataset.md).
+{{ end }}
 {{- if and .Values.dataset.enabled (hasPrefix "gs://" .Values.dataset.source.url) }}
 WARNING: dataset.source.url is gs://..., which needs the package gcsfs. This project's images do not have it: build one that
 has, or read the bucket through s3:// and the endpoint https://storage.googleapis.com, or mount it and set dataset.source.path (docs/dataset.md).

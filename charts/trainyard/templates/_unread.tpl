@@ -78,6 +78,16 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- include "trainyard.unless" (list $values (dig "objectstore" "accessKeyId" "" $values.secrets) "its accessKeyId is empty" "secrets.objectstore" (dict
   "sessionToken" "" "region" "")) -}}
 {{- end -}}
+{{- $accounts := dict "global.training" (dig "serviceAccount" "create" false $global.training) -}}
+{{- if has "mpijob" $facts.parts -}}
+{{- $_ := set $accounts "mpijob.launcher" (dig "launcher" "serviceAccount" "create" false $values.mpijob) -}}
+{{- end -}}
+{{- range $part := list "dataset" "evaluate" "filebrowser" -}}
+{{- if has $part $facts.parts -}}{{- $_ := set $accounts $part (dig "serviceAccount" "create" false (get $values $part)) -}}{{- end -}}
+{{- end -}}
+{{- range $place, $made := $accounts -}}
+{{- include "trainyard.unless" (list $values $made "serviceAccount.create is false" (printf "%s.serviceAccount" $place) (dict "annotations" nil)) -}}
+{{- end -}}
 {{- $read := list -}}
 {{- with .Subcharts.dataset -}}
 {{- if hasKey . "ReadSecrets" -}}{{- $read = append .ReadSecrets.weights .ReadSecrets.dataset -}}{{- end -}}

@@ -4,6 +4,7 @@ from trainyard.cluster.findings import Finding, events_of, name
 from trainyard.cluster.remedies import remedy
 
 OWNER = "meta.helm.sh/release-name"
+BY_HELM = ("helm", "argocd", "kube-", "before-first-apply")  # who sets a claim's size, but for a person
 
 
 def claim(thing: dict, events: list[dict]) -> Finding:
@@ -13,11 +14,30 @@ def claim(thing: dict, events: list[dict]) -> Finding:
         text = "it is being deleted, and pods use it still" if phase == "Bound" else "it is being deleted"
         return Finding(name(thing), "Terminating", text, "wait until the pods that use it have gone, then upgrade")
     if phase == "Bound":
-        return Finding(name(thing), "Bound")
+        return Finding(name(thing), "Bound", sized_by_hand(thing))
     if phase == "Lost":
         text = f"its volume {thing['spec'].get('volumeName')} is gone"
         return Finding(name(thing), phase, text, "restore the volume, or delete the claim and prepare the data again")
     return pending(thing, phase, events)
+
+
+def sized_by_hand(thing: dict) -> str:
+    """Say that a claim of a Helm release was enlarged without Helm, whose next upgrade may be refused; else nothing."""
+    if OWNER not in thing["metadata"].get("annotations", {}):
+        return ""
+    for entry in thing["metadata"].get("managedFields", []):
+        sized = "f:storage" in reach(entry.get("fieldsV1", {}), "f:spec", "f:resources", "f:requests")
+        if sized and not entry.get("manager", "").lower().startswith(BY_HELM):
+            size = thing["spec"]["resources"]["requests"]["storage"]
+            return f"its size, {size}, was set by {entry['manager']}: values must say it too, or an upgrade is refused"
+    return ""
+
+
+def reach(fields: dict, *path: str) -> dict:
+    """Return the map at a path of maps; empty if there is none."""
+    for key in path:
+        fields = fields.get(key, {})
+    return fields
 
 
 def pending(thing: dict, phase: str, events: list[dict]) -> Finding:

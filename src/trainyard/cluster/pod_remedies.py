@@ -2,6 +2,8 @@
 
 # Pods that are there never change: what places or builds them holds for the next ones.
 ANEW = "; pods that wait already keep the old values: delete them, and the operator recreates them"
+# A claim's class and access modes never change, not even of one that is not bound.
+REMADE = "; before the upgrade kubectl delete pvc NAME, since a claim's class and access modes never change"
 
 # A pattern in the message of an event, a condition or a waiting container -> the remedy. The first that matches counts.
 ADMISSION: tuple[tuple[str, str], ...] = (
@@ -151,12 +153,12 @@ STORAGE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"no volume plugin|no persistent volumes available|[Ss]torage[Cc]lass.*not found",
-        "name a StorageClass that exists under global.storage (kubectl get storageclass)",
+        "name a StorageClass that exists under global.storage (kubectl get storageclass)" + REMADE,
     ),
     (
         r"ReadWriteMany|[Aa]ccess ?[Mm]odes?|MULTI_NODE",
         "this StorageClass cannot share a volume between nodes: name one that can (NFS, CephFS, Filestore, FSx ...) "
-        "under global.storage, or set accessModes: [ReadWriteOnce] for a run on one node",
+        "under global.storage, or set accessModes: [ReadWriteOnce] for a run on one node" + REMADE,
     ),
     (r"[Nn]o space left on device", "the volume is full: make room on it, or raise size under global.storage"),
     (
@@ -221,6 +223,10 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
     ),
     (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is recreated elsewhere; "
      "a pod that stays Terminating goes with kubectl delete pod --force"),
+    (
+        r"were killed before training began",
+        "raise global.training.resources.limits.memory, unless its node was taken down each time",
+    ),
     (r"its name does not resolve", "the named pod has not started: see its own line"),
     (
         r"cannot be reached \((no answer|timed out)|: no answer",

@@ -93,6 +93,9 @@ UNPREPARED = (
     "global.storage.data; if another release prepares it, wait"
 )
 
+# What a container needs that was killed at its memory limit.
+MEMORY = "raise resources.limits.memory, or lower batch.micro and data.workers (shared memory counts too)"
+
 # Exit codes of the trainers -> what they mean.
 EXIT_CODES: dict[int, str] = {
     1: "a bug, a full volume, or restarts without progress: the message or the log says which",

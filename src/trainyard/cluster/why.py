@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, trainjobs
+from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, recreated, trainjobs
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.findings import Finding, age, conditions, events_of, name, printable, since
-from trainyard.cluster.remedies import CONTAINERS, EXIT_CODES, JOBS, SECRETS, UNPREPARED, remedy
+from trainyard.cluster.remedies import CONTAINERS, EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -61,7 +61,7 @@ def job(
 
 def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
     """Explain a job that waits or runs."""
-    warnings = [e for e in events_of(thing, events) if e.get("reason") != "PyTorchJobRestarting"]
+    warnings = [e for e in events_of(thing, events) if not recreated.tells(e)]
     if warnings and ("Running" not in held or (lacks_pods(thing) and warnings[-1].get("reason") == "FailedCreatePod")):
         text = warnings[-1]["message"]
         return Finding(name(thing), next(iter(held), "Pending"), text, remedy(text))
@@ -73,6 +73,8 @@ def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetim
             f"no operator has looked at it in {age(thing, now):.0f} s",
             f"{operator} is not running or does not watch this namespace: kubectl get pods -A | grep {operator}",
         )
+    if again := recreated.explain(thing, "Restarting" if "Restarting" in held else "Running", events):
+        return again
     if "Restarting" in held:
         return Finding(name(thing), "Restarting", held["Restarting"].get("message", ""))
     return Finding(name(thing), "Running" if "Running" in held or thing.get("status", {}).get("active") else "Pending")
@@ -117,7 +119,7 @@ def ended(state: dict, label: str) -> Finding | None:
             label,
             "OOMKilled",
             "the container used more memory than its limit",
-            "raise resources.limits.memory, or lower batch.micro and data.workers (shared memory counts too)",
+            MEMORY,
         )
     known = EXIT_CODES.get(code, "")
     cause = last_word(message) if message else known or state.get("reason", "")

@@ -27,6 +27,7 @@ from typing import Any
 from trainyard.core import garbage
 from trainyard.core.exits import LAUNCHER, SAID, Exit, ExitError, end_on_failed_preflight, no_core_dumps
 from trainyard.pod import log, peers, process, transport
+from trainyard.run import attempts
 from trainyard.telemetry import flight
 
 DEFAULT_GRACE = 30
@@ -35,13 +36,13 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 
 
 def with_log() -> int:
-    """Start the ranks of this node; a pod keeps what they print beside the run, too."""
-    return log.kept(main)
+    """Start the ranks of this node: the start is counted, and a pod keeps what they print beside the run, too."""
+    return attempts.counted(lambda: log.kept(main))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
-    process.end_on_sigterm()  # torch's agent handles it once it runs
+    process.end_on_sigterm(attempts.stopped)  # torch's agent handles it once it runs
     no_core_dumps()
     end_on_failed_preflight()
     listening = preflight()

@@ -6,24 +6,33 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from trainyard.core.exits import Exit, write_termination_message
 
 LOOK_SECONDS = 1.0
+FIRST_SECONDS = 2.0  # for what is done before SIGTERM ends a process
 # A process that ends frees its memory within seconds, also a large one's
 ENDING_SECONDS = 10.0
 EXIT_CODE = 49  # of /proc/PID/stat, counted from the state: field 52 of proc(5), a status as wait(2) gives it
 
 
-def end_on_sigterm() -> None:
-    """End with 143 on SIGTERM, until something else handles it.
+def end_on_sigterm(first: Callable[[], None] | None = None) -> None:
+    """End with 143 on SIGTERM, until something else handles it; `first` gets two seconds, as storage may hang.
 
     The kernel drops signals of a container's first process that have no handler, so an uninstall would otherwise take
     the whole grace period while torch is imported.
     """
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(Exit.STOPPED))
+
+    def end(*_: object) -> None:
+        if first is not None:
+            thread = threading.Thread(target=first, daemon=True)
+            thread.start()
+            thread.join(FIRST_SECONDS)
+        os._exit(Exit.STOPPED)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def end_with_hung_children(grace: float) -> None:

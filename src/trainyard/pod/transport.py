@@ -28,7 +28,7 @@ def check(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> No
         return
     for name, value in (("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")):
         if environ.get(name) == value:
-            raise ExitError(f"{name}={value} turns RDMA off, which global.training.rdma.resource asks for", Exit.CONFIG)
+            raise ExitError(f"{name}={value} turns RDMA off, which global.training.rdma asks for", Exit.CONFIG)
     ports = {
         f"{state.parents[2].name}/{state.parent.name}": state.read_text().strip()
         for state in sorted((root / "sys/class/infiniband").glob("*/ports/*/state"))
@@ -36,7 +36,8 @@ def check(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> No
     if not ports:
         raise ExitError(
             "no RDMA device is in this pod, so training would fall back to TCP: check that the device plugin offers "
-            "the resource of global.training.rdma.resource, and that nodes have its driver",
+            "the resource of global.training.rdma.resource, or what global.training.rdma.by says, and that nodes have "
+            "its driver",
             Exit.CONFIG,
         )
     active = [name for name, state in ports.items() if "ACTIVE" in state]

@@ -23,7 +23,7 @@ ADDRESS_KEYS = {
     "objectstore": "url",
     "path": "path",
 }
-OBJECT_STORES = ("s3", "gs")
+OBJECT_STORES = ("s3", "gs", "az")
 SEVERAL = re.compile(r"\*|\{[^{}]*,[^{}]*\}|[ ,;][a-z0-9]+://")  # a pattern, or a list of addresses
 # Parts of an address that give whoever reads it access: signatures of Amazon, Google, CloudFront and Azure, and tokens
 SIGNED = {"x-amz-signature", "x-goog-signature", "signature", "sig", "token", "access_token", "api_key", "apikey"}
@@ -36,14 +36,14 @@ class SourceSettings(BaseModel):
 
     kind: Literal["http", "kaggle", "kaggle-dataset", "objectstore", "path"] = Field(
         description="http: an archive at a URL. kaggle: a competition's zip. kaggle-dataset: a dataset's zip. "
-        "objectstore: an archive at s3:// or gs://. path: an archive, or a folder of pictures, on a volume. "
+        "objectstore: an archive at s3://, gs:// or az://. path: an archive, or a folder of pictures, on a volume. "
         "An archive is a zip, or a tar, plain or packed by gzip, bzip2 or xz."
     )
     url: str = Field(
         default="",
         repr=False,
-        description="For http: address on a server that answers range requests. For objectstore: s3://BUCKET/KEY or "
-        "gs://BUCKET/KEY.",
+        description="For http: address on a server that answers range requests. For objectstore: s3://BUCKET/KEY, "
+        "gs://BUCKET/KEY or az://CONTAINER/KEY.",
     )
     competition: str = Field(
         default="",
@@ -226,7 +226,7 @@ def schema() -> Tree:
 def _check_object(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in OBJECT_STORES or not parts.hostname or not parts.path.strip("/"):
-        refuse("source.url: must be s3://BUCKET/KEY or gs://BUCKET/KEY")
+        refuse("source.url: must be s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY")
     if parts.username or parts.password:
         refuse("source.url: must not hold credentials: they belong in a Secret")
 

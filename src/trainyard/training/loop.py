@@ -9,6 +9,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NoReturn
 
 import torch
@@ -26,7 +27,7 @@ from trainyard.parallel import probe
 from trainyard.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
 from trainyard.parallel.environment import Place
 from trainyard.parallel.pairs import in_pairs
-from trainyard.run import checkpoint, publish
+from trainyard.run import attempts, checkpoint, publish
 from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
@@ -45,6 +46,8 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
     errors mean is said by the caller (run/failures.py).
     """
     strategy = parallel.connect(config, plan, place)
+    if place.local_rank == 0:
+        attempts.forget(Path(config.run.dir))
     probe.check(config.comm, strategy)
     t = build(config, plan, strategy)
     resume(t)

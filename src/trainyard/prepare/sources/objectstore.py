@@ -1,4 +1,4 @@
-"""An archive in an object store, read by ranges through fsspec: `s3://` by s3fs, `gs://` by gcsfs.
+"""An archive in an object store, read by ranges through fsspec: `s3://` by s3fs, `gs://` by gcsfs, `az://` by adlfs.
 
 Credentials are found where those libraries look (environment, files, the node's or pod's role) and in the folder of
 mounted secrets, whose keys have the names of the environment variables. Of a library's error only its kind is shown,
@@ -17,7 +17,12 @@ from trainyard.prepare.sources.base import Source, Traffic
 from trainyard.prepare.sources.retry import PassingError, Patience, Retries
 
 SECRET = "objectstore"
-_PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
+# Of a scheme its package, what installs it, and keys of a Secret
+_STORES = {
+    "s3": ("s3fs", "trainyard[objectstore]", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+    "gs": ("gcsfs", "trainyard[gcs]", "gcs.json"),
+    "az": ("adlfs", "adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
+}
 _LOOK_AGAIN = 30.0
 _LASTING = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "ParamValidation", "RefreshError")
 
@@ -96,7 +101,7 @@ class ObjectSource(Source):
         if isinstance(error, FileNotFoundError):
             return UserError(f"{self.label} is not there; check source.url, its region and source.endpoint")
         if isinstance(error, PermissionError) or any(part in kind for part in _LASTING) or code in (400, 401, 403):
-            keys = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if self._scheme == "s3" else "gcs.json"
+            keys = _STORES[self._scheme][2]
             return UserError(
                 f"{self.label} was refused ({kind}{f', {code}' if code else ''}): check that the credentials are right,"
                 " not expired, and may read it; they are taken from a Secret with the keys of the environment's "
@@ -110,12 +115,13 @@ class ObjectSource(Source):
 def _connect(scheme: str, endpoint: str, anonymous: bool, patience: Patience) -> Any:
     """Make a file system of fsspec's; nothing is asked of the store yet."""
     try:
-        return _s3(endpoint, anonymous, patience) if scheme == "s3" else _gcs(endpoint, anonymous)
+        if scheme == "s3":
+            return _s3(endpoint, anonymous, patience)
+        return _gcs(endpoint, anonymous) if scheme == "gs" else _azure(endpoint, anonymous)
     except ImportError as error:
-        package = _PACKAGES[scheme]
-        extra = "objectstore" if scheme == "s3" else "gcs"
+        package, name, _ = _STORES[scheme]
         raise UserError(
-            f"{scheme}:// needs the package {package}, which is not installed here: install trainyard[{extra}], or use "
+            f"{scheme}:// needs the package {package}, which is not installed here: install {name}, or use "
             "an image that has it"
         ) from error
 
@@ -150,6 +156,23 @@ def _gcs(endpoint: str, anonymous: bool) -> Any:
     token = "anon" if anonymous else str(path) if path.exists() else None
     options = {"endpoint_url": endpoint} if endpoint else {}
     return _file_system("gs", token=token, **options)
+
+
+def _azure(endpoint: str, anonymous: bool) -> Any:
+    """Make the file system of a storage account; without a key or signature the pod's identity logs in."""
+    folder = secrets.folder(SECRET)
+    names = {key: f"AZURE_STORAGE_{key.upper()}" for key in ("account_name", "account_key", "sas_token")}
+    values = {key: os.environ.get(name) or secrets.read(folder / name) for key, name in names.items()}
+    found = {key: value for key, value in values.items() if value}
+    if "account_name" not in found:
+        raise UserError(
+            "source.url is az://CONTAINER/KEY, which names no storage account: set AZURE_STORAGE_ACCOUNT_NAME, as a "
+            "variable (dataset.env) or as a key of the Secret in global.secrets.objectstore.existingSecret"
+        )
+    if anonymous:
+        found = {"account_name": found["account_name"]}
+    host = {"account_host": endpoint.partition("://")[2].rstrip("/")} if endpoint else {}
+    return _file_system("az", anon=anonymous, **found, **host)
 
 
 def _file_system(kind: str, **options: Any) -> Any:

@@ -1,3 +1,5 @@
+import importlib.util
+import re
 import traceback
 from pathlib import Path
 
@@ -155,14 +157,21 @@ def test_no_wrong_or_expired_credentials_are_named_and_never_shown(store, tmp_pa
         assert secret not in shown
 
 
-def test_google_storage_without_its_package_names_the_extra(tmp_path):
-    source = {"kind": "objectstore", "url": "gs://pictures/little.zip"}
-    try:
-        import gcsfs  # noqa: F401
-
-        pytest.skip("gcsfs is installed")
-    except ImportError:
-        pass
-    with pytest.raises(UserError, match=r"gs:// needs the package gcsfs.*trainyard\[gcs\]") as caught:
+@pytest.mark.parametrize(("scheme", "package", "name"), [("gs", "gcsfs", "trainyard[gcs]"), ("az", "adlfs", "adlfs")])
+def test_a_store_without_its_package_names_what_installs_it(scheme, package, name, tmp_path, monkeypatch):
+    source = {"kind": "objectstore", "url": f"{scheme}://pictures/little.zip"}
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "pictures")
+    if importlib.util.find_spec(package):
+        pytest.skip(f"{package} is installed")
+    said = rf"{scheme}:// needs the package {package}.*: install {re.escape(name)}, or"
+    with pytest.raises(UserError, match=said) as caught:
         build(parse({"source": source, "out": str(tmp_path / "little")}))
     assert not isinstance(caught.value, InputError), "waiting brings no package"
+
+
+def test_azure_needs_the_name_of_the_account(tmp_path, monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path))
+    source = {"kind": "objectstore", "url": "az://pictures/little.zip"}
+    with pytest.raises(UserError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
+        build(parse({"source": source, "out": str(tmp_path / "little")}))

@@ -13,17 +13,17 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- if not (hasKey . "User") -}}
 {{- if not (hasKey . "Facts") -}}
 {{- if not (hasKey .Subcharts "common") -}}
-{{- fail "\n\nThe umbrella's templates/values/first/check.yaml renders before its parts: it gathers what they know of each other.\n" -}}
+{{- include "common.refuse" "\n\nThe umbrella's templates/values/first/check.yaml renders before its parts: it gathers what they know of each other.\n" -}}
 {{- end -}}
 {{- $_ := set .Values "global" .Subcharts.common.Values.global -}}
 {{- $job := has .Chart.Name (list "pytorchjob" "mpijob" "trainjob") -}}
 {{- $trains := and $job (ne (toString (dig "job" "enabled" true (pick .Values "job"))) "false") -}}
 {{- $_ := set . "Facts" (dict "parts" (list .Chart.Name) "trains" (ternary (list .Chart.Name) list $trains) "runs" dict "settings" dict
-  "made" list "awaited" list "wait" 0 "weights" list) -}}
+  "made" list "awaited" list "wait" 0 "weights" list "alone" true) -}}
 {{- end -}}
 {{- $facts := .Facts -}}
 {{- $storage := .Values.global.storage -}}
-{{- with .Values.global.labels -}}{{- include "common.checkLabels" (list "global.labels" .) -}}{{- end -}}
+{{- with include "common.labelError" (list "global.labels" .Values.global.labels) -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- $claims := dict -}}
 {{- range $which := list "data" "results" -}}
 {{- $_ := set $claims $which ((index $storage $which).existingClaim | default (printf "%s-%s" $.Release.Name $which)) -}}
@@ -47,22 +47,30 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of every object. Call with the context; or, if it has further labels, with a list: the context, and these. */}}
-{{- define "common.labels" -}}
-{{- $both := ternary . (list . dict) (kindIs "slice" .) -}}
-{{- $root := first $both -}}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-{{ include "common.ownLabels" $both }}
+{{/*
+Refuse values, in words. `helm lint` only notes what `fail` says and goes on, so a second line ends it with the same words: there is no template of
+that name.
+*/}}
+{{- define "common.refuse" -}}
+{{- fail . -}}
+{{- include (trim .) . -}}
 {{- end -}}
 
-{{/* Labels that do not change with the chart's version. Call with a list: the context, and further labels, which win over global.labels. */}}
-{{- define "common.ownLabels" -}}
-{{- $root := first . -}}
+{{/*
+Labels of an object. Call with the context; or with a list: the context, further labels, which win over global.labels, and for a pod `pod`: its
+labels do not change with the chart's version.
+*/}}
+{{- define "common.labels" -}}
+{{- $given := ternary . (list . dict) (kindIs "slice" .) -}}
+{{- $root := first $given -}}
+{{- if lt (len $given) 3 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{ end -}}
 app.kubernetes.io/name: {{ $root.Chart.Name }}
 app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/part-of: trainyard
-{{- $further := index . 1 | default dict -}}
+{{- $further := index $given 1 | default dict -}}
 {{- $shared := dict -}}
 {{- range $key, $value := $root.Values.global.labels -}}
 {{- if not (hasKey $further $key) -}}{{- $_ := set $shared $key $value -}}{{- end -}}
@@ -116,10 +124,10 @@ names stay apart. Call with a list: the subchart's context, and what the job run
 {{- $missing = append $missing "global.image.tag (as `make push REGISTRY=...` prints it)" -}}
 {{- end -}}
 {{- if $missing -}}
-{{- fail (printf "\n\n%s has no image. Please set %s.\n" .Chart.Name (join " and " $missing)) -}}
+{{- include "common.refuse" (printf "\n\n%s has no image. Please set %s.\n" .Chart.Name (join " and " $missing)) -}}
 {{- end -}}
 {{- if and (eq $tag "latest") (not $own.digest) -}}
-{{- fail "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
+{{- include "common.refuse" "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
 {{- end -}}
 {{- if $own.digest -}}
 {{- printf "%s/%s@%s" $registry $own.repository $own.digest -}}
@@ -135,12 +143,12 @@ containers; and further, more lists of environment variables, by their paths.
 */}}
 {{- define "common.checkPod" -}}
 {{- $path := .path -}}
-{{- include "common.checkLabels" (list (printf "%s.podLabels" $path) .pod.podLabels) -}}
+{{- with include "common.labelError" (list (printf "%s.podLabels" $path) .pod.podLabels) -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- $lists := dict (printf "%s.env" $path) .pod.env -}}
 {{- range $at, $env := merge $lists (.further | default dict) -}}
 {{- range $env -}}
 {{- if has .name $.env -}}
-{{- fail (printf "\n\n%s sets %s, which the chart or the operator sets: take it out.\n" $at .name) -}}
+{{- include "common.refuse" (printf "\n\n%s sets %s, which the chart or the operator sets: take it out.\n" $at .name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -158,7 +166,7 @@ containers; and further, more lists of environment variables, by their paths.
 {{- range $item := $items -}}
 {{- with get $found $item.name -}}
 {{- $which := ternary (printf "%s has %s twice" $at $item.name) (printf "%s and %s both have %s" . $at $item.name) (eq . $at) -}}
-{{- fail (printf "\n\n%s: keep one of them.\n" $which) -}}
+{{- include "common.refuse" (printf "\n\n%s: keep one of them.\n" $which) -}}
 {{- end -}}
 {{- $_ := set $found $item.name $at -}}
 {{- end -}}
@@ -170,7 +178,8 @@ containers; and further, more lists of environment variables, by their paths.
 {{- if hasKey $limits $name -}}
 {{- $limit := get $limits $name -}}
 {{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
-{{- fail (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n" $at $name $request $name $limit) -}}
+{{- include "common.refuse" (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n"
+  $at $name $request $name $limit) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -178,7 +187,7 @@ containers; and further, more lists of environment variables, by their paths.
 {{- $volumes := .volumes -}}
 {{- range .pod.extraVolumes -}}
 {{- if has .name $volumes -}}
-{{- fail (printf "\n\n%s.extraVolumes names a volume %s, and the pod has one of that name already: give it another.\n" $path .name) -}}
+{{- include "common.refuse" (printf "\n\n%s.extraVolumes names a volume %s, and the pod has one of that name already: give it another.\n" $path .name) -}}
 {{- end -}}
 {{- $volumes = append $volumes .name -}}
 {{- end -}}
@@ -186,11 +195,11 @@ containers; and further, more lists of environment variables, by their paths.
 {{- range .pod.extraVolumeMounts -}}
 {{- $at := trimSuffix "/" .mountPath -}}
 {{- if has $at $mounts -}}
-{{- fail (printf "\n\n%s.extraVolumeMounts mounts %s at %s, where something is mounted already: choose another path.\n" $path .name $at) -}}
+{{- include "common.refuse" (printf "\n\n%s.extraVolumeMounts mounts %s at %s, where something is mounted already: choose another path.\n" $path .name $at) -}}
 {{- end -}}
 {{- $mounts = append $mounts $at -}}
 {{- if not (has .name $volumes) -}}
-{{- fail (printf (print "\n\n%s.extraVolumeMounts mounts %s, which is no volume of the pod: add it to %s.extraVolumes, such as {name: %s, "
+{{- include "common.refuse" (printf (print "\n\n%s.extraVolumeMounts mounts %s, which is no volume of the pod: add it to %s.extraVolumes, such as {name: %s, "
   "configMap: {name: ...}}.\n") $path .name $path .name) -}}
 {{- end -}}
 {{- end -}}
@@ -198,28 +207,29 @@ containers; and further, more lists of environment variables, by their paths.
 {{- range $key := list "extraInitContainers" "extraContainers" -}}
 {{- range get $.pod $key -}}
 {{- if has .name $containers -}}
-{{- fail (printf "\n\n%s.%s names a container %s, and the pod has one of that name already: give it another.\n" $path $key .name) -}}
+{{- include "common.refuse" (printf "\n\n%s.%s names a container %s, and the pod has one of that name already: give it another.\n" $path $key .name) -}}
 {{- end -}}
 {{- $containers = append $containers .name -}}
 {{- $name := .name -}}
 {{- range .volumeMounts -}}
 {{- if not (has .name $volumes) -}}
-{{- fail (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
+{{- include "common.refuse" (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Refuse labels that the chart sets itself. Call with a list: the key in values, and its labels. */}}
-{{- define "common.checkLabels" -}}
+{{/* What is wrong with labels, if anything: one that the chart sets itself. Call with a list: the key in values, and its labels. */}}
+{{- define "common.labelError" -}}
 {{- $own := list "helm.sh/chart" "app.kubernetes.io/managed-by" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/part-of"
   "sidecar.istio.io/inject" "trainer.kubeflow.org/framework" "kueue.x-k8s.io/queue-name" "kueue.x-k8s.io/priority-class" -}}
 {{- range $key, $_ := index . 1 -}}
 {{- if has $key $own -}}
 {{- $from := get (dict "kueue.x-k8s.io/queue-name" " from global.scheduling.queue" "kueue.x-k8s.io/priority-class"
   " from global.scheduling.queuePriority") $key -}}
-{{- fail (printf "\n\n%s sets %s, which the chart sets itself%s: take it out.\n" (index $ 0) $key $from) -}}
+{{- printf "\n\n%s sets %s, which the chart sets itself%s: take it out.\n" (index $ 0) $key $from -}}
+{{- break -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -109,6 +109,10 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
           mountPath: /etc/trainyard
           readOnly: true
         {{- $mounts | nindent 8 }}
+        {{- /* the GPUs' libraries, where they come from a volume and not from a device plugin */}}
+        {{- with $training.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
     {{- with $training.extraInitContainers }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -121,7 +125,12 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
       image: {{ $run.image | quote }}
       imagePullPolicy: {{ $global.image.pullPolicy }}
       command:
-        {{- toYaml .command | nindent 8 }}
+        {{- $command := .command }}
+        {{- with $training.envScript }}
+        {{- $unread := "test -r \"$0\" || { echo \"error: global.training.envScript: $0 cannot be read\" >&2; exit 2; }" }}
+        {{- $command = concat (list "bash" "-c" (printf "%s; source \"$0\"; exec \"$@\"" $unread) .) $command }}
+        {{- end }}
+        {{- toYaml $command | nindent 8 }}
       env:
         {{- $env | nindent 8 }}
       {{- with $training.envFrom }}
@@ -141,7 +150,8 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
       {{- end }}
       resources:
         {{- include "common.quantities" $resources | nindent 8 }}
-      {{- include "common.container" (or $training.rdma.resource $training.unrestricted.runAsRoot) | nindent 6 }}
+      {{- $locks := or $training.rdma.resource $training.rdma.by $training.unrestricted.runAsRoot }}
+      {{- include "common.container" (ternary "privileged" $locks (not (empty $training.unrestricted.privileged))) | nindent 6 }}
       volumeMounts:
         - name: trainyard
           mountPath: /etc/trainyard
@@ -186,7 +196,8 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
 
 {{/*
 Metadata, and the first lines of the spec, of every pod. Call with a dict: root; pod, its settings; own, the parts of a spread constraint that
-count the pod's like unless it says otherwise, where the part's labels do not; and annotations, where a part adds to the user's.
+count the pod's like unless it says otherwise, where the part's labels do not; annotations, where a part adds to the user's; and part, where the
+pod's ServiceAccount is named for another than the chart's.
 
 A pod passes the `restricted` Pod Security Standard, unless unrestricted.runAsRoot is set. With `uid: platform` the cluster chooses the user and
 the group of the volumes, as OpenShift does. Istio's sidecar is off: it would keep a finished pod alive.
@@ -207,26 +218,46 @@ the group of the volumes, as OpenShift does. Istio's sidecar is off: it would ke
 {{- with $storage.supplementalGroups -}}{{- $_ := set $security "supplementalGroups" . -}}{{- end -}}
 {{- $like := dict "app.kubernetes.io/name" $root.Chart.Name "app.kubernetes.io/instance" $root.Release.Name -}}
 {{- $own := .own | default (dict "labelSelector" (dict "matchLabels" $like)) -}}
+{{- if and (get $root.Facts "alone") (dig "create" false $pod.serviceAccount) -}}
+{{- include "common.refuse" "\n\nserviceAccount.create is for the whole chart: a part used alone names one that exists in serviceAccount.name.\n" -}}
+{{- end -}}
 {{- $spread := list -}}
 {{- range $pod.scheduling.topologySpreadConstraints -}}
 {{- $spread = append $spread (merge (deepCopy .) (deepCopy $own)) -}}
 {{- end -}}
 metadata:
   labels:
-    {{- include "common.ownLabels" (list $root $pod.podLabels) | nindent 4 }}
+    {{- include "common.labels" (list $root $pod.podLabels "pod") | nindent 4 }}
+    {{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+    {{- $standard := dict "helm.sh/chart" $chart "app.kubernetes.io/managed-by" $root.Release.Service "app.kubernetes.io/version" $root.Chart.Version }}
+    {{- range $key, $value := ternary $standard dict (not (empty $root.Values.global.standardPodLabels)) }}
+    {{- if not (or (hasKey $pod.podLabels $key) (hasKey $root.Values.global.labels $key)) }}
+    {{ $key }}: {{ $value | quote }}
+    {{- end }}
+    {{- end }}
     sidecar.istio.io/inject: "false"
     {{- with $pod.podLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
-  {{- with .annotations | default $pod.podAnnotations }}
+  {{- with merge (dict) (.annotations | default $pod.podAnnotations) ($root.Values.global.podAnnotations | default dict) }}
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  automountServiceAccountToken: false
+  automountServiceAccountToken: {{ dig "token" false $pod.serviceAccount }}
   enableServiceLinks: false
-  {{- with $root.Values.global.serviceAccountName }}
+  {{- $job := has $root.Chart.Name (list "pytorchjob" "mpijob" "trainjob") }}
+  {{- $made := printf "%s-%s" $root.Release.Name (.part | default (ternary "training" $root.Chart.Name $job)) }}
+  {{- with $pod.serviceAccount.name | default (ternary $made $root.Values.global.serviceAccountName (dig "create" false $pod.serviceAccount)) }}
   serviceAccountName: {{ . | quote }}
+  {{- end }}
+  {{- with $pod.hostAliases }}
+  hostAliases:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pod.dnsConfig }}
+  dnsConfig:
+    {{- toYaml . | nindent 4 }}
   {{- end }}
   securityContext:
     {{- toYaml (mergeOverwrite $security $pod.securityContext) | nindent 4 }}
@@ -384,12 +415,16 @@ Requests and limits, with fractions as text: `cpu: 0.5` is a number to YAML, and
 
 {{/*
 Security of every container, and where it leaves its termination message for the operators and trainyard why: its own message, else the end of
-its log. Call with a non-empty value if it locks memory, as RDMA does; it then gets IPC_LOCK.
+its log. Call with a non-empty value if it locks memory, as RDMA does, and it gets IPC_LOCK; or with `privileged`.
 */}}
 {{- define "common.container" -}}
 terminationMessagePath: /dev/termination-log
 terminationMessagePolicy: FallbackToLogsOnError
 securityContext:
+  {{- if eq (toString .) "privileged" }}
+  privileged: true
+  readOnlyRootFilesystem: true
+  {{- else }}
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities:
@@ -399,4 +434,5 @@ securityContext:
     add:
       - IPC_LOCK
     {{- end }}
+  {{- end }}
 {{- end -}}

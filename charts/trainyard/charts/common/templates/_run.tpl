@@ -40,9 +40,11 @@ so that a running job continues when they are switched on, and pods that start l
 
 {{- /* its name, by a hash of what it runs */ -}}
 {{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
-{{- range $key, $value := merge (pick $training "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext") $training.unrestricted -}}
+{{- range $key, $value := merge (pick $training "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext"
+  "envScript" "hostAliases" "dnsConfig") $training.unrestricted -}}
 {{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
 {{- end -}}
+{{- if not $training.rdma.by -}}{{- $_ := set $what "rdma" (omit $training.rdma "by") -}}{{- end -}}
 {{- if ne $training.gpuResource "nvidia.com/gpu" -}}{{- $_ := set $what "gpuResource" $training.gpuResource -}}{{- end -}}
 {{- $storage := .Values.global.storage -}}
 {{- $gid := ternary "platform" (int64 .User.gid) (empty .User.gid) -}}
@@ -57,10 +59,10 @@ so that a running job continues when they are switched on, and pods that start l
 {{- with .Values.global.metrics -}}
 {{- if .enabled -}}
 {{- if hasKey (dig "config" "metrics" (dict) $training) "port" -}}
-{{- fail "\n\nglobal.training.config.metrics.port follows from global.metrics.port: take it out.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.config.metrics.port follows from global.metrics.port: take it out.\n" -}}
 {{- end -}}
 {{- if has (int .port) (list 2222 23456 29400 29500 (int $training.peers.port)) -}}
-{{- fail (printf "\n\nglobal.metrics.port is %d, on which the pods of a job already meet: choose another.\n" (int .port)) -}}
+{{- include "common.refuse" (printf "\n\nglobal.metrics.port is %d, on which the pods of a job already meet: choose another.\n" (int .port)) -}}
 {{- end -}}
 {{- $_ := include "common.mergeInto" (list $run.config (dict "metrics" (dict "port" (int .port)))) -}}
 {{- end -}}
@@ -68,7 +70,7 @@ so that a running job continues when they are switched on, and pods that start l
 {{- range $key, $value := dict "scrape" "true" "port" (toString (int .port)) "path" "/metrics" -}}
 {{- $name := printf "prometheus.io/%s" $key -}}
 {{- if hasKey $run.podAnnotations $name -}}
-{{- fail (printf "\n\nglobal.training.podAnnotations sets %s, which follows from global.metrics: take it out.\n" $name) -}}
+{{- include "common.refuse" (printf "\n\nglobal.training.podAnnotations sets %s, which follows from global.metrics: take it out.\n" $name) -}}
 {{- end -}}
 {{- $_ := set $run.podAnnotations $name $value -}}
 {{- end -}}
@@ -89,7 +91,7 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $_ := set $env "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
 {{- $_ := set $env "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}
 {{- end -}}
-{{- if .rdma.resource -}}{{- $_ := set $env "TRAINYARD_TRANSPORT" "rdma" -}}{{- end -}}
+{{- if or .rdma.resource .rdma.by -}}{{- $_ := set $env "TRAINYARD_TRANSPORT" "rdma" -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $run "env" $env -}}
 {{- $_ := set . "Run" $run -}}
@@ -144,10 +146,10 @@ each key of its own placement replaces the shared one, so that a pod can run on 
 */}}
 {{- define "common.podSettings" -}}
 {{- $pod := .pod -}}
-{{- range list "podLabels" "podAnnotations" "scheduling" "securityContext" "unrestricted" -}}
+{{- range list "podLabels" "podAnnotations" "scheduling" "securityContext" "unrestricted" "serviceAccount" "dnsConfig" -}}
 {{- $_ := set $pod . (get $pod . | default dict) -}}
 {{- end -}}
-{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" -}}
+{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" "hostAliases" -}}
 {{- $_ := set $pod . (get $pod . | default list) -}}
 {{- end -}}
 {{- $_ := set $pod "runtimeClassName" (get $pod "runtimeClassName" | default "") -}}
@@ -161,33 +163,35 @@ each key of its own placement replaces the shared one, so that a pod can run on 
 {{/* Refuse, with a clear message, settings of a training that contradict each other. Call with the settings. */}}
 {{- define "common.checkTraining" -}}
 {{- if not .nodes -}}
-{{- fail "\n\nglobal.training.nodes is not set: set the number of nodes that train.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.nodes is not set: set the number of nodes that train.\n" -}}
 {{- end -}}
 {{- if and (not .gpusPerNode) (not .processesPerNode) -}}
-{{- fail (print "\n\nglobal.training.gpusPerNode is 0: set it, or set global.training.processesPerNode, the processes of each node that "
+{{- include "common.refuse" (print "\n\nglobal.training.gpusPerNode is 0: set it, or set global.training.processesPerNode, the processes of each node that "
   "train on the CPU.\n") -}}
 {{- end -}}
 {{- if and .gpusPerNode .processesPerNode (ne (int .gpusPerNode) (int .processesPerNode)) -}}
-{{- fail "\n\nglobal.training.processesPerNode is for training on the CPU (gpusPerNode: 0); with GPUs there is one process for each.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.processesPerNode is for training on the CPU (gpusPerNode: 0); with GPUs there is one process for each.\n" -}}
 {{- end -}}
 {{- /* the trainer's settings that the chart derives, and pairs of which only one may be set */ -}}
 {{- $config := .config -}}
 {{- if dig "run" "dir" "" $config -}}
-{{- fail "\n\nglobal.training.config.run.dir follows from the run's name: set global.training.name instead.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.config.run.dir follows from the run's name: set global.training.name instead.\n" -}}
 {{- end -}}
 {{- if dig "data" "dir" "" $config -}}
-{{- fail "\n\nglobal.training.config.data.dir follows from the dataset's name: set global.dataset.name instead.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.config.data.dir follows from the dataset's name: set global.dataset.name instead.\n" -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*@" (dig "mlflow" "uri" "" $config) -}}
-{{- fail (print "\n\nglobal.training.config.mlflow.uri holds a user name or password, which would be readable in a ConfigMap: take them "
+{{- include "common.refuse" (print "\n\nglobal.training.config.mlflow.uri holds a user name or password, which would be readable in a ConfigMap: take them "
   "out, and name a Secret in global.secrets.mlflow.existingSecret.\n") -}}
 {{- end -}}
 {{- range $key, $signed := dict "pretrained" "weights-url" "weights_mirror" "" -}}
-{{- include "common.checkAddress" (dict "path" (printf "global.training.config.model.%s" $key) "url" (dig "model" $key "" $config | toString) "signed"
-  $signed) -}}
+{{- $url := dig "model" $key "" $config | toString -}}
+{{- with include "common.addressError" (dict "path" (printf "global.training.config.model.%s" $key) "url" $url "signed" $signed) -}}
+{{- include "common.refuse" . -}}
+{{- end -}}
 {{- end -}}
 {{- if and (dig "batch" "global" 0 $config) (dig "batch" "per_process" 0 $config) -}}
-{{- fail (print "\n\nglobal.training.config.batch sets global and per_process: keep global (the same result on any number of GPUs) or "
+{{- include "common.refuse" (print "\n\nglobal.training.config.batch sets global and per_process: keep global (the same result on any number of GPUs) or "
   "per_process (a batch that grows with them).\n") -}}
 {{- end -}}
 {{- /* GPUs that are set twice, or in a way that no process could use */ -}}
@@ -195,72 +199,87 @@ each key of its own placement replaces the shared one, so that a pod can run on 
 {{- range $name, $_ := get $.resources $kind -}}
 {{- if or (eq $name $.gpuResource) (has $name (list "nvidia.com/gpu" "amd.com/gpu")) (hasPrefix "nvidia.com/mig-" $name) -}}
 {{- $how := ternary "" (printf " and global.training.gpuResource: %s" $name) (eq $name $.gpuResource) -}}
-{{- fail (printf "\n\nglobal.training.resources.%s holds %s: set global.training.gpusPerNode instead%s.\n" $kind $name $how) -}}
+{{- include "common.refuse" (printf "\n\nglobal.training.resources.%s holds %s: set global.training.gpusPerNode instead%s.\n" $kind $name $how) -}}
 {{- end -}}
 {{- if eq $name $.rdma.resource -}}
-{{- fail (printf (print "\n\nglobal.training.resources.%s holds %s, and global.training.rdma.resource names it: leave one of them out; how many is "
-  "global.training.rdma.count.\n") $kind $name) -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.resources.%s holds %s, and global.training.rdma.resource names it: leave one of them out; "
+  "how many is global.training.rdma.count.\n") $kind $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and .rdma.resource (eq .rdma.resource .gpuResource) -}}
-{{- fail (printf "\n\nglobal.training.rdma.resource and gpuResource both name %s: name the network's device under rdma.\n" .gpuResource) -}}
+{{- include "common.refuse" (printf "\n\nglobal.training.rdma.resource and gpuResource both name %s: name the network's device under rdma.\n" .gpuResource) -}}
 {{- end -}}
 {{- if and .gpusPerNode (not .gpuResource) (not .resourceClaims) -}}
-{{- fail (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, or set "
+{{- include "common.refuse" (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, or set "
   "gpuResource, such as nvidia.com/gpu.\n") -}}
 {{- end -}}
 {{- if and (hasPrefix "nvidia.com/mig-" .gpuResource) (gt (int .gpusPerNode) 1) -}}
-{{- fail (printf (print "\n\nglobal.training.gpusPerNode is %d with gpuResource %s: a process sees one MIG device of its container. Set "
+{{- include "common.refuse" (printf (print "\n\nglobal.training.gpusPerNode is %d with gpuResource %s: a process sees one MIG device of its container. Set "
   "gpusPerNode: 1, and nodes to the number of MIG devices.\n") (int .gpusPerNode) .gpuResource) -}}
 {{- end -}}
 {{- /* Environment of a fabric whose device no pod requests. NCCL_NET_GDR_LEVEL and UCX_NET_DEVICES also apply to TCP, so they do not imply a
-device. The device may be under rdma, resources or resourceClaims, or be the host's. */ -}}
+device. The device may be under rdma, resources or resourceClaims, or be the host's. What brings it without a device plugin must be there, too. */ -}}
 {{- $network := dict -}}
 {{- range concat .env .rdma.env -}}
 {{- if regexMatch "^(NCCL_IB_|FI_)" .name -}}
 {{- $_ := set $network .name (toString .value) -}}
 {{- end -}}
 {{- end -}}
-{{- $devices := not (empty (or .rdma.resource .resourceClaims .unrestricted.hostNetwork)) -}}
+{{- $devices := not (empty (or .rdma.resource .rdma.by .resourceClaims .unrestricted.hostNetwork .unrestricted.privileged)) -}}
 {{- range $name, $_ := merge dict .resources.requests .resources.limits -}}
 {{- $devices = or $devices (contains "/" $name) -}}
 {{- end -}}
 {{- if and .rdma.resource (eq (get $network "NCCL_IB_DISABLE") "1") -}}
-{{- fail "\n\nglobal.training.env sets NCCL_IB_DISABLE=1 beside global.training.rdma.resource: leave one of them out.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.env sets NCCL_IB_DISABLE=1 beside global.training.rdma.resource: leave one of them out.\n" -}}
 {{- end -}}
 {{- if and (omit $network "NCCL_IB_DISABLE") (not $devices) (not .rdma.env) (ne (get $network "NCCL_IB_DISABLE") "1") -}}
-{{- fail (printf (print "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall "
-  "back to TCP in silence. Name it there, such as rdma/ib or vpc.amazonaws.com/efa.\n") (keys $network | sortAlpha | join ", ")) -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.env sets %s without global.training.rdma.resource: without the device the trainers would fall "
+  "back to TCP in silence. Name it there, such as rdma/ib or vpc.amazonaws.com/efa, or say in global.training.rdma.by what else brings it: "
+  "claims, annotations or node.\n") (keys $network | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- if and .rdma.env (not .rdma.resource) -}}
-{{- fail (print "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would fall back "
-  "to TCP in silence.\n") -}}
+{{- if and .rdma.env (not (or .rdma.resource .rdma.by)) -}}
+{{- include "common.refuse" (print "\n\nglobal.training.rdma.env is set without global.training.rdma.resource: without the device the trainers would "
+  "fall back to TCP in silence. Name it there, or say in global.training.rdma.by what else brings it: claims, annotations or node.\n") -}}
+{{- end -}}
+{{- if and .rdma.by .rdma.resource -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.rdma.by is %s, without a device plugin, and global.training.rdma.resource is a plugin's "
+  "%s: leave one of them out.\n") .rdma.by .rdma.resource) -}}
+{{- end -}}
+{{- $brought := dict "claims" .resourceClaims "annotations" .podAnnotations "node" true -}}
+{{- if and .rdma.by (not (get $brought .rdma.by)) -}}
+{{- $how := dict
+  "claims" "name the claims in global.training.resourceClaims"
+  "annotations" "name the networks in global.training.podAnnotations, such as k8s.v1.cni.cncf.io/networks" -}}
+{{- include "common.refuse" (printf "\n\nglobal.training.rdma.by is %s, and nothing brings the devices: %s.\n" .rdma.by (get $how .rdma.by)) -}}
 {{- end -}}
 {{- if and .peers.check (eq (int .peers.port) 23456) -}}
-{{- fail "\n\nglobal.training.peers.port is 23456, where the process group meets: choose another.\n" -}}
+{{- include "common.refuse" "\n\nglobal.training.peers.port is 23456, where the process group meets: choose another.\n" -}}
 {{- end -}}
 {{- /* memory that does not add up */ -}}
 {{- with .resources.limits.memory -}}
+{{- if lt (include "common.amount" . | float64) 134217728.0 -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.resources.limits.memory is %s, which does not hold PyTorch: the kernel would kill each "
+  "pod as it starts. Some hundred MiB a process are the least, beside /dev/shm.\n") (toString .)) -}}
+{{- end -}}
 {{- if ge (include "common.amount" $.shmSize | float64) (include "common.amount" . | float64) -}}
-{{- fail (printf (print "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts "
+{{- include "common.refuse" (printf (print "\n\nglobal.training.shmSize (%s) does not fit into global.training.resources.limits.memory (%s): /dev/shm counts "
   "toward that limit.\n") $.shmSize .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
 {{/*
-Refuse an address that gives whoever reads it access. Call with a dict: path, its key; url; and signed, the key of the Secret of web servers that
-holds it with its signature, if there is one.
+What is wrong with an address, if anything: one that gives all who read it access. Call with a dict: path, its key; url; and signed, the key of the
+Secret of web servers that holds it with its signature, if there is one.
 */}}
-{{- define "common.checkAddress" -}}
+{{- define "common.addressError" -}}
 {{- if regexMatch "://[^/@]*@" .url -}}
-{{- fail (printf (print "\n\n%s holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret "
-  "with the key netrc in global.secrets.http.existingSecret.\n") .path) -}}
-{{- end -}}
-{{- if and .signed (regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url) -}}
-{{- fail (printf (print "\n\n%s holds a signature or token, which would be readable in a ConfigMap: give the address without what follows "
-  "the ?, and the whole of it as the key %s of the Secret in global.secrets.http.existingSecret.\n") .path .signed) -}}
+{{- printf (print "\n\n%s holds a user name or password, which would be readable in a ConfigMap: take them out, and name a Secret "
+  "with the key netrc in global.secrets.http.existingSecret.\n") .path -}}
+{{- else if and .signed (regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url) -}}
+{{- printf (print "\n\n%s holds a signature or token, which would be readable in a ConfigMap: give the address without what follows "
+  "the ?, and the whole of it as the key %s of the Secret in global.secrets.http.existingSecret.\n") .path .signed -}}
 {{- end -}}
 {{- end -}}
 
@@ -272,7 +291,7 @@ number of pods that must start together: only the training pods, since an MPI la
 {{- $policy := deepCopy .root.Values.runPolicy -}}
 {{- $_ := set $policy "cleanPodPolicy" ($policy.cleanPodPolicy | default .clean) -}}
 {{- if and (hasPrefix "kubeflow.org/" (toString $policy.managedBy)) (ne $policy.managedBy .operator) -}}
-{{- fail (printf "\n\n%s.runPolicy.managedBy is %s, which leaves the job to nobody: it is run by %s.\n"
+{{- include "common.refuse" (printf "\n\n%s.runPolicy.managedBy is %s, which leaves the job to nobody: it is run by %s.\n"
   .root.Chart.Name $policy.managedBy .operator) -}}
 {{- end -}}
 {{- with .root.Values.global.scheduling.gang -}}

@@ -65,21 +65,21 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
 {{- $kind := $source.kind -}}
 {{- if not $kind -}}
 {{- if not $set -}}
-{{- fail (print "\n\ndataset.source is not set: say where the dataset comes from, such as dataset.source.url: "
+{{- include "common.refuse" (print "\n\ndataset.source is not set: say where the dataset comes from, such as dataset.source.url: "
   "https://data.example.com/pets.zip, or set dataset.enabled: false for one that is on the claim.\n") -}}
 {{- end -}}
 {{- if gt (len $set) 1 -}}
-{{- fail (printf "\n\ndataset.source sets %s: keep the one that the dataset comes from.\n" (join " and " $set)) -}}
+{{- include "common.refuse" (printf "\n\ndataset.source sets %s: keep the one that the dataset comes from.\n" (join " and " $set)) -}}
 {{- end -}}
 {{- $kind = get (dict "competition" "kaggle" "dataset" "kaggle-dataset" "path" "path") (first $set) | default (ternary "http" "objectstore"
   (regexMatch "^https?://" $source.url)) -}}
 {{- end -}}
 {{- if eq $kind "none" -}}
 {{- if $set -}}
-{{- fail (printf "\n\ndataset.source.kind is none, and dataset.source.%s is set: leave one of them out.\n" (first $set)) -}}
+{{- include "common.refuse" (printf "\n\ndataset.source.kind is none, and dataset.source.%s is set: leave one of them out.\n" (first $set)) -}}
 {{- end -}}
 {{- if not .Facts.weights -}}
-{{- fail (print "\n\ndataset.source.kind is none: there are no pretrained weights to fetch; set model.pretrained in global.training.config, "
+{{- include "common.refuse" (print "\n\ndataset.source.kind is none: there are no pretrained weights to fetch; set model.pretrained in global.training.config, "
   "or dataset.enabled: false.\n") -}}
 {{- end -}}
 {{- $_ := set . "Source" (dict "kind" "none") -}}
@@ -95,31 +95,42 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
   "path" (list "folder" "local" "file" "pvc" "claim") -}}
 {{- if has $kind $words -}}{{- $meant = $known -}}{{- end -}}
 {{- end -}}
-{{- fail (printf (print "\n\ndataset.source.kind is %s%s There are http, objectstore, kaggle, kaggle-dataset, path and none; left out, it "
+{{- include "common.refuse" (printf (print "\n\ndataset.source.kind is %s%s There are http, objectstore, kaggle, kaggle-dataset, path and none; left out, it "
   "follows from the address.\n") $kind (ternary (printf ": did you mean %s?" $meant) ", which is none." (not (empty $meant)))) -}}
 {{- end -}}
 {{- $address := get $source $key -}}
 {{- if not $address -}}
 {{- $hint := ternary " (ImageNet's is imagenet-object-localization-challenge)" "" (eq $kind "kaggle") -}}
-{{- fail (printf "\n\ndataset.source.kind is %s: set dataset.source.%s%s.\n" $kind $key $hint) -}}
+{{- include "common.refuse" (printf "\n\ndataset.source.kind is %s: set dataset.source.%s%s.\n" $kind $key $hint) -}}
 {{- end -}}
 {{- range without $set $key -}}
-{{- fail (printf (print "\n\ndataset.source.kind is %s, which reads dataset.source.%s, and dataset.source.%s is set too: leave one of them "
+{{- include "common.refuse" (printf (print "\n\ndataset.source.kind is %s, which reads dataset.source.%s, and dataset.source.%s is set too: leave one of them "
   "out.\n") $kind $key .) -}}
 {{- end -}}
 {{- if eq $key "url" -}}
 {{- include "dataset.checkUrl" (dict "kind" $kind "url" $address) -}}
 {{- end -}}
 {{- if or (contains "*" $address) (regexMatch "[{][^{}]*,[^{}]*[}]|[ ,;][a-z0-9]+://" $address) -}}
-{{- fail (printf (print "\n\ndataset.source.%s is %s, which names several archives, and one is read: unpack them into one "
+{{- include "common.refuse" (printf (print "\n\ndataset.source.%s is %s, which names several archives, and one is read: unpack them into one "
   "folder and make one tar of it (tar -cf all.tar -C FOLDER .), or put the folder on a volume and set dataset.source.path to it.\n") $key $address) -}}
 {{- end -}}
 {{- if and (ne $kind "objectstore") (or $source.endpoint $source.anonymous) -}}
-{{- fail (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n" $kind) -}}
+{{- include "common.refuse" (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n"
+  $kind) -}}
 {{- end -}}
 {{- if regexMatch "://[^/@]*@" (toString $source.endpoint) -}}
-{{- fail (print "\n\ndataset.source.endpoint holds a user name or password, which would be readable in a ConfigMap: take them out, and name "
+{{- include "common.refuse" (print "\n\ndataset.source.endpoint holds a user name or password, which would be readable in a ConfigMap: take them out, and name "
   "a Secret in global.secrets.objectstore.existingSecret.\n") -}}
+{{- end -}}
+{{- if eq $key "path" -}}
+{{- $mounted := hasPrefix "/data/" $address -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- $mounted = or $mounted (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $address)) -}}
+{{- end -}}
+{{- if not $mounted -}}
+{{- include "common.refuse" (printf (print "\n\ndataset.source.path is %s, where nothing is mounted: write a path below /data, where the data "
+  "claim is, or mount a volume there by dataset.extraVolumes and dataset.extraVolumeMounts.\n") $address) -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set . "Source" (dict "kind" $kind "key" $key "address" $address) -}}
 {{- end -}}
@@ -127,13 +138,21 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
 
 {{/* Refuse an address of another kind, one that holds a password, and one of a folder. Call with a dict: kind, url. */}}
 {{- define "dataset.checkUrl" -}}
-{{- include "common.checkAddress" (dict "path" "dataset.source.url" "url" .url "signed" "url") -}}
+{{- with include "common.addressError" (dict "path" "dataset.source.url" "url" .url "signed" "url") -}}{{- include "common.refuse" . -}}{{- end -}}
+{{- if regexMatch "^https?://(www[.])?kaggle[.]com/" .url -}}
+{{- include "common.refuse" (printf (print "\n\ndataset.source.url is %s, a page of Kaggle's and no archive: set dataset.source.dataset to the OWNER/NAME "
+  "in it, or dataset.source.competition, instead.\n") .url) -}}
+{{- end -}}
+{{- if and (regexMatch "^https?://huggingface[.]co/" .url) (not (contains "/resolve/" .url)) -}}
+{{- include "common.refuse" (printf (print "\n\ndataset.source.url is %s, a page of Hugging Face's and no archive: write the address of one file, which "
+  "has /resolve/ in it.\n") .url) -}}
+{{- end -}}
 {{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
-{{- fail (printf (print "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http "
-  "reads https://..., objectstore s3://BUCKET/KEY or gs://BUCKET/KEY).\n") .kind .url) -}}
+{{- include "common.refuse" (printf (print "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http "
+  "reads https://..., objectstore s3://BUCKET/KEY, gs://BUCKET/KEY or az://CONTAINER/KEY).\n") .kind .url) -}}
 {{- end -}}
 {{- if and (eq .kind "objectstore") (or (hasSuffix "/" .url) (not (regexMatch "^[a-z0-9]+://[^/]+/." .url))) -}}
-{{- fail (printf (print "\n\ndataset.source.url is %s, which names no archive: write the address of one zip or tar, such as "
+{{- include "common.refuse" (printf (print "\n\ndataset.source.url is %s, which names no archive: write the address of one zip or tar, such as "
   "s3://datasets/pets.zip.\n") .url) -}}
 {{- end -}}
 {{- end -}}

@@ -20,7 +20,7 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- if and (not .Values.run) (ne 1 (len $names)) -}}
 {{- $which := ternary (printf "%s are trained" (join " and " $names)) "this release trains none" (not (empty $names)) -}}
-{{- fail (printf (print "\n\nevaluate.run is not set, and %s: set it to the run whose model is to be measured, "
+{{- include "common.refuse" (printf (print "\n\nevaluate.run is not set, and %s: set it to the run whose model is to be measured, "
   "its folder under runs/ on the results claim.\n") $which) -}}
 {{- end -}}
 {{- $_ := set . "Evaluated" (dict "run" (.Values.run | default (first $names)) "config" $config) -}}
@@ -28,15 +28,15 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- include "common.podSettings" (dict "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
 {{- $_ := set . "GpuResource" (dig "gpuResource" "nvidia.com/gpu" .Values.global.training) -}}
 {{- if and (gt (int .Values.gpus) 0) (gt (int .Values.processes) 1) -}}
-{{- fail "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
+{{- include "common.refuse" "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
 {{- end -}}
 {{- range $kind, $amounts := .Values.resources -}}
 {{- if and (gt (int $.Values.gpus) 0) (hasKey $amounts $.GpuResource) -}}
-{{- fail (printf "\n\nevaluate.resources.%s holds %s, and evaluate.gpus is set: leave it out under resources.\n" $kind $.GpuResource) -}}
+{{- include "common.refuse" (printf "\n\nevaluate.resources.%s holds %s, and evaluate.gpus is set: leave it out under resources.\n" $kind $.GpuResource) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (gt (int .Values.gpus) 0) (not .GpuResource) -}}
-{{- fail "\n\nevaluate.gpus is set, and global.training.gpuResource is empty: set it, such as nvidia.com/gpu.\n" -}}
+{{- include "common.refuse" "\n\nevaluate.gpus is set, and global.training.gpuResource is empty: set it, such as nvidia.com/gpu.\n" -}}
 {{- end -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NPROC_PER_NODE" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}

@@ -15,11 +15,11 @@ What the page's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- with .Values.auth -}}
 {{- if and .existingSecret .password -}}
-{{- fail (print "\n\nfilebrowser.auth.existingSecret names the password's Secret, and filebrowser.auth.password would make one: "
+{{- include "common.refuse" (print "\n\nfilebrowser.auth.existingSecret names the password's Secret, and filebrowser.auth.password would make one: "
   "leave one of them out.\n") -}}
 {{- end -}}
 {{- if not (or .existingSecret .password) -}}
-{{- fail (print "\n\nThe file browser has no password: set filebrowser.auth.existingSecret, a Secret with the key password "
+{{- include "common.refuse" (print "\n\nThe file browser has no password: set filebrowser.auth.existingSecret, a Secret with the key password "
   "(or, for a trial, filebrowser.auth.password).\n") -}}
 {{- end -}}
 {{- end -}}

@@ -5,10 +5,10 @@
 {{- $name := printf "%s-%s" $root.Release.Name $which -}}
 {{- if eq $which "registry" -}}
 {{- if not (has $name $root.Values.global.image.pullSecrets) -}}
-{{- fail (printf "\n\n%s makes the pull secret %s: add it to global.image.pullSecrets.\n" (index . 2) $name) -}}
+{{- include "common.refuse" (printf "\n\n%s makes the pull secret %s: add it to global.image.pullSecrets.\n" (index . 2) $name) -}}
 {{- end -}}
 {{- else if (index $root.Values.global.secrets $which).existingSecret -}}
-{{- fail (printf "\n\n%s makes a Secret, and global.secrets.%s.existingSecret names another: keep one of them.\n" (index . 2) $which) -}}
+{{- include "common.refuse" (printf "\n\n%s makes a Secret, and global.secrets.%s.existingSecret names another: keep one of them.\n" (index . 2) $which) -}}
 {{- end -}}
 {{- end -}}
 
@@ -18,10 +18,10 @@
 {{- $store := dict -}}
 {{- with .Values -}}
 {{- if ne (empty .kaggle.username) (empty .kaggle.key) -}}
-{{- fail "\n\nsecrets.kaggle.username and secrets.kaggle.key belong together: set both, or secrets.kaggle.token instead.\n" -}}
+{{- include "common.refuse" "\n\nsecrets.kaggle.username and secrets.kaggle.key belong together: set both, or secrets.kaggle.token instead.\n" -}}
 {{- end -}}
 {{- if ne (empty .objectstore.accessKeyId) (empty .objectstore.secretAccessKey) -}}
-{{- fail "\n\nsecrets.objectstore.accessKeyId and secrets.objectstore.secretAccessKey belong together: set both.\n" -}}
+{{- include "common.refuse" "\n\nsecrets.objectstore.accessKeyId and secrets.objectstore.secretAccessKey belong together: set both.\n" -}}
 {{- end -}}
 {{- with .objectstore -}}
 {{- if .accessKeyId -}}
@@ -31,7 +31,7 @@
 {{- end -}}
 {{- with .registry -}}
 {{- if ne (empty .username) (empty .password) -}}
-{{- fail "\n\nsecrets.registry.username and secrets.registry.password belong together: set both.\n" -}}
+{{- include "common.refuse" "\n\nsecrets.registry.username and secrets.registry.password belong together: set both.\n" -}}
 {{- end -}}
 {{- if .username -}}
 {{- $server := .server | default (first (splitList "/" $.Values.global.image.registry)) -}}
@@ -41,7 +41,7 @@
 {{- end -}}
 {{- end -}}
 {{- if or (ne (empty .mlflow.username) (empty .mlflow.password)) (and .mlflow.token .mlflow.username) -}}
-{{- fail "\n\nsecrets.mlflow: set token, or username and password.\n" -}}
+{{- include "common.refuse" "\n\nsecrets.mlflow: set token, or username and password.\n" -}}
 {{- end -}}
 {{- $_ := set $ "FromValues" (dict
   "kaggle" (dict

@@ -55,7 +55,7 @@ The added limit is one that no node reaches. */ -}}
     template:
       metadata:
         labels:
-          {{- include "common.ownLabels" (list $root dict) | nindent 10 }}
+          {{- include "common.labels" (list $root dict "pod") | nindent 10 }}
         {{- if and $gang.enabled $gang.queue }}
         annotations:
           scheduling.volcano.sh/queue-name: {{ $gang.queue | quote }}

@@ -1,0 +1,151 @@
+"""Each part's own ServiceAccount, further objects of a release, and hosts, resolver, kernel and labels of pods."""
+
+import pytest
+
+from . import helm
+
+OWNERS = {
+    "global.training": "training", "mpijob.launcher": "launcher", "dataset": "dataset", "evaluate": "evaluate",
+    "filebrowser": "filebrowser",
+}  # fmt: skip
+ROLE = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
+
+
+def pods(values: helm.Values) -> dict[str, list[helm.Values]]:
+    """The pod templates of a release, by the part whose settings they have."""
+    found: dict[str, list[helm.Values]] = {part: [] for part in OWNERS.values()}
+    for one in helm.documents(helm.template(values)):
+        spec = one.get("spec", {})
+        for role, replica in {**spec.get("pytorchReplicaSpecs", {}), **spec.get("mpiReplicaSpecs", {})}.items():
+            found["launcher" if role == "Launcher" else "training"].append(replica["template"])
+        if one["kind"] == "TrainingRuntime":
+            found["training"].append(spec["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
+        if one["kind"] in ("Job", "Deployment"):
+            found[one["metadata"]["labels"]["app.kubernetes.io/name"]].append(spec["template"])
+    assert all(found.values())
+    return found
+
+
+def accounts(values: helm.Values) -> dict[str, helm.Values]:
+    found = helm.documents(helm.template(values))
+    return {one["metadata"]["name"]: one for one in found if one["kind"] == "ServiceAccount"}
+
+
+def test_without_asking_there_is_none():
+    assert accounts(helm.everything()) == {}
+    for templates in pods(helm.everything()).values():
+        for template in templates:
+            assert "serviceAccountName" not in template["spec"]
+            assert template["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_a_part_has_its_own_and_no_other_gets_it(owner: str):
+    shared = helm.at("global.serviceAccountName", "team")
+    values = helm.merged(
+        helm.everything(), shared, helm.at(f"{owner}.serviceAccount", {"create": True, "annotations": ROLE})
+    )
+    name = f"demo-{OWNERS[owner]}"
+    (made,) = accounts(values).values()
+    assert made["metadata"]["name"] == name
+    assert made["metadata"]["annotations"] == ROLE
+    assert made["automountServiceAccountToken"] is False
+    for part, templates in pods(values).items():
+        for template in templates:
+            assert template["spec"]["serviceAccountName"] == (name if part == OWNERS[owner] else "team")
+            assert template["spec"]["automountServiceAccountToken"] is False
+    helm.validate(helm.template(values))
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_one_that_exists_is_named_and_its_token_mounted_where_asked_for(owner: str):
+    values = helm.merged(helm.everything(), helm.at(f"{owner}.serviceAccount", {"name": "own", "token": True}))
+    assert accounts(values) == {}
+    for part, templates in pods(values).items():
+        for template in templates:
+            mine = part == OWNERS[owner]
+            assert template["spec"].get("serviceAccountName") == ("own" if mine else None)
+            assert template["spec"]["automountServiceAccountToken"] is mine
+
+
+def test_a_jobs_own_account_wins():
+    values = helm.merged(
+        helm.everything(),
+        helm.at("global.training.serviceAccount", {"create": True, "name": "trainers"}),
+        helm.at("pytorchjob.training.serviceAccount.name", "torch"),
+    )
+    used = {one["spec"]["serviceAccountName"] for one in pods(values)["training"]}
+    assert used == {"trainers", "torch"}
+    assert set(accounts(values)) == used
+
+
+def test_what_every_pod_may_have_beside():
+    own = {
+        "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["archive.example.com"]}],
+        "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+        "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]},
+    }
+    values = helm.merged(helm.everything(), *(helm.at(owner, own) for owner in OWNERS))
+    for templates in pods(values).values():
+        for template in templates:
+            spec = template["spec"]
+            assert spec["hostAliases"] == own["hostAliases"]
+            assert spec["dnsConfig"] == own["dnsConfig"]
+            assert spec["securityContext"]["sysctls"] == own["securityContext"]["sysctls"]
+    helm.validate(helm.template(values))
+    helm.run("podsecurity", stdin=helm.template(values))
+
+
+def test_annotations_of_all_pods_and_a_parts_own_that_win():
+    shared = helm.at("global.podAnnotations", {"example.com/cost": "all", "example.com/team": "vision"})
+    values = helm.merged(helm.everything(), shared, helm.at("dataset.podAnnotations", {"example.com/cost": "data"}))
+    for part, templates in pods(values).items():
+        for template in templates:
+            cost = "data" if part == "dataset" else "all"
+            assert template["metadata"]["annotations"] == {"example.com/cost": cost, "example.com/team": "vision"}
+
+
+def test_standard_labels_on_pods_where_a_rule_asks_for_them():
+    wanted = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
+    own = helm.at("global.labels", {"app.kubernetes.io/version": "of the team"})
+    asked = helm.merged(helm.everything(), helm.at("global.standardPodLabels", True))
+    for values, there in ((helm.everything(), False), (asked, True)):
+        for templates in pods(values).values():
+            for template in templates:
+                assert (wanted <= set(template["metadata"]["labels"])) is there
+    both = helm.merged(helm.everything(), own, helm.at("global.standardPodLabels", True))
+    helm.validate(helm.template(both))  # no label twice
+    assert pods(both)["dataset"][0]["metadata"]["labels"]["app.kubernetes.io/version"] == "of the team"
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_further_objects_are_templates(program: str):
+    domain = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "{{ .Release.Name }}-gib", "labels": {"team": "{{ .Values.global.labels.team }}"}},
+        "data": {"nodes": "{{ .Values.global.training.nodes }}"},
+    }
+    both = helm.at("extraObjects", [domain, domain | {"metadata": {"name": "b"}}])
+    values = helm.merged(helm.everything(), helm.at("global.labels.team", "vision"), both)
+    objects = helm.documents(helm.template(values, program))
+    found = [one for one in objects if one["metadata"]["name"] in ("demo-gib", "b")]
+    assert len(found) == 2
+    assert found[0]["metadata"]["labels"] == {"team": "vision"}
+    assert found[0]["data"] == {"nodes": "2"}
+    with pytest.raises(helm.HelmError, match="extraObjects\\[0\\] has no apiVersion or no kind"):
+        helm.template(helm.merged(values, helm.at("extraObjects", [{"kind": "ConfigMap"}])), program)
+
+
+def test_a_bucket_that_is_mounted_outside_the_data_claim_is_a_source():
+    mount = {
+        "extraVolumes": [{"name": "bucket", "csi": {"driver": "gcsfuse.csi.storage.gke.io"}}],
+        "extraVolumeMounts": [{"name": "bucket", "mountPath": "/mnt/bucket/"}],
+        "source": {"url": "", "path": "/mnt/bucket/pets.zip"},
+    }
+    found = helm.documents(helm.template(helm.merged(helm.everything(), helm.at("dataset", mount))))
+    (settings,) = [one["data"]["prepare.json"] for one in found if "prepare.json" in (one.get("data") or {})]
+    assert helm.json.loads(settings)["source"] == {"kind": "path", "path": "/mnt/bucket/pets.zip"}
+    beside = helm.merged(mount, helm.at("source.path", "/mnt/buckets/pets.zip"))
+    with pytest.raises(helm.HelmError, match="where nothing is mounted"):
+        helm.template(helm.merged(helm.everything(), helm.at("dataset", beside)))

@@ -1,0 +1,109 @@
+"""Starts that are killed before the run can count them are counted by the launcher, and bounded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Trainer, environment, wait_for_step
+
+from tests import patience
+from trainyard.core.exits import ExitError
+from trainyard.run import attempts
+
+# A torch whose import ends as in a container with too little memory
+KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+WAITING = "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+
+
+def launch(tmp_path: Path, torch: str, *, logs: bool = True, **env: str) -> "subprocess.Popen[str]":
+    """Start a pod's launcher of the run tmp_path/run with another torch."""
+    (tmp_path / "torch.py").write_text(torch)
+    (tmp_path / "config.json").write_text(json.dumps({"recipe": "demo", "run": {"dir": str(tmp_path / "run")}}))
+    own = environment({"TRAINYARD_JOB": "demo", **env})
+    own |= {"TRAINYARD_LOGS": str(tmp_path / "run" / "logs")} if logs else {}
+    own["PYTHONPATH"] = f"{tmp_path}:{own['PYTHONPATH']}"
+    command = [
+        sys.executable,
+        "-m",
+        "trainyard",
+        "launch",
+        "-m",
+        "trainers.ddp",
+        "--config",
+        str(tmp_path / "config.json"),
+    ]
+    return subprocess.Popen(command, cwd=ROOT, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def notes(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "run" / "restarts").glob("launch-*.note"))
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_starts_that_are_killed_while_torch_loads_are_bounded(tmp_path: Path, logs: bool) -> None:
+    ends = []
+    for _ in range(attempts.MOST_TRIES + 1):
+        process = launch(tmp_path, KILLED, logs=logs)
+        output, _ = patience.communicate(process)
+        ends.append(process.returncode)
+    assert ends == [*[-signal.SIGKILL] * attempts.MOST_TRIES, 1]
+    assert "killed before training began" in output
+    assert "raise global.training.resources.limits.memory" in output
+    assert notes(tmp_path) == []  # tried again by hand, it begins anew
+
+
+def test_a_start_that_is_stopped_or_ends_by_itself_is_not_counted(tmp_path: Path) -> None:
+    patience.communicate(launch(tmp_path, KILLED))
+    assert len(notes(tmp_path)) == 1
+    process = launch(tmp_path, WAITING)
+    assert process.stdout is not None
+    while process.stdout.readline() != "importing\n":
+        assert process.poll() is None
+    process.terminate()
+    patience.communicate(process)
+    assert process.returncode == 143
+    assert notes(tmp_path) == []
+    patience.communicate(launch(tmp_path, KILLED))
+    output, _ = patience.communicate(launch(tmp_path, "raise RuntimeError('broken')\n"))
+    assert "broken" in output
+    assert notes(tmp_path) == []
+
+
+def test_a_run_that_has_connected_counts_by_itself(trainer: Trainer, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    env = {"TRAINYARD_JOB": "demo", "TRAINYARD_LOGS": str(run / "logs")}
+    process = trainer.start(run, 2, env, epochs=200)
+    wait_for_step(run, 1, process)
+    assert (run / "restarts").is_dir()
+    assert notes(tmp_path) == []
+    process.send_signal(signal.SIGTERM)
+    patience.communicate(process)
+
+
+def test_nothing_is_counted_outside_a_cluster(tmp_path: Path) -> None:
+    patience.communicate(launch(tmp_path, KILLED, TRAINYARD_JOB=""))
+    assert notes(tmp_path) == []
+
+
+def test_storage_that_cannot_be_written_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").write_text("a file, where a folder is wanted")
+    monkeypatch.setenv("TRAINYARD_JOB", "demo")
+    monkeypatch.setenv("TRAINYARD_LOGS", str(tmp_path / "run" / "logs"))
+    for _ in range(attempts.MOST_TRIES + 1):
+        assert attempts.counted(lambda: 0) == 0
+
+
+def test_the_count_is_of_one_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "demo")
+    monkeypatch.setenv("TRAINYARD_LOGS", str(tmp_path / "run" / "logs"))
+    folder = tmp_path / "run" / "restarts"
+    folder.mkdir(parents=True)
+    (folder / "launch-demo-worker-7.note").write_text(json.dumps({"tries": attempts.MOST_TRIES}))
+    assert attempts.counted(lambda: 0) == 0
+    (folder / f"launch-{os.uname().nodename}.note").write_text(json.dumps({"tries": attempts.MOST_TRIES}))
+    with pytest.raises(ExitError, match="4 starts of this pod in a row were killed"):
+        attempts.counted(lambda: 0)
