@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import peek_json, whole, write_json
+from trainyard.core.files import peek_json, whole
+from trainyard.core.storage import storage
 from trainyard.run import owner
 
 MOST_TRIES = 4  # as many starts as run.max_restarts allows by default
@@ -32,7 +33,7 @@ def counted(main: Callable[[], int]) -> int:
         raise ExitError(_killed(tries), Exit.FAILED)
     with contextlib.suppress(OSError, UserError, ExitError):  # storage that cannot be written counts nothing
         note.parent.mkdir(parents=True, exist_ok=True)
-        write_json(note, {"tries": tries + 1})
+        storage.write_json(note, {"tries": tries + 1})
     try:
         return main()
     finally:
