@@ -6,6 +6,7 @@ from a version, bookmarks, 410 for a version that is too old, refusals as Status
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+END = "0\r\n\r\n"  # of a body in chunks
 GROUPS = {"kubeflow.org": {"v2beta1": ["mpijobs"], "v1": ["pytorchjobs"]}}  # the preferred version first
 
 
@@ -24,7 +26,8 @@ class Cluster:
     def __init__(self) -> None:
         self.url = ""
         self.objects: dict[str, dict[str, dict]] = {}  # by plural and name
-        self.logs: dict[str, str] = {}  # by pod
+        self.logs: dict[str, str] = {}  # by pod; a reader that follows one gets what is added until the pod is `over`
+        self.over: set[str] = set()
         self.requests: list[tuple[str, dict[str, str]]] = []  # path and query
         self.tokens: set[str] = set()  # who is let in; everybody when it is empty
         # Told each request's path and query; returns status and message to refuse it with, or nothing
@@ -79,13 +82,30 @@ class Cluster:
         return file
 
 
+def stamp(line: int) -> str:
+    """Return the time of a log's line: one a second."""
+    return f"2026-11-21T12:{line // 60:02d}:{line % 60:02d}.000000000Z"
+
+
 def matches(thing: dict, query: dict[str, str]) -> bool:
-    """Whether an object has the labels, or the name, that a request selects by."""
+    """Whether an object has the labels, the name and the namespace that a request selects by.
+
+    An object without a namespace is in all of them.
+    """
+    if query.get("namespace", "") not in ("", thing["metadata"].get("namespace", query.get("namespace"))):
+        return False
     labels = thing["metadata"].get("labels", {})
     wanted = [part.partition("=") for part in query.get("labelSelector", "").split(",") if part]
     name = query.get("fieldSelector", "").removeprefix("metadata.name=")
     chosen = all(labels.get(key) == value if sign else key in labels for key, sign, value in wanted)
     return chosen and name in ("", thing["metadata"]["name"])
+
+
+def lines_of(text: str, first: int, query: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a log from a number on, later than sinceTime, as a request asks for them."""
+    for number, line in enumerate(text.splitlines(True)):
+        if number >= first and stamp(number)[:19] >= query.get("sinceTime", "")[:19]:
+            yield f"{stamp(number)} {line}" if "timestamps" in query else line
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -121,17 +141,34 @@ class Handler(BaseHTTPRequestHandler):
             self.log(parts[-2], query)
         elif parts[0] == "apis" and len(parts) <= 3:
             self.discover(*parts[1:])
-        elif len(parts) < 5 or (parts[0] == "apis" and not self.serves(parts)):
+        elif len(parts) < 3 or (parts[0] == "apis" and not self.serves(parts)):
             self.refuse(404, "the server could not find the requested resource")
         else:
-            (self.watch if "watch" in query else self.show)(parts[-1], query)
+            inside = {"namespace": parts[parts.index("namespaces") + 1]} if "namespaces" in parts else {}
+            (self.watch if "watch" in query else self.show)(parts[-1], query | inside)
 
     def log(self, pod: str, query: dict[str, str]) -> None:
-        lines = self.server.cluster.logs.get(pod)
-        if lines is None:
-            self.refuse(400, f'container "x" in pod "{pod}" is waiting to start')
-        else:
-            self.answer("".join(lines.splitlines(True)[-int(query.get("tailLines", 0)) :]))
+        cluster = self.server.cluster
+        text = cluster.logs.get(pod)
+        if text is None:
+            return self.refuse(400, f'container "x" in pod "{pod}" is waiting to start')
+        first = len(text.splitlines()) - int(query["tailLines"]) if "tailLines" in query else 0
+        if "follow" not in query:
+            return self.answer("".join(lines_of(text, max(0, first), query)))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        epoch, sent = cluster.epoch, max(0, first)
+        while cluster.epoch == epoch:
+            over, text = pod in cluster.over, cluster.logs[pod]
+            for line in lines_of(text, sent, query):
+                self.chunk(line)
+            sent = max(sent, len(text.splitlines()))
+            if over:
+                return self.chunk("", last=True)
+            time.sleep(0.01)
+        self.close_connection = True
+        return None
 
     def serves(self, parts: list[str]) -> bool:
         _, group, version, *_, plural = parts
@@ -185,8 +222,8 @@ class Handler(BaseHTTPRequestHandler):
             self.chunk(json.dumps({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(seen)}}}) + "\n")
 
     def chunk(self, text: str, last: bool = False) -> None:
-        end = "0\r\n\r\n" if last else ""
-        self.wfile.write(f"{len(text):x}\r\n{text}\r\n{end}".encode())
+        piece = f"{len(text.encode()):x}\r\n{text}\r\n" if text else ""
+        self.wfile.write(f"{piece}{END if last else ''}".encode())
         self.wfile.flush()
 
 

@@ -3,7 +3,7 @@
 from trainyard.cluster.findings import Finding, events_of, name
 from trainyard.cluster.remedies import remedy
 
-OWNER = "meta.helm.sh/release-name"
+OWNER, OWNER_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 BY_HELM = ("helm", "argocd", "kube-", "before-first-apply")  # who sets a claim's size, but for a person
 
 

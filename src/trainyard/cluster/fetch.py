@@ -186,11 +186,14 @@ def copy(command: list[str], environment: dict[str, str], destination: Path) -> 
     return error
 
 
-def fetch(namespace: str, what: Source, path: str, destination: Path) -> None:
-    """Copy one folder of a claim. Raises KubeError when the pod does not start or the folder is not there."""
+def fetch(namespace: str, what: Source, path: str, destination: Path, send: str = SEND) -> None:
+    """Copy one folder of a claim, or what of it the script `send` sends.
+
+    Raises KubeError when the pod does not start or the folder is not there.
+    """
     pod = pod_name(what.claim)
     place = "/".join(part for part in ("/claim", what.folder, path) if part)
-    command, environment = kube.exec_command(pod, namespace, "sh", "-c", SEND, place)
+    command, environment = kube.exec_command(pod, namespace, "sh", "-c", send, place)
     try:
         start(namespace, idle_pod(pod, what))
         destination.mkdir(parents=True, exist_ok=True)

@@ -244,9 +244,14 @@ def delete(kind: str, namespace: str, name: str) -> None:
             raise
 
 
-def logs(pod: str, namespace: str, container: str = "", tail: int | None = None, timeout: float = TIMEOUT) -> str:
-    """Return a pod's log or its last lines, or nothing where the container has not started or nobody has its log."""
-    query = {"container": container, "tailLines": tail}
+def logs(
+    pod: str, namespace: str, container: str = "", *, tail: int | None = None, timeout: float = TIMEOUT, since: int = 0
+) -> str:
+    """Return a pod's log, its last lines, or those of the last seconds (`since`).
+
+    It is empty where the container has not started or nobody has its log.
+    """
+    query = {"container": container, "tailLines": tail, "sinceSeconds": since}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
     try:
         answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=timeout)
@@ -255,6 +260,29 @@ def logs(pod: str, namespace: str, container: str = "", tail: int | None = None,
         return ""
     except HTTPError as error:
         raise UnreachableError(unreachable(error)) from error
+
+
+def log_lines(pod: str, namespace: str, container: str, **query: Any) -> Iterator[str]:
+    """Yield the lines of a log as they are written, until the container ends (`follow`) or the log does.
+
+    `query` is of the API's: tailLines, sinceTime, timestamps, follow. Raises RefusedError where there is no log, and
+    UnreachableError when the connection breaks.
+    """
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+    query = {key: str(value).lower() if value is True else value for key, value in query.items() if value}
+    quiet = WATCH if "follow" in query else TIMEOUT  # a job may print nothing for minutes
+    answer = request(path, {"container": container, **query}, accept="*/*", timeout=quiet)
+    try:
+        rest = b""
+        for piece in answer.stream(1 << 16):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
+        if rest:
+            yield rest.decode(errors="replace")
+    except (HTTPError, OSError) as error:
+        raise UnreachableError(unreachable(error)) from error
+    finally:
+        answer.close()
 
 
 def exec_command(pod: str, namespace: str, *command: str, stdin: bool = False) -> tuple[list[str], dict[str, str]]:

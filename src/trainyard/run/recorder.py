@@ -241,7 +241,8 @@ class Recorder:
             top5 = f"top5 {result.top5:.2f} %, " if len(self._class_names) > FEW else ""
             telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, {top5}"
-                f"{summary['images_per_second']:,.0f} img/s over {training_seconds(seconds):,.0f} s of training; "
+                f"{summary['images_per_second']:,.0f} img/s over {training_seconds(seconds):,.0f} s of training, "
+                f"goodput {100 * summary['goodput']:.0f} %; "
                 f"published to {self._directory.path / 'published'}"
             )
 

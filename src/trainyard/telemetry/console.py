@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from trainyard.parallel.environment import on_terminal
+from trainyard.telemetry.clock import goodput
 from trainyard.telemetry.metrics import FEW, Event
 from trainyard.telemetry.stragglers import NOTABLE
 
@@ -21,6 +22,7 @@ class Console:
         self._epochs = -(-total // steps_per_epoch)
         self._seconds = seconds
         self._shown, self._classes = 0.0, FEW + 1
+        self._spent: dict[str, float] = {}  # seconds by cause, of all starts
         self._first: tuple[float, int] | None = None
         self._bar: Progress | None = None
         self._task: Any = None
@@ -38,7 +40,10 @@ class Console:
         """Show an event of the run."""
         if event["event"] == "start":
             self._classes = event.get("classes", self._classes)
+            self._spent = dict(event.get("seconds_total", {}))
         elif event["event"] == "train":
+            for cause, seconds in event.get("seconds", {}).items():
+                self._spent[cause] = self._spent.get(cause, 0.0) + seconds
             self._progress(event)
         elif event["event"] == "validate":
             top5 = f"top5 {event['top5']:.2f} %  " if self._classes > FEW else ""
@@ -66,10 +71,11 @@ class Console:
         self._shown = now
         left = (now - first[0]) / (step - first[1]) * (self._total - step) if step > first[1] else None
         eta = f"  eta {timedelta(seconds=round(left))}" if left is not None else ""
+        good = f"  goodput {100 * goodput(self._spent):.0f} %" if self._spent else ""
         width = len(str(self._total))
         self.say(
             f"step {step:>{width}}/{self._total}  epoch {event['epoch']}/{self._epochs}  loss {event['loss']:.4f}  "
-            f"lr {event['lr']:.4g}  {rate}{eta}{slow}"
+            f"lr {event['lr']:.4g}  {rate}{good}{eta}{slow}"
         )
 
 

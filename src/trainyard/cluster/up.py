@@ -1,0 +1,127 @@
+"""Install a release from a values file, or upgrade it, and follow it until its jobs have ended.
+
+trainyard up RELEASE -f VALUES [-n NAMESPACE] [--chart REF] [--set KEY=VALUE] [--no-follow]
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import yaml
+
+from trainyard.cluster import follow, helm, inventory, parsing, published, trainjobs
+from trainyard.cluster.parsing import WrongInputError
+
+
+def check_values(path: Path) -> None:
+    """Raise WrongInputError for a values file that is missing, or that is no YAML map."""
+    try:
+        found = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise WrongInputError(f"-f {path}: there is no such file: `trainyard init -o {path}` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongInputError(f"-f {path}: it cannot be read ({error}): name a values file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        said = getattr(error, "problem", None) or str(error)
+        raise WrongInputError(f"-f {path} is not YAML{where}: {said}: correct that line") from None
+    if not isinstance(found, dict | None):
+        raise WrongInputError(f"-f {path} holds no keys and values: see `trainyard init` for how one looks")
+
+
+def chart(args: argparse.Namespace) -> list[str]:
+    """Return Helm's arguments for the chart that is meant: the option's, the environment's, or the published one."""
+    named = args.chart or os.environ.get("TRAINYARD_CHART", "")
+    if not named:
+        return [published.CHART, "--version", args.chart_version or published.CHART_VERSION]
+    remote = "://" in named
+    if not remote and not Path(named).exists():
+        origin = "--chart" if args.chart else "TRAINYARD_CHART"
+        raise WrongInputError(f"{origin} is {named}, which is not there: name a folder, a package, or oci://...")
+    return [named, *(["--version", args.chart_version] if args.chart_version else [])]
+
+
+def install(args: argparse.Namespace) -> int:
+    """Have Helm install or upgrade the release; return its exit code."""
+    files = [part for path in args.values for part in ("-f", str(path))]
+    settings = [part for one in args.set for part in ("--set", one)]
+    where = ["-n", args.namespace, "--create-namespace"]
+    return helm.run("upgrade", "--install", args.release, *chart(args), *where, *files, *settings).returncode
+
+
+def has_jobs(release: str, namespace: str) -> bool:
+    """Whether a release has a job that can be followed."""
+    wanted = dict.fromkeys(follow.JOBS, f"{inventory.INSTANCE}={release}")
+    objects = inventory.listed(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
+    objects[trainjobs.TRAINJOBS] = trainjobs.owned(release, objects)
+    return bool(follow.jobs_of(objects))
+
+
+def up(args: argparse.Namespace) -> int:
+    """Install what the command line names, and follow it."""
+    for path in args.values:
+        check_values(path)
+    if code := install(args):
+        return code
+    if args.no_follow or not has_jobs(args.release, args.namespace):
+        return 0
+    return follow.follow(args.release, args.namespace, set(), args.timeout)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `trainyard up`."""
+    own = parsing.command(
+        "up",
+        "Install a release from a values file, or upgrade it, and follow it until its jobs have ended.",
+        """
+        trainyard init
+        trainyard up run -f trainyard.yaml -n vision
+        trainyard up run -f trainyard.yaml -n vision --set global.training.nodes=4 --no-follow
+        trainyard up run -f trainyard.yaml -n vision --chart charts/trainyard
+        """,
+        {
+            0: "all jobs have succeeded; with --no-follow, the release is installed",
+            1: "Helm refused it, in its own words above; or a job has failed, or time is up",
+        },
+        "Ctrl-C ends the following; the release continues.",
+    )
+    own.add_argument("release")
+    own.add_argument(
+        "-f",
+        "--values",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="values file; a later one wins",
+    )
+    own.add_argument("-n", "--namespace", default="default", help="created if it is not there (default: default)")
+    own.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a value that wins over the files', as Helm's"
+    )
+    own.add_argument(
+        "--chart",
+        default="",
+        metavar="REF",
+        help=f"a folder, a package or oci://... (default: TRAINYARD_CHART, else {published.CHART})",
+    )
+    own.add_argument(
+        "--chart-version", default="", metavar="VERSION", help="version of the chart (default: this one's)"
+    )
+    own.add_argument("--no-follow", action="store_true", help="end as soon as it is installed")
+    own.add_argument(
+        "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
+    )
+    return own
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Install what the command line names."""
+    args = parser().parse_args(arguments)
+    return parsing.ended("up", lambda: up(args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

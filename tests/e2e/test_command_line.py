@@ -1,0 +1,140 @@
+"""A run from the first command to the last: init, up, runs, logs, report, delete, as docs/command-line.md has them."""
+
+import json
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests import documents, patience
+from tests.e2e import cluster
+from tests.e2e.cluster import get
+
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
+RELEASE, STEPS = "run", 12
+SMALL = (
+    f"global.training.config.max_steps={STEPS},global.training.config.log.every_steps=4,"
+    "dataset.resources.requests.cpu=100m,dataset.resources.requests.memory=256Mi"
+)
+
+
+class Told:
+    """What the commands of the page printed, by name, and each state of the runs meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: dict[str, subprocess.CompletedProcess[str]] = {}
+        self.states: list[list[dict]] = []
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "trainyard"
+        program.write_text(f'#!/bin/sh\nexec {cluster.ROOT}/commands/run "$@"\n')
+        program.chmod(0o755)
+        self.env = {**cluster.ENV, "PATH": f"{folder}/bin:{cluster.ENV['PATH']}"}
+        self.env["TRAINYARD_CHART"] = f"{cluster.ROOT}/charts/trainyard"
+
+    def run(self, line: str) -> "subprocess.CompletedProcess[str]":
+        """Run a line of the page."""
+        return patience.run(["bash", "-euc", line], None, cluster.stirring, cwd=self.folder, env=self.env)
+
+    def watch(self, namespace: str) -> "subprocess.Popen[str]":
+        """Keep each state of the runs of a namespace, until the process is killed."""
+        command = ["trainyard", "runs", "-n", namespace, "--watch", "--json"]
+        process = subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE)
+
+        def read() -> None:
+            self.states.extend(json.loads(line) for line in process.stdout or ())
+
+        threading.Thread(target=read, daemon=True).start()
+        return process
+
+    def seen(self, kind: str) -> list[dict]:
+        """Return the states that a kind of job went through."""
+        return [one for rows in self.states for one in rows if one["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def told(namespace, archive, image, tmp_path_factory) -> Told:
+    """The page's commands, run one after the other with the demo's data and few steps."""
+    found = Told(tmp_path_factory.mktemp("command-line"))
+    small = "--nodes 1 --processes-per-node 2 --cpu 100m --memory 512Mi --data-size 1Gi --results-size 1Gi"
+    own = {
+        "https://data.example.com/pets.zip": archive,
+        "--nodes 2 --gpus-per-node 8": f"{small} --layout imagenet --registry {image['registry']} --tag {image['tag']}",
+        "-f trainyard.yaml": f"-f trainyard.yaml --set {SMALL}",
+        "-n vision": f"-n {namespace}",
+    }
+    watcher = found.watch(namespace)
+    try:
+        for line in documents.text("command-line.md", "trainyard init", own).splitlines():
+            _, name, *_ = line.split()
+            found.said[name] = found.run(line)
+            assert found.said[name].returncode == 0, f"{line}\n{found.said[name].stdout}\n{found.said[name].stderr}"
+            if name == "up":
+                watcher.kill()
+    finally:
+        watcher.kill()
+    return found
+
+
+def test_init_writes_what_up_installs(told):
+    values = yaml.safe_load((told.folder / "trainyard.yaml").read_text())
+    assert values["dataset"]["source"]["url"] == "http://archive/fashion.zip"
+    assert values["global"]["dataset"]["name"] == "fashion"
+
+
+def test_up_follows_to_the_end(told):
+    lines = told.said["up"].stdout.splitlines()
+    assert any("pytorchjob/" in line and line.endswith("Succeeded") for line in lines), lines
+    assert any("job/" in line and line.endswith("Complete") for line in lines), lines
+
+
+def test_runs_tell_states_and_numbers_as_they_change(told):
+    states = [one["state"] for one in told.seen("pytorchjob")]
+    assert "Waiting" in states, states  # for the dataset
+    assert "Running" in states
+    assert "Running" in [one["state"] for one in told.seen("dataset")]
+    assert {one["steps"] for one in told.seen("dataset")} & {None, 8000}
+
+
+def test_runs_show_the_result(told):
+    (line,) = [line for line in told.said["runs"].stdout.splitlines() if " pytorchjob " in line]
+    cells = line.split()
+    assert cells[:5] == [RELEASE, "pytorchjob", "1x2", "Succeeded", f"{STEPS}/{STEPS}"]
+    top1, rate, goodput, percent = cells[5:]  # nothing is left, and there are no GPUs
+    assert 0 < float(top1) <= 100
+    assert float(rate.replace(",", "")) > 0
+    assert 0 < int(goodput) <= 100, percent
+    (prepared,) = [line for line in told.said["runs"].stdout.splitlines() if " dataset " in line]
+    assert "8000/8000" in prepared
+
+
+def test_logs_are_those_of_rank_0(told):
+    text = told.said["logs"].stdout
+    assert f"step {STEPS}/{STEPS}  epoch" in text
+    assert "finished: top1" in text
+
+
+def test_the_report_is_the_runs_own(told):
+    page = told.folder / told.said["report"].stdout.strip()
+    assert page == told.folder / f"{RELEASE}-report" / "report.html"
+    text = page.read_text()
+    assert "finished" in text
+    assert f"{STEPS}" in text
+    assert not (page.parent / "checkpoints").exists()
+
+
+def test_delete_keeps_the_claims_and_data_goes_when_said_twice(told, namespace):
+    kept = told.said["delete"].stdout
+    names = {"run-data", "run-results"}
+    assert all(f"claim {name} (1Gi): kept" in kept for name in names), kept
+    assert {one["metadata"]["name"] for one in get("pvc", namespace)} >= names
+    assert get("pytorchjobs.kubeflow.org", namespace) == []
+    gone = told.run(f"trainyard delete {RELEASE} -n {namespace}")
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "release: not found" in gone.stderr
+    again = told.run(f"trainyard delete {RELEASE} -n {namespace} --data --yes-delete-data --json")
+    assert again.returncode == 0, again
+    assert {one["name"] for one in json.loads(again.stdout)["deleted"]} == names
+    assert names.isdisjoint(one["metadata"]["name"] for one in get("pvc", namespace))

@@ -1,0 +1,157 @@
+"""What `trainyard up` and `trainyard delete` refuse before Helm is called, and what they pass on from Helm."""
+
+import json
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.cluster import things
+from trainyard.cluster import connection, delete, published, up
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def values(tmp_path) -> Path:
+    path = tmp_path / "values.yaml"
+    path.write_text("global: {}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no such file: `trainyard init -o"),
+        ("global: {a: 1\nb: [", "is not YAML at line "),
+        ("- a\n- b\n", "holds no keys and values"),
+        ("just words", "holds no keys and values"),
+    ],
+)
+def test_a_values_file_that_is_none_is_named_before_helm_is_called(tmp_path, ended, monkeypatch, text, said):
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no helm: it would be named
+    path = tmp_path / "values.yaml"
+    if text is not None:
+        path.write_text(text)
+    code, _, err = ended(up.main, "run", "-f", str(path))
+    assert code == 2
+    assert err.startswith(f"up: -f {path}")
+    assert said in err
+
+
+def test_a_missing_helm_is_named_with_the_remedy(tmp_path, values, ended, monkeypatch):
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, err = ended(up.main, "run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"))
+    assert code == 2
+    assert "helm is not on PATH: install Helm" in err
+
+
+def test_a_chart_that_is_not_there_is_named(values, ended, monkeypatch):
+    code, _, err = ended(up.main, "run", "-f", str(values), "--chart", "charts/nowhere")
+    assert code == 2
+    assert "--chart is charts/nowhere, which is not there: name a folder, a package, or oci://" in err
+    monkeypatch.setenv("TRAINYARD_CHART", "/nowhere")
+    assert "TRAINYARD_CHART is /nowhere" in ended(up.main, "run", "-f", str(values))[2]
+
+
+def test_the_chart_is_the_options_the_environments_or_the_published_one_of_this_version(values, monkeypatch):
+    def chosen(*more: str) -> list[str]:
+        return up.chart(up.parser().parse_args(["run", "-f", str(values), *more]))
+
+    assert chosen() == [published.CHART, "--version", published.CHART_VERSION]
+    assert chosen("--chart-version", "9.9.9")[-1] == "9.9.9"
+    monkeypatch.setenv("TRAINYARD_CHART", "oci://registry.example.com/charts/trainyard")
+    assert chosen() == ["oci://registry.example.com/charts/trainyard"]
+    assert chosen("--chart", str(ROOT / "charts/trainyard")) == [str(ROOT / "charts/trainyard")]
+
+
+def test_the_published_charts_version_is_this_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart = yaml.safe_load((ROOT / "charts/trainyard/Chart.yaml").read_text())["version"]
+    assert published.CHART_VERSION == project == chart
+
+
+def test_helms_error_is_passed_on_untouched(tmp_path, values, ended, here):
+    """The server is none that Helm takes for a cluster, and the folder is no chart."""
+    chart = tmp_path / "chart"
+    chart.mkdir()
+    code, out, err = ended(up.main, "run", "-f", str(values), "--chart", str(chart))
+    own = [str(ROOT / "build/bin/helm"), "upgrade", "--install", "run", str(chart), "-n", "default"]
+    helm = subprocess.run(own, capture_output=True, text=True, check=False)
+    assert helm.stderr.startswith("Error: ")
+    assert (code, out, err) == (helm.returncode, helm.stdout, helm.stderr)
+
+
+def claim(name: str, release: str, owner: str | None = None, **more: str) -> dict:
+    meta = things.meta(name, release, "storage")
+    meta["annotations"] = {
+        "meta.helm.sh/release-name": owner or release,
+        "meta.helm.sh/release-namespace": "vision",
+    } | more
+    return {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}, "status": {"capacity": {"storage": "1Gi"}}}
+
+
+@pytest.fixture
+def claims(here):
+    """The claims of a release, and such as look like its own."""
+    here.put("persistentvolumeclaims", claim("run-data", "run"))
+    here.put("persistentvolumeclaims", claim("run-results", "run"))
+    here.put("persistentvolumeclaims", claim("taken-over", "run", owner="other"))
+    here.put("persistentvolumeclaims", claim("elsewhere", "run", **{"meta.helm.sh/release-namespace": "speech"}))
+    by_hand = claim("by-hand", "run")
+    del by_hand["metadata"]["annotations"]
+    here.put("persistentvolumeclaims", by_hand)
+    return here
+
+
+def untouched(cluster) -> bool:
+    """Whether all claims are there still."""
+    return len(cluster.objects["persistentvolumeclaims"]) == 5
+
+
+def test_only_claims_that_helm_made_for_the_release_are_its_own(claims):
+    assert [one["metadata"]["name"] for one in delete.own_claims("run", "vision")] == ["run-data", "run-results"]
+
+
+def test_data_goes_only_when_said_twice(claims, ended):
+    code, _, err = ended(delete.main, "run", "-n", "vision", "--data")
+    assert (code, untouched(claims)) == (2, True)
+    assert "--data would delete run-data (1Gi), run-results (1Gi): add --yes-delete-data" in err
+    code, _, err = ended(delete.main, "run", "-n", "vision", "--yes-delete-data")
+    assert (code, untouched(claims)) == (2, True)
+    assert "--yes-delete-data confirms --data, which is missing" in err
+
+
+def test_data_of_a_release_that_made_no_claim_is_told(here, ended):
+    code, _, err = ended(delete.main, "run", "-n", "vision", "--data", "--yes-delete-data")
+    assert code == 2
+    assert "release run has made no claim here: leave it out" in err
+
+
+def test_data_that_others_use_stays(claims, ended):
+    pod = things.pod(things.pytorchjob("second"), "master-0", things.OVER)
+    pod["spec"] = things.template(claims=("run-data",))["spec"]
+    claims.put("pods", pod)
+    code, _, err = ended(delete.main, "run", "-n", "vision", "--data", "--yes-delete-data")
+    assert (code, untouched(claims)) == (2, True)
+    assert "pod second-pytorchjob-master-0 of release second uses run-data: delete that first" in err
+
+
+def test_what_is_kept_and_what_has_gone_is_told_with_its_size(claims, capsys):
+    own = delete.own_claims("run", "vision")
+
+    def told(*more: str) -> str:
+        delete.tell(delete.parser().parse_args(["run", "-n", "vision", *more]), own, [])
+        return capsys.readouterr().out
+
+    assert told().splitlines()[:2] == ["claim run-data (1Gi): kept", "claim run-results (1Gi): kept"]
+    assert "trainyard delete run -n vision --data --yes-delete-data" in told()
+    assert told("--data").splitlines() == ["claim run-data (1Gi): deleted", "claim run-results (1Gi): deleted"]
+    both = [{"name": "run-data", "size": "1Gi"}, {"name": "run-results", "size": "1Gi"}]
+    known = {"release": "run", "namespace": "vision", "terminating": []}
+    assert json.loads(told("--json")) == known | {"kept": both, "deleted": []}
+    assert json.loads(told("--json", "--data")) == known | {"kept": [], "deleted": both}
