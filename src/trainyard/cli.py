@@ -30,10 +30,16 @@ RELEASE, TRAINING, AFTER = "About a release", "Data and training", "After traini
 SHELL, PODS = "Your shell", "What pods run"
 COMMANDS: dict[str, dict[str, Command]] = {
     RELEASE: {
-        "why": Command("trainyard.cluster.why:main", "what each object of a release waits for, and the remedy"),
+        "init": Command("trainyard.cluster.init:main", "write a values file, by questions or options"),
+        "up": Command("trainyard.cluster.up:main", "install a release or upgrade it, and follow it"),
+        "runs": Command("trainyard.cluster.runs:main", "a table of all runs: state, step, time left, top-1, cost"),
         "follow": Command("trainyard.cluster.follow:main", "the jobs of a release until they end, with the time left"),
+        "why": Command("trainyard.cluster.why:main", "what each object of a release waits for, and the remedy"),
+        "logs": Command("trainyard.cluster.logs:main", "what rank 0 prints, another rank, or all pods"),
+        "report": Command("trainyard.cli:report", "the page of a release's run, or of a run directory"),
         "fetch": Command("trainyard.cluster.fetch:main", "copy files of a release's claims to this machine"),
         "send": Command("trainyard.cluster.send:main", "copy a folder of this machine onto a release's claim"),
+        "delete": Command("trainyard.cluster.delete:main", "uninstall a release; its data only when said twice"),
     },
     TRAINING: {
         "prepare": Command("trainyard.prepare.command:main", "turn an archive or a folder into shards"),
@@ -44,7 +50,6 @@ COMMANDS: dict[str, dict[str, Command]] = {
     AFTER: {
         "evaluate": Command("trainyard.inference.evaluate:main", "measure a model on labelled images"),
         "predict": Command("trainyard.inference.predict:main", "say what a model sees on images"),
-        "report": Command("trainyard.report.command:main", "write a run's report.html again"),
         "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
     },
     SHELL: {
@@ -156,6 +161,12 @@ def _processes(rest: list[str]) -> tuple[int, list[str]]:
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--processes {text}: must be a whole number of 1 or more")
     return int(text), rest[1:]
+
+
+def report() -> int:
+    """Write the page of a run directory of this machine again, or fetch that of a release."""
+    local = len(sys.argv) > 1 and Path(sys.argv[1]).is_dir()
+    return function(Command("trainyard.report.command:main" if local else "trainyard.cluster.report:main", ""))()
 
 
 def complete() -> int:

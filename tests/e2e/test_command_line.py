@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Told:
         self.states: list[list[dict]] = []
         (folder / "bin").mkdir()
         program = folder / "bin" / "trainyard"
-        program.write_text(f'#!/bin/sh\nexec {cluster.ROOT}/commands/run "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m trainyard "$@"\n')
         program.chmod(0o755)
         self.env = {**cluster.ENV, "PATH": f"{folder}/bin:{cluster.ENV['PATH']}"}
         self.env["TRAINYARD_CHART"] = f"{cluster.ROOT}/charts/trainyard"

@@ -84,9 +84,7 @@ def test_commands_about_a_release_and_settings_need_no_trainer(tmp_path: Path) -
     assert trainyard("config", "--recipe", "demo", PYTHONPATH=path).returncode == 0
 
 
-@pytest.mark.parametrize(
-    "name", ["launch", "mpi", "evaluate", "predict", "preflight", "scaling", "config", "prepare", "report"]
-)
+@pytest.mark.parametrize("name", ["launch", "mpi", "evaluate", "predict", "preflight", "scaling", "config", "prepare"])
 def test_the_program_of_before_is_the_command_of_today(name: str) -> None:
     before, today = trainyard("--help", module=f"trainers.{name}"), trainyard(name, "--help")
     assert (before.returncode, before.stdout, before.stderr) == (0, today.stdout, today.stderr)

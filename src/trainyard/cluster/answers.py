@@ -202,8 +202,10 @@ QUESTIONS_BY_TOPIC = {
         ),
     ),
     "the images": (
-        Question("registry", "registry and folder that hold them", lambda a: published.REGISTRY, form="registry"),
-        Question("tag", "their tag", lambda a: published.CHART_VERSION, form="tag"),
+        Question(
+            "registry", "registry and folder that hold them", lambda a: published.REGISTRY or None, form="registry"
+        ),
+        Question("tag", "their tag", lambda a: published.CHART_VERSION if published.REGISTRY else None, form="tag"),
     ),
 }
 QUESTIONS = tuple(question for questions in QUESTIONS_BY_TOPIC.values() for question in questions)

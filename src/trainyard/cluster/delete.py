@@ -5,7 +5,6 @@ trainyard delete RELEASE [-n NAMESPACE] [--data --yes-delete-data]
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from trainyard.cluster import claims, helm, inventory, jobs, kube, parsing
@@ -129,7 +128,3 @@ def main(arguments: list[str] | None = None) -> int:
     """Delete the release that the command line names."""
     args = parser().parse_args(arguments)
     return parsing.ended("delete", lambda: delete(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

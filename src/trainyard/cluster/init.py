@@ -148,7 +148,3 @@ def main(arguments: list[str] | None = None) -> int:
     """Write the file that the command line describes."""
     args = parser().parse_args(arguments)
     return parsing.ended("init", lambda: init(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

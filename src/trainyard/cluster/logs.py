@@ -181,7 +181,3 @@ def main(arguments: list[str] | None = None) -> int:
         return (follow if args.follow else show)(place, found, numbers_of(found, args))
 
     return parsing.ended("logs", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ The page of a run that has not ended is written here from its records.
 
 import argparse
 import json
-import sys
 import webbrowser
 from pathlib import Path
 
@@ -89,7 +88,8 @@ def parser() -> argparse.ArgumentParser:
         trainyard report run -n vision --run seed-2
         """,
         {0: "the page is here, and its path is printed"},
-        "The page of a run that has not ended shows what it has recorded so far.",
+        "The page of a run that has not ended shows what it has recorded so far. With a run directory of this machine "
+        "in place of a release, its report.html is written again.",
     )
     own.add_argument("release")
     fetch.add_options(own, "results")
@@ -104,7 +104,3 @@ def main(arguments: list[str] | None = None) -> int:
     """Fetch the page that the command line names."""
     args = parser().parse_args(arguments)
     return parsing.ended("report", lambda: report(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

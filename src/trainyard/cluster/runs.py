@@ -276,7 +276,3 @@ def main(arguments: list[str] | None = None) -> int:
         return watch(args) if args.watch else show(args)
 
     return parsing.ended("runs", run)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,6 @@ trainyard up RELEASE -f VALUES [-n NAMESPACE] [--chart REF] [--set KEY=VALUE] [-
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import yaml
@@ -33,9 +32,11 @@ def check_values(path: Path) -> None:
 
 def chart(args: argparse.Namespace) -> list[str]:
     """Return Helm's arguments for the chart that is meant: the option's, the environment's, or the published one."""
-    named = args.chart or os.environ.get("TRAINYARD_CHART", "")
+    named = args.chart or os.environ.get("TRAINYARD_CHART", "") or published.default_chart()
     if not named:
-        return [published.CHART, "--version", args.chart_version or published.CHART_VERSION]
+        raise WrongInputError("no chart is known: name one by --chart or TRAINYARD_CHART, such as oci://...")
+    if named == published.CHART:
+        return [named, "--version", args.chart_version or published.CHART_VERSION]
     remote = "://" in named
     if not remote and not Path(named).exists():
         origin = "--chart" if args.chart else "TRAINYARD_CHART"
@@ -105,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
         "--chart",
         default="",
         metavar="REF",
-        help=f"a folder, a package or oci://... (default: TRAINYARD_CHART, else {published.CHART})",
+        help="a folder, a package or oci://... (default: TRAINYARD_CHART, else the published one, or this checkout's)",
     )
     own.add_argument(
         "--chart-version", default="", metavar="VERSION", help="version of the chart (default: this one's)"
@@ -121,7 +122,3 @@ def main(arguments: list[str] | None = None) -> int:
     """Install what the command line names."""
     args = parser().parse_args(arguments)
     return parsing.ended("up", lambda: up(args))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ from typing import Any
 import yaml
 
 from trainyard.cluster.answers import Answers
-from trainyard.cluster.published import DOCUMENTS
 
 SECRETS = {"kaggle": "kaggle", "s3": "objectstore", "http": "http"}  # keys under global.secrets, by source
 
@@ -30,7 +29,7 @@ def indented(lines: Iterator[str]) -> Iterator[str]:
 def heading() -> Iterator[str]:
     """Yield the comment at the top."""
     yield "# Values of the chart trainyard, written by `trainyard init`. Change it; `trainyard up` applies it."
-    yield f"# All keys: {DOCUMENTS}/charts/trainyard/README.md"
+    yield "# All keys: README.md of the chart (`helm show readme CHART`)."
 
 
 def shared(answers: Answers) -> Iterator[str]:
@@ -94,7 +93,7 @@ def training(answers: Answers) -> Iterator[str]:
     yield f"recipe: {answers['recipe']}"
     yield "config:"
     yield f"  wandb: {{mode: {quoted(answers['wandb'])}}}"
-    yield f"  # epochs: 10   # all settings: {DOCUMENTS}/docs/reference/trainer-settings.md"
+    yield "  # epochs: 10   # all settings: docs/reference/trainer-settings.md"
 
 
 def resources(answers: Answers) -> Iterator[str]:
@@ -125,6 +124,6 @@ def dataset(answers: Answers) -> Iterator[str]:
     if answers["endpoint"]:
         yield f"    endpoint: {quoted(answers['endpoint'])}"
     yield "  settings:"
-    yield f"    layout: {answers['layout']}   # all settings: {DOCUMENTS}/docs/reference/prepare-settings.md"
+    yield f"    layout: {answers['layout']}   # all settings: docs/reference/prepare-settings.md"
     yield '  # resources: {requests: {cpu: "8", memory: 8Gi}}   # the preparation uses as many processors as it gets'
     yield "  # parallelism: 4   # pods that share it"

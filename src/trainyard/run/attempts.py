@@ -82,6 +82,6 @@ def _is_ours(folder: Path) -> bool:
 def _killed(tries: int) -> str:
     return (
         f"{tries} starts of this pod in a row were killed before training began, as the kernel does where a "
-        "container's memory limit is too small: raise global.training.resources.limits.memory (trainyard why and kubectl "
-        "get events tell OOMKilled from a node that went away), then upgrade"
+        "container's memory limit is too small: raise global.training.resources.limits.memory (trainyard why and "
+        "kubectl get events tell OOMKilled from a node that went away), then upgrade"
     )

@@ -5,6 +5,7 @@ import itertools
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import yaml
 from tests.charts import helm
 from trainyard.cluster import answers, init
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (
     "--source kaggle",
     "--source kaggle --address ada/dog-breeds/versions/3 --data-secret mine --layout imagefolder",
@@ -184,7 +185,7 @@ def talk(folder: Path, *said: str, options: str = "") -> tuple[int, str]:
     """Run `trainyard init` on a terminal where a person types these lines and Ctrl-D; return code and screen."""
     ours, theirs = pty.openpty()
     os.write(ours, "".join(f"{line}\n" for line in said).encode() + b"\x04")
-    command = [str(ROOT / "commands/run"), "init", "-o", str(folder / "values.yaml"), *options.split()]
+    command = [sys.executable, "-m", "trainyard", "init", "-o", str(folder / "values.yaml"), *options.split()]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = b""

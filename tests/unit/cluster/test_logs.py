@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.fakes import apiserver
 from tests.unit.cluster import things
 from trainyard.cluster import logs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def put(cluster, job: dict, roles: dict[str, dict]) -> None:
@@ -106,7 +107,7 @@ class Reader:
 
     def __init__(self, cluster, folder: Path, *more: str) -> None:
         env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(folder / "kubeconfig"))}
-        command = [str(ROOT / "commands/run"), "logs", "first", "-n", "vision", "-f", *more]
+        command = [sys.executable, "-m", "trainyard", "logs", "first", "-n", "vision", "-f", *more]
         self.process = subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.lines: list[str] = []
         self.thread = threading.Thread(target=lambda: self.lines.extend(self.process.stdout or ()))

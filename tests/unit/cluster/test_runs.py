@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.fakes import apiserver
 from tests.unit.cluster import things
 from trainyard.cluster import runs
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 STEP = "step 40/160  epoch 2/5  loss 1.2000  lr 0.1  1,234 img/s  goodput 87 %  eta 0:01:40\n"
 RUN = "resnet50 on 9 samples of 3 classes: 160 steps of 192, ddp on 16 processes (cuda, bf16), run directory /r\n"
 
@@ -174,7 +175,7 @@ def test_watch_wants_a_terminal_or_json(here, ended):
 def watching(cluster, folder: Path):
     """Run `trainyard runs --watch --json` while the block runs; give its lines."""
     env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(folder / "kubeconfig"))}
-    command = [str(ROOT / "commands/run"), "runs", "-n", "vision", "--watch", "--json"]
+    command = [sys.executable, "-m", "trainyard", "runs", "-n", "vision", "--watch", "--json"]
     with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         lines: list[list[dict]] = []
         reader = threading.Thread(target=lambda: lines.extend(map(json.loads, process.stdout or ())))
@@ -210,7 +211,7 @@ def test_a_terminal_shows_each_change_until_it_is_interrupted(tmp_path):
     with apiserver.running() as cluster:
         put(cluster, things.pytorchjob("first", "Running"), log=STEP)
         env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "COLUMNS": "120"}
-        command = [str(ROOT / "commands/run"), "runs", "-n", "vision", "--watch"]
+        command = [sys.executable, "-m", "trainyard", "runs", "-n", "vision", "--watch"]
         ours, theirs = pty.openpty()
         shown = bytearray()
 

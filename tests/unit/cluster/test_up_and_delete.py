@@ -11,7 +11,7 @@ import yaml
 from tests.unit.cluster import things
 from trainyard.cluster import connection, delete, published, up
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -62,6 +62,8 @@ def test_the_chart_is_the_options_the_environments_or_the_published_one_of_this_
     def chosen(*more: str) -> list[str]:
         return up.chart(up.parser().parse_args(["run", "-f", str(values), *more]))
 
+    assert chosen() == [str(ROOT / "charts/trainyard")]  # of this checkout, which was not published
+    monkeypatch.setattr(published, "CHART", "oci://registry.example.com/team/charts/trainyard")
     assert chosen() == [published.CHART, "--version", published.CHART_VERSION]
     assert chosen("--chart-version", "9.9.9")[-1] == "9.9.9"
     monkeypatch.setenv("TRAINYARD_CHART", "oci://registry.example.com/charts/trainyard")
