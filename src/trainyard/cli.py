@@ -30,6 +30,7 @@ RELEASE, TRAINING, AFTER = "About a release", "Data and training", "After traini
 SHELL, PODS = "Your shell", "What pods run"
 COMMANDS: dict[str, dict[str, Command]] = {
     RELEASE: {
+        "doctor": Command("trainyard.cluster.doctor:main", "what would stop a run on this cluster, with the remedy"),
         "init": Command("trainyard.cluster.init:main", "write a values file, by questions or options"),
         "up": Command("trainyard.cluster.up:main", "install a release or upgrade it, and follow it"),
         "runs": Command("trainyard.cluster.runs:main", "a table of all runs: state, step, time left, top-1, cost"),

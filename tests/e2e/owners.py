@@ -18,7 +18,13 @@ OWNER = f"{MARK}/owner"
 # What may be left over; of a kind that this cluster does not know nothing is found
 KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
 KINDS += ("clusterqueue", "resourceflavor", "workloadpriorityclass")
-KINDS += ("validatingadmissionpolicybinding", "validatingadmissionpolicy", "crd")
+KINDS += (
+    "validatingadmissionpolicybinding",
+    "validatingadmissionpolicy",
+    "crd",
+    "validatingwebhookconfiguration",
+    "node",
+)
 KINDS += ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy")
 
 

@@ -8,6 +8,7 @@ client would poll for, copy and unwrap every frame of it in Python.
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ def said(status: int, body: bytes) -> str:
     text = text or f"HTTP status {status}"
     if status == 401:
         return f"the API server does not know this user ({text}): log in again, or name another KUBECONFIG"
-    if status == 403:
+    if status == 403 and not re.search(r'" is forbidden: (?!User )|denied the request', text):  # by a role, not a rule
         return f"{text}: ask for a role that allows it, or name another namespace with -n"
     return text
 
@@ -45,6 +46,7 @@ def request(
     method: str = "GET",
     body: dict | None = None,
     accept: str = "application/json",
+    content: str = "application/json",
     timeout: float = TIMEOUT,
 ) -> HTTPResponse:
     """Send a request; return the answer, an iterable of lines whose `data` is all of it.
@@ -57,7 +59,7 @@ def request(
             method,
             f"{client.settings.host}{path}?{urlencode(query or {})}".rstrip("?"),
             body=None if body is None else json.dumps(body),
-            headers={"Accept": accept, "Content-Type": "application/json"} | client.login(),
+            headers={"Accept": accept, "Content-Type": content} | client.login(),
             timeout=Timeout(connect=min(timeout, 10.0), read=timeout),
             preload_content=False,
         )
@@ -80,7 +82,11 @@ def unreachable(error: object) -> str:
 
 def read(path: str, query: dict[str, Any] | None = None, **options: Any) -> dict:
     """Return an answer's JSON; raises as `request` does."""
-    answer = request(path, query, **options)
+    return parsed(request(path, query, **options))
+
+
+def parsed(answer: HTTPResponse) -> dict:
+    """Return the JSON of an answer whose head has come; raises UnreachableError where the rest does not."""
     try:
         return json.loads(answer.data)
     except HTTPError as error:

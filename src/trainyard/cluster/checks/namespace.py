@@ -1,0 +1,144 @@
+"""The namespace: whether it is there, what it allows, and what pods need in it: accounts, secrets, priorities."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks import quotas
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check
+from trainyard.cluster.checks.operators import words
+from trainyard.cluster.demand import Demand, at, named
+from trainyard.cluster.survey import NAMES, Survey
+
+BUILT_IN = ("system-cluster-critical", "system-node-critical")
+# https://kubernetes.io/docs/concepts/security/pod-security-standards
+BASELINE = {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
+            "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}  # fmt: skip
+READ = ("namespace", "resourcequotas", "limitranges", "serviceaccounts", "secrets", "configmaps")
+KEYS = {"secret": "global.image.pullSecrets or global.secrets", "configmap": "global.caBundle.configMap"}
+
+
+def state(space: dict | None, namespace: str) -> Diagnosis | None:
+    """Say that the namespace is missing, or being deleted."""
+    if space is None:
+        seen = "it does not exist yet: what it would allow is unknown"
+        return Diagnosis(WARNING, f"namespace/{namespace}", seen, f"kubectl create namespace {namespace}")
+    if space["metadata"].get("deletionTimestamp") or at(space, "status.phase") == "Terminating":
+        told = [one.get("message", "") for one in at(space, "status.conditions", []) if one.get("status") == "True"]
+        seen = " ".join(["it is being deleted, and takes nothing new", *(f"({text})" for text in told[:1] if text)])
+        remedy = f"wait until it is gone, then kubectl create namespace {namespace}; or name another with -n"
+        return Diagnosis(ERROR, f"namespace/{namespace}", seen, remedy)
+    return None
+
+
+def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
+    """Name ServiceAccounts of pods that do not exist."""
+    names = {thing["metadata"]["name"] for thing in known}
+    for wanted in dict.fromkeys(group.spec.get("serviceAccountName") or "default" for group in demand.groups):
+        if wanted not in names:
+            remedy = f"kubectl create serviceaccount {wanted}, or correct global.serviceAccountName"
+            if wanted == "default":
+                remedy = "see why kube-controller-manager has not made it: kubectl -n kube-system get pods"
+            yield Diagnosis(ERROR, f"serviceaccount/{wanted}", "pods run as it, and it does not exist", remedy)
+
+
+def classes(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+    """Name PriorityClasses and RuntimeClasses of pods that do not exist."""
+    priorities = {one["metadata"]["name"] for one in survey.of("priorityclasses")} | {*BUILT_IN}
+    runtimes = {one["metadata"]["name"] for one in survey.of("runtimeclasses")}
+    for group in demand.groups:
+        wanted = group.spec.get("priorityClassName")
+        if wanted and wanted not in priorities and "priorityclasses" not in survey.unseen:
+            remedy = "correct global.scheduling.priorityClassName (kubectl get priorityclass)"
+            yield Diagnosis(ERROR, f"priorityclass/{wanted}", "pods name it, and it does not exist", remedy)
+        runtime = group.spec.get("runtimeClassName")
+        if runtime and runtime not in runtimes and "runtimeclasses" not in survey.unseen:
+            remedy = "correct runtimeClassName (kubectl get runtimeclass), or create it with the GPU operator"
+            yield Diagnosis(ERROR, f"runtimeclass/{runtime}", "pods name it, and it does not exist", remedy)
+
+
+def schedulers(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+    """Name schedulers of pods for which nothing runs."""
+    for wanted in dict.fromkeys(group.spec.get("schedulerName", "") for group in demand.groups):
+        if not wanted or wanted == "default-scheduler" or "deployments" in survey.unseen:
+            continue
+        texts = [[thing["metadata"]["name"], *words(thing)] for thing in survey.of("deployments")]
+        if not any(wanted in text for one in texts for text in one):
+            seen = f"pods ask for the scheduler {wanted}, and no deployment is called so"
+            remedy = f"start {wanted}, or leave global.scheduling.schedulerName empty"
+            yield Diagnosis(WARNING, f"scheduler/{wanted}", seen, remedy)
+
+
+def absent(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+    """Name secrets and configmaps that pods cannot start without."""
+    for kind, names in named(demand).items():
+        known = {thing["metadata"]["name"] for thing in survey.of(NAMES[kind])}
+        for name in sorted(names - known) if NAMES[kind] not in survey.unseen else []:
+            remedy = f"create it in namespace {survey.namespace}, or correct its name in values ({KEYS[kind]})"
+            yield Diagnosis(ERROR, f"{kind}/{name}", "pods need it, and it does not exist", remedy)
+
+
+def injected(space: dict, demand: Demand) -> Iterator[Diagnosis]:
+    """Name a mesh that puts its sidecar into pods of the namespace that do not refuse it, as the chart's do Istio's."""
+    labels = at(space, "metadata.labels", {}) | at(space, "metadata.annotations", {})
+    if labels.get("linkerd.io/inject") == "enabled":
+        seen = "Linkerd puts its proxy into the pods: it keeps finished pods alive, and hinders NCCL"
+        remedy = (
+            "set global.training.podAnnotations: {linkerd.io/inject: disabled}, and the same for dataset and launcher"
+        )
+        if not all(at(group.template, "metadata.annotations", {}).get("linkerd.io/inject") for group in demand.groups):
+            yield Diagnosis(WARNING, f"namespace/{space['metadata']['name']}", seen, remedy)
+
+
+def needed(demand: Demand) -> str:
+    """Return the Pod Security level that the pods need for what values ask: privileged, baseline or restricted."""
+    level = "restricted"
+    for group in demand.groups:
+        spec = group.spec
+        if spec.get("hostNetwork") or spec.get("hostPID") or spec.get("hostIPC"):
+            return "privileged"
+        if any("hostPath" in volume for volume in spec.get("volumes") or []):
+            return "privileged"
+        for one in [spec, *spec.get("initContainers", []), *spec.get("containers", [])]:
+            own = one.get("securityContext") or {}
+            added = {*at(own, "capabilities.add", [])}
+            if own.get("privileged") or added - BASELINE:
+                return "privileged"
+            if own.get("runAsNonRoot") is False or own.get("runAsUser") == 0 or added - {"NET_BIND_SERVICE"}:
+                level = "baseline"
+    return level
+
+
+def security(space: dict, demand: Demand) -> Diagnosis | None:
+    """Say that the namespace enforces a Pod Security level that the pods do not pass."""
+    order = ("privileged", "baseline", "restricted")
+    enforced = at(space, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce", "privileged")
+    asks = needed(demand)
+    if enforced not in order or order.index(enforced) <= order.index(asks):
+        return None
+    name = space["metadata"]["name"]
+    seen = f"it enforces Pod Security level {enforced}, and the run's pods need {asks}"
+    remedy = f"kubectl label namespace {name} --overwrite pod-security.kubernetes.io/enforce={asks}, or take out of " \
+        "values what needs it: rdma, unrestricted, hostPath volumes"  # fmt: skip
+    return Diagnosis(ERROR, f"namespace/{name}", seen, remedy)
+
+
+def examine(survey: Survey, demand: Demand) -> Check:
+    """Check the namespace and what the run needs in it."""
+    space, title = survey.space(), "namespace"
+    unseen = {kind: why for kind, why in survey.unseen.items() if kind in READ}
+    unproven = [f"{kind}: {why}" for kind, why in unseen.items()]
+    wrong = [*classes(demand, survey), *schedulers(demand, survey)]
+    if "namespace" not in unseen and (bad := state(space, survey.namespace)):
+        return check(title, [], [bad, *wrong], unproven)
+    ranges = survey.of("limitranges")
+    if "serviceaccounts" not in unseen:
+        wrong += accounts(demand, survey.of("serviceaccounts"))
+    wrong += absent(demand, survey)
+    if space:
+        wrong += [*injected(space, demand), *filter(None, [security(space, demand)])]
+    for thing in survey.of("resourcequotas"):
+        wrong += quotas.quota(thing, demand, ranges)
+    for thing in ranges:
+        wrong += quotas.limits(thing, demand, ranges)
+    level = at(space or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce", "no Pod Security level")
+    counts = f"{len(survey.of('resourcequotas'))} quotas, {len(ranges)} limit ranges"
+    return check(title, [f"{survey.namespace}: {level}, {counts}"], wrong, unproven)

@@ -1,0 +1,278 @@
+"""The operators: their CRDs, their controllers and versions, and whether they serve the run's namespace."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trainyard.cluster import crds, trainjobs, versions
+from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, several
+from trainyard.cluster.demand import Demand, at
+from trainyard.cluster.findings import conditions
+from trainyard.cluster.queues import QUEUE
+from trainyard.cluster.remedies import remedy
+from trainyard.cluster.survey import DEFINITIONS, Survey
+
+RESUME = "update jobs/status.batch"  # what mpi-operator resets to resume a suspended MPIJob
+APPLY = "kubectl apply --server-side"
+
+
+class Operator(NamedTuple):
+    """One controller that a kind of job needs."""
+
+    name: str
+    program: str  # what its deployment, image or command is called
+    kinds: tuple[str, ...]  # its CRDs
+    tested: str
+    install: str
+
+
+PYTORCH = Operator(
+    "training-operator", r"training-operator", ("pytorchjobs.kubeflow.org",), "1.9.4",
+    f'{APPLY} -k "github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4"',
+)  # fmt: skip
+MPI = Operator(
+    "mpi-operator", r"mpi-operator", ("mpijobs.kubeflow.org",), "0.8.2",
+    f"{APPLY} -f https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml",
+)  # fmt: skip
+TRAINER = Operator(
+    "Kubeflow Trainer", r"trainer-controller-manager", (trainjobs.TRAINJOBS, trainjobs.RUNTIMES), versions.TRAINER,
+    f'{APPLY} -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v{versions.TRAINER}"',
+)  # fmt: skip
+JOBSET = Operator(
+    "JobSet", r"jobset-controller", (trainjobs.JOBSETS,), versions.JOBSET,
+    f"{APPLY} -f https://github.com/kubernetes-sigs/jobset/releases/download/v{versions.JOBSET}/manifests.yaml",
+)  # fmt: skip
+KUEUE = Operator(
+    "Kueue", r"kueue-controller", (), "0.18.4",
+    f"{APPLY} -f https://github.com/kubernetes-sigs/kueue/releases/download/v0.18.4/manifests.yaml",
+)  # fmt: skip
+FOR = {"PyTorchJob": (PYTORCH,), "MPIJob": (MPI,), "TrainJob": (TRAINER, JOBSET)}
+ALL = (PYTORCH, MPI, TRAINER, JOBSET)
+OPERATOR_OF = {"pytorchjob": PYTORCH, "mpijob": MPI, "trainjob": TRAINER}
+
+
+def main(thing: dict) -> dict:
+    """Return the container of a deployment that is the program itself."""
+    found: dict = at(thing, "spec.template.spec.containers", [{}])[0]
+    return found
+
+
+def words(thing: dict) -> list[str]:
+    """Return the command and arguments of a deployment's container."""
+    container = main(thing)
+    return [*(container.get("command") or []), *(container.get("args") or [])]
+
+
+def deployed(operator: Operator, deployments: list[dict]) -> list[dict]:
+    """Return the deployments that are an operator, whatever they are called."""
+    found = []
+    for thing in deployments:
+        image = main(thing).get("image", "").rpartition("/")[2]
+        called = (thing["metadata"]["name"], image, *words(thing)[:1])
+        if any(re.search(operator.program, text) for text in called):
+            found.append(thing)
+    return found
+
+
+def number(thing: dict) -> str:
+    """Return the version of a deployment's image, such as 1.9.4; empty where its tag is none."""
+    tag = main(thing).get("image", "").partition("@")[0].rpartition(":")[2]
+    found = re.match(r"v?(\d+\.\d+(\.\d+)?)", tag)
+    if found is None:
+        found = re.match(
+            r"v?(\d+\.\d+(\.\d+)?)$", at(thing, "metadata.labels", {}).get("app.kubernetes.io/version", "")
+        )
+    return found[1] if found else ""
+
+
+def definition(operator: Operator, found: dict[str, dict], needed: bool, there: bool) -> Iterator[Diagnosis]:
+    """Name what is wrong with an operator's CRDs; `there` says that its controller is."""
+    level = ERROR if needed else WARNING
+    for kind in operator.kinds:
+        crd = found.get(kind)
+        if crd is None:
+            if needed or there or any(other in found for other in operator.kinds):
+                seen = f"this cluster does not know {kind}"
+                yield Diagnosis(
+                    level, f"crd/{kind}", seen, f"install {operator.name} {operator.tested}: {operator.install}"
+                )
+            continue
+        held = conditions(crd)
+        if crd["metadata"].get("deletionTimestamp"):
+            seen = "it is being deleted, with all objects of its kind"
+            answer = f"see its finalizers, then install it anew: {operator.install}"
+            yield Diagnosis(level, f"crd/{kind}", seen, answer)
+        elif "status" in crd and "Established" not in held:
+            failed = next((one for one in crd["status"].get("conditions") or [] if one.get("status") == "False"), {})
+            seen = f"it is not established: {failed.get('message', 'the API server does not serve it yet')}"
+            yield Diagnosis(level, f"crd/{kind}", seen, f"kubectl describe crd {kind}")
+        if misfit := crds.fit(crd):
+            answer = f"{misfit.remedy}: {operator.install}"
+            yield Diagnosis(level, f"crd/{kind}", f"{misfit.state}: {misfit.cause}", answer)
+
+
+def controller(operator: Operator, things: list[dict], pods: list[dict], needed: bool) -> Iterator[Diagnosis]:
+    """Name an operator whose pods do not run, with the cause that its pods tell."""
+    level = ERROR if needed else WARNING
+    if not things:
+        seen = f"its CRD is here, and no deployment runs {operator.name}: its jobs would be ignored"
+        yield Diagnosis(level, operator.name, seen, f"install {operator.name} {operator.tested}: {operator.install}")
+    for thing in things:
+        meta, status = thing["metadata"], thing.get("status", {})
+        label, home = f"deployment/{meta['name']}", f"kubectl -n {meta['namespace']}"
+        if thing["spec"].get("replicas", 1) == 0:
+            seen = f"{operator.name} is scaled to 0: its jobs would be ignored"
+            yield Diagnosis(level, label, seen, f"{home} scale {label} --replicas=1")
+        elif not status.get("readyReplicas"):
+            cause, answer = waiting(thing, pods)
+            if operator is PYTORCH and "enable-scheme" not in " ".join(words(thing)) and not answer:
+                answer = (
+                    f"{home} logs {label}; beside mpi-operator it needs --enable-scheme=pytorchjob (docs/operators.md)"
+                )
+            seen = f"{operator.name} has no pod that is ready{cause}"
+            yield Diagnosis(level, label, seen, answer or f"{home} describe {label}; {home} logs {label}")
+
+
+def waiting(thing: dict, pods: list[dict]) -> tuple[str, str]:
+    """Return what the pods of a deployment wait for or failed on, and the remedy if one is known."""
+    wanted = at(thing, "spec.selector.matchLabels", {})
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        if pod["metadata"]["namespace"] != thing["metadata"]["namespace"] or wanted.items() - labels.items():
+            continue
+        for one in pod.get("status", {}).get("containerStatuses") or []:
+            over = one.get("lastState", {}).get("terminated", {})
+            said = one["state"].get("waiting") or one["state"].get("terminated") or {}
+            text = ": ".join(filter(None, (said.get("reason"), over.get("message") or said.get("message"))))
+            if text:
+                known = remedy(text) if "Pull" in text else ""
+                return f" ({' '.join(text.split())})", known and "correct its image, or let nodes reach its registry"
+        for one in pod.get("status", {}).get("conditions") or []:
+            if one["type"] == "PodScheduled" and one["status"] == "False":
+                return f" ({one.get('message', 'it finds no node')})", ""
+    failing = conditions(thing).get("ReplicaFailure", {})
+    return (f" ({failing['message']})", "") if failing.get("message") else ("", "")
+
+
+def served(operator: Operator, thing: dict, namespace: str, needed: bool) -> Iterator[Diagnosis]:
+    """Name arguments by which an operator does not look at the run's jobs."""
+    level, label = ERROR if needed else WARNING, f"deployment/{thing['metadata']['name']}"
+    line = " ".join(words(thing))
+    home = f"kubectl -n {thing['metadata']['namespace']} edit {label}"
+    only = re.search(r"--(?:lock-)?namespace[= ](\S+)", line) if "--namespace" in line else None
+    if only and only[1] not in (namespace, '""', "''"):
+        seen = f"{operator.name} looks at namespace {only[1]} alone, and the run is for {namespace}"
+        yield Diagnosis(level, label, seen, f"take its argument --namespace out ({home}), or install into {only[1]}")
+    schemes = re.findall(r"--enable-scheme[= ](\S+)", line)
+    if operator is PYTORCH and schemes and not any("pytorch" in one.lower() for one in schemes):
+        seen = f"it is started with --enable-scheme={','.join(schemes)}, and ignores PyTorchJobs"
+        yield Diagnosis(level, label, seen, f"add --enable-scheme=pytorchjob to its arguments: {home}")
+
+
+def release(operator: Operator, thing: dict) -> Diagnosis | None:
+    """Say that an operator is of an older minor version than was tested."""
+    have = number(thing)
+    if not have or versions.minor(have) >= versions.minor(operator.tested):
+        return None
+    seen = f"{operator.name} is {have}, older than the {operator.tested} that was tested"
+    return Diagnosis(NOTE, f"deployment/{thing['metadata']['name']}", seen, f"update it: {operator.install}")
+
+
+def init_container(things: list[dict], demand: Demand, space: dict | None) -> Iterator[Diagnosis]:
+    """Name workers of a PyTorchJob that a `restricted` namespace would refuse, by the operator's own init container."""
+    level = at(space or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
+    workers = [group for group in demand.groups if group.name == "pytorchjob worker"]
+    masters = [group for group in demand.groups if group.name == "pytorchjob master"]
+    if level != "restricted" or not workers or not masters:
+        return
+    for thing in things:
+        if "--pytorch-init-container-template-file" not in " ".join(words(thing)):
+            seen = "its init container has no securityContext, and the namespace enforces restricted: no worker starts"
+            yield Diagnosis(ERROR, f"deployment/{thing['metadata']['name']}", seen,
+                            "set pytorchjob.form: elastic, or start the operator with "
+                            "--pytorch-init-container-template-file (docs/operators.md)")  # fmt: skip
+
+
+def gang(things: list[dict], demand: Demand) -> Iterator[Diagnosis]:
+    """Name a run that is to start whole or not at all, with an operator that has no gang scheduler."""
+    asked = at(demand.values, "global.scheduling.gang.enabled", False)
+    for thing in things if asked else []:
+        if "gang-scheduler-name" not in " ".join(words(thing)) and "gang-scheduling" not in " ".join(words(thing)):
+            seen = "global.scheduling.gang.enabled is set, and the operator has no gang scheduler"
+            answer = "start it with --gang-scheduler-name (Volcano, coscheduling), or leave global.scheduling.gang off"
+            yield Diagnosis(ERROR, f"deployment/{thing['metadata']['name']}", seen, answer)
+
+
+def rights(operator: Operator, thing: dict, survey: Survey, needed: bool) -> Iterator[Diagnosis]:
+    """Name what an operator's account may not do in the namespace."""
+    lacks = sorted(right for program, right in survey.denied if program == operator.program and right != RESUME)
+    if lacks:
+        seen = f"its account may not {several(lacks)} in namespace {survey.namespace}"
+        answer = f"give it its own role back: {operator.install}"
+        level = ERROR if needed else WARNING
+        yield Diagnosis(level, f"deployment/{thing['metadata']['name']}", seen, answer)
+
+
+def resuming(demand: Demand, things: list[dict], denied: frozenset[tuple[str, str]]) -> Iterator[Diagnosis]:
+    """Name an mpi-operator that may not resume a job which Kueue has preempted."""
+    queued = any(
+        thing["kind"] == "MPIJob" and QUEUE in (thing["metadata"].get("labels") or {}) for thing in demand.objects
+    )
+    if queued and things and (MPI.program, RESUME) in denied:
+        seen = "its role does not let it resume an MPIJob that Kueue has preempted"
+        answer = "kubectl apply -f examples/kueue/mpi-operator.yaml (docs/kueue.md)"
+        yield Diagnosis(WARNING, f"deployment/{things[0]['metadata']['name']}", seen, answer)
+
+
+def one(operator: Operator, survey: Survey, demand: Demand, found: dict[str, dict]) -> tuple[list[Diagnosis], str]:
+    """Check one operator: return what is wrong with it, and its name, version and namespace where nothing is."""
+    things, need = (
+        deployed(operator, survey.of("deployments")),
+        {one for job in demand.jobs for one in FOR[job["kind"]]},
+    )
+    known = any(kind in found for kind in operator.kinds) or (DEFINITIONS in survey.unseen and bool(things))
+    needed = operator in need or (demand.assumed and bool(things) and known)
+    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things)))
+    if (known or things) and "deployments" not in survey.unseen:
+        wrong += controller(operator, things, survey.of("pods"), needed)
+    for thing in things:
+        wrong += [*served(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
+        wrong += filter(None, [release(operator, thing)])
+    if operator is TRAINER and known and things and (said := trainer(survey)):
+        answer = f"update Kubeflow Trainer to {versions.TRAINER}: {operator.install}"
+        wrong.append(Diagnosis(ERROR if operator in need else WARNING, "kubeflow-trainer", said, answer))
+    if operator in (PYTORCH, MPI) and operator in need:
+        wrong += gang(things, demand)
+    if operator is MPI:
+        wrong += resuming(demand, things, survey.denied)
+    if operator is PYTORCH:
+        wrong += init_container(things, demand, survey.space())
+    if wrong or not things or not known:
+        return wrong, ""
+    return [], f"{operator.name} {number(things[0])}".strip() + f" ({things[0]['metadata']['namespace']})"
+
+
+def examine(survey: Survey, demand: Demand) -> Check:
+    """Check the operators that the run needs, and those that are installed."""
+    found = {crd["metadata"]["name"]: crd for crd in survey.of(DEFINITIONS)}
+    each = [one(operator, survey, demand, found) for operator in ALL]
+    wrong, sound = [bad for many, _ in each for bad in many], [text for _, text in each if text]
+    unseen = {"the operators' CRDs": DEFINITIONS, "whether the operators run": "deployments"}
+    unproven = [f"{what}: {survey.unseen[kind]}" for what, kind in unseen.items() if kind in survey.unseen]
+    if not sound and not wrong and not unproven:
+        wrong.append(none({job["kind"] for job in demand.jobs}))
+    return check("operators", sound, wrong, unproven)
+
+
+def none(kinds: set[str]) -> Diagnosis:
+    """Say that no operator is there at all."""
+    operator = FOR[sorted(kinds)[0]][0] if kinds else PYTORCH
+    seen = "none is installed that runs a PyTorchJob, an MPIJob or a TrainJob"
+    return Diagnosis(ERROR, "operators", seen, f"install {operator.name} {operator.tested}: {operator.install}")
+
+
+def trainer(survey: Survey) -> str:
+    """Say that Kubeflow Trainer is too old; empty where it is not, or where it does not tell."""
+    public = next(iter(survey.of("trainer-version")), None)
+    told = at(public or {}, "data.kubeflow_trainer_version", "")
+    return versions.skew(told) if told else ""

@@ -1,0 +1,256 @@
+"""Kueue: whether the run's queue takes it, ever: queues, flavors, quota, priorities."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+
+import yaml
+
+from trainyard.cluster.checks import operators, placement
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
+from trainyard.cluster.demand import JOBS, Demand, at
+from trainyard.cluster.queues import PRIORITY, QUEUE
+from trainyard.cluster.survey import Survey
+
+KINDS = {"PyTorchJob": "kubeflow.org/pytorchjob", "MPIJob": "kubeflow.org/mpijob", "Job": "batch/job",
+         "TrainJob": "trainer.kubeflow.org/trainjob"}  # fmt: skip
+
+
+def named(things: list[dict], name: str) -> dict | None:
+    """Return the object of a name."""
+    return next((thing for thing in things if thing["metadata"]["name"] == name), None)
+
+
+def stopped(thing: dict) -> Iterator[Diagnosis]:
+    """Name a queue that lets nothing in: stopped, or inactive for a reason of its own."""
+    label = f"{thing['kind'].lower()}/{thing['metadata']['name']}"
+    where = f" -n {thing['metadata']['namespace']}" if "namespace" in thing["metadata"] else ""
+    policy = thing["spec"].get("stopPolicy", "None")
+    if policy != "None":
+        patch = """--type merge -p '{"spec":{"stopPolicy":"None"}}'"""
+        yield Diagnosis(ERROR, label, f"it is stopped (stopPolicy: {policy})", f"kubectl patch{where} {label} {patch}")
+        return
+    for one in thing.get("status", {}).get("conditions") or []:
+        if one["type"] == "Active" and one["status"] == "False":
+            seen = f"it is not active: {one.get('message') or one.get('reason', '')}"
+            yield Diagnosis(ERROR, label, seen, f"correct what it names: kubectl describe{where} {label}")
+
+
+def quotas(cluster: dict) -> dict[str, Decimal]:
+    """Return what a ClusterQueue may use of each resource: all flavors, and what it may borrow of each."""
+    total: dict[str, Decimal] = defaultdict(Decimal)
+    for group in cluster["spec"].get("resourceGroups") or []:
+        for flavor in group["flavors"]:
+            for one in flavor["resources"]:
+                total[one["name"]] += amount(one.get("nominalQuota", 0)) + amount(one.get("borrowingLimit", 0))
+    return dict(total)
+
+
+def asked(demand: Demand, queue: str) -> dict[str, dict[str, Decimal]]:
+    """Return what each job of a queue asks in all, by job and resource."""
+    found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+    for group in demand.groups:
+        if queued(group.owner) != queue:
+            continue
+        for name, number in placement.requests(group.spec).items():
+            found[group.owner["kind"]][name] += number * group.pods
+    return {kind: dict(one) for kind, one in found.items()}
+
+
+def queued(thing: dict) -> str:
+    """Return the queue of a job; empty for none."""
+    found: str = (thing["metadata"].get("labels") or {}).get(QUEUE, "")
+    return found
+
+
+def quota(cluster: dict, demand: Demand, queue: str) -> Iterator[Diagnosis]:
+    """Name resources that a ClusterQueue does not cover, or of which it has too little for a job, even alone."""
+    label, may = f"clusterqueue/{cluster['metadata']['name']}", quotas(cluster)
+    borrows = bool(cluster["spec"].get("cohort") or cluster["spec"].get("cohortName"))
+    limited = all("borrowingLimit" in one for group in cluster["spec"].get("resourceGroups") or []
+                  for flavor in group["flavors"] for one in flavor["resources"])  # fmt: skip
+    if not may:
+        yield Diagnosis(ERROR, label, "it has no quota at all", "add resourceGroups to it (examples/kueue/queues.yaml)")
+        return
+    for kind, resources in asked(demand, queue).items():
+        for name, number in sorted(resources.items()):
+            if name not in may:
+                seen = f"it does not cover {name}, which the {kind} requests"
+                yield Diagnosis(ERROR, label, seen, f"add {name} to its coveredResources with a quota, or request none")
+            elif number > may[name] and (limited or not borrows):
+                seen = f"its quota is {show(may[name], name)} {name}, and the {kind} requests {show(number, name)}"
+                answer = f"raise nominalQuota of {name} to {show(number, name)}, or lower global.training.nodes"
+                yield Diagnosis(ERROR, label, seen, answer)
+
+
+def takes(cluster: dict, space: dict | None, namespace: str) -> Iterator[Diagnosis]:
+    """Name a ClusterQueue that does not take the run's namespace."""
+    selector = cluster["spec"].get("namespaceSelector")
+    labels = {"kubernetes.io/metadata.name": namespace} | at(space or {}, "metadata.labels", {})
+    if not placement.selects(selector, labels):
+        seen = f"its namespaceSelector does not take namespace {namespace}"
+        answer = "name another LocalQueue under global.scheduling.queue, or set its namespaceSelector: {}"
+        yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, answer)
+
+
+def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand) -> Iterator[Diagnosis]:
+    """Name flavors that are missing, whose labels no node has, or whose nodes have taints that nobody tolerates."""
+    names = [one["name"] for group in cluster["spec"].get("resourceGroups") or [] for one in group["flavors"]]
+    for name in dict.fromkeys(names):
+        flavor = named(known, name)
+        if flavor is None:
+            seen = f"it names the flavor {name}, which does not exist"
+            yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, f"create ResourceFlavor {name}")
+            continue
+        label, spec = f"resourceflavor/{name}", flavor.get("spec") or {}
+        wanted = spec.get("nodeLabels") or {}
+        fits = [one for one in nodes if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
+        if wanted and nodes and not fits:
+            text = ", ".join(f"{key}={value}" for key, value in wanted.items())
+            yield Diagnosis(
+                ERROR, label, f"no node has its nodeLabels {text}", f"label the nodes: kubectl label node NAME {text}"
+            )
+            continue
+        given = spec.get("tolerations") or []
+        for group in demand.training:
+            own = {**group.spec, "tolerations": [*(group.spec.get("tolerations") or []), *given]}
+            taints = [taint for node in fits for taint in placement.untolerated(own, node)]
+            if fits and wanted and all(placement.untolerated(own, node) for node in fits):
+                seen = f"all of its nodes have the taint {taints[0]['key']}, and neither flavor nor run tolerates it"
+                yield Diagnosis(
+                    ERROR, label, seen, f"add a toleration of {taints[0]['key']} to the flavor's spec.tolerations"
+                )
+
+
+def controller(survey: Survey, needed: bool) -> Iterator[Diagnosis]:
+    """Name a Kueue that is not running."""
+    things = operators.deployed(operators.KUEUE, survey.of("deployments"))
+    if "deployments" not in survey.unseen and (things or needed):
+        for one in operators.controller(operators.KUEUE, things, survey.of("pods"), needed):
+            stops = "with Kueue's webhooks in place its jobs cannot even be created"
+            yield (
+                one._replace(seen=one.seen.replace("its jobs would be ignored", stops))
+                if things
+                else one._replace(
+                    seen="global.scheduling.queue is set, and Kueue is not installed: the job would never be admitted",
+                    remedy=f"leave global.scheduling.queue empty, or {one.remedy}",
+                )
+            )
+
+
+def manages(configuration: dict | None) -> list[str]:
+    """Return the kinds of jobs that Kueue manages, as its configuration says; none where that is unknown."""
+    text = at(configuration or {}, "data", {}).get("controller_manager_config.yaml", "")
+    try:
+        return list(at(yaml.safe_load(text) or {}, "integrations.frameworks", []))
+    except yaml.YAMLError:
+        return []
+
+
+def held_back(survey: Survey) -> Iterator[Diagnosis]:
+    """Name a Kueue that holds jobs without a queue, too."""
+    text = at(next(iter(survey.of("kueue-configuration")), None) or {}, "data", {}).get(
+        "controller_manager_config.yaml", ""
+    )
+    if (
+        re.search(r"^manageJobsWithoutQueueName:\s*true", text, re.M)
+        and named(survey.of("localqueues"), "default") is None
+    ):
+        others = [one["metadata"]["name"] for one in survey.of("localqueues")]
+        seen = (
+            "it holds jobs without a queue, too (manageJobsWithoutQueueName), and the run names none: it never starts"
+        )
+        yield Diagnosis(
+            ERROR,
+            "kueue",
+            seen,
+            f"set global.scheduling.queue: {others[0] if others else 'a LocalQueue of the namespace'}",
+        )
+
+
+def unmanaged(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+    """Name kinds of jobs with a queue that Kueue does not look at: they would start at once, past the queue."""
+    known = manages(next(iter(survey.of("kueue-configuration")), None))
+    for thing in demand.objects:
+        if known and thing["kind"] in KINDS and queued(thing) and KINDS[thing["kind"]] not in known:
+            seen = f"its configuration does not name {KINDS[thing['kind']]}: the {thing['kind']} would pass the queue"
+            answer = f"add {KINDS[thing['kind']]} to integrations.frameworks of kueue-manager-config, and restart Kueue"
+            yield Diagnosis(ERROR, "kueue", seen, answer)
+
+
+def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
+    """Name WorkloadPriorityClasses that do not exist."""
+    for thing in demand.objects:
+        wanted = (thing["metadata"].get("labels") or {}).get(PRIORITY)
+        if wanted and named(known, wanted) is None:
+            seen = f"the {thing['kind']} names this WorkloadPriorityClass, which does not exist"
+            answer = "correct global.scheduling.queuePriority (kubectl get workloadpriorityclass)"
+            yield Diagnosis(ERROR, f"workloadpriorityclass/{wanted}", seen, answer)
+
+
+def queue(name: str, survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+    """Name what keeps the run's queue from ever admitting it."""
+    local = named(survey.of("localqueues"), name)
+    if local is None:
+        others = [one["metadata"]["name"] for one in survey.of("localqueues")]
+        instead = f"set global.scheduling.queue: {others[0]}" if others else "create it (examples/kueue/queues.yaml)"
+        seen = f"there is no LocalQueue of this name in namespace {survey.namespace}"
+        yield Diagnosis(ERROR, f"localqueue/{name}", seen, instead)
+        return
+    target = local["spec"].get("clusterQueue", "")
+    cluster = named(survey.of("clusterqueues"), target)
+    if cluster is None:
+        if "clusterqueues" not in survey.unseen:
+            seen = f"it leads to the ClusterQueue {target}, which does not exist"
+            yield Diagnosis(
+                ERROR, f"localqueue/{name}", seen, f"create ClusterQueue {target} (examples/kueue/queues.yaml)"
+            )
+        return
+    yield from takes(cluster, survey.space(), survey.namespace)
+    found = list(quota(cluster, demand, name))
+    if "resourceflavors" not in survey.unseen:
+        found += flavors(cluster, survey.of("resourceflavors"), survey.of("nodes"), demand)
+    yield from found
+    reasons = [*stopped(cluster), *stopped(local)]
+    yield from reasons[:1] if not found else [one for one in reasons if "is stopped" in one.seen]
+
+
+def every(survey: Survey) -> Iterator[Diagnosis]:
+    """Name queues of the namespace that let nothing in, where the run has no queue."""
+    for local in survey.of("localqueues"):
+        cluster = named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        if cluster is None and "clusterqueues" not in survey.unseen:
+            seen = f"it leads to the ClusterQueue {local['spec'].get('clusterQueue')}, which does not exist"
+            answer = "create that ClusterQueue (examples/kueue/queues.yaml)"
+            yield Diagnosis(WARNING, f"localqueue/{local['metadata']['name']}", seen, answer)
+        for thing in filter(None, (cluster, local)):
+            yield from (one._replace(level=WARNING) for one in stopped(thing))
+
+
+def examine(survey: Survey, demand: Demand) -> Check:
+    """Check the queue that the run names, and the priorities; without one, the queues of the namespace."""
+    names = dict.fromkeys(filter(None, (queued(thing) for thing in demand.objects if thing["kind"] in (*JOBS, "Job"))))
+    needed = bool(names)
+    wrong = list(controller(survey, needed))
+    unseen = [kind for kind in ("localqueues", "clusterqueues", "resourceflavors") if kind in survey.unseen]
+    unproven = [f"queues: {kind}: {survey.unseen[kind]}" for kind in unseen if needed or survey.of("localqueues")]
+    installed = bool(operators.deployed(operators.KUEUE, survey.of("deployments")))
+    if needed and not installed and not survey.of("localqueues") and "deployments" not in survey.unseen:
+        return check("queues", wrong=wrong, unproven=unproven)
+    if "localqueues" not in survey.unseen:
+        for name in names:
+            wrong += queue(name, survey, demand)
+    wrong += unmanaged(survey, demand)
+    if needed and "workloadpriorityclasses" not in survey.unseen:
+        wrong += priorities(demand, survey.of("workloadpriorityclasses"))
+    if not needed:
+        wrong += [*every(survey), *held_back(survey)]
+    local = [one["metadata"]["name"] for one in survey.of("localqueues")]
+    if needed:
+        sound = [f"the run is for the queue {several(names)}"] if not wrong else []
+    else:
+        sound = [
+            f"Kueue, queues of the namespace: {several(local) or 'none'}" if installed else "no Kueue, and none needed"
+        ]
+    return check("queues", sound, wrong, unproven)

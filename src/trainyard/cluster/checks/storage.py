@@ -1,0 +1,249 @@
+"""Storage: whether the claims of a run would be bound: classes, drivers, volumes, and what a probe claim has shown."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from trainyard.cluster.checks import placement
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several
+from trainyard.cluster.demand import Demand, at
+from trainyard.cluster.survey import Survey
+
+DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
+BY_HAND = "kubernetes.io/no-provisioner"
+RWX, RWO = "ReadWriteMany", "ReadWriteOnce"
+
+
+class Probe(NamedTuple):
+    """What became of a probe claim."""
+
+    storage_class: str  # empty: the default's
+    mode: str
+    bound: bool
+    seconds: float
+    said: str = ""  # the provisioner's or scheduler's words, where it was not bound
+    unproven: str = ""  # why it proves nothing, where it does not
+
+
+def is_default(thing: dict) -> bool:
+    """Whether a StorageClass is the cluster's default."""
+    return any((thing["metadata"].get("annotations") or {}).get(key) == "true" for key in DEFAULT)
+
+
+def default(classes: list[dict]) -> dict | None:
+    """Return the default StorageClass: of several, the newest."""
+    found = [thing for thing in classes if is_default(thing)]
+    return max(found, key=lambda thing: thing["metadata"].get("creationTimestamp", ""), default=None)
+
+
+def chosen(claim: dict, classes: list[dict]) -> dict | None:
+    """Return the StorageClass of a claim; None where there is none of that name, or no default."""
+    wanted = claim["spec"].get("storageClassName")
+    if wanted is None:
+        return default(classes)
+    return next((thing for thing in classes if thing["metadata"]["name"] == wanted), None)
+
+
+def shares(claim: dict) -> bool:
+    """Whether a claim asks for a volume that many nodes write."""
+    return RWX in claim["spec"].get("accessModes", [])
+
+
+def key(claim: dict) -> str:
+    """Return where values describe a claim."""
+    return f"global.storage.{'data' if claim['metadata']['name'].endswith('data') else 'results'}"
+
+
+def classless(claim: dict, classes: list[dict]) -> Iterator[Diagnosis]:
+    """Name a claim whose StorageClass does not exist, or that needs a default where there is none."""
+    wanted, names = claim["spec"].get("storageClassName"), [thing["metadata"]["name"] for thing in classes]
+    if wanted == "" or chosen(claim, classes):
+        return
+    instead = several(names) or "none: install a storage driver, such as NFS, CephFS or your cloud's (docs/storage.md)"
+    label = f"claim/{claim['metadata']['name']}"
+    if wanted is None:
+        seen = "it names no StorageClass, and the cluster has no default one"
+        mark = """annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true"""
+        yield Diagnosis(ERROR, label, seen, f"set {key(claim)}.storageClass to one of {instead}; or kubectl {mark}")
+    else:
+        seen = f"StorageClass {wanted} does not exist"
+        yield Diagnosis(ERROR, label, seen, f"set {key(claim)}.storageClass to one of {instead}")
+
+
+def defaults(classes: list[dict]) -> Iterator[Diagnosis]:
+    """Name several default StorageClasses, of which the newest counts."""
+    found = sorted(thing["metadata"]["name"] for thing in classes if is_default(thing))
+    if len(found) > 1:
+        seen = f"several StorageClasses are the default: {several(found)}; the newest counts"
+        remedy = (
+            f"kubectl annotate storageclass {found[-1]} --overwrite {DEFAULT[0]}=false, or name the class in values"
+        )
+        yield Diagnosis(WARNING, "storageclasses", seen, remedy)
+
+
+def driver(thing: dict, survey: Survey) -> Iterator[Diagnosis]:
+    """Name a class whose CSI driver is not installed, or whose topology no node has."""
+    label, provisioner = f"storageclass/{thing['metadata']['name']}", thing.get("provisioner", "")
+    csi = [one["metadata"]["name"] for one in survey.of("csidrivers")]
+    if re.search(r"csi", provisioner) and provisioner not in csi and "csidrivers" not in survey.unseen:
+        seen = f"its driver {provisioner} is not installed: claims stay Pending"
+        yield Diagnosis(ERROR, label, seen, f"install {provisioner}, or name another class under global.storage")
+    topologies = thing.get("allowedTopologies") or []
+    terms = [{one["key"]: one["values"] for one in term.get("matchLabelExpressions") or []} for term in topologies]
+    labels = [node["metadata"].get("labels") or {} for node in survey.of("nodes")]
+    if (
+        terms
+        and labels
+        and not any(all(one.get(name) in values for name, values in term.items()) for term in terms for one in labels)
+    ):
+        seen = f"its allowedTopologies name no node of this cluster: {several(str(term) for term in terms)}"
+        yield Diagnosis(ERROR, label, seen, "correct them, or name another class under global.storage")
+
+
+def unserved(thing: dict, survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+    """Name nodes of a run on which the class's driver does not run: pods there could not mount its volumes."""
+    provisioner, csinodes = thing.get("provisioner", ""), survey.of("csinodes")
+    if provisioner not in {one["metadata"]["name"] for one in survey.of("csidrivers")} or not csinodes:
+        return
+    has = {one["metadata"]["name"] for one in csinodes
+           if any(each["name"] == provisioner for each in one["spec"].get("drivers") or [])}  # fmt: skip
+    for group in demand.training:
+        fits = [
+            one["metadata"]["name"] for one in survey.of("nodes") if not list(placement.hindrances(group.spec, one))
+        ]
+        lacking = sorted(set(fits) - has)
+        if lacking:
+            seen = f"its driver {provisioner} does not run on {several(lacking)}, where pods of the run may be placed"
+            remedy = "give the driver's DaemonSet the tolerations of these nodes (kubectl get daemonset -A)"
+            yield Diagnosis(WARNING, f"storageclass/{thing['metadata']['name']}", seen, remedy)
+            return
+
+
+def by_hand(claim: dict, volumes: list[dict]) -> Iterator[Diagnosis]:
+    """Name a claim for volumes made by hand for which there is none."""
+    wanted, name = claim["spec"].get("volumeName"), claim["spec"].get("storageClassName") or ""
+    label, modes = f"claim/{claim['metadata']['name']}", set(claim["spec"].get("accessModes", []))
+    size = amount(claim["spec"]["resources"]["requests"]["storage"])
+    fits = []
+    for volume in volumes:
+        spec, meta = volume["spec"], volume["metadata"]
+        reasons = []
+        if at(volume, "status.phase") not in ("Available", None):
+            reasons.append(f"is {at(volume, 'status.phase')}")
+        if (spec.get("storageClassName") or "") != name:
+            reasons.append(f"is of class {spec.get('storageClassName') or 'none'}")
+        if not modes <= set(spec.get("accessModes", [])):
+            reasons.append(f"has {several(spec.get('accessModes', []))}")
+        if amount(at(spec, "capacity.storage", 0)) < size:
+            reasons.append(f"has {at(spec, 'capacity.storage', 0)}")
+        if meta["name"] == wanted and reasons:
+            seen = f"its volume {wanted} {', '.join(reasons)}, and it asks for {several(sorted(modes))}, {size} bytes"
+            yield Diagnosis(ERROR, label, seen, f"correct {key(claim)}, or that volume: kubectl describe pv {wanted}")
+            return
+        fits += [] if reasons else [meta["name"]]
+    if wanted and wanted not in [one["metadata"]["name"] for one in volumes]:
+        seen = f"its volume {wanted} does not exist"
+        yield Diagnosis(ERROR, label, seen, f"create it, or correct {key(claim)}.volumeName (kubectl get pv)")
+    elif not wanted and not fits:
+        seen = f"no volume is free that fits it: class {name or 'none'}, {several(sorted(modes))}"
+        yield Diagnosis(ERROR, label, seen, f"create a PersistentVolume, or set {key(claim)}.storageClass")
+
+
+def existing(demand: Demand, claims: list[dict], classes: list[dict]) -> Iterator[Diagnosis]:
+    """Name claims that values say exist, and that do not, are not bound, or cannot be shared."""
+    made = {one["metadata"]["name"] for one in demand.claims}
+    wanted = {at(volume, "persistentVolumeClaim.claimName", "") for group in demand.groups
+              for volume in group.spec.get("volumes") or []} - {""}  # fmt: skip
+    known = {one["metadata"]["name"]: one for one in claims}
+    for name in sorted(wanted - made):
+        label, thing = f"persistentvolumeclaim/{name}", known.get(name)
+        if thing is None:
+            seen = "values name it as an existing claim, and it does not exist"
+            yield Diagnosis(ERROR, label, seen, "create it, or correct existingClaim under global.storage")
+            continue
+        phase, modes = at(thing, "status.phase", "?"), thing["spec"].get("accessModes", [])
+        if thing["metadata"].get("deletionTimestamp"):
+            yield Diagnosis(ERROR, label, "it is being deleted", "name another under global.storage.*.existingClaim")
+        elif phase == "Lost":
+            yield Diagnosis(
+                ERROR, label, "its volume is gone", f"restore {thing['spec'].get('volumeName')}, or name another"
+            )
+        elif phase == "Pending" and (chosen(thing, classes) or {}).get("volumeBindingMode") != "WaitForFirstConsumer":
+            remedy = f"see why: kubectl describe {label}; or name another under global.storage.*.existingClaim"
+            yield Diagnosis(ERROR, label, "it is not bound", remedy)
+        elif demand.spreads and not {RWX, "ReadOnlyMany"} & set(modes):
+            seen = f"its modes are {several(modes)}, and pods of the run are on several nodes"
+            yield Diagnosis(ERROR, label, seen, f"name a claim with {RWX}, or set global.training.nodes: 1")
+
+
+def judge(
+    claim: dict, probe: Probe, probes: Sequence[Probe], demand: Demand, others: Iterable[str]
+) -> Iterator[Diagnosis]:
+    """Explain a claim of a run whose like, the probe, was not bound; name what was."""
+    if probe.bound or probe.unproven:
+        return
+    able = [one for one in probes if one.bound]
+    sharing = next((one for one in able if one.mode == RWX), None)
+    single = next((one for one in able if one.mode == RWO and one.storage_class == probe.storage_class), None)
+    which = f"StorageClass {probe.storage_class}" if probe.storage_class else "the default StorageClass"
+    seen = f"{which} has not bound a {probe.mode} claim in {probe.seconds:.0f} s: {probe.said or 'it said nothing'}"
+    if sharing and probe.mode == RWX:
+        remedy = f"set {key(claim)}.storageClass: {sharing.storage_class}, which binds {RWX}"
+    elif single and not demand.spreads:
+        remedy = f"set {key(claim)}.accessModes: [{RWO}], which it binds, for this run on one node"
+    elif single:
+        remedy = f"install a StorageClass that shares volumes (docs/storage.md) and set {key(claim)}.storageClass; "
+        remedy += f"or set global.training.nodes: 1 with accessModes: [{RWO}]"
+    else:
+        rest = several(sorted(set(others) - {probe.storage_class}))
+        remedy = f"see its provisioner: kubectl get pods -A; or set {key(claim)}.storageClass" + (
+            f" to {rest}" if rest else ""
+        )
+    yield Diagnosis(ERROR, f"claim/{claim['metadata']['name']}", seen, remedy)
+
+
+def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
+    """Return class and mode of each kind of claim that a run would create, and a probe can stand for."""
+    found = []
+    for claim in demand.claims:
+        thing = chosen(claim, classes)
+        if thing and not claim["spec"].get("volumeName") and thing.get("provisioner") != BY_HAND:
+            mode = (claim["spec"].get("accessModes") or [RWX])[0]
+            found.append((claim["spec"].get("storageClassName") or "", mode))
+    return list(dict.fromkeys(found))
+
+
+def examine(survey: Survey, demand: Demand, probes: Sequence[Probe], unprobed: str = "") -> Check:
+    """Check the claims of the run, and the classes that would make their volumes; `unprobed`: why none was tried."""
+    reasons = [f"whether a class binds the claims: {unprobed}"] if unprobed and demand.claims else []
+    wrong = []
+    if "persistentvolumeclaims" not in survey.unseen:
+        wrong += existing(demand, survey.of("persistentvolumeclaims"), survey.of("storageclasses"))
+    if "storageclasses" in survey.unseen:
+        return check("storage", wrong=wrong, unproven=[f"storageclasses: {survey.unseen['storageclasses']}", *reasons])
+    classes, used = survey.of("storageclasses"), []
+    for claim in demand.claims:
+        wrong += classless(claim, classes)
+        thing = chosen(claim, classes)
+        if (
+            claim["spec"].get("storageClassName") == ""
+            or claim["spec"].get("volumeName")
+            or (thing and thing.get("provisioner") == BY_HAND)
+        ):
+            wrong += by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else []
+        elif thing:
+            used.append(thing)
+            like = (claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0])
+            mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
+            if mine:
+                names = [one["metadata"]["name"] for one in classes]
+                wrong += judge(claim, mine, probes, demand, names)
+                reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
+                    if mine.unproven else []  # fmt: skip
+    wrong += defaults(classes)
+    for thing in {one["metadata"]["name"]: one for one in used}.values():
+        wrong += [*driver(thing, survey), *unserved(thing, survey, demand)]
+    bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
+             f"(a probe claim, in {one.seconds:.1f} s)" for one in probes if one.bound]  # fmt: skip
+    names = several(sorted(one["metadata"]["name"] + (" (default)" if is_default(one) else "") for one in classes))
+    return check("storage", [*bound, f"classes: {names or 'none'}"], wrong, reasons)

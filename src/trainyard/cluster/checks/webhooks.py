@@ -1,0 +1,95 @@
+"""Webhooks that must agree to a run's objects, and that nobody answers."""
+
+from collections.abc import Iterator
+
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis
+from trainyard.cluster.checks.placement import selects
+from trainyard.cluster.demand import Demand, at
+from trainyard.cluster.survey import Survey
+
+KINDS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "Ingress": "ingresses",
+}
+FURTHER = {"TrainJob": ("jobsets", "jobs"), "MPIJob": ("jobs",)}  # what operators make of them, beside pods
+GROUPS = {"pods": "", "jobsets": "jobset.x-k8s.io", "jobs": "batch"}
+
+
+def plural(kind: str) -> str:
+    """Return the name of a kind's resource."""
+    return PLURALS.get(kind, f"{kind.lower()}s")
+
+
+def concerned(demand: Demand) -> dict[str, set[str]]:
+    """Return the resources that a run creates, itself or by its operators, with their groups."""
+    found: dict[str, set[str]] = {"pods": {""}}
+    for thing in demand.objects:
+        found.setdefault(plural(thing["kind"]), set()).add(thing.get("apiVersion", "").rpartition("/")[0])
+        for more in FURTHER.get(thing["kind"], ()):
+            found.setdefault(more, set()).add(GROUPS[more])
+    return found
+
+
+def asked(hook: dict, resources: dict[str, set[str]], labels: dict) -> str:
+    """Return a resource of the run for which a webhook is asked on creation; empty where it is for none."""
+    if "namespaceSelector" in hook and not selects(hook["namespaceSelector"] or {}, labels):
+        return ""
+    for rule in hook.get("rules") or []:
+        if not {"CREATE", "*"} & set(rule.get("operations") or []):
+            continue
+        for resource, groups in resources.items():
+            named = {resource, "*", "*/*"} & set(rule.get("resources") or [])
+            if named and ({"*"} | groups) & set(rule.get("apiGroups") or []):
+                return resource
+    return ""
+
+
+def answering(namespace: str, name: str, slices: list[dict]) -> bool:
+    """Whether a Service has an endpoint that is ready."""
+    for thing in slices:
+        meta = thing["metadata"]
+        if meta.get("namespace") != namespace or meta.get("labels", {}).get("kubernetes.io/service-name") != name:
+            continue
+        if any((one.get("conditions") or {}).get("ready") is not False for one in thing.get("endpoints") or []):
+            return True
+    return False
+
+
+def unanswered(hook: dict, what: str, survey: Survey) -> tuple[str, str]:
+    """Return the level and what is wrong with what a webhook calls; empty where nothing is."""
+    service = at(hook, "clientConfig.service", {})
+    home, name = service["namespace"], service["name"]
+    known = any(
+        (one["metadata"]["namespace"], one["metadata"]["name"]) == (home, name) for one in survey.of("services")
+    )
+    must = f"{hook['name']} must agree to {what}, and"
+    if not known:
+        return ERROR, f"{must} its service {home}/{name} does not exist: all are refused"
+    if "endpointslices" not in survey.unseen and not answering(home, name, survey.of("endpointslices")):
+        return ERROR, f"{must} no pod answers behind {home}/{name}: all are refused"
+    if not at(hook, "clientConfig.caBundle", ""):
+        return WARNING, f"{must} has no caBundle: its certificate is not trusted"
+    return "", ""
+
+
+def examine(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+    """Name webhooks that are asked about a run's objects, must answer, and have nobody behind them."""
+    labels = {"kubernetes.io/metadata.name": survey.namespace} | at(survey.space() or {}, "metadata.labels", {})
+    resources = concerned(demand)
+    for kind in KINDS:
+        for thing in survey.of(kind):
+            label = f"{kind.removesuffix('s')}/{thing['metadata']['name']}"
+            for hook in thing.get("webhooks") or []:
+                what, service = asked(hook, resources, labels), at(hook, "clientConfig.service", {})
+                if not what or not service or hook.get("failurePolicy", "Fail") == "Ignore":
+                    continue
+                level, seen = unanswered(hook, what, survey)
+                remedy = (
+                    f"start what is behind it (kubectl -n {service['namespace']} get pods), or, if it was left behind, "
+                )
+                remedy += f"kubectl delete {label}"
+                if level == WARNING:
+                    remedy = "see what fills it: cert-manager's cainjector, or the operator itself"
+                if level:
+                    yield Diagnosis(level, label, seen, remedy)

@@ -1,0 +1,340 @@
+"""What a run asks of a cluster: the chart's objects for a user's values, or for a run of some nodes and GPUs."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from trainyard.cluster import connection
+
+RELEASE = "doctor"  # whose objects are rendered; none of them is created
+IMAGE = "registry.example.com/trainyard"  # stands for an image that nobody has named
+PROGRAMS = {"pytorchjob": "trainyard-pytorch", "mpijob": "trainyard-horovod", "trainjob": "trainyard-pytorch"}
+JOBS = ("PyTorchJob", "MPIJob", "TrainJob")
+SMALL = {  # a run without GPUs, as the demo's
+    "recipe": "demo",
+    "shmSize": "64Mi",
+    "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
+}
+
+
+class UsageError(Exception):
+    """What the user wrote cannot be used; the message says what, and what to write."""
+
+
+class Group(NamedTuple):
+    """Pods that are alike: what makes them, how many, and their template."""
+
+    name: str  # such as `pytorchjob worker`
+    owner: dict
+    pods: int
+    template: dict
+
+    @property
+    def spec(self) -> dict:
+        """The spec of each pod."""
+        found: dict = self.template.get("spec", {})
+        return found
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of each pod."""
+        found: dict = self.template.get("metadata", {}).get("labels", {})
+        return found
+
+    @property
+    def trains(self) -> bool:
+        """Whether these pods hold the GPUs of a run."""
+        return self.owner["kind"] in JOBS and not self.name.endswith("launcher")
+
+
+class Demand(NamedTuple):
+    """What a run asks."""
+
+    said: str  # in words
+    assumed: bool  # nobody has named values
+    values: dict
+    objects: list[dict]
+    rendered: bool  # the objects are the chart's own, not a sketch
+    problem: str = ""  # why nothing was rendered
+    refused: str = ""  # what the chart says of the values, if it refuses them
+
+    @property
+    def groups(self) -> list[Group]:
+        """The pods, by what makes them."""
+        return [group for thing in self.objects for group in groups(thing, self.objects)]
+
+    @property
+    def training(self) -> list[Group]:
+        """The pods that train."""
+        return [group for group in self.groups if group.trains]
+
+    @property
+    def claims(self) -> list[dict]:
+        """The claims that would be created."""
+        return [thing for thing in self.objects if thing["kind"] == "PersistentVolumeClaim"]
+
+    @property
+    def jobs(self) -> list[dict]:
+        """The jobs that train."""
+        return [thing for thing in self.objects if thing["kind"] in JOBS]
+
+    @property
+    def placeholder(self) -> bool:
+        """Whether nobody has named the image."""
+        return any(IMAGE in image for image in images(self))
+
+    @property
+    def spreads(self) -> bool:
+        """Whether pods of the run may be on several nodes."""
+        return sum(group.pods for group in self.training) > 1
+
+
+def read_values(files: list[str]) -> dict:
+    """Merge values files, the last one first; raises UsageError for what is none."""
+    merged: dict = {}
+    for file in files:
+        try:
+            found = yaml.safe_load(Path(file).read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"-f {file}: {getattr(error, 'strerror', None) or error}") from error
+        except yaml.YAMLError as error:
+            raise UsageError(f"-f {file} is not YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(found, dict | None):
+            raise UsageError(f"-f {file} holds no map of values: write keys as in charts/trainyard/values.yaml")
+        merged = merge(merged, found or {})
+    return merged
+
+
+def merge(below: dict, above: dict) -> dict:
+    """Merge two maps; the second one takes precedence."""
+    both = {key: merge(below[key], value) for key, value in above.items()
+            if isinstance(value, dict) and isinstance(below.get(key), dict)}  # fmt: skip
+    return below | above | both
+
+
+def at(values: dict, path: str, default: Any = None) -> Any:
+    """Return the value at a dotted path."""
+    for key in path.split("."):
+        values = values.get(key) if isinstance(values, dict) else None  # type: ignore[assignment]
+    return default if values is None else values
+
+
+def assume(operator: str, nodes: int, gpus: int, resource: str, image: str = "") -> dict:
+    """Return values of a run that nobody has described further."""
+    registry, tag = split(image) if image else (IMAGE, "0.1.0")
+    training: dict[str, Any] = {"operator": operator, "nodes": nodes}
+    training |= {"gpusPerNode": gpus, "gpuResource": resource} if gpus else {"processesPerNode": 1} | SMALL
+    shared: dict[str, Any] = {"image": {"registry": registry, "tag": tag}, "training": training}
+    dataset: dict[str, Any] = {"source": {"url": "https://data.example.com/pictures.zip"}}
+    if not gpus:
+        shared["storage"] = {"data": {"size": "1Gi"}, "results": {"size": "5Gi"}}
+        dataset["resources"] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
+    return {"global": shared, "dataset": dataset}
+
+
+def split(image: str) -> tuple[str, str]:
+    """Return registry with folder, and tag, of an image's name; raises UsageError where it lacks one of them."""
+    place, _, tag = image.rpartition(":")
+    registry, _, name = place.rpartition("/")
+    if not registry or not name or "/" in tag or "@" in image:
+        raise UsageError(f"--image {image}: write REGISTRY/FOLDER/NAME:TAG, or name values with -f")
+    return registry, tag
+
+
+def helm() -> str:
+    """Return the Helm of this checkout, else the one on PATH; empty where there is none."""
+    pinned = connection.ROOT / "build/bin/helm3"
+    return str(pinned) if pinned.exists() else shutil.which("helm") or shutil.which("helm3") or ""
+
+
+def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list[dict], str, str]:
+    """Return the chart's objects for values; else why they could not be rendered, or what the chart says of them."""
+    program = helm()
+    if not program:
+        return [], "helm is not on PATH", ""
+    if "://" not in chart and not Path(chart, "Chart.yaml").is_file() and not Path(chart).is_file():
+        return [], f"there is no chart {chart}: name it with --chart", ""
+    line = [program, "template", RELEASE, chart, "-n", namespace, "-f", "-"]
+    line += ["--kube-version", version.partition("+")[0].partition("-")[0]] if version else []
+    done = subprocess.run(line, input=json.dumps(values), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [], "the chart refuses the values", refusal(done.stderr)
+    return list(documents(done.stdout)), "", ""
+
+
+def documents(text: str) -> Iterator[dict]:
+    """Yield the objects of rendered manifests, those of a List too."""
+    for one in yaml.safe_load_all(text):
+        if one:
+            yield from one["items"] if one["kind"] == "List" else [one]
+
+
+def refusal(text: str) -> str:
+    """Return what the chart itself says, from what Helm prints."""
+    lines = [line.strip() for line in text.partition("Error: ")[2].splitlines()]
+    own = [line for line in lines if line and not line.startswith(("Use --debug", "execution error at"))]
+    return " ".join(own) or " ".join(text.split())
+
+
+def sketch(values: dict) -> list[dict]:
+    """Return the jobs and claims that values ask for, as far as they can be known without the chart's templates."""
+    shared = values.get("global") or {}
+    found = [claim(which, at(shared, f"storage.{which}", {})) for which in ("data", "results")]
+    found = [one for one in found if not at(shared, f"storage.{one['metadata']['labels']['which']}.existingClaim")]
+    for kind in operators(values):
+        training = merge(at(shared, "training", {}), at(values, f"{kind}.training", {}))
+        found.append(job(kind, shared, training))
+    return found
+
+
+def operators(values: dict) -> list[str]:
+    """Return which kinds of jobs train, as the chart decides it."""
+    if chosen := at(values, "global.training.operator", ""):
+        return [chosen] if chosen in PROGRAMS else []
+    others = [kind for kind in ("mpijob", "trainjob") if at(values, f"{kind}.enabled") is True]
+    asked = at(values, "pytorchjob.enabled", "")
+    return ["pytorchjob", *others] if asked is True or (asked == "" and not others) else others
+
+
+def claim(which: str, described: dict) -> dict:
+    """Return a claim as values describe it."""
+    spec: dict[str, Any] = {"accessModes": described.get("accessModes") or ["ReadWriteMany"]}
+    if name := described.get("storageClass"):
+        spec["storageClassName"] = "" if name == "-" else name
+    if volume := described.get("volumeName"):
+        spec["volumeName"] = volume
+    size = described.get("size") or {"data": "300Gi", "results": "100Gi"}[which]
+    spec["resources"] = {"requests": {"storage": size}}
+    meta = {"name": f"{RELEASE}-{which}", "labels": {"which": which}}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+
+
+def job(kind: str, shared: dict, training: dict) -> dict:
+    """Return the job of a kind, with pods that hold what decides where they may run."""
+    nodes, gpus = int(training.get("nodes") or 1), int(training.get("gpusPerNode") or 0)
+    resources = merge({"requests": {}, "limits": {}}, training.get("resources") or {})
+    each = gpus or int(training.get("processesPerNode") or 1)
+    for name, text in (("cpu", str(each)), ("memory", f"{4 * each}Gi")):
+        if name not in resources["limits"]:
+            resources["requests"].setdefault(name, text)
+    devices = {training.get("gpuResource", "nvidia.com/gpu"): gpus} if gpus else {}
+    if rdma := at(training, "rdma.resource", ""):
+        devices[rdma] = at(training, "rdma.count", 1)
+    for part in resources.values():
+        part.update(devices)
+    placed = at(shared, "scheduling", {}) | (training.get("scheduling") or {})
+    keys = ("nodeSelector", "affinity", "tolerations", "priorityClassName", "schedulerName")
+    spec: dict[str, Any] = {key: placed[key] for key in keys if placed.get(key)}
+    image = f"{at(shared, 'image.registry', IMAGE)}/{PROGRAMS[kind]}:{at(shared, 'image.tag', '0.1.0')}"
+    spec["containers"] = [{"name": "trainer", "image": image, "resources": resources}]
+    if account := at(shared, "serviceAccountName", ""):
+        spec["serviceAccountName"] = account
+    if runtime := training.get("runtimeClassName"):
+        spec["runtimeClassName"] = runtime
+    secrets = at(shared, "image.pullSecrets", [])
+    if secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    spec["volumes"] = [
+        {"name": which, "persistentVolumeClaim": {"claimName": at(shared, f"storage.{which}.existingClaim", "")}}
+        for which in ("data", "results")
+        if at(shared, f"storage.{which}.existingClaim")
+    ]
+    labels = {
+        "kueue.x-k8s.io/queue-name": placed.get("queue"),
+        "kueue.x-k8s.io/priority-class": placed.get("queuePriority"),
+    }
+    meta = {"name": f"{RELEASE}-{kind}", "labels": {key: text for key, text in labels.items() if text}}
+    own = {
+        "app.kubernetes.io/name": kind,
+        "app.kubernetes.io/instance": RELEASE,
+        "app.kubernetes.io/part-of": "trainyard",
+    }
+    return wrapped(kind, meta, nodes, {"metadata": {"labels": own}, "spec": spec})
+
+
+def wrapped(kind: str, meta: dict, nodes: int, template: dict) -> dict:
+    """Return a job of these pods, in the shape of its kind."""
+    if kind == "mpijob":
+        parts = {"Worker": {"replicas": nodes, "template": template}}
+        return {"kind": "MPIJob", "metadata": meta, "spec": {"mpiReplicaSpecs": parts}}
+    if kind == "trainjob":
+        spec = {"trainer": {"numNodes": nodes}, "template": template}
+        return {"kind": "TrainJob", "metadata": meta, "spec": spec}
+    parts = {"Master": {"replicas": 1, "template": template}}
+    if nodes > 1:
+        parts["Worker"] = {"replicas": nodes - 1, "template": template}
+    return {"kind": "PyTorchJob", "metadata": meta, "spec": {"pytorchReplicaSpecs": parts}}
+
+
+def groups(thing: dict, objects: list[dict]) -> Iterator[Group]:
+    """Yield the pods that an object makes; a TrainJob's are in the runtime that it names, among the objects."""
+    kind, spec = thing["kind"], thing.get("spec", {})
+    if kind in ("PyTorchJob", "MPIJob"):
+        for role, part in (spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {}).items():
+            yield Group(f"{kind.lower()} {role.lower()}", thing, int(part.get("replicas", 1)), part["template"])
+    elif kind == "TrainJob":
+        nodes = int(at(spec, "trainer.numNodes", 1))
+        name = at(spec, "runtimeRef.name")
+        runtimes = [one for one in objects if one["kind"] == "TrainingRuntime" and one["metadata"]["name"] == name]
+        templates = [spec["template"]] if "template" in spec else []
+        for runtime in runtimes:
+            parts = at(runtime, "spec.template.spec.replicatedJobs", [])
+            templates += [at(part, "template.spec.template", {}) for part in parts]
+        for template in templates:
+            yield Group("trainjob node", thing, nodes, template)
+    elif kind == "Job":
+        name = at(thing, "metadata.labels", {}).get("app.kubernetes.io/name", "job")
+        yield Group(f"{name} job", thing, int(spec.get("parallelism") or 1), spec["template"])
+    elif kind == "Deployment":
+        name = at(thing, "metadata.labels", {}).get("app.kubernetes.io/name", "deployment")
+        yield Group(name, thing, int(spec.get("replicas", 1)), spec["template"])
+
+
+def containers(spec: dict) -> list[dict]:
+    """Return all containers of a pod's spec."""
+    return [*spec.get("initContainers", []), *spec.get("containers", [])]
+
+
+def images(demand: Demand) -> list[str]:
+    """Return the images of a run, without doubles."""
+    found = [one.get("image", "") for group in demand.groups for one in containers(group.spec)]
+    return list(dict.fromkeys(image for image in found if image))
+
+
+def named(demand: Demand) -> dict[str, set[str]]:
+    """Return names of secrets and configmaps that pods cannot start without, and that the release does not make."""
+    found: dict[str, set[str]] = {"secret": set(), "configmap": set()}
+    for group in demand.groups:
+        for kind, name in references(group.spec):
+            found[kind].add(name)
+    for thing in demand.objects:
+        if thing["kind"].lower() in found:
+            found[thing["kind"].lower()].discard(thing["metadata"]["name"])
+        if thing["kind"] == "ExternalSecret":
+            found["secret"].discard(at(thing, "spec.target.name", thing["metadata"]["name"]))
+    return found
+
+
+def references(spec: dict) -> Iterator[tuple[str, str]]:
+    """Yield the secrets and configmaps that a pod needs: kind and name."""
+    for pull in spec.get("imagePullSecrets", []):
+        yield "secret", pull["name"]
+    for volume in spec.get("volumes", []):
+        sources = [volume, *at(volume, "projected.sources", [])]
+        for source in sources:
+            for kind, key in (("secret", "secret"), ("configmap", "configMap")):
+                what = source.get(key) or {}
+                name = what.get("secretName") or what.get("name")
+                if name and not what.get("optional"):
+                    yield kind, name
+    for one in containers(spec):
+        for source in [*one.get("envFrom", []), *(env.get("valueFrom") or {} for env in one.get("env", []))]:
+            for kind, key in (("secret", "secret"), ("configmap", "configMap")):
+                what = source.get(f"{key}Ref") or source.get(f"{key}KeyRef") or {}
+                if what.get("name") and not what.get("optional"):
+                    yield kind, what["name"]

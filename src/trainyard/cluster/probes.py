@@ -1,0 +1,415 @@
+"""Probes: claims and pods that live for seconds and show whether storage binds, images are pulled and names resolve.
+
+They carry the label `app.kubernetes.io/managed-by: trainyard-doctor` and a generated name, and are removed whatever
+happens: at an error, at Ctrl-C and at SIGTERM. What a killed one left is removed by the next.
+"""
+
+import contextlib
+import re
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from trainyard.cluster import kube, survey
+from trainyard.cluster.checks import placement, storage
+from trainyard.cluster.checks.storage import Probe
+from trainyard.cluster.demand import Demand, images
+from trainyard.cluster.errors import KubeError, RefusedError
+from trainyard.cluster.findings import age
+from trainyard.cluster.survey import Survey
+
+MARK = {"app.kubernetes.io/managed-by": "trainyard-doctor"}
+SELECTOR = ",".join(f"{key}={value}" for key, value in MARK.items())
+KINDS = ("pods", "persistentvolumeclaims")
+OLD = 900  # seconds after which a probe has been left behind
+SETTLED = 6  # seconds after a first complaint in which it may still come right
+PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
+STARTING = ("CreateContainerError", "RunContainerError", "CreateContainerConfigError")
+SHELLESS = re.compile(r"executable file not found|no such file")
+LIKE = ("nodeSelector", "tolerations", "imagePullSecrets", "serviceAccountName", "priorityClassName", "schedulerName")
+HAS_SHELL = re.compile(r"trainyard-(pytorch|horovod)|pytorch|python|busybox|alpine|debian|ubuntu|/base:")
+# Says in its termination message whether a name of the cluster resolves, by whatever program the image has for that
+SCRIPT = """
+name=kubernetes.default.svc; found=none
+for try in 1 2 3 4 5; do
+  if command -v getent; then getent hosts $name && found=yes || found=no
+  elif command -v python3; then python3 -c "import socket; socket.getaddrinfo('$name', 443)" && found=yes || found=no
+  elif command -v nslookup; then nslookup $name && found=yes || found=no
+  fi
+  [ $found = no ] || break
+  sleep 1
+done
+echo "names=$found" > /dev/termination-log
+"""
+
+
+class Start(NamedTuple):
+    """What became of a pod with one of the run's images."""
+
+    image: str
+    named: bool  # by the user, or the run's; else one that a node happened to have
+    started: bool
+    names: str = ""  # whether a name resolved: yes, no, or nothing known
+    said: str = ""  # why it did not start
+    unproven: str = ""
+
+
+class Shown(NamedTuple):
+    """What probes have shown."""
+
+    claims: list[Probe]
+    starts: list[Start]
+    unproven: list[str]
+    why: str = ""  # why nothing was probed
+
+
+NOTHING = Shown([], [], [])
+
+
+class Made:
+    """What this process has created in a namespace, and removes."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.names: list[tuple[str, str]] = []  # plural and name, before they are created
+        self.retained: set[str] = set()  # claims whose class would keep their volumes
+
+    def create(self, plural: str, thing: dict) -> dict:
+        """Create a probe; raises KubeError where it is refused."""
+        self.names.append((plural, thing["metadata"]["name"]))
+        return kube.create(plural, self.namespace, thing)
+
+    def remove(self) -> list[str]:
+        """Remove all of it, pods first, and wait until it is gone; return what could not be removed."""
+        left = []
+        for plural, name in sorted(self.names, reverse=True):  # pods, then claims, which pods protect
+            try:
+                if name in self.retained:
+                    release(self.namespace, name)
+                remove(plural, self.namespace, name)
+            except KubeError as error:
+                left.append(f"{plural}/{name} in namespace {self.namespace}: {error}")
+        end = time.monotonic() + 30
+        while time.monotonic() < end and not left:
+            names = {name for _, name in self.names}
+            try:
+                found = [one for kind in KINDS for one in kube.items(kind, self.namespace, SELECTOR)]
+            except KubeError:
+                break
+            if not names & {one["metadata"]["name"] for one in found}:
+                break
+            time.sleep(0.3)
+        return left
+
+
+def release(namespace: str, called: str) -> None:
+    """Let the volume of a bound claim go with the claim, though its class would retain it."""
+    volume = ((current("persistentvolumeclaims", namespace, called) or {}).get("spec") or {}).get("volumeName")
+    if volume:
+        body = {"spec": {"persistentVolumeReclaimPolicy": "Delete"}}
+        path = f"/api/v1/persistentvolumes/{volume}"
+        kube.read(path, method="PATCH", body=body, content="application/merge-patch+json")
+
+
+def remove(plural: str, namespace: str, name: str) -> None:
+    """Delete an object at once; it may be gone already."""
+    try:
+        path = f"{kube.required(plural).address(namespace)}/{name}"
+        kube.read(path, method="DELETE", body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+
+
+@contextlib.contextmanager
+def removing(namespace: str) -> Iterator[Made]:
+    """Yield what notes created objects; remove them all at the end, which Ctrl-C does not interrupt."""
+    made = Made(namespace)
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
+    try:
+        sweep(namespace)
+        yield made
+    finally:
+        held = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        left = made.remove()
+        if main:
+            signal.signal(signal.SIGINT, held)
+            signal.signal(signal.SIGTERM, before)
+        for one in left:
+            print(f"doctor: remove by hand: {one}", file=sys.stderr)
+
+
+def sweep(namespace: str) -> None:
+    """Remove what a doctor that was killed has left."""
+    for plural in KINDS:
+        with contextlib.suppress(KubeError):
+            for thing in kube.items(plural, namespace, SELECTOR):
+                if age(thing, datetime.now(UTC)) > OLD:
+                    remove(plural, namespace, thing["metadata"]["name"])
+
+
+def name() -> str:
+    """Return a name that no other probe has."""
+    return f"doctor-{secrets.token_hex(4)}"
+
+
+def claim(called: str, storage_class: str, mode: str) -> dict:
+    """Describe a probe claim; an empty class is the cluster's default."""
+    spec: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
+    if storage_class:
+        spec["storageClassName"] = storage_class
+    meta = {"name": called, "labels": MARK}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+
+
+def pod(called: str, image: str, policy: str, like: dict, claims: list[str]) -> dict:
+    """Describe a probe pod that every Pod Security level admits, placed like the pods of a run."""
+    user = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    given = like.get("securityContext") or {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
+    user |= {key: given[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if given.get(key)}
+    container = {
+        "name": "probe",
+        "image": image,
+        "imagePullPolicy": policy,
+        "command": ["sh", "-c", SCRIPT],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                            "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [{"name": one, "mountPath": f"/claims/{one}"} for one in claims],
+    }  # fmt: skip
+    spec = {key: like[key] for key in LIKE if like.get(key)}
+    if affinity := (like.get("affinity") or {}).get("nodeAffinity"):
+        spec["affinity"] = {"nodeAffinity": affinity}
+    spec |= {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "activeDeadlineSeconds": OLD,
+        "securityContext": user,
+        "containers": [container],
+        "volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims],
+    }
+    meta = {"name": called, "labels": MARK | {"sidecar.istio.io/inject": "false"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def at_hand(nodes: list[dict]) -> str:
+    """Return an image that a node has and that has a shell, as far as its name tells; empty where there is none."""
+    found = [(one.get("sizeBytes", 0), text) for node in nodes if placement.is_ready(node)
+             for one in node.get("status", {}).get("images") or [] for text in one.get("names") or []
+             if "@" not in text and HAS_SHELL.search(text)]  # fmt: skip
+    return min(found, default=(0, ""))[1]
+
+
+def events(namespace: str, thing: dict) -> list[dict]:
+    """Return the events of an object, the latest last."""
+    fields = f"involvedObject.uid={thing['metadata']['uid']}"
+    found = kube.items("events", namespace, fields=fields)
+    return sorted(found, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
+
+
+def complaint(namespace: str, thing: dict) -> str:
+    """Return the last warning about an object, or why it is not bound; empty where there is none."""
+    final = ("FailedBinding", "ProvisioningFailed")
+    said = [one for one in events(namespace, thing) if one.get("type") == "Warning" or one.get("reason") in final]
+    return " ".join(said[-1]["message"].split()) if said else ""
+
+
+def unplaced(state: dict) -> str:
+    """Return why the scheduler has no node for a pod; empty where it has one, or has not looked."""
+    for one in state.get("status", {}).get("conditions") or []:
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return str(one.get("message", ""))
+    return ""
+
+
+class Waiting(NamedTuple):
+    """A probe claim that has been created."""
+
+    probe: Probe  # its class and mode
+    claim: str
+    pod: str  # that uses it, where its class waits for one
+
+
+def bind(made: Made, wanted: list[tuple[str, str]], context: "Context", seconds: float) -> list[Probe]:
+    """Create a claim for each class and mode, with a pod where a class waits for one; return what became of them."""
+    found, waiting, begun = [], [], time.monotonic()
+    for which, mode in wanted:
+        probe, thing = Probe(which, mode, False, 0.0), context.storage_class(which)
+        if why := context.unsafe(thing):
+            found.append(probe._replace(unproven=why))
+            continue
+        one = Waiting(probe, name(), name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else "")
+        if (thing or {}).get("reclaimPolicy") == "Retain":
+            made.retained.add(one.claim)
+        try:
+            made.create("persistentvolumeclaims", claim(one.claim, which, mode))
+            if one.pod:
+                made.create("pods", pod(one.pod, context.image, context.policy, context.like, [one.claim]))
+            waiting.append(one)
+        except RefusedError as error:
+            found.append(probe._replace(unproven=f"the probe was refused: {error}"))
+    return found + [wait(made.namespace, one, begun, seconds) for one in waiting]
+
+
+def wait(namespace: str, one: Waiting, begun: float, seconds: float) -> Probe:
+    """Wait until a probe claim is bound, or its provisioner or the scheduler has refused for some seconds."""
+    first = 0.0
+    while True:
+        probe = one.probe._replace(seconds=time.monotonic() - begun)
+        state = current("persistentvolumeclaims", namespace, one.claim)
+        if state is None:
+            return probe._replace(unproven="the probe claim was deleted by somebody")
+        if state.get("status", {}).get("phase") == "Bound":
+            return probe._replace(bound=True)
+        said, holder = complaint(namespace, state), current("pods", namespace, one.pod) if one.pod else None
+        nowhere = unplaced(holder or {})
+        ours = nowhere and not re.search(r"persistentvolumeclaim|[Vv]olume|bind", nowhere)
+        first = first or (time.monotonic() if said or ours else 0.0)
+        if probe.seconds > seconds or (first and time.monotonic() - first > SETTLED):
+            if ours and not said:
+                return probe._replace(unproven=f"the probe pod finds no node: {nowhere}")
+            return probe._replace(said=said or nowhere)
+        time.sleep(0.4)
+
+
+def current(plural: str, namespace: str, called: str) -> dict | None:
+    """Return an object as it is now; None where it is gone."""
+    return next(iter(kube.items(plural, namespace, fields=f"metadata.name={called}")), None)
+
+
+class Context:
+    """What all probes of one doctor share: classes, and the image, place and rights of their pods."""
+
+    def __init__(self, seen: Survey, demand: Demand, image: str) -> None:
+        self.classes = seen.of("storageclasses")
+        training = demand.training
+        self.like = training[0].spec if training else {}
+        self.policy = "Never"
+        self.image = at_hand(seen.of("nodes")) or "registry.k8s.io/pause:3.10"  # where no node has it, it never starts
+        self.pulls = self.like.get("containers", [{}])[0].get("imagePullPolicy", "IfNotPresent")
+        self.patches: bool | None = None
+        self.named = [image] if image else ([] if demand.placeholder else images(demand))
+
+    def storage_class(self, which: str) -> dict | None:
+        """Return a class by name, or the default one."""
+        spec = {"storageClassName": which} if which else {}
+        return storage.chosen({"spec": spec}, self.classes)
+
+    def unsafe(self, thing: dict | None) -> str:
+        """Return why a class must not be probed: its volume would stay; empty where it may be."""
+        if (thing or {}).get("reclaimPolicy") != "Retain":
+            return ""
+        if self.patches is None:
+            self.patches = survey.may("patch", "persistentvolumes", "")
+        return "" if self.patches else "its class retains volumes (reclaimPolicy), and a probe would leave one behind"
+
+
+def start(made: Made, wanted: Start, context: Context) -> tuple[str, str]:
+    """Create a pod with an image; return its name, or why it was refused."""
+    called = name()
+    policy = context.pulls if wanted.named else "Never"
+    try:
+        made.create("pods", pod(called, wanted.image, policy, context.like, []))
+    except RefusedError as error:
+        return "", f"the probe pod was refused: {error}"
+    return called, ""
+
+
+def watch(namespace: str, called: str, wanted: Start, end: float) -> Start:
+    """Wait until a pod with the image of `wanted` has run its script, or cannot."""
+    first, last = 0.0, None
+    while True:
+        state = current("pods", namespace, called)
+        if state is None:
+            return wanted._replace(unproven="the probe pod was deleted by somebody")
+        result, sure = shown_by(state, wanted)
+        if result and last and len(last.said) > len(result.said) > 0:
+            result = last  # an older kubelet names the cause once, and then that it waits
+        last, late = result, time.monotonic() > end
+        if result and (sure or late or (first and time.monotonic() - first > SETTLED)):
+            return result
+        first = first or (time.monotonic() if result else 0.0)
+        if late:
+            return unended(namespace, state, wanted)
+        time.sleep(0.4)
+
+
+def unended(namespace: str, state: dict, wanted: Start) -> Start:
+    """Return what is known of a pod that has done nothing in time: it is being pulled, or who has not looked at it."""
+    said = complaint(namespace, state)
+    if said and "FailedScheduling" not in said:
+        return wanted._replace(said=said)
+    if not state.get("status", {}).get("conditions"):
+        return wanted._replace(said="no scheduler has looked at its pod: is kube-scheduler running?")
+    if any(one.get("reason") == "Pulling" for one in events(namespace, state)):
+        return wanted._replace(unproven="it is still being pulled: try again with a longer --seconds")
+    return wanted._replace(said="its node has not started the pod: is its kubelet running?")
+
+
+def shown_by(state: dict, wanted: Start) -> tuple[Start | None, bool]:
+    """Return what a pod's state shows of its image, and whether that is final; None where nothing yet."""
+    if nowhere := unplaced(state):
+        return wanted._replace(unproven=f"the probe pod finds no node: {nowhere}"), False
+    status = state.get("status", {})
+    for one in status.get("containerStatuses") or []:
+        if over := one["state"].get("terminated"):
+            return ended(over, wanted), True
+        if (waits := one["state"].get("waiting") or {}).get("reason") in (*PULLING, *STARTING):
+            text = " ".join(f"{waits['reason']}: {waits.get('message', '')}".split())
+            if SHELLESS.search(text):
+                return wanted._replace(started=True), True
+            return wanted._replace(said=text), waits["reason"] == "InvalidImageName"
+    if status.get("phase") == "Failed":
+        text = f"{status.get('reason', '')}: {status.get('message', '')}".strip(": ")
+        return wanted._replace(said=text or "it failed"), True
+    return None, False
+
+
+def ended(over: dict, wanted: Start) -> Start:
+    """Return what the end of a container shows; where its image has no shell, that it was pulled, and nothing else."""
+    text = " ".join(f"{over.get('reason', '')} {over.get('message', '')}".split())
+    if told := re.search(r"names=(\w+)", text):
+        return wanted._replace(started=True, names=told[1])
+    if re.search(r"exec format|exec user process", text):
+        return wanted._replace(said=text)
+    return wanted._replace(started=True)
+
+
+def show(seen: Survey, demand: Demand, namespace: str, image: str, seconds: float) -> Shown:
+    """Probe storage, images and names in a namespace, for so many seconds at most each; leave nothing behind."""
+    context, unproven = Context(seen, demand, image), []
+    with removing(namespace) as made:
+        pods = []
+        spare = at_hand(seen.of("nodes"))
+        wanted_starts = [Start(text, True, False) for text in context.named[:3]]
+        for one in wanted_starts or ([Start(spare, False, False)] if spare else []):
+            called, why = start(made, one, context)
+            pods += [(called, one)] if called else []
+            unproven += [f"image {one.image}: {why}"] if why and one.named else []
+        end = time.monotonic() + seconds
+        wanted = storage.wanted_probes(demand, seen.of("storageclasses"))
+        claims = bind(made, wanted, context, seconds)
+        if failed := [one for one in claims if not one.bound and not one.unproven]:
+            claims += bind(made, instead(failed, claims, context), context, min(seconds, 30.0))
+        starts = [watch(namespace, called, one, end) for called, one in pods]
+    return Shown(claims, starts, unproven)
+
+
+def instead(failed: list[Probe], probes: list[Probe], context: Context) -> list[tuple[str, str]]:
+    """Return what may be bound in place of what was not: the same class on one node, and other classes."""
+    tried = {(one.storage_class, one.mode) for one in probes}
+    default = storage.default(context.classes)
+    known = default["metadata"]["name"] if default else ""
+    others = [one["metadata"]["name"] for one in context.classes if one.get("provisioner") != storage.BY_HAND]
+    found = [(one.storage_class, storage.RWO) for one in failed if one.mode == storage.RWX]
+    found += [
+        (which, storage.RWX) for which in others if any(which not in (one.storage_class or known,) for one in failed)
+    ][:3]
+    return [one for one in dict.fromkeys(found) if one not in tried]

@@ -1,0 +1,192 @@
+"""A values file that fits a cluster: operator, storage, GPUs, taints and queue, each with the reason as a comment."""
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import yaml
+
+from trainyard.cluster.checks import nodes, operators, placement, queues, storage
+from trainyard.cluster.checks.diagnosis import several, show
+from trainyard.cluster.checks.storage import RWO, RWX, Probe
+from trainyard.cluster.demand import SMALL, Demand, at
+from trainyard.cluster.survey import DEFINITIONS, Survey
+
+GI = Decimal(1 << 30)
+EXAMPLE = {
+    "global.image.registry": "registry.example.com/team",
+    "global.image.tag": "0.1.0",
+    "dataset.source.url": "https://data.example.com/pictures.zip",
+}
+YOURS = {
+    "global.image.registry": "put in yours: registry and folder of the images",
+    "global.image.tag": "as make push prints it",
+    "dataset.source.url": "put in yours: the archive of the pictures",
+}
+
+
+class Line(NamedTuple):
+    """One key of the file: its dotted path, its value, and why."""
+
+    path: str
+    value: Any
+    why: str = ""
+
+
+def given(demand: Demand) -> Iterator[Line]:
+    """Yield what only the user knows: from the user's values, else as an example to be replaced."""
+    own = {} if demand.assumed and demand.placeholder else demand.values
+    for path, example in EXAMPLE.items():
+        found = at(own, path)
+        source = path == "dataset.source.url" and at(own, "dataset.source")
+        if source and not demand.assumed:
+            yield Line("dataset.source", source)
+        elif at(own, "dataset.enabled") is False and path.startswith("dataset"):
+            yield Line("dataset.enabled", False)
+        elif found and not (demand.assumed and path.startswith("dataset")):
+            yield Line(path, found)
+        else:
+            yield Line(path, example, YOURS[path])
+
+
+def claims(survey: Survey, probes: Sequence[Probe], several_nodes: bool) -> Iterator[Line]:
+    """Yield the claims: a class that bound a probe claim, and the mode in which it did."""
+    fallback = at(storage.default(survey.of("storageclasses")) or {}, "metadata.name", "")
+    able = [one for one in probes if one.bound]
+    best = next((one for one in able if one.mode == RWX), None)
+    if best is None and not several_nodes:
+        best = next((one for one in able if one.mode == RWO), None)
+    for which, size in (("data", "300Gi"), ("results", "100Gi")):
+        if best:
+            name = best.storage_class or fallback
+            yield Line(f"global.storage.{which}.storageClass", name, f"bound a probe claim in {best.seconds:.1f} s")
+            yield Line(f"global.storage.{which}.accessModes", [best.mode])
+        else:
+            name = fallback or next((one["metadata"]["name"] for one in survey.of("storageclasses")), "")
+            mode = RWX if several_nodes else RWO
+            why = f"not proven to bind {mode}" if name else "there is none: install one, and name it here"
+            yield Line(f"global.storage.{which}.storageClass", name, why)
+            yield Line(f"global.storage.{which}.accessModes", [mode])
+        yield Line(f"global.storage.{which}.size", size)
+
+
+def tolerations(chosen: list[dict]) -> list[dict]:
+    """Return tolerations of the taints that the nodes have, but for those that a condition sets."""
+    taints = [taint for node in chosen for taint in placement.untolerated({}, node)
+              if not taint["key"].startswith("node.kubernetes.io/")]  # fmt: skip
+    found = []
+    for taint in taints:
+        one = {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def usable(survey: Survey) -> list[dict]:
+    """Return the nodes that take pods."""
+    return [one for one in survey.of("nodes") if placement.is_ready(one) and not one["spec"].get("unschedulable")]
+
+
+def gpu_nodes(survey: Survey) -> tuple[str, int, list[dict]]:
+    """Return the GPU resource that most nodes offer, how many of it a node has, and the nodes that have as many."""
+    by: dict[tuple[str, int], list[dict]] = {}
+    for node in usable(survey):
+        for resource, count in nodes.gpus(node).items():
+            by.setdefault((resource, count), []).append(node)
+    if not by:
+        return "", 0, []
+    (resource, count), found = max(by.items(), key=lambda one: (one[0][1] * len(one[1]), one[0]))
+    return resource, count, found
+
+
+def training(survey: Survey, demand: Demand, count: int) -> Iterator[Line]:
+    """Yield nodes, GPUs and what their pods request; `count` of nodes, or 0 for as many as there are."""
+    resource, each, found = gpu_nodes(survey)
+    if not each:
+        yield Line("global.training.nodes", count or 1)
+        yield Line("global.training.processesPerNode", 1, "no node offers GPUs: this trains on processors")
+        for key, value in SMALL.items():
+            yield Line(f"global.training.{key}", value)
+        return
+    yield Line("global.training.nodes", count or len(found), f"{len(found)} nodes have {each} {resource}")
+    yield Line("global.training.gpusPerNode", 1 if "mig-" in resource else each)
+    yield Line("global.training.gpuResource", resource)
+    least = {
+        name: min(placement.allocatable(node).get(name, Decimal(0)) for node in found) for name in ("cpu", "memory")
+    }
+    if least["cpu"] * Decimal("0.8") < each or least["memory"] * Decimal("0.8") < (16 + 4 * each) * GI:
+        cpu, memory = max(1, int(least["cpu"] * Decimal("0.7"))), max(1, int(least["memory"] * Decimal("0.7") / GI))
+        why = f"a node has {show(least['cpu'])} CPUs and {show(least['memory'], 'memory')}"
+        yield Line("global.training.resources", {"requests": {"cpu": str(cpu), "memory": f"{memory}Gi"}}, why)
+        yield Line("global.training.shmSize", f"{max(1, memory // 4)}Gi")
+    if held := tolerations(found):
+        yield Line("global.scheduling.tolerations", held, "the taints of these nodes")
+    kinds = {
+        one["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "") for one in usable(survey) if nodes.gpus(one)
+    }
+    here = {one["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "") for one in found}
+    if len(kinds) > 1 and len(here) == 1 and "" not in here:
+        yield Line("global.scheduling.nodeSelector", {"nvidia.com/gpu.product": next(iter(here))}, "GPUs of one kind")
+    offers = [
+        {key for key, number in placement.allocatable(one).items() if number and nodes.RDMA.match(key)} for one in found
+    ]
+    rdma = sorted(set.intersection(*offers))
+    if rdma:
+        yield Line("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
+
+
+def operator(survey: Survey, demand: Demand) -> Iterator[Line]:
+    """Yield the operator that is there, and the form of its job that the namespace admits."""
+    known = {crd["metadata"]["name"] for crd in survey.of(DEFINITIONS)}
+    chosen, why = "pytorchjob", f"install it: {operators.PYTORCH.install}"
+    for name, one in operators.OPERATOR_OF.items():
+        things = operators.deployed(one, survey.of("deployments"))
+        serving = [thing for thing in things if thing.get("status", {}).get("readyReplicas")]
+        if serving and set(one.kinds) <= known:
+            chosen, meta = name, serving[0]["metadata"]
+            why = f"{one.name} {operators.number(serving[0])}".strip() + f" runs in namespace {meta['namespace']}"
+            break
+    yield Line("global.training.operator", chosen, why)
+    level = at(survey.space() or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
+    for thing in operators.deployed(operators.PYTORCH, survey.of("deployments")):
+        line = " ".join(operators.words(thing))
+        if chosen == "pytorchjob" and level == "restricted" and "--pytorch-init-container-template-file" not in line:
+            yield Line("pytorchjob.form", "elastic", "the namespace refuses the operator's init container")
+
+
+def queue(survey: Survey) -> Iterator[Line]:
+    """Yield a queue of the namespace that lets jobs in."""
+    for local in survey.of("localqueues"):
+        cluster = queues.named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        if not [one for thing in filter(None, (local, cluster)) for one in queues.stopped(thing)]:
+            yield Line("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
+            return
+
+
+def write(survey: Survey, demand: Demand, probes: Sequence[Probe], count: int = 0) -> str:
+    """Return the file's text."""
+    lines = list(training(survey, demand, count))
+    number = next(one.value for one in lines if one.path == "global.training.nodes")
+    lines = [*given(demand), *claims(survey, probes, number > 1), *operator(survey, demand), *lines, *queue(survey)]
+    head = (
+        f"# Values that fit this cluster (Kubernetes {survey.version}), for namespace {survey.namespace}; by doctor.\n"
+        f"# helm install run charts/trainyard -n {survey.namespace} -f THIS-FILE\n"
+    )
+    return head + "\n".join(laid_out(lines)) + "\n"
+
+
+def laid_out(lines: list[Line]) -> Iterator[str]:
+    """Yield the lines of a YAML file in which keys that belong together stand together."""
+    order = ("global.image", "global.storage", "global.scheduling", "global.training", "dataset", "pytorchjob")
+    ranked = sorted(lines, key=lambda one: next(i for i, prefix in enumerate(order) if one.path.startswith(prefix)))
+    before: list[str] = []
+    for path, value, why in ranked:
+        *parents, last = path.split(".")
+        shared = 0
+        while shared < min(len(parents), len(before)) and parents[shared] == before[shared]:
+            shared += 1
+        for depth in range(shared, len(parents)):
+            yield f"{'  ' * depth}{parents[depth]}:"
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
+        yield f"{'  ' * len(parents)}{last}: {text}" + (f"  # {why}" if why else "")
+        before = parents

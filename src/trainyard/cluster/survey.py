@@ -1,0 +1,226 @@
+"""All that `doctor` reads of a cluster, in a few seconds: lists of objects by kind, and why some could not be read."""
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from trainyard.cluster import crds, kube, versions
+from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
+from trainyard.cluster.kube import Kind
+
+CORE, APPS, STORAGE = "/api/v1", "/apis/apps/v1", "/apis/storage.k8s.io/v1"
+RULES = "/apis/admissionregistration.k8s.io/v1"
+RUNNING = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+# Kinds by their plural; those with True are read in all namespaces, the others in the run's own
+EVERYWHERE = {
+    "nodes": Kind(CORE, "nodes", False),
+    "pods": Kind(CORE, "pods"),
+    "services": Kind(CORE, "services"),
+    "endpointslices": Kind("/apis/discovery.k8s.io/v1", "endpointslices"),
+    "persistentvolumes": Kind(CORE, "persistentvolumes", False),
+    "storageclasses": Kind(STORAGE, "storageclasses", False),
+    "csidrivers": Kind(STORAGE, "csidrivers", False),
+    "csinodes": Kind(STORAGE, "csinodes", False),
+    "deployments": Kind(APPS, "deployments"),
+    "daemonsets": Kind(APPS, "daemonsets"),
+    "priorityclasses": Kind("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
+    "runtimeclasses": Kind("/apis/node.k8s.io/v1", "runtimeclasses", False),
+    "apiservices": Kind("/apis/apiregistration.k8s.io/v1", "apiservices", False),
+    "leases": Kind("/apis/coordination.k8s.io/v1", "leases"),
+    "validatingwebhookconfigurations": Kind(RULES, "validatingwebhookconfigurations", False),
+    "mutatingwebhookconfigurations": Kind(RULES, "mutatingwebhookconfigurations", False),
+}
+OWN = {
+    "resourcequotas": Kind(CORE, "resourcequotas"),
+    "limitranges": Kind(CORE, "limitranges"),
+    "persistentvolumeclaims": Kind(CORE, "persistentvolumeclaims"),
+    "serviceaccounts": Kind(CORE, "serviceaccounts"),
+    "networkpolicies": Kind("/apis/networking.k8s.io/v1", "networkpolicies"),
+}
+KUEUE = ("localqueues", "clusterqueues", "resourceflavors", "workloadpriorityclasses", "admissionchecks", "cohorts")
+DEFINITIONS = "customresourcedefinitions"
+NAMES = {"secret": "secrets", "configmap": "configmaps"}  # what is asked for by name, and not read
+# What an operator's account must be allowed to do in the run's namespace
+RIGHTS = {
+    "training-operator": ("create pods", "create services"),
+    "mpi-operator": ("create pods", "create services", "create jobs.batch", "update jobs/status.batch"),
+    "trainer-controller-manager": ("create jobsets.jobset.x-k8s.io",),
+    "jobset-controller": ("create jobs.batch", "create services"),
+}
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+
+class Survey(NamedTuple):
+    """What was read. A kind that the cluster does not know has no objects; one that is not readable is in `unseen`."""
+
+    namespace: str
+    version: str  # of the API server, such as v1.36.4
+    now: datetime  # by the API server's clock
+    ahead: float  # seconds by which this machine's clock is ahead of the API server's
+    objects: dict[str, list[dict]]
+    unseen: dict[str, str]  # by kind: why it could not be read
+    failing: str = ""  # what the API server itself says that it lacks
+    denied: frozenset[tuple[str, str]] = frozenset()  # operator's program, and what its account may not do
+    keeps: bool = True  # this user may create secrets in the namespace, in which helm keeps its release
+
+    def of(self, kind: str) -> list[dict]:
+        """Return the objects of a kind."""
+        return self.objects.get(kind, [])
+
+    def space(self) -> dict | None:
+        """Return the run's namespace; None where it does not exist, or cannot be read."""
+        return next(iter(self.of("namespace")), None)
+
+
+def read(namespace: str) -> Survey:
+    """Read the cluster; raises KubeError where no API server answers, or it does not know this user."""
+    version, now, ahead = clock()
+    survey = Survey(namespace, version, now, ahead, {}, {})
+    looks: dict[str, Callable[[], list[dict]]] = {"namespace": lambda: one(Kind(CORE, "namespaces", False), namespace)}
+    for kind, place in EVERYWHERE.items():
+        looks[kind] = lambda place=place, kind=kind: everything(place, None, RUNNING if kind == "pods" else {})
+    for kind, place in OWN.items():
+        looks[kind] = lambda place=place: everything(place, namespace)
+    looks[DEFINITIONS] = definitions
+    for kind in KUEUE:
+        looks[kind] = lambda kind=kind: kube.items(
+            f"{kind}.kueue.x-k8s.io", namespace if kind == "localqueues" else None
+        )
+    looks["trainer-version"] = lambda: configuration(versions.PUBLIC, versions.NAMESPACE)
+    looks["kueue-configuration"] = lambda: configuration("kueue-manager-config", "kueue-system")
+    collect(survey, looks)
+    return survey._replace(keeps=may("create", "secrets", namespace), denied=denied(survey), failing=failing())
+
+
+def denied(survey: Survey) -> frozenset[tuple[str, str]]:
+    """Return what the accounts of the operators may not do in the namespace, as `create pods`; as far as is known."""
+    asked = []
+    for thing in survey.of("deployments"):
+        home, spec = thing["metadata"]["namespace"], thing["spec"]["template"]["spec"]
+        account = f"system:serviceaccount:{home}:{spec.get('serviceAccountName', 'default')}"
+        for program, rights in RIGHTS.items():
+            asked += [(program, right, account) for right in rights if program in thing["metadata"]["name"]]
+
+    def is_denied(program: str, right: str, account: str) -> bool:
+        verb, resource = right.split()
+        name, _, group = resource.partition(".")
+        return not may(verb, name, survey.namespace, group, account)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda one: is_denied(*one), asked)
+        return frozenset((program, right) for (program, right, _), no in zip(asked, answers, strict=True) if no)
+
+
+def failing() -> str:
+    """Return what an API server says that it lacks; empty where it is ready, or does not say."""
+    try:
+        kube.request("/readyz", {"verbose": "1"}, accept="*/*")
+    except RefusedError as error:
+        lacks = re.findall(r"\[-\](\S+) failed", str(error))
+        return ", ".join(lacks) or str(error) if error.status >= 500 else ""
+    return ""
+
+
+def read_named(survey: Survey, named: dict[str, set[str]]) -> None:
+    """Add to a survey which of some secrets and configmaps of the namespace exist."""
+    looks = {
+        NAMES[kind]: lambda kind=kind, names=names: existing(kind, survey.namespace, names)
+        for kind, names in named.items()
+    }
+    collect(survey, looks)
+
+
+def collect(survey: Survey, looks: dict[str, Callable[[], list[dict]]]) -> None:
+    """Look at several kinds at a time, and add to a survey what is seen, or why it is not."""
+
+    def note(kind: str, look: Callable[[], list[dict]]) -> None:
+        try:
+            survey.objects[kind] = look()
+        except RefusedError as error:
+            if error.status == 401:
+                raise
+            survey.unseen[kind] = "forbidden" if error.status == 403 else str(error)
+        except UnreachableError as error:
+            survey.unseen[kind] = str(error)
+
+    with ThreadPoolExecutor(12) as pool:
+        for waited in [pool.submit(note, kind, look) for kind, look in looks.items()]:
+            waited.result()
+
+
+def clock() -> tuple[str, datetime, float]:
+    """Return the API server's version, its time, and the seconds by which this machine's clock is ahead of it.
+
+    The header Date has whole seconds: 0 means that the clocks may be equal.
+    """
+    before = datetime.now(UTC)
+    answer = kube.request("/version")
+    after, stamp = datetime.now(UTC), answer.headers.get("Date")
+    version = str(kube.parsed(answer).get("gitVersion", ""))
+    if stamp is None:
+        return version, after, 0.0
+    first = parsedate_to_datetime(stamp).astimezone(UTC)
+    last = first + timedelta(seconds=1)
+    ahead = max(0.0, (before - last).total_seconds()) or min(0.0, (after - first).total_seconds())
+    return version, first, ahead
+
+
+def everything(place: Kind, namespace: str | None, query: dict[str, Any] | None = None) -> list[dict]:
+    """Return the objects of a kind, with their kind in each; none where the cluster does not know it."""
+    try:
+        found = kube.read(place.address(namespace), query)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return []
+    head = {"kind": found.get("kind", "").removesuffix("List"), "apiVersion": found.get("apiVersion", "")}
+    return [head | thing for thing in found.get("items") or []]
+
+
+def one(place: Kind, name: str, namespace: str | None = None, accept: str = "application/json") -> list[dict]:
+    """Return an object in a list, which is empty where there is none of that name."""
+    try:
+        return [kube.read(f"{place.address(namespace)}/{name}", accept=accept)]
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return []
+
+
+def definitions() -> list[dict]:
+    """Return the CRDs of the jobs that the chart renders, as far as the cluster has them."""
+    place = Kind("/apis/apiextensions.k8s.io/v1", DEFINITIONS, False)
+    return [thing for kind in crds.NEEDED for thing in one(place, kind)]
+
+
+def configuration(name: str, namespace: str) -> list[dict]:
+    """Return the ConfigMap in which a controller tells of itself; none where this user may not look."""
+    try:
+        return one(Kind(CORE, "configmaps"), name, namespace)
+    except RefusedError as error:
+        if error.status != 403:
+            raise
+        return []
+
+
+def existing(kind: str, namespace: str, names: set[str]) -> list[dict]:
+    """Return those of some secrets or configmaps that exist, without their contents."""
+    place = Kind(CORE, NAMES[kind])
+    return [thing for name in sorted(names) for thing in one(place, name, namespace, METADATA)]
+
+
+def may(verb: str, resource: str, namespace: str, group: str = "", user: str = "") -> bool:
+    """Whether this user, or another, may do something in a namespace; True where the API server does not say."""
+    name, _, part = resource.partition("/")
+    what = {"namespace": namespace, "verb": verb, "resource": name, "subresource": part, "group": group}
+    kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
+    spec = {"resourceAttributes": what} | ({"user": user} if user else {})
+    asked = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    try:
+        done = kube.read(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", method="POST", body=asked)
+    except KubeError:
+        return True
+    return bool(done.get("status", {}).get("allowed", True))

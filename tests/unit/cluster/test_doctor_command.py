@@ -1,0 +1,289 @@
+"""The command doctor on an API server on loopback: what it prints, writes and creates, and that nothing stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+import yaml
+
+from tests import patience
+from tests.charts import helm
+from tests.fakes import objects
+from tests.fakes.objects import Objects
+from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, sound, stamp
+from trainyard.cluster import connection, demand, doctor, kube, survey
+
+API = {
+    "events": ("v1", "Event"),
+    "configmaps": ("v1", "ConfigMap"),
+    "secrets": ("v1", "Secret"),
+    "namespaces": ("v1", "Namespace"),
+}
+NAMES = {
+    "endpointslices": "EndpointSlice",
+    "networkpolicies": "NetworkPolicy",
+    "pytorchjobs": "PyTorchJob",
+    "jobs": "Job",
+}
+KUBEFLOW = {"pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"), "mpijobs": ("kubeflow.org/v2beta1", "MPIJob"),
+        "jobs": ("batch/v1", "Job"),
+            "customresourcedefinitions": ("apiextensions.k8s.io/v1", "CustomResourceDefinition")}  # fmt: skip
+KUEUE = {kind: ("kueue.x-k8s.io/v1beta2", kind) for kind in survey.KUEUE}
+
+
+def kinds() -> dict[str, tuple[str, str]]:
+    """Return the kinds that the server knows: by plural, version and kind."""
+    places = survey.EVERYWHERE | survey.OWN
+    known = {one: (place.path.removeprefix("/apis/").removeprefix("/api/"), one) for one, place in places.items()}
+    return known | API | KUBEFLOW | KUEUE
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch) -> Iterator[Objects]:
+    """The sound cluster, by HTTP, with clocks that agree; this process is its client."""
+    seen = sound()
+    for lease in seen.of("leases"):
+        del lease["metadata"]["managedFields"]
+        lease["spec"]["renewTime"] = datetime.now(UTC).isoformat()
+    held = seen.objects | {"namespaces": seen.of("namespace")}
+    held["storageclasses"][0]["volumeBindingMode"] = "WaitForFirstConsumer"
+    with objects.running(held, kinds()) as found:
+        found.binds = {("nfs", "ReadWriteMany"), ("", "ReadWriteMany")}
+        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig(tmp_path / "kubeconfig")))
+        monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
+        connection._connected.cache_clear()
+        yield found
+        connection._connected.cache_clear()
+
+
+@pytest.fixture
+def run(tmp_path, capsys):
+    """Return a function: run doctor for the run's values and return its exit code and output."""
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(VALUES))
+
+    def do(*arguments: str, values: bool = True) -> tuple[int, str]:
+        code = doctor.main(["-n", NAMESPACE, *(["-f", str(file)] if values else []), *arguments])
+        out, err = capsys.readouterr()
+        return code, out + err
+
+    return do
+
+
+def test_a_sound_cluster_is_said_to_be_one_and_nothing_stays(cluster, run):
+    code, said = run()
+    assert code == 0, said
+    assert "nothing found: nothing would stop the run of" in said
+    assert {line.split()[0] for line in said.splitlines()[:-2]} == {"ok"}, said
+    assert "nfs binds ReadWriteMany (a probe claim" in said
+    assert {plural for plural, _ in cluster.created} == {"persistentvolumeclaims", "pods"}
+    assert sorted(cluster.created) == sorted(cluster.deleted)
+    kinds = {thing["kind"] for thing in cluster.tried}
+    assert {"PyTorchJob", "PersistentVolumeClaim", "ConfigMap", "Job", "NetworkPolicy", "Pod"} <= kinds
+
+
+def test_nothing_is_created_without_probes(cluster, run):
+    code, said = run("--no-probe")
+    assert code == 0, said
+    assert cluster.created == []
+    assert "unproven storage" in said
+    assert "nothing is created with --no-probe" in said
+
+
+def test_findings_have_a_remedy_and_end_with_1(cluster, run):
+    cluster.objects["deployments"][0]["spec"]["replicas"] = 0
+    code, said = run("--no-probe")
+    assert code == 1
+    assert "error    operators    deployment/training-operator: training-operator is scaled to 0" in said
+    assert "remedy: kubectl -n kubeflow scale deployment/training-operator --replicas=1" in said
+    assert "1 error: the run of" in said
+
+
+def test_json_has_the_findings_and_what_is_sound(cluster, run):
+    cluster.objects["localqueues"].clear()
+    code, said = run("--no-probe", "--json")
+    found = json.loads(said)
+    assert code == 1
+    (one,) = found["findings"]
+    assert one.keys() == {"check", "level", "object", "seen", "remedy"}
+    assert (one["check"], one["level"], one["object"]) == ("queues", "error", "localqueue/vision")
+    assert {each["check"]: each for each in found["checks"]}["operators"]["sound"].startswith("training-operator 1.9.4")
+    assert found["rendered"] is True
+
+
+def test_a_class_that_binds_for_one_node_only_is_named_with_another_that_shares(cluster, run):
+    other = json.loads(json.dumps(cluster.objects["storageclasses"][0]))
+    other["metadata"] |= {"name": "ceph", "annotations": {}}
+    cluster.objects["storageclasses"].append(other)
+    cluster.binds = {("nfs", "ReadWriteOnce"), ("ceph", "ReadWriteMany")}
+    code, said = run("--seconds", "2")
+    assert code == 1
+    assert "has not bound a ReadWriteMany claim in" in said
+    assert "only supports ReadWriteOnce" in said
+    assert "set global.storage.data.storageClass: ceph, which binds ReadWriteMany" in said
+    assert sorted(cluster.created) == sorted(cluster.deleted)
+
+
+def test_a_class_that_retains_volumes_leaves_none_behind(cluster, run):
+    cluster.objects["storageclasses"][0]["reclaimPolicy"] = "Retain"
+    code, said = run()
+    assert code == 0, said
+    assert [plural for plural, _ in cluster.patched] == ["persistentvolumes"]
+
+
+def test_what_admission_refuses_is_named_once(cluster, run):
+    def admit(thing: dict) -> tuple[int, str] | None:
+        named = thing["metadata"].get("labels", {}).get("app.kubernetes.io/part-of")
+        text = f'pods "{thing["metadata"].get("name")}" is forbidden: ValidatingAdmissionPolicy teams: no team label'
+        return (422, text) if thing["kind"] == "Pod" and named else None
+
+    cluster.admit = admit
+    code, said = run()
+    assert code == 1
+    assert said.count("no team label") == 1, said
+    assert "remedy: a rule of the cluster refuses it: change in values what the message names" in said
+    assert "ask for a role" not in said
+
+
+@pytest.mark.parametrize(
+    "plural", ["nodes", "storageclasses", "deployments", "resourcequotas", "endpointslices", "pods", "leases"]
+)
+def test_a_kind_that_is_forbidden_is_said(cluster, run, plural):
+    cluster.forbidden = {plural}
+    code, said = run("--no-probe")
+    assert code == 0, said
+    assert f"note     permissions  {plural}: could not look at {plural} (forbidden)" in said
+    assert f"remedy: ask for a role that may list {plural}" in said
+
+
+def test_a_probe_that_is_refused_proves_nothing(cluster, run):
+    def admit(thing: dict) -> tuple[int, str] | None:
+        probe = thing["metadata"].get("labels", {}).get("app.kubernetes.io/managed-by") == "trainyard-doctor"
+        return (403, "exceeded quota: other") if probe else None
+
+    cluster.admit = admit
+    code, said = run()
+    assert code == 0, said
+    assert "the probe was refused: exceeded quota: other" in said
+
+
+def test_a_run_without_values_asks_for_what_the_cluster_has(cluster, run):
+    code, said = run("--no-probe", "--json", values=False)
+    found = json.loads(said)
+    assert found["asked"] == "a run on 1 node with 8 GPUs each (pytorchjob)"
+    assert [one["object"] for one in found["findings"]] == ["pytorchjob"]  # the taint
+    assert code == 1
+    assert "a run on 3 nodes without GPUs" in run("--no-probe", "--nodes", "3", "--gpus-per-node", "0", values=False)[1]
+
+
+def test_without_helm_the_checks_that_need_it_are_named(cluster, run, monkeypatch, tmp_path):
+    monkeypatch.setattr(demand, "helm", lambda: "")
+    code, said = run("--no-probe")
+    assert code == 0, said
+    assert "unproven admission    server-side dry run of the run's objects: helm is not on PATH" in said
+    assert cluster.tried == []
+    cluster.objects["nodes"].pop()
+    assert "room for 1 of 2" in run("--no-probe")[1]
+
+
+def test_a_namespace_that_is_not_there_is_said_and_default_is_probed(cluster, run):
+    cluster.objects["namespaces"].clear()
+    code, said = run()
+    assert code == 0, said
+    assert "warning  namespace    namespace/vision: it does not exist yet" in said
+    assert "unproven admission    server-side dry run: namespace vision does not take objects" in said
+    assert cluster.tried == []
+    assert "nfs binds ReadWriteMany" in said
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["-f", "none.yaml"], "-f none.yaml: No such file or directory"),
+    (["--image", "python"], "--image python: write REGISTRY/FOLDER/NAME:TAG"),
+])  # fmt: skip
+def test_wrong_words_end_with_2(cluster, run, arguments, words):
+    code, said = run(*arguments, values=False)
+    assert (code, words in said) == (2, True), said
+
+
+def test_no_cluster_ends_with_2(tmp_path, monkeypatch, capsys):
+    with objects.running({}, {}) as gone:
+        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path / "kubeconfig")))
+    connection._connected.cache_clear()
+    assert doctor.main([]) == 2
+    assert capsys.readouterr().err.startswith("doctor: no answer from http://127.0.0.1")
+    connection._connected.cache_clear()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
+    cluster.binds, cluster.says = set(), ""  # everything stays pending
+    cluster.warn = lambda *_: None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainyard.cluster.doctor", "-n", NAMESPACE, "--seconds", "3600", "--image",
+        "r.example.com/x/y:1"],
+        cwd=ROOT, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "k"))},
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    patience.wait("it has created probes", lambda: len(cluster.created) >= 3, patience.still)
+    process.send_signal(sign)
+    _, said = patience.communicate(process)
+    assert process.returncode == 130, said
+    assert "the probes have been removed" in said
+    assert sorted(cluster.created) == sorted(cluster.deleted)
+
+
+def test_what_a_killed_one_left_is_removed(cluster, run):
+    for name, made in (("doctor-old", stamp(-3600)), ("doctor-new", datetime.now(UTC).isoformat())):
+        meta = {"name": name, "namespace": NAMESPACE, "labels": {"app.kubernetes.io/managed-by": "trainyard-doctor"}}
+        meta["creationTimestamp"] = "2020-01-01T00:00:00Z" if name == "doctor-old" else made
+        cluster.objects.setdefault("pods", []).append({"kind": "Pod", "metadata": meta, "spec": {}, "status": {}})
+    run()
+    assert ("pods", "doctor-old") in cluster.deleted
+    assert ("pods", "doctor-new") not in cluster.deleted
+
+
+def test_the_values_file_fits_the_cluster_and_the_chart_takes_it(cluster, run, tmp_path):
+    file = tmp_path / "fits.yaml"
+    run("--values", str(file), values=False)
+    text = file.read_text()
+    held = yaml.safe_load(text)
+    training, shared = held["global"]["training"], held["global"]
+    assert (training["nodes"], training["gpusPerNode"], training["gpuResource"]) == (2, 8, "nvidia.com/gpu")
+    assert training["operator"] == "pytorchjob"
+    assert shared["scheduling"] == {
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}], "queue": "vision",
+    }  # fmt: skip
+    assert (shared["storage"]["data"]["storageClass"], shared["storage"]["data"]["accessModes"]) == (
+        "nfs",
+        ["ReadWriteMany"],
+    )
+    assert "# training-operator 1.9.4 runs in namespace kubeflow" in text
+    assert helm.documents(helm.template(held))
+    code, said = run("-f", str(file), values=False)
+    assert code == 0, said
+    assert "nothing would stop" in said
+
+
+def test_the_values_file_of_a_cluster_without_gpus_is_for_one_node_and_its_storage(cluster, run, tmp_path):
+    cluster.objects["nodes"] = [one for one in cluster.objects["nodes"] if one["metadata"]["name"] == "cpu-1"]
+    cluster.objects["localqueues"].clear()
+    cluster.binds = {("nfs", "ReadWriteOnce"), ("", "ReadWriteOnce")}
+    file = tmp_path / "fits.yaml"
+    run("--values", str(file), "--seconds", "2", values=False)
+    held = yaml.safe_load(file.read_text())
+    assert held["global"]["training"]["processesPerNode"] == 1
+    assert "gpusPerNode" not in held["global"]["training"]
+    assert held["global"]["storage"]["results"]["accessModes"] == ["ReadWriteOnce"]
+    code, said = run("-f", str(file), values=False)
+    assert code == 0, said
+
+
+def test_the_page_names_each_check(cluster, run):
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    for one in json.loads(run("--no-probe", "--json")[1])["checks"]:
+        assert f"\n| {one['check']} |" in page
