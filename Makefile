@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 EXTRAS = $(if $(TRAINER),trainer) $(if $(KUEUE),kueue) $(if $(ARGOCD),argocd)
-.PHONY: help site demo demo-down train quick test unit soak audit bench gpu gpu-wheels lint format cluster cluster-down images push tools schemas clean
+.PHONY: help site demo demo-down train quick test unit soak audit bench gpu gpu-wheels lint format cluster cluster-down images push publish tools schemas clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -42,6 +42,8 @@ images: ## build the images on the local bases and load them into the cluster
 	@hack/bootstrap cluster && hack/images/build && hack/images/load
 push: ## build the images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
 	@hack/bootstrap cluster && hack/images/build && hack/images/push "$(REGISTRY)"
+publish: ## push chart, Python package and images of one version, pull them again and compare: make publish REGISTRY=registry.example.com/team VERSION=1.2.3; DRY_RUN=1
+	@hack/bootstrap python cluster && hack/tools/build helm3 && .venv/bin/python -m hack.publish --registry "$(REGISTRY)" --version "$(VERSION)"$(if $(IMAGES), --images "$(IMAGES)")$(if $(SOURCE), --source "$(SOURCE)")$(if $(DRY_RUN), --dry-run)
 tools: ## build the pinned tools (helm3, helm4, ct ...) and link them in build/bin
 	@hack/bootstrap python && hack/tools/build
 schemas: ## regenerate the charts' values.schema.json and READMEs

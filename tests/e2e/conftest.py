@@ -76,9 +76,9 @@ def install(image):
 
 
 @pytest.fixture(scope="module")
-def namespace() -> Iterator[str]:
+def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace that enforces the restricted Pod Security Standard, deleted afterwards."""
-    name = f"e2e-{secrets.token_hex(3)}"
+    name = f"{getattr(request.module, 'NAMESPACES', 'e2e')}-{secrets.token_hex(3)}"
     cluster.kubectl("create", "namespace", name)
     marks = [f"{key}={value}" for key, value in owners.LABELS.items()]
     cluster.kubectl("label", "namespace", name, *marks, "pod-security.kubernetes.io/enforce=restricted",

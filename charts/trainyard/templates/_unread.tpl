@@ -13,7 +13,11 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
   "trainjob" (dict "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
 {{- range $job, $defaults := $jobs -}}
 {{- if not (has $job $facts.parts) -}}
-{{- include "trainyard.unless" (list $values false (printf "%s does not train" $job) $job (merge (dict "training" dict "image.digest" "") $defaults)) -}}
+{{- /* a published chart names its images by digest, by default and in its annotations */ -}}
+{{- $digest := dig "image" "digest" "" (get $values $job) -}}
+{{- if not (contains $digest (index $.Chart.Annotations "artifacthub.io/images")) -}}{{- $digest = "" -}}{{- end -}}
+{{- include "trainyard.unless" (list $values false (printf "%s does not train" $job) $job (merge (dict "training" dict "image.digest" $digest)
+  $defaults)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $part := list "dataset" "evaluate" "filebrowser" "secrets" -}}

@@ -1,0 +1,172 @@
+"""The chart from a registry, with TLS and a password: it installs, trains with images named by digest, and is tested.
+
+The images are on the node already, under the names by which the published chart asks for them.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from hack.publish import chart, remote
+from hack.publish import versions as stated
+from tests.charts import helm
+from tests.e2e import cluster, gitops, owners
+from tests.e2e.cluster import get, kubectl, until
+from tests.fakes import registry as registries
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.ranks(1),
+    pytest.mark.takes(90),
+    pytest.mark.skipif(not cluster.OWN, reason="it names images of the one-node cluster by their digests"),
+]
+NAMESPACES = "publish"
+ADDRESS = os.environ.get("TRAINYARD_HOST_IP", "10.90.0.1")  # this machine's end of the cable to the node
+SOCKET = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run/containerd.sock"
+VERSION = stated.stated()
+VALUES = {
+    "global": {
+        "storage": {"data": {"size": "1Gi"}, "results": {"size": "1Gi"}},
+        "dataset": {"name": "fashion"},
+        "training": {
+            "nodes": 1, "processesPerNode": 1, "recipe": "demo", "shmSize": "64Mi",
+            "config": {"max_steps": 2, "batch": {"global": 16}, "wandb": {"mode": "off"}},
+            "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "4Gi"}},
+        },
+    },
+    "dataset": {
+        "source": {"url": "http://archive/fashion.zip"},
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
+    },
+    "tests": {"enabled": True},
+}  # fmt: skip
+
+
+class Published(NamedTuple):
+    """Where the chart is, and the digests by which it names the images."""
+
+    registry: registries.Registry
+    chart: str
+    digests: Mapping[str, str]
+    env: dict[str, str]  # in which Helm is logged in
+
+
+def ctr(*words: str) -> str:
+    """Run containerd's client in the node."""
+    command = ("hack/cluster/in-node", "ctr", "-a", SOCKET, "-n", "k8s.io")
+    return cluster.run(*command, *words).stdout
+
+
+@pytest.fixture(scope="module")
+def published(image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+    """The chart of this tree in a registry, naming the node's images by digest under that registry's name."""
+    work = tmp_path_factory.mktemp("published")
+    listed = {line.split()[0]: line.split()[2] for line in ctr("images", "ls").splitlines()[1:]}
+    with registries.running(work / "registry", ADDRESS) as registry, pytest.MonkeyPatch.context() as patch:
+        for name, value in registry.env.items():
+            patch.setenv(name, value)
+        team = f"{registry.host}/team"
+        own = chart.copy(helm.ROOT, work)
+        names = set(chart.repositories(own).values())
+        digests = {name: listed[f"{image['registry']}/{name}:{image['tag']}"] for name in names}
+        chart.write(own, team, digests, {"version": VERSION})
+        tags = [f"{team}/{name}@{digest}" for name, digest in digests.items()]
+        with remote.login(team) as one:
+            remote.push_chart(one, chart.package(own, work / "packed", 1_790_000_000))
+            for tag in tags:
+                name = tag.rpartition("/")[2].partition("@")[0]
+                ctr("images", "tag", f"{image['registry']}/{name}:{image['tag']}", tag)
+            try:
+                yield Published(registry, f"oci://{team}/charts/trainyard", digests, dict(one.env))
+            finally:
+                for tag in tags:
+                    ctr("images", "rm", tag)
+
+
+def run_helm(published: Published, *words: str, program: str = "helm3", check: bool = True):
+    """Run Helm in this cluster, logged in to the registry; values come from standard input."""
+    env = [f"{name}={published.env[name]}" for name in ("SSL_CERT_FILE", "HELM_REGISTRY_CONFIG")]
+    return cluster.run("env", *env, f"build/bin/{program}", *words, stdin=yaml.safe_dump(VALUES), check=check)
+
+
+@pytest.fixture(scope="module")
+def installed(published: Published, namespace: str, archive: str) -> str:
+    """A release installed from the registry by one command, run to its end."""
+    run_helm(published, "install", "run", published.chart, "--version", VERSION, "-n", namespace, "-f", "-")
+    cluster.follow("run", namespace)
+    return namespace
+
+
+def test_every_pod_ran_an_image_by_the_digest_of_the_published_chart(published, installed):
+    pods = get("pods", installed, "app.kubernetes.io/instance=run")
+    assert {pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in pods} == {"dataset", "pytorchjob"}
+    wanted = f"{published.registry.host}/team/trainyard-pytorch@{published.digests['trainyard-pytorch']}"
+    for pod in pods:
+        spec = pod["spec"]
+        assert {one["image"] for one in spec["containers"] + spec.get("initContainers", [])} == {wanted}
+        assert pod["status"]["phase"] == "Succeeded"
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_helm_test_finds_the_installation_sound(published, installed, program):
+    said = run_helm(published, "test", "run", "-n", installed, program=program).stdout
+    assert re.search(r"Phase: +Succeeded", said), said
+    assert not get("pods", installed, fields="metadata.name=run-test")
+
+
+def test_an_upgrade_to_the_same_chart_changes_nothing(published, installed):
+    kinds = "jobs,pytorchjobs.kubeflow.org,configmaps"
+    names = {one["metadata"]["name"] for one in get(kinds, installed)}
+    upgrade = ("upgrade", "run", published.chart, "--version", VERSION, "-n", installed, "-f", "-")
+    run_helm(published, *upgrade, program="helm3")
+    assert {one["metadata"]["name"] for one in get(kinds, installed)} == names
+
+
+def test_helm_test_names_the_file_that_is_wrong(published, installed):
+    """The dataset's validation shard loses its end, as by a disk; a later `helm test` says so."""
+    claim = kubectl("get", "pvc", "run-data", "-n", installed, "-o", "jsonpath={.spec.volumeName}")
+    path = kubectl("get", "pv", claim, "-o", "jsonpath={.spec.hostPath.path}{.spec.local.path}")
+    cluster.run("hack/cluster/in-node", "sh", "-ec", f"truncate -s 100 {path}/fashion/val/shard-00000.tar")
+    done = run_helm(published, "test", "run", "-n", installed, check=False)
+    assert done.returncode
+    said = kubectl("logs", "run-test", "-n", installed)
+    assert "val/shard-00000.tar" in said, said
+
+
+@pytest.fixture(scope="module")
+def application(published, installed, argocd) -> Iterator[str]:
+    """deploy/argocd/published.yaml with the registry's names, and values that train on the release's claims."""
+    name = f"{installed}-run"
+    secret, one = yaml.safe_load_all((gitops.DEPLOY / "published.yaml").read_text())
+    secret["metadata"] |= {"name": name, "namespace": gitops.ARGOCD}
+    secret["metadata"]["labels"] |= owners.LABELS
+    login = {"username": registries.USER, "password": registries.PASSWORD, "insecure": "true"}
+    secret["stringData"] |= login | {"url": published.chart}
+    claims = {which: {"existingClaim": f"run-{which}"} for which in ("data", "results")}
+    values = helm.merged(VALUES, {"dataset": {"enabled": False}, "tests": {"enabled": False}})
+    values["global"] |= {"storage": claims}
+    values["global"]["training"]["name"] = "by-argo"
+    one["metadata"] |= {"name": name, "namespace": gitops.ARGOCD, "labels": owners.LABELS}
+    one["spec"]["source"] |= {"repoURL": published.chart, "targetRevision": VERSION}
+    one["spec"]["source"]["helm"] = {"releaseName": "by-argo", "valuesObject": values}
+    one["spec"]["destination"]["namespace"] = installed
+    del one["spec"]["syncPolicy"]["managedNamespaceMetadata"]
+    for thing in (secret, one):
+        kubectl("apply", "-f", "-", stdin=yaml.safe_dump(thing))
+    yield name
+    kubectl("delete", "application", name, "-n", gitops.ARGOCD, "--wait=false")
+    kubectl("delete", "secret", name, "-n", gitops.ARGOCD)
+
+
+def test_argo_cd_deploys_it_from_the_registry(published, installed, application):
+    found = gitops.becomes(application, lambda one: gitops.state(one)[0] == "Synced", "is in sync")
+    assert found["status"]["sync"]["revision"].startswith("sha256:")
+    until("the job is there", lambda: get("pytorchjobs.kubeflow.org", installed, "app.kubernetes.io/instance=by-argo"))
+    (job,) = get("pytorchjobs.kubeflow.org", installed, "app.kubernetes.io/instance=by-argo")
+    wanted = f"{published.registry.host}/team/trainyard-pytorch@{published.digests['trainyard-pytorch']}"
+    assert wanted in str(job["spec"])
