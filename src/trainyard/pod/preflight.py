@@ -204,9 +204,9 @@ def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
 
     run = config.build(config.read_file(path))
     started, said = time.monotonic(), -every
-    while weights.is_fetched(run):
+    while weights.is_fetched(run.model.pretrained):
         try:
-            _say(f"weights: {weights.file_of(run)}")
+            _say(f"weights: {weights.file_of(run.model, run.data)}")
             return
         except InputError as error:
             passed = time.monotonic() - started
@@ -217,7 +217,8 @@ def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
                 ) from None
             if passed - said >= every:
                 said = passed
-                _say(f"waiting for the weights in {weights.folder_of(run)}, {timeout - passed:.0f} s left")
+                folder = weights.folder_of(run.model, run.data)
+                _say(f"waiting for the weights in {folder}, {timeout - passed:.0f} s left")
         time.sleep(min(1.0, every))
 
 

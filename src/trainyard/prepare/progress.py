@@ -11,7 +11,7 @@ from trainyard.core.exits import printable
 from trainyard.prepare.sources.base import Traffic
 
 if TYPE_CHECKING:
-    from rich.progress import ProgressMeter as Bar
+    from rich.progress import Progress as Bar
 
 
 EVERY = 5.0  # seconds between lines of a Pulse
@@ -111,7 +111,7 @@ def _make_bar(to: TextIO) -> "Bar":
     # Imported late: only a terminal needs it
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
-    from rich.progress import ProgressMeter as Bar
+    from rich.progress import Progress as Bar
 
     return Bar(BarColumn(24), TextColumn("{task.fields[text]}", markup=False), console=Console(file=to), transient=True)
 
