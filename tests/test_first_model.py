@@ -47,6 +47,9 @@ def test_the_page_takes_a_folder_of_pictures_to_a_model_in_use(tmp_path: Path) -
     build = tmp_path / "build"
     summary = json.loads((build / "trees-first/summary.json").read_text())
     assert (summary["status"], summary["world_size"]) == ("finished", 2)
+    lines = [json.loads(line) for line in (build / "trees-first/metrics.jsonl").read_text().splitlines()]
+    points = sum(line["event"] == "train" for line in lines)
+    assert points >= min(50, summary["steps"]), "a short run has a curve, too"
     found = json.loads((build / "trees-evaluated/result.json").read_text())
     assert found["samples"] == sum(1 for _ in (tmp_path / "kept").rglob("*.png"))
     assert found["top1"] > 60  # of three classes

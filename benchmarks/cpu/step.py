@@ -95,7 +95,7 @@ def inside(out: Path, folder: Path, pairs: int) -> None:
             "batch": {"per_process": SAMPLES}, "optimizer": {"lr": LR, "lr_batch": SAMPLES},
             "data": {"dir": "synthetic", "image_size": SIZE, "synthetic_samples": 4096, "workers": 1},
             "model": {"name": "resnet18", "num_classes": CLASSES}, "schedule": {"warmup_epochs": 0.0},
-            "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0},
+            "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0}, "log": {"every_steps": 10},
         }
     )  # fmt: skip
     place = parallel.locate("ddp")

@@ -43,14 +43,15 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "delete": Command("trainyard.cluster.delete:main", "uninstall a release; its data only when said twice"),
     },
     TRAINING: {
+        "cost": Command("trainyard.cluster.cost:main", "time and money of a run, before it starts"),
         "prepare": Command("trainyard.prepare.command:main", "turn an archive or a folder into shards"),
         "train": Command("trainyard.cli:train", "train on this machine, one process per GPU"),
         "launch": Command("trainyard.pod.launcher:with_log", "start one process per GPU on this node, as torchrun"),
         "config": Command("trainyard.config.command:main", "show and check the settings of a run"),
     },
     AFTER: {
-        "evaluate": Command("trainyard.inference.evaluate:main", "measure a model on labelled images"),
-        "predict": Command("trainyard.inference.predict:main", "say what a model sees on images"),
+        "evaluate": Command("trainyard.inference.starting:evaluate", "measure a model on labelled images"),
+        "predict": Command("trainyard.inference.starting:predict", "say what a model sees on images"),
         "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
     },
     SHELL: {

@@ -1,13 +1,14 @@
 """Servers that need a login: HTTPS with a private authority, a proxy and a web server with passwords."""
 
 import base64
+import contextlib
 import datetime
 import ipaddress
 import select
 import socket
 import ssl
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -78,10 +79,14 @@ class PasswordHandler(files.FaultyHandler):
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """A forward proxy: tunnels for https, and passes on what is asked for by http; only for those with the password."""
+    """A forward proxy: tunnels for https, and passes on what is asked for by http; only for those with the password.
+
+    `cuts` says, by the number of a connection or request from 1 on, after how many bytes of the answer it is cut.
+    """
 
     wanted = ""
     seen: list[str]
+    cuts: Callable[[int], int | None]
     protocol_version = "HTTP/1.1"
 
     def _known(self) -> bool:
@@ -98,6 +103,7 @@ class Proxy(BaseHTTPRequestHandler):
         if not self._known():
             return
         host, _, port = self.path.rpartition(":")
+        left = self.cuts(len(self.seen))
         with socket.create_connection((host, int(port))) as far:
             self.send_response(200)
             self.end_headers()
@@ -105,10 +111,18 @@ class Proxy(BaseHTTPRequestHandler):
             while True:
                 for one in select.select(list(ends), [], [])[0]:
                     data = one.recv(1 << 16)
+                    if one is far and left is not None:
+                        data = data[:left]
+                        left -= len(data)
                     if not data:
-                        self.close_connection = True
+                        self._hang_up()
                         return
                     ends[one].sendall(data)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):  # the client was faster
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def do_GET(self) -> None:
         if not self._known():
@@ -116,23 +130,28 @@ class Proxy(BaseHTTPRequestHandler):
         headers = {name: self.headers[name] for name in ("Range", "Accept-Encoding") if name in self.headers}
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(urllib.request.Request(self.path, headers=headers), timeout=patience.IDLE) as answer:
-            body = answer.read()
+            body, most = answer.read(), self.cuts(len(self.seen))
             self.send_response(answer.status)
             for name in ("Content-Range", "ETag", "Last-Modified"):
                 if name in answer.headers:
                     self.send_header(name, answer.headers[name])
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(body[:most])
+            if most is not None and most < len(body):
+                self.wfile.flush()
+                self._hang_up()
 
     def log_message(self, *args: Any) -> None:
         pass
 
 
 @contextmanager
-def proxy(user: str, password: str) -> Iterator[tuple[str, list[str]]]:
+def proxy(
+    user: str, password: str, cuts: Callable[[int], int | None] = lambda number: None
+) -> Iterator[tuple[str, list[str]]]:
     """Run the proxy on loopback; its address, and what was asked of it."""
     seen: list[str] = []
-    handler = type("Handler", (Proxy,), {"wanted": login(user, password), "seen": seen})
+    handler = type("Handler", (Proxy,), {"wanted": login(user, password), "seen": seen, "cuts": staticmethod(cuts)})
     with loopback.serving(handler) as server:
         yield f"127.0.0.1:{server.server_port}", seen

@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from trainyard.cluster import probes, proposal, published, survey, trials
-from trainyard.cluster.checks import api, images, namespace, network, nodes, operators, queues, storage
+from trainyard.cluster import proposal, published, survey, trials
+from trainyard.cluster.checks import api, images, namespace, network, nodes, operators, probes, queues, storage
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, forbidden
 from trainyard.cluster.demand import Demand, UsageError, assume, merge, named, read_values, render, sketch, split
 from trainyard.cluster.errors import KubeError

@@ -25,6 +25,7 @@ from trainyard.config.sections.learning import (
 from trainyard.config.sections.running import (
     CheckpointSettings,
     CommSettings,
+    CostSettings,
     DdpSettings,
     DebugSettings,
     FsdpSettings,
@@ -94,6 +95,7 @@ class Config(Settings):
     mlflow: MlflowSettings = Field(default=MlflowSettings(), description="MLflow.")
     metrics: MetricsSettings = Field(default=MetricsSettings(), description="Prometheus.")
     publish: PublishSettings = Field(default=PublishSettings(), description="What is published at the end.")
+    cost: CostSettings = Field(default=CostSettings(), description="Expected rate and price.")
     debug: DebugSettings = Field(default=DebugSettings(), description="Debugging.")
 
     @model_validator(mode="after")

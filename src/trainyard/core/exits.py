@@ -15,6 +15,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import sys
 import threading
 import traceback
@@ -26,6 +27,7 @@ from typing import Any, NoReturn
 
 LAUNCHER = "TRAINYARD_LAUNCHER"  # process id of the launcher, for the processes that it starts
 SAID = "TRAINYARD_SAID"  # a file of the launcher, in which its processes note the errors that they have printed
+MPI_SESSION = "PMIX_SERVER_TMPDIR"  # a folder of this node's part of an mpirun (OpenMPI), which removes it at its end
 FINISHED_FIRST = "checkpoint"  # name of the threads whose work an ending process still lets finish
 FINISH_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -191,6 +193,20 @@ def too_many_files(what: object) -> UserError:
     )
 
 
+def whose(path: Path) -> str:
+    """Words for a place that may not be written: whose it is, who this process is, and the remedy."""
+    with contextlib.suppress(OSError, StopIteration):
+        place = next(one for one in (path, *path.parents) if one.exists())
+        found = place.stat()
+        squashed = " (root, which NFS with root squash takes for nobody)" if os.getuid() == 0 else ""
+        return (
+            f"{place} belongs to uid {found.st_uid} and gid {found.st_gid} (mode {stat.S_IMODE(found.st_mode):04o}), "
+            f"and this process is uid {os.getuid()} and gid {os.getgid()}{squashed}: have its owner make the folder "
+            "for this user (mkdir, chown on the server), or run as its owner (on a cluster global.storage.uid and gid)"
+        )
+    return f"this process is uid {os.getuid()} and gid {os.getgid()}: check the permissions of the folders around it"
+
+
 def write_termination_message(message: str) -> None:
     """Leave the message where the kubelet looks for it; the first process of a container to do so wins.
 
@@ -243,16 +259,20 @@ def no_core_dumps() -> None:
 
 
 def said_already(message: str) -> bool:
-    """Whether another process of the launcher has printed this error since it started them; notes it if not."""
+    """Whether another process of the launcher, or of mpirun on this node, has printed this error; notes it if not."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
+    session = os.environ.get(MPI_SESSION, "")
+    notes = os.environ.get(SAID) or (f"{session}/trainyard-said" if session else "")
     try:
-        with Path(os.environ[SAID]).open("r+") as file:
+        # the launcher's exists; where it has ended, none is made
+        descriptor = os.open(notes, os.O_RDWR | (0 if SAID in os.environ else os.O_CREAT), 0o600)
+        with os.fdopen(descriptor, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if note in file.read().split():
                 return True
             print(note, file=file, flush=True)
-    except (KeyError, OSError):  # no launcher, or it has ended: rather twice than never
+    except OSError:  # no launcher, or it has ended: rather twice than never
         pass
     return False
 

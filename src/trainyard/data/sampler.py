@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 
+MOST_PER_LINE = 10  # steps between lines of metrics, and the fewest lines of a run, where no setting says otherwise
+FEWEST_LINES = 50
+
 
 @functools.lru_cache(maxsize=2)
 def permutation(samples: int, seed: int, epoch: int) -> Ids:
@@ -102,6 +105,10 @@ class Length:
     def epochs(self) -> int:
         """Epochs begun when all steps are done."""
         return -(-self.steps // self.steps_per_epoch)
+
+    def steps_per_line(self, asked: int | None) -> int:
+        """Return steps between lines of metrics: as asked, or so few that a short run's curves have enough points."""
+        return asked or min(MOST_PER_LINE, max(1, self.steps // FEWEST_LINES))
 
 
 def validation_batches(samples: int, batch: int, rank: int, world: int) -> list[Ids]:

@@ -1,6 +1,8 @@
 """What both programs do: options, the processes, the model on its device, and the pass over all pictures."""
 
 import argparse
+import errno
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import nn
 
 from trainyard import config, parallel
 from trainyard.config.sections.running import CommSettings, DdpSettings
-from trainyard.core.exits import UserError, printable
+from trainyard.core.exits import UserError, printable, whose
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
 from trainyard.inference.model import Trained, open_trained
@@ -65,6 +67,8 @@ def parser(name: str, description: str, out: str) -> argparse.ArgumentParser:
 def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple[Strategy, Done]:
     """Run the model over the pictures that the options name; every process calls it. Raises UserError."""
     place = parallel.locate("ddp")
+    if place.rank == 0:
+        ready_to_write(options.out)
     if options.wait:
         settings = config.build(config.read_file(options.run_config)) if options.run_config else None
         length = length_asked(settings.epochs, settings.max_steps) if settings else None
@@ -95,6 +99,17 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
             raise
         raise UserError(f"--image-size {options.image_size}: {trained.found.model} cannot take it ({error})") from error
     return strategy, Done(trained, pictures, labels, outcome, precision)
+
+
+def ready_to_write(out: Path) -> None:
+    """Make the folder of results, before what takes long; raises UserError where it cannot be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        remedy = whose(out) if error.errno in (errno.EACCES, errno.EPERM) else "choose another folder"
+        raise UserError(f"--out {out} cannot be written: {error.strerror}; {remedy}") from None
 
 
 def sized(trained: Trained, size: int) -> Trained:

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
+from trainyard.models.weights import FILE as DESCRIPTION
 from trainyard.run.publish import SUMS
 
 EVERY = 5.0  # seconds between looks
@@ -34,9 +35,11 @@ def wait_for_model(run: Path, seconds: float, length: Mapping[str, Any] | None, 
 
 
 def lacks(run: Path, length: Mapping[str, Any] | None = None) -> str:
-    """Return what a run lacks of a published model; empty if nothing."""
+    """Return what a run lacks of a published model; empty if nothing, as for the folder of a model itself."""
     if not storage.perform(run, run.is_dir):
         return "there is no such run yet"
+    if storage.perform(run, (run / DESCRIPTION).exists):
+        return ""
     if failed := storage.read_json(run / "failed.json"):
         message = str(failed.get("message", "")).partition("\n")[0]
         return f"the run has failed ({message})"

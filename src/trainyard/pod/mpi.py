@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainyard.core.exits import Exit, ExitError, UserError, no_core_dumps
+from trainyard.core.exits import Exit, ExitError, UserError, no_core_dumps, write_termination_message
 from trainyard.pod import log, mpi_hosts, mpi_ranks, process, transport
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
@@ -191,14 +191,16 @@ def on_all(hosts: Sequence[str], places: Places, command: str, seconds: float) -
         list(pool.map(tell, hosts))
 
 
-def pass_on_output(stream: IO[bytes], first_error: list[str]) -> None:
-    """Print what the ranks print, and remember their first error."""
+def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
+    """Print what the ranks print, each error once, and add their errors to the list."""
     while line := stream.readline(LONGEST_LINE):
+        start = line.find(b"error: ")
+        error = line[start + 7 :].decode(errors="replace").strip() if start >= 0 else ""
+        if start == 0 and error in errors:  # of another node: those of one node note what they have said (exits.py)
+            continue
+        errors += [error] if error else []
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
-        start = line.find(b"error: ")
-        if start >= 0 and not first_error:
-            first_error.append(line[start + 7 :].decode(errors="replace").strip())
 
 
 def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
@@ -207,8 +209,8 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
     # In its own session, so that a terminal's ^C stops the ranks through us
     mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert mpirun.stdout is not None
-    first_error: list[str] = []
-    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, first_error), daemon=True)
+    errors: list[str] = []
+    reader = threading.Thread(target=pass_on_output, args=(mpirun.stdout, errors), daemon=True)
     reader.start()
     deadline = float("inf")
     while mpirun.poll() is None:
@@ -223,7 +225,7 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
             deadline += 10
     reader.join(5)
     code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(first_error), "")
+    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
 
 
 def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
@@ -240,7 +242,10 @@ def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places
     code, error = run_ranks(mpirun, list(hosts), places)
     if code in (Exit.DONE, Exit.STOPPED):
         return code
-    raise ExitError(error or f"the ranks ended with code {code}; their last lines are above", code)
+    if not error:
+        raise ExitError(f"the ranks ended with code {code}; their last lines are above", code)
+    write_termination_message(error)  # a rank has printed it
+    return code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

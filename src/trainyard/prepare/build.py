@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.core.exits import FULL, Exit, ExitError, InputError, UserError
+from trainyard.core.exits import FULL, Exit, ExitError, InputError, UserError, whose
 from trainyard.core.files import sync_folder
 from trainyard.core.storage import StorageError, Tries
 from trainyard.prepare import existing, rewriting
@@ -26,10 +26,12 @@ from trainyard.prepare.job import Finished, Job, finished
 from trainyard.prepare.layouts import layout_of
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.looking import look_once
+from trainyard.prepare.members_file import write_members
 from trainyard.prepare.plan import DatasetPlan, ShardPlan, make_plan, meaning
 from trainyard.prepare.progress import ProgressMeter, say
 from trainyard.prepare.publish import publish
 from trainyard.prepare.settings import Preparation
+from trainyard.prepare.since import said_of_source
 from trainyard.prepare.sources.base import Traffic
 from trainyard.prepare.sources.retry import Patience
 from trainyard.prepare.timing import Spent
@@ -92,6 +94,8 @@ def _build(config: Preparation, options: Options) -> Manifest | None:
     config = existing.as_before(config)
     work = config.out / WORK
     if not options.rebuild and (manifest := existing.complete(config, look_only=True)):
+        if options.part == 0 and (changed := said_of_source(config, manifest)):
+            say(changed)
         return manifest
     for folder in (work, *(config.out / split for split in SPLITS)):
         _make(folder)
@@ -123,9 +127,7 @@ def _storage_error(root: Path, error: OSError) -> Exception:
             "command again; finished shards are kept"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(
-            f"{root} cannot be written: {error.strerror} as uid {os.getuid()}; check the claim's permissions"
-        )
+        return InputError(f"{root} cannot be written: {error.strerror}; {whose(root)}")
     return StorageError(f"writing to {root} failed: {error}; run the same command again, finished shards are kept")
 
 
@@ -172,6 +174,7 @@ def _prepare(config: Preparation, options: Options) -> Manifest | None:
         if found is None:
             say(f"part {options.part} of {options.parts} is done; the others still have shards to make")
             return None
+        write_members(config.out, archive, plan, found)
         manifest = publish(config, catalogue, plan, source, found)
     finally:
         source.close()

@@ -5,7 +5,7 @@ A layout says which class or key each name stands for; see `imagenet`, `imagefol
 
 from array import array
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trainyard.core.exits import UserError
 from trainyard.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
 from trainyard.prepare.class_names import ClassEntry, Naming, name_classes
-from trainyard.prepare.layouts.base import Layout
+from trainyard.prepare.layouts.base import Layout, MemberPlace
 from trainyard.prepare.listing import Entry, Listing
 from trainyard.prepare.names import composed
 from trainyard.prepare.selection import Selection, Skip
@@ -29,11 +29,15 @@ MEMBER_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The samples of an archive in the order in which they lie there, and the classes."""
+    """The samples of an archive in the order in which they lie there, and the classes.
+
+    `ignored` counts the files that are no data, by why they are none and by kind.
+    """
 
     classes: list[ClassEntry]
     splits: Mapping[str, NDArray[Any]]
     fingerprint: str
+    ignored: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -48,18 +52,28 @@ class _Columns:
     key: "array[int]" = field(default_factory=lambda: array("I"))
     name_hash: "array[int]" = field(default_factory=lambda: array("Q"))
     identity: "array[int]" = field(default_factory=lambda: array("Q"))
+    lot: "array[int]" = field(default_factory=lambda: array("Q"))  # empty where the layout says the splits
     keys: dict[str, int] = field(default_factory=dict)
 
-    def add(self, entry: Entry, key: str) -> None:
+    def add(self, entry: Entry, place: MemberPlace) -> None:
         member = entry.member
         self.offset.append(member.offset)
         self.stored.append(member.stored)
         self.size.append(member.size)
         self.crc32.append(member.crc32)
         self.method.append(member.method)
-        self.key.append(self.keys.setdefault(key, len(self.keys)))
+        self.key.append(self.keys.setdefault(place.key, len(self.keys)))
         self.name_hash.append(member.name_hash)
         self.identity.append(entry.identity)
+        if place.lot is not None:
+            self.lot.append(place.lot)
+
+    def part(self, chosen: NDArray[np.bool_]) -> "_Columns":
+        """Return the chosen members, with the keys of all."""
+        names = [one.name for one in fields(self) if one.name != "keys"]
+        arrays = {name: getattr(self, name) for name in names}
+        kept = {name: array(one.typecode, np.asarray(one)[chosen].tobytes()) for name, one in arrays.items()}
+        return _Columns(**kept, keys=self.keys)
 
 
 def read_catalogue(
@@ -78,7 +92,7 @@ def read_catalogue(
             texts[key] = member
     columns = (_Columns(), _Columns())
     selection = Selection(
-        listing, layout, Skip(skip), lambda entry, place: columns[place.split].add(entry, place.key), converts
+        listing, layout, Skip(skip), lambda entry, place: columns[place.split].add(entry, place), converts
     )
     for entry in listing.entries():
         starts.append(entry.member.offset)
@@ -89,6 +103,8 @@ def read_catalogue(
     selection.finish({key for column in columns for key in column.keys})
     for column in columns:
         _refuse_duplicates(listing, column)
+    if layout.drawn and columns[0].key:
+        columns = _draw(columns[0], layout.drawn)
     contents = {key: archive.read(member) for key, member in texts.items()}
     train_keys, val_keys = (list(column.keys) for column in columns)
     classes, *labels = layout.resolve(train_keys, val_keys, selection.skipped, contents, listing.label)
@@ -104,7 +120,19 @@ def read_catalogue(
         split: _assemble(archive, column, np.asarray(of_key, np.uint32), borders)
         for split, column, of_key in zip(SPLITS, columns, labels, strict=True)
     }
-    return Catalogue(classes, splits, selection.fingerprint())
+    return Catalogue(classes, splits, selection.fingerprint(), selection.ignored())
+
+
+def _draw(column: _Columns, fraction: float) -> tuple[_Columns, _Columns]:
+    """Divide members into train and val: of each class the fraction with the lowest lots, at least one, never all."""
+    keys, lots, names = (np.asarray(one) for one in (column.key, column.lot, column.identity))
+    order = np.lexsort((names, lots, keys))
+    counts = np.bincount(keys)
+    wanted = np.minimum(np.maximum(np.rint(fraction * counts), 1), counts - 1)
+    firsts = np.cumsum(counts) - counts
+    val = np.zeros(len(keys), bool)
+    val[order] = np.arange(len(keys)) - firsts[keys[order]] < wanted[keys[order]]
+    return column.part(~val), column.part(val)
 
 
 def _text_key(name: str, wanted: Set[str]) -> str:

@@ -39,7 +39,10 @@ def complete(config: Preparation, *, look_only: bool = False) -> Manifest | None
     for key in (source := wanted.pop("source")).keys() | (manifest.source.keys() - beside):
         wanted[f"source.{key}"], found[f"source.{key}"] = source.get(key), manifest.source.get(key)
     # A complete folder stays valid with another image's encoder, converter or rewriter; only a repair would mix the two
-    keys = [key for key in {**wanted, **found} if key not in ("encoder", "converter", "seekable")]
+    ignored = {"encoder", "converter", "seekable"}
+    if "drawn" not in found:  # by an earlier version, which kept neither
+        ignored |= {"val_fraction", "drawn"}
+    keys = [key for key in {**wanted, **found} if key not in ignored]
     if differing := [key for key in keys if found.get(key) != wanted.get(key)]:
         changes = ", ".join(f"{key} was {found.get(key)!r} and is {wanted.get(key)!r}" for key in differing)
         raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")

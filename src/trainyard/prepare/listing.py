@@ -86,7 +86,7 @@ class Listing:
     def remarks(self) -> Iterator[str]:
         """Yield what people should know about names, after a whole pass."""
         if self.noise:
-            yield f"hidden and service files left out: {counted(self.noise)}"
+            yield f"{names.HIDDEN}: {counted(self.noise)}"
         if self._separators:
             yield "backslashes were taken for the separators of folders"
         if self._forms:

@@ -26,6 +26,9 @@ thumbs.db ehthumbs.db desktop.ini
 """
 _SERVICE = frozenset((*_SERVICE_NAMES.split(), "system volume information", "icon\r"))
 NO_ENDING = "without a usual ending"
+# Why files are no data
+HIDDEN = "hidden and service files left out"
+OUTSIDE = "no pictures, and in no class's folder"
 
 
 def noise(name: str) -> str:

@@ -71,6 +71,8 @@ def meaning(config: Preparation) -> dict[str, Any]:
     # Only where they are set: folders that were prepared before these keys existed stay as they are
     if config.layout == "csv":
         chosen["csv"] = config.csv.model_dump(mode="json")
+    if config.layout == "folders":
+        chosen |= {"val_fraction": config.val_fraction, "drawn": "of each class"}
     chosen |= {key: getattr(config, key) for key in ("class_file", "class_names") if getattr(config, key)}
     if config.convert != "none":
         chosen |= {"convert": config.convert, "converter": converting.converter()}

@@ -47,6 +47,7 @@ def publish(
         classes_sha256=storage.hash_file(root / manifests.CLASSES_FILE),
         left_out=tuple(sorted(name for record in found for name in record.left_out)),
         seekable=_outcomes(found) if "seekable" in wanted else None,
+        ignored=catalogue.ignored or None,
     )
     storage.write_file(root / manifests.FILE, manifest.to_json().encode())
     remove_leftovers(root / WORK)

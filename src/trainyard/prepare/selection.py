@@ -117,6 +117,13 @@ class Selection:
                 "source.path, or pack the unpacked files as one archive"
             )
 
+    def ignored(self) -> dict[str, dict[str, int]]:
+        """Return counts of the files that are no data, by why they are none and by kind."""
+        found = {names.HIDDEN: self._listing.noise, names.OUTSIDE: self._outside}
+        return {
+            why: {names.shown(kind): count for kind, count in counts.items()} for why, counts in found.items() if counts
+        }
+
     def fingerprint(self) -> str:
         """Return the container's, or another where earlier versions took other members or read other names."""
         found = self._listing.container.fingerprint
@@ -163,7 +170,7 @@ class Selection:
         if ending in names.ARCHIVES and len(self._archives) < _NAMED:
             self._archives.append(name)
         if isinstance(place, MemberPlace):
-            self._strays.setdefault((place, ending), []).append(names.shown(name))
+            self._strays.setdefault((place._replace(lot=None), ending), []).append(names.shown(name))
         else:
             self._outside[ending] += 1
 
@@ -209,7 +216,7 @@ class Selection:
     def _say(self) -> None:
         parts = list(self._listing.remarks())
         if self._outside:
-            parts.append(f"no pictures, and in no class's folder: {counted(self._outside)}")
+            parts.append(f"{names.OUTSIDE}: {counted(self._outside)}")
         if self._unlabelled:
             parts.append(f"pictures without a label: {self._unlabelled:,}")
         if self._skip.count:

@@ -149,7 +149,8 @@ class DatasetSettings(BaseModel):
     )
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.1,
-        description="For layout 'folders': about which part of the pictures becomes val, drawn by the seed.",
+        description="For layout 'folders': which part of each class becomes val, at least one picture, drawn by the "
+        "seed.",
     )
     csv: Table = Field(default=Table(), description="Where labels stand, for layout 'csv'.")
     class_file: str = Field(

@@ -2,7 +2,7 @@
 
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ MOST_GROUPS = 12  # of equal pictures
 MOST_ODD = 24
 MOST_CLASSES = 24  # shown before the rest is folded away
 MOST_NAMES = 100
+MOST_KINDS = 20  # of files that are no data
 UNEVEN = 10  # the largest class over the smallest one
 
 
@@ -44,6 +45,7 @@ def render(found: Survey) -> str:
         _copies(found),
         _odd(found),
         _left_out(found.manifest.left_out),
+        _ignored(found.manifest.ignored or {}),
         "</div>",
     ]
     return page(f"Dataset {found.manifest.name}", "".join(body))
@@ -167,6 +169,18 @@ def _left_out(names: Sequence[str]) -> str:
         return ""
     rest = f" and {len(names) - MOST_NAMES:,} more (manifest.json has all)" if len(names) > MOST_NAMES else ""
     return card("Left out: cannot be decoded", note(", ".join(names[:MOST_NAMES]) + rest), wide=True)
+
+
+def _ignored(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Files of the source that are no data, counted as the preparation's log counts them."""
+    if not counts:
+        return ""
+    rows = [
+        (why, kind, f"{count:,}")
+        for why, kinds in counts.items()
+        for kind, count in sorted(kinds.items(), key=lambda one: (-one[1], one[0]))[:MOST_KINDS]
+    ]
+    return card("Files that are no data", table(("why", "kind", "#files"), rows))
 
 
 def _shots(found: Survey, chosen: Sequence[tuple[Picture, str]]) -> str:

@@ -36,6 +36,7 @@ def render(path: Path) -> str:
         sections.classes(path),
         sections.processes(summary),
         sections.validations(validate, many),
+        sections.cost(summary),
         sections.environment(summary, starts),
         sections.settings(summary),
         "</div>",

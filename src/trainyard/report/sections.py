@@ -6,7 +6,9 @@ from typing import Any
 
 import yaml
 
-from trainyard.config import Config, flat
+from trainyard.config import Config, build, flat
+from trainyard.config.cost import Expected, expect, work_of
+from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
 from trainyard.report.confusion import Confusion, matrix, read_confusion, worst
 from trainyard.report.page import Markup, card, note, table
@@ -164,7 +166,12 @@ def validations(validate: list[Event], many: bool) -> str:
     ]  # fmt: skip
     marked = shown.index(best) if best is not None else None
     head = ("epoch", "#step", "#top-1", *(["#top-5"] if many else []), "#loss")
-    return card("Validations (the best in bold)", table(head, rows, marked))
+    early = [event["epoch"] for event in shown if event.get("batch_norm_start")]
+    text = (
+        f"After epoch {', '.join(map(str, early))} BatchNorm's averages still held some of their first values: these "
+        "validations show less than the model had learnt."
+    )
+    return card("Validations (the best in bold)", table(head, rows, marked) + (note(text) if early else ""))
 
 
 def environment(summary: dict[str, Any], starts: list[Event]) -> str:
@@ -200,6 +207,54 @@ def settings(summary: dict[str, Any]) -> str:
         table(("setting", "value"), changed) + f"<details><summary>All settings</summary><pre>{whole}</pre></details>"
     )
     return card("Settings that differ from the defaults", text, wide=True)
+
+
+def cost(summary: dict[str, Any]) -> str:
+    """Return what was predicted of the run's time and money, beside what it has used; nothing where no setting says."""
+    settings, seconds = summary.get("config", {}).get("cost", {}), summary.get("seconds", {})
+    rate, price = float(settings.get("rate", 0)), float(settings.get("price", 0))
+    if not seconds or not (rate or price):
+        return ""
+    world = int(summary["world_size"])
+    predicted = _predicted(summary, rate, world) if rate else None
+    used = Expected(
+        training=sum(seconds.get(cause, 0.0) for cause in SPLIT if cause != "validation"),
+        validation=seconds.get("validation", 0.0),
+        rest=sum(seconds.get(cause, 0.0) for cause in ("init", "publish", "lost")),
+        gpus=world,
+    )
+    shown = [("training", "training", duration), ("validation", "validation", duration),
+             ("start, publication, lost steps", "rest", duration), ("all of it", "total", duration)]  # fmt: skip
+    rows = [(name, say(getattr(predicted, key)) if predicted else "-", say(getattr(used, key)))
+            for name, key, say in shown]  # fmt: skip
+    unit = "GPU hours" if any(rank.get("gpu") for rank in summary.get("ranks", [])) else "process hours"
+    costs = [(unit, 1.0, "")] + (
+        [(f"at {price:g} {settings['currency']} each", price, settings["currency"])] * bool(price)
+    )
+    rows += [
+        (name, *(f"{one.gpu_hours * factor:,.2f} {of}".strip() if one else "-" for one in (predicted, used)))
+        for name, factor, of in costs
+    ]
+    source = f", {settings['source']}" if settings.get("source") else ""
+    text = f"Predicted from {rate:g} images per second of each{source}, on {world} processes. " if predicted else ""
+    return card(
+        "Predicted and used",
+        table(("part", "#predicted", "#used"), rows)
+        + note(
+            f"{text}Used is what all starts took, on as many processes as the last had, without waits between them."
+        ),
+    )
+
+
+def _predicted(summary: dict[str, Any], rate: float, world: int) -> Expected | None:
+    """Return what the settings come to at this rate; None for a run whose settings or samples are not known."""
+    identity = summary.get("identity", {})
+    try:
+        config = build(summary["config"])
+        train, batch = int(identity["data.samples"]), int(identity["batch.global"])
+    except (UserError, KeyError, TypeError):
+        return None
+    return expect(work_of(config, train, int(summary.get("validation_samples") or 0), batch), world, rate)
 
 
 def _breakable(key: str) -> str:

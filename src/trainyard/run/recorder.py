@@ -32,7 +32,7 @@ from trainyard.telemetry import stragglers as slowest
 from trainyard.telemetry.clock import PARTS, Clock, goodput
 from trainyard.telemetry.energy import KINDS, known, meter
 from trainyard.telemetry.goodput import Past, settle
-from trainyard.telemetry.metrics import FEW, rewind
+from trainyard.telemetry.metrics import COLD, FEW, rewind
 from trainyard.telemetry.outbox import LAST_SECONDS
 from trainyard.telemetry.sinks import Telemetry
 
@@ -173,9 +173,11 @@ class Recorder:
             )  # fmt: skip
             telemetry.ranks(self._ranks, self._times, memory)
 
-    def validated(self, step: int, epoch: int, result: Result) -> None:
-        """Report a validation."""
+    def validated(self, step: int, epoch: int, result: Result, cold: float = 0.0) -> None:
+        """Report a validation; `cold` is the share of BatchNorm's averages that is still their first value."""
         fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
+        if cold >= COLD:
+            fields["batch_norm_start"] = round(cold, 4)
         if (telemetry := self._reporting) is not None:
             telemetry.event("validate", step, epoch, correct=result.correct1, **fields)
             if result.confusion is not None:

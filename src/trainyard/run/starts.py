@@ -11,7 +11,7 @@ removed, and a mount that shows the run directory without them.
 Operators do not bound retries, or by a number that knows nothing of progress (docs/interruptions.md).
 """
 
-import os
+import errno
 import time
 import urllib.parse
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.sections.running import RunSettings
-from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError
+from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError, whose
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import StorageError, storage, unreadable
 from trainyard.run import checkpoint
@@ -125,10 +125,9 @@ def unwritable(path: Path, error: OSError) -> UserError | ExitError:
         return ExitError(no_space(error, path), Exit.FAILED)
     if error.errno in STORAGE:
         return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
-    return UserError(
-        f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); check that it lies on a "
-        f"writable volume with free space, for uid {os.getuid()}"
-    )
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    remedy = whose(path) if denied else "check that it lies on a writable volume with free space"
+    return UserError(f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); {remedy}")
 
 
 def _of_metrics(path: Path) -> list[int]:

@@ -61,14 +61,17 @@ class Manifest:
     left_out: tuple[str, ...] = ()
     # How many pictures were rewritten so that areas of them can be read alone, and how many were not for which reason
     seekable: Mapping[str, int] | None = None
+    # How many files of the source are no data, by why they are none and by kind
+    ignored: Mapping[str, Mapping[str, int]] | None = None
 
     def to_json(self) -> str:
         """Render the manifest's file, with a checksum of what it says."""
         data = {"format": FORMAT, **asdict(self)}
         if not self.left_out:
             del data["left_out"]
-        if self.seekable is None:
-            del data["seekable"]
+        for key in ("seekable", "ignored"):
+            if data[key] is None:
+                del data[key]
         return json.dumps({**data, "checksum": json_checksum(data)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod

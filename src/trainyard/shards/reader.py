@@ -28,6 +28,7 @@ from trainyard.core.storage import storage
 from trainyard.native import crc32
 from trainyard.shards import manifest as manifests
 from trainyard.shards.index import INDEX_DTYPE, load_index
+from trainyard.shards.members import member_name
 
 MAX_GAP: Final = 64 << 10  # bytes: reading them and throwing them away is cheaper than asking again
 MAX_READ: Final = 4 << 20  # bytes in one read
@@ -107,8 +108,11 @@ class Shards:
         return np.split(order, cuts[1:]) if len(order) else []
 
     def name(self, i: int) -> str:
-        """Return what people call a sample."""
-        return f"sample {i} of {self.split} ({self._files[self._shard(i)]})"
+        """Return what people call a sample: with its name in the source where the preparation has kept that."""
+        member = member_name(self.root, self.split, i)
+        return (
+            f"sample {i} of {self.split} ({self._files[self._shard(i)]}{f'; {member} of the source' if member else ''})"
+        )
 
     def _shard(self, i: int) -> int:
         return bisect.bisect_right(self._starts, i) - 1

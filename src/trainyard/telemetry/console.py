@@ -51,6 +51,11 @@ class Console:
                 f"epoch {event['epoch']}/{self._epochs}  validated {event['samples']} samples: "
                 f"top1 {event['top1']:.2f} %  {top5}loss {event['loss']:.4f}"
             )
+            if cold := event.get("batch_norm_start"):
+                self.say(
+                    f"BatchNorm's averages still hold {100 * cold:.0f} % of their first values after {event['step']} "
+                    "steps: this validation shows less than the model has learnt"
+                )
 
     def close(self) -> None:
         """Remove the bar."""

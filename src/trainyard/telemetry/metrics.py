@@ -16,7 +16,9 @@ TABLES = ("seconds", "seconds_total", "joules")  # of numbers
 KINDS = {
     **dict.fromkeys(("event", "status"), TEXT),
     **dict.fromkeys(("step", "epoch", "samples", "world_size", "classes"), COUNT),
-    **dict.fromkeys(("time", "started", "idle", "loss", "lr", "images_per_second", "top1", "top5"), NUMBER),
+    **dict.fromkeys(
+        ("time", "started", "idle", "loss", "lr", "images_per_second", "top1", "top5", "batch_norm_start"), NUMBER
+    ),
     **dict.fromkeys(TABLES, TABLE),
     "slowest": TABLE,
 }
@@ -26,6 +28,8 @@ COMPLETE = {"train": ("loss", "lr", "images_per_second"), "validate": ("epoch", 
 # What W&B, TensorBoard and MLflow show, as `train/loss` and so on
 SHOWN = ("loss", "lr", "images_per_second", "top1", "top5", "epoch", "samples")
 
+# A share of BatchNorm's averages that is still their first value, above which a validation measures too little
+COLD = 0.01
 FEW = 10  # classes, of which five guesses are so many that people are not told how often they hold the right one
 
 

@@ -22,6 +22,7 @@ from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
 from trainyard.data.prefetch import prefetch
 from trainyard.data.sampler import Ids
+from trainyard.models.batch_norm import share_of_start
 from trainyard.models.described import describe
 from trainyard.parallel import probe
 from trainyard.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
@@ -84,7 +85,8 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     records.clock.move("compute", "communication", strategy.exposed_seconds())
     progress.step += 1
     records.recorder.step_done(progress.step, batch.ids, loss)
-    if progress.step % t.config.log.every_steps == 0 or progress.step == t.data.length.steps or save_due(t):
+    due = progress.step % t.data.length.steps_per_line(t.config.log.every_steps) == 0
+    if due or progress.step == t.data.length.steps or save_due(t):
         flush(t)
     with records.clock.spent("communication"):
         outcome = vote()
@@ -227,7 +229,8 @@ def validate(t: Trainer) -> Result:
     if t.strategy.first and t.config.checkpoint.keep_best:
         with records.directory.fenced():
             checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
-    records.recorder.validated(step, epoch, result)
+    cold = 0.0 if t.config.model.pretrained else share_of_start(learner.plain)
+    records.recorder.validated(step, epoch, result, cold)
     return result
 
 

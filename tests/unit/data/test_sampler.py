@@ -24,3 +24,12 @@ def test_each_epoch_is_a_permutation_and_the_tail_is_kept() -> None:
 def test_validation_batches_are_the_same_cuts_for_any_world(world: int) -> None:
     cuts = [tuple(cut) for rank in range(world) for cut in sampler.validation_batches(103, 10, rank, world)]
     assert sorted(cuts) == [tuple(range(start, min(start + 10, 103))) for start in range(0, 103, 10)]
+
+
+def test_also_a_short_run_has_fifty_lines_of_metrics_or_one_of_each_step() -> None:
+    for steps in (1, 7, 42, 50, 99, 100, 149, 499, 500, 50_000):
+        every = sampler.Length(steps, 10).steps_per_line(None)
+        assert 1 <= every <= 10
+        assert steps // every >= min(steps, 50)
+    assert sampler.Length(50_000, 10).steps_per_line(None) == 10
+    assert sampler.Length(42, 10).steps_per_line(6) == 6, "what is asked for holds"

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import Trainer, hold, wait_for_step
+from conftest import ROOT, Trainer, environment, hold, wait_for_step
 from starting import length_of
 
 from tests import patience
@@ -49,12 +50,28 @@ def test_two_processes_wait_for_a_run_that_still_trains(trainer: Trainer, data: 
     assert (result["samples"], result["top1"]) == (summary["validation_samples"], summary["top1"])
 
 
+@pytest.mark.parametrize("what", ["evaluate", "predict"])
+def test_the_first_line_comes_before_pytorch(what: str, tmp_path: Path) -> None:
+    """It takes half a minute where storage is slow, in which nothing else is said; --help says nothing of it."""
+    (tmp_path / "torch.py").write_text("import sys\nprint('torch', flush=True)\nsys.exit(7)\n")
+    env = environment()
+    env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
+    command = [sys.executable, "-m", "trainyard", what]
+    said = patience.run([*command, "--model", "x", "--data", "y"], cwd=ROOT, env=env)
+    assert (said.returncode, said.stdout) == (7, f"{what}: PyTorch is loaded, then the model and the images\ntorch\n")
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    second = patience.run(command, cwd=ROOT, env={**env, **place, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"})
+    assert second.stdout == "torch\n"
+    assert patience.run([*command, "--help"], cwd=ROOT, env=env).stdout == "torch\n"
+
+
 def test_what_a_run_lacks_is_said(trainer: Trainer, tmp_path: Path) -> None:
     asked = lambda epochs: length_of(config.build({"recipe": "demo", "epochs": epochs}))  # noqa: E731
     run = tmp_path / "run"
     assert waiting.lacks(run) == "there is no such run yet"
     trainer.train(run)
     assert waiting.lacks(run) == ""
+    assert waiting.lacks(run / "published") == "", "the folder of a model needs no run around it"
     assert waiting.lacks(run, asked(2)) == ""
     assert waiting.lacks(run, asked(3)) == "the run has ended after 16 steps and is to be longer"
     shutil.move(run / "published" / "SHA256SUMS", tmp_path)

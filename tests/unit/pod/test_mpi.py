@@ -155,6 +155,13 @@ def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd
     assert "step 1" in capfd.readouterr().out
 
 
+def test_an_error_of_several_nodes_is_passed_on_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "for rank in 1 2 3; do echo step 1; echo 'error: seed = x: no number'; done; echo 'error: another'; exit 2"
+    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "seed = x: no number")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == ["step 1", "error: seed = x: no number", "step 1", "step 1", "error: another"]
+
+
 def test_output_without_line_breaks_is_printed_in_pieces(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +269,39 @@ def test_ranks_get_the_workers_environment_and_their_code_comes_back(tmp_path: P
             assert f"RANK {rank} {SECRET!r} False" in out
         assert launcher.returncode == 77, out
         assert "error: the ranks ended with code 77" in out
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+
+
+FAILING = """
+import sys
+from trainyard.core import exits
+def main():
+    raise exits.UserError("seed = x: no number\\nsecond line")
+exits.guarded(main)
+"""
+
+
+@pytest.mark.parametrize("by", ["mpirun", "launcher"])
+def test_an_error_of_all_ranks_is_shown_once(tmp_path: Path, pod: dict[str, str], by: str) -> None:
+    (tmp_path / "failing.py").write_text(FAILING)
+    (tmp_path / "none").touch()
+    worker = start(pod, "worker")
+    try:
+        failing = ["--np", "2", "--", sys.executable, str(tmp_path / "failing.py")]
+        if by == "launcher":
+            process = start(pod, "launch", *failing)
+        else:
+            root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            process = subprocess.Popen(
+                ["mpirun", "--oversubscribe", "-np", "3", *failing[3:]], env=pod | root, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        out = patience.communicate(process)[0]
+        assert process.returncode == 2, out
+        assert (out.count("seed = x: no number"), out.count("second line")) == (1, 1), out
+        assert (tmp_path / "none").read_text() == "seed = x: no number\nsecond line\n" if by == "mpirun" else True
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(patience.IDLE) == 0

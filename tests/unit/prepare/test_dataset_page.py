@@ -180,3 +180,27 @@ def test_kinds_of_pixels_that_training_changes_are_odd(tmp_path: Path) -> None:
         "transparent in parts; training sees the colours there",
     ]
     assert "2 16 bits; training uses the higher 8" in (tmp_path / "made" / dataset.FILE).read_text()
+
+
+def test_files_that_are_no_data_are_counted(tmp_path: Path) -> None:
+    files = {f"{kind}/{i}.jpg": picture(i + 50 * (kind == "elm")) for kind in ("ash", "elm") for i in range(4)}
+    files |= {f"ash/._{i}.jpg": b"x" for i in range(3)} | {
+        "elm/.DS_Store": b"x",
+        "notes/a.xml": b"<a/>",
+        "read.me": b"x",
+    }
+    for name, content in files.items():
+        path = tmp_path / "pictures" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    prepare(tmp_path / "pictures", tmp_path / "made", layout="folders")
+    page = (tmp_path / "made" / dataset.FILE).read_text()
+    assert "Files that are no data" in page
+    for cells in ("<td>._*</td><td class=\"num\">3</td>", "<td>.DS_Store</td><td class=\"num\">1</td>",
+                  "<td>.xml</td><td class=\"num\">1</td>"):  # fmt: skip
+        assert cells in page, cells
+    assert page == dataset.render(survey(tmp_path / "made")), "also without the source"
+    (tmp_path / "clean").mkdir()
+    shutil.copytree(tmp_path / "pictures/ash", tmp_path / "clean/ash", ignore=shutil.ignore_patterns("._*"))
+    prepare(tmp_path / "clean", tmp_path / "clean-made", layout="folders")
+    assert "Files that are no data" not in (tmp_path / "clean-made" / dataset.FILE).read_text()

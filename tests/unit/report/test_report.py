@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests import documents
-from trainyard import report
+from trainyard import config, report
 from trainyard.core.exits import UserError
 from trainyard.report.confusion import read_confusion, worst
 from trainyard.report.svg import Line, Share, duration, line_chart, number, stacked_area, stacked_bar
@@ -124,6 +124,44 @@ def test_of_few_classes_five_guesses_say_nothing(tmp_path: Path, classes: int, t
     start = {"event": "start", "step": 0, "time": 1e9, "classes": classes}
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in (start, validated)))
     assert ("top-5" in report.render(tmp_path)) is told
+
+
+def test_early_validations_are_explained(tmp_path: Path) -> None:
+    validated = {"event": "validate", "step": 16, "epoch": 1, "time": 1e9, "loss": 6.0, "samples": 5, "top1": 24.85,
+                 "top5": 90.0}  # fmt: skip
+    lines = [{**validated, "batch_norm_start": 0.185}, {**validated, "step": 80, "epoch": 5}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    assert "After epoch 1 BatchNorm&#x27;s averages still held some of their first values" in report.render(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(lines[1]) + "\n")
+    assert "BatchNorm" not in report.render(tmp_path)
+
+
+def test_what_was_predicted_is_beside_what_was_used(run: Path, tmp_path: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    summary["identity"]["data.samples"], summary["validation_samples"] = 1_281_167, 50_000
+    page = lambda **cost: rendered(tmp_path, {**summary, "config": settings(cost)})  # noqa: E731
+    assert "Predicted and used" not in page()
+    shown = page(rate=250.0, source="a guess", price=2.0)
+    # 12 epochs of 1,281,167 at 64 * 250 a second: 961 s; 12 validations at three times that
+    for cells in (
+        '<td>training</td><td class="num">16 min 1 s</td><td class="num">1 h 22 min</td>',
+        '<td>validation</td><td class="num">12.5 s</td><td class="num">3 min 20 s</td>',
+        '<td>GPU hours</td><td class="num">19.44</td><td class="num">92.34</td>',
+        '<td>at 2 USD each</td><td class="num">38.88 USD</td><td class="num">184.68 USD</td>',
+        "Predicted from 250 images per second of each, a guess, on 64 processes.",
+    ):
+        assert cells in shown, cells
+    alone = page(price=2.0)
+    assert '<td>GPU hours</td><td class="num">-</td><td class="num">92.34</td>' in alone
+
+
+def settings(cost: dict[str, Any]) -> dict[str, Any]:
+    return config.as_tree(config.build({"recipe": "resnet50-90"}, {"epochs": 12, "data": {"dir": "/x"}, "cost": cost}))
+
+
+def rendered(folder: Path, summary: dict[str, Any]) -> str:
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return report.render(folder)
 
 
 def test_command_writes_the_page(run: Path, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The images, and names in pods: what probe pods have shown, else what nodes have."""
 
 from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check, several
+from trainyard.cluster.checks.probes import PULLING, Shown
 from trainyard.cluster.demand import Demand, images
-from trainyard.cluster.probes import PULLING, Shown
 from trainyard.cluster.remedies import remedy
 
 

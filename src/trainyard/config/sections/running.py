@@ -51,7 +51,11 @@ class CheckpointSettings(Settings):
 class LogSettings(Settings):
     """What is written during training."""
 
-    every_steps: Positive = Field(default=10, description="Steps between lines of metrics.jsonl.")
+    every_steps: Positive | None = Field(
+        default=None,
+        description="Steps between lines of metrics.jsonl; unset: 10, or fewer where the run would have less than 50 "
+        "lines.",
+    )
     console_seconds: Annotated[float, Field(gt=0.0)] = Field(default=3.0, description="Seconds between progress lines.")
     max_loss: Annotated[float, Field(ge=0.0)] = Field(
         default=1e6,
@@ -228,6 +232,21 @@ class PublishSettings(Settings):
         description="Other formats of the model: `torch` is model.pt2, `onnx` is model.onnx, which needs the "
         "packages onnx and onnxscript. Each is compared with the model before it is published.",
     )
+
+
+class CostSettings(Settings):
+    """What the report compares with what the run has used; `trainyard cost` says it before the run starts."""
+
+    rate: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0,
+        description="Images per second expected of each GPU, or of each process where there are no GPUs, in training; "
+        "0: not known.",
+    )
+    source: str = Field(default="", description="Where the rate is from, shown beside it.")
+    price: Annotated[float, Field(ge=0.0)] = Field(
+        default=0.0, description="Price of a GPU hour, or of a process's hour where there are no GPUs; 0: no money."
+    )
+    currency: str = Field(default="USD", min_length=1, max_length=8, description="Currency of the price.")
 
 
 class DebugSettings(Settings):

@@ -26,6 +26,8 @@ class MemberPlace(NamedTuple):
     # A folder of the layout, and the folder in which that lies
     root: str = ""
     below: str = ""
+    # Where the layout leaves splits to be drawn: its lot, 8 bytes as a number
+    lot: int | None = None
 
 
 class Layout(Protocol):
@@ -37,6 +39,8 @@ class Layout(Protocol):
     learns_first: bool
     # Whether any folder is taken for a class, so that one which holds no picture is none
     loose: bool
+    # The part of each class that becomes val by the lots of its pictures; 0: `place` says the split
+    drawn: float
     # The folders in which pictures were found
     places: set[tuple[str, str]]
 

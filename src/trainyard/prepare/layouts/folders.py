@@ -1,13 +1,23 @@
-"""A folder per class without splits, below any common folder: `CLASS/*`. A part of the pictures becomes val.
+"""A folder per class without splits, below any common folder: `CLASS/*`. A part of each class becomes val.
 
-Whether a picture does depends on the seed and its own name alone: it stays in its split when others are added.
+Each picture has a lot, drawn by the seed and its name in its class; those with the lowest lots become val. So a class's
+split does not depend on other classes, nor on the order of the pictures or the folders around them, and a picture that
+is added moves at most one other of its class.
 """
 
 from collections.abc import Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import SPLIT_FOLDERS, MemberPlace, OutOfPlaceError, check_places, lot, numbered
+from trainyard.prepare.layouts.base import (
+    SPLIT_FOLDERS,
+    MemberPlace,
+    OutOfPlaceError,
+    check_places,
+    lot,
+    numbered,
+    only_in_val,
+)
 
 _SPLITS = {*SPLIT_FOLDERS, "test"}
 
@@ -20,7 +30,7 @@ class Folders:
     loose = True
 
     def __init__(self, val_fraction: float, seed: int) -> None:
-        self._bound = int(val_fraction * 2**64)
+        self.drawn = val_fraction
         self._seed = seed
         self.places: set[tuple[str, str]] = set()
 
@@ -28,7 +38,7 @@ class Folders:
         """No text is needed."""
 
     def place(self, name: str) -> MemberPlace | None:
-        """Key each picture by its folder, and draw its split; folders of splits are another layout's.
+        """Key each picture by its folder, and draw its lot; folders of splits are another layout's.
 
         A class may be called `train`: what holds folders is a split.
         """
@@ -39,12 +49,12 @@ class Folders:
         if split := next((part for part in root.split("/") if part.lower() in _SPLITS), ""):
             raise OutOfPlaceError(f"{split}/ looks like a split with classes in it: that is layout 'imagefolder'")
         drawn = int.from_bytes(lot(f"{klass}/{last}", self._seed, size=8), "little")
-        return MemberPlace(int(drawn < self._bound), klass, root, klass)
+        return MemberPlace(0, klass, root, klass, drawn)
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Give the sorted folders numbers; raises UserError for a class whose pictures were all drawn for val."""
+        """Give the sorted folders numbers."""
         classes = {*train, *val}
         if classes and {klass.lower() for klass in classes} <= _SPLITS:
             raise UserError(
@@ -56,7 +66,4 @@ class Folders:
             places.setdefault(klass, set()).add((root, klass))
         for klass in sorted(places):
             check_places(places[klass], label, f"class {klass!r}")
-        return numbered(
-            train, val, lambda klass: f"all pictures of class {klass!r} in {label} were drawn for val; add pictures, "
-            "or set another seed or a smaller val_fraction",
-        )  # fmt: skip
+        return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}")

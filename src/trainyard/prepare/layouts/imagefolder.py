@@ -24,6 +24,7 @@ class ImageFolder:
     texts: frozenset[str] = frozenset()
     learns_first = False
     loose = False
+    drawn = 0.0
 
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()

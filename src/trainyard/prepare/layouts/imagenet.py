@@ -29,6 +29,7 @@ class ImageNet:
     texts = frozenset({VAL_LABELS, NAMES})
     learns_first = False
     loose = False
+    drawn = 0.0
 
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()

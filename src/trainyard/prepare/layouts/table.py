@@ -25,6 +25,7 @@ class TableLayout:
 
     learns_first = True
     loose = False
+    drawn = 0.0
 
     def __init__(self, settings: Table, seed: int) -> None:
         self._settings = settings

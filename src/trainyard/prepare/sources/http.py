@@ -9,6 +9,7 @@ signature.
 
 import logging
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from urllib.parse import urljoin, urlsplit
@@ -111,6 +112,8 @@ class HttpSource(Source):
                     length -= len(chunk)
                     yield chunk
         except requests.exceptions.SSLError as error:
+            if _cut_off(error):
+                raise PassingError("the connection was cut while it was being encrypted") from None
             raise UserError(f"{self.label} cannot be asked for: {_cause(error)}; {_CERTIFICATE}") from None
         except requests.exceptions.ProxyError as error:
             if "407" in str(error):
@@ -199,14 +202,29 @@ def _remedy(status: int) -> str:
     return "check the address and the server's log"
 
 
+def _cut_off(error: BaseException) -> bool:
+    """Whether the other end, or a proxy between, closed a connection while it was being encrypted."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError):
+            return True
+        seen = _within(seen)
+    return False
+
+
+def _within(error: BaseException) -> BaseException | None:
+    """Return the error that a library's error is about."""
+    inner = [one for one in (getattr(error, "reason", None), *error.args) if isinstance(one, BaseException)]
+    return inner[0] if inner else error.__cause__ or error.__context__
+
+
 def _cause(error: BaseException) -> str:
     """Say in a few words what broke, without the address that the libraries' own messages hold."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror and not isinstance(seen, requests.RequestException):
             return str(seen.strerror)
-        inner = [a for a in (getattr(seen, "reason", None), *seen.args) if isinstance(a, BaseException)]
-        seen = inner[0] if inner else seen.__cause__ or seen.__context__
+        seen = _within(seen)
     return {
         "ConnectTimeout": "no connection in time",
         "ReadTimeout": "no answer in time",

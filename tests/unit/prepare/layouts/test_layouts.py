@@ -1,4 +1,6 @@
 import json
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +20,7 @@ from trainyard.prepare.build import build
 from trainyard.prepare.layouts.base import OutOfPlaceError
 from trainyard.prepare.layouts.table import TableLayout
 from trainyard.prepare.settings import Table
+from trainyard.shards import manifest as manifests
 from trainyard.shards.reader import open_split
 
 
@@ -80,6 +83,36 @@ def test_imagefolder(tmp_path):
     }
 
 
+def split_folders(root, members, **settings):
+    """Prepare folders of classes; the images of both splits with their classes."""
+    out = root.with_name(f"{root.name}-prepared")
+    build(config(write_folder(root, members), out, **{"layout": "folders", "val_fraction": 0.2, **settings}))
+    return [pictures(out, split) for split in ("train", "val")]
+
+
+@pytest.mark.parametrize(("count", "fraction", "val"), [
+    (2, 0.01, 1), (10, 0.01, 1), (40, 0.1, 4), (45, 0.1, 4), (3, 0.9, 2), (2, 0.99, 1),
+])  # fmt: skip
+def test_each_class_is_divided_alike_whatever_its_size(tmp_path, count, fraction, val):
+    members = {f"{kind}/{i}.jpg": picture(i + 100 * (kind == "dog")) for kind in ("cat", "dog") for i in range(count)}
+    train, validation = split_folders(tmp_path / "a", {**members, "emu/1.jpg": picture(999)}, val_fraction=fraction)
+    assert Counter(validation.values()) == {"cat": val, "dog": val}
+    assert Counter(train.values()) == {"cat": count - val, "dog": count - val, "emu": 1}, "a single image is trained on"
+
+
+def test_another_fraction_is_another_dataset(tmp_path):
+    members = {f"{kind}/{i}.jpg": picture(i) for kind in ("cat", "dog") for i in range(9)}
+    split_folders(tmp_path / "a", members)
+    with pytest.raises(UserError, match=r"val_fraction was 0.2 and is 0.5; give the dataset another name"):
+        split_folders(tmp_path / "a", members, val_fraction=0.5)
+    # what an earlier version prepared said neither how it drew nor the fraction, and stays valid
+    path = tmp_path / "a-prepared" / "manifest.json"
+    told = manifests.load(path.parent)
+    settings = {key: value for key, value in told.settings.items() if key not in ("val_fraction", "drawn")}
+    path.write_text(replace(told, settings=settings).to_json())
+    split_folders(tmp_path / "a", members, val_fraction=0.5)
+
+
 def test_folders_without_splits(tmp_path):
     members = {
         f"pets/{kind}/{i}.jpg": picture(i + 1000 * (kind == "dog")) for kind in ("dog", "cat") for i in range(60)
@@ -88,17 +121,21 @@ def test_folders_without_splits(tmp_path):
     attempt(tmp_path, {**members, **noise}, layout="folders", val_fraction=0.2)
     found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
     assert {**found[0], **found[1]} == {content: name.split("/")[1] for name, content in members.items()}
-    assert 10 < len(found[1]) < 40
-    # a picture stays in its split in whatever order they come, whatever is around them, and when others are added
+    assert Counter(found[1].values()) == {"cat": 12, "dog": 12}
+    # a class's split is the same in whatever order its images come, whatever is around them, and with more classes
     moved = {name.removeprefix("pets/"): members[name] for name in sorted(members, reverse=True)}
+    others = {f"emu/{i}.jpg": picture(3000 + i) for i in range(7)}
+    again = split_folders(tmp_path / "moved", {**moved, **others})
+    assert found[1].items() <= again[1].items()
+    assert found[0].items() <= again[0].items()
+    assert Counter(again[1].values()) == {"cat": 12, "dog": 12, "emu": 1}
+    # an image that is added moves at most one other of its class
     more = {f"cat/more{i}.jpg": picture(2000 + i) for i in range(5)}
-    build(
-        config(
-            write_folder(tmp_path / "moved", {**moved, **more}), tmp_path / "two", layout="folders", val_fraction=0.2
-        )
-    )
-    assert found[1].items() <= pictures(tmp_path / "two", "val").items()
-    assert found[0].items() <= pictures(tmp_path / "two", "train").items()
+    grown = split_folders(tmp_path / "grown", {**moved, **more})
+    changed = [content for content in found[0] if content in grown[1]] + [c for c in found[1] if c in grown[0]]
+    assert len(changed) <= 5
+    assert all(found[0].get(content, found[1].get(content)) == "cat" for content in changed)
+    assert Counter(grown[1].values()) == {"cat": 13, "dog": 12}
     build(config(write_zip(tmp_path / "b.zip", members), tmp_path / "b", layout="folders", val_fraction=0.2, seed=1))
     assert pictures(tmp_path / "b", "val").keys() != found[1].keys()
 
@@ -111,7 +148,7 @@ def test_folders_without_splits(tmp_path):
         (
             {f"{name}/1.jpg": picture(i) for i, name in enumerate("abcdef")},
             {"val_fraction": 0.5},
-            "all pictures of class",
+            "no pictures for 'val'",
         ),
         ({"cat/1.jpg": picture(1)}, {"val_fraction": 0.001}, "no pictures for 'val'"),
     ],

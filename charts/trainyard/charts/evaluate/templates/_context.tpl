@@ -21,7 +21,7 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- if and (not .Values.run) (ne 1 (len $names)) -}}
 {{- $which := ternary (printf "%s are trained" (join " and " $names)) "this release trains none" (not (empty $names)) -}}
 {{- include "common.refuse" (printf (print "\n\nevaluate.run is not set, and %s: set it to the run whose model is to be measured, "
-  "its folder under runs/ on the results claim.\n") $which) -}}
+  "its folder under runs/ on the results claim, or a path below /data or /results.\n") $which) -}}
 {{- end -}}
 {{- $_ := set . "Evaluated" (dict "run" (.Values.run | default (first $names)) "config" $config) -}}
 {{- $pod := omit .Values "global" -}}

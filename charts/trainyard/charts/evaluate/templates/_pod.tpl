@@ -5,7 +5,8 @@ The evaluation's pod template: the Job's, and what its name is hashed from. Call
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
 {{- $pod := $root.Pod -}}
-{{- $run := $root.Evaluated.run -}}
+{{- $model := $root.Evaluated.run | trimSuffix "/" -}}
+{{- $run := ternary ($model | trimSuffix "/published" | base) $model (hasPrefix "/" $model) -}}
 {{- $processes := int $values.gpus | default (int $values.processes) -}}
 {{- $data := $values.data | default (printf "/data/%s" $values.global.dataset.name) -}}
 {{- $measured := ternary (printf "%s-%s" (base $data) $values.split) (base $data) (not (empty $values.split)) -}}
@@ -38,7 +39,7 @@ The evaluation's pod template: the Job's, and what its name is hashed from. Call
         {{- end }}
         - trainers.evaluate
         - --model
-        - {{ toYaml (printf "/results/runs/%s" $run) }}
+        - {{ toYaml (ternary $model (printf "/results/runs/%s" $model) (hasPrefix "/" $model)) }}
         - --data
         - {{ toYaml $data }}
         - --out

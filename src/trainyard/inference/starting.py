@@ -1,0 +1,31 @@
+"""The first line of both programs, before PyTorch is loaded; this module imports nothing that is slow."""
+
+import importlib
+import sys
+from collections.abc import Callable
+
+from trainyard import parallel
+from trainyard.core import garbage
+
+
+def say_what_loads(what: str) -> None:
+    """Print on the first process what takes long now; `--help` is answered without it. Raises UserError."""
+    if parallel.locate("ddp").rank == 0 and not {"-h", "--help"}.intersection(sys.argv):
+        print(f"{what}: PyTorch is loaded, then the model and the images", flush=True)
+
+
+def evaluate() -> int:
+    """Say what is loaded, load it, and evaluate."""
+    return _start("evaluate")
+
+
+def predict() -> int:
+    """Say what is loaded, load it, and predict."""
+    return _start("predict")
+
+
+def _start(what: str) -> int:
+    say_what_loads(what)
+    with garbage.paused():
+        main: Callable[[], int] = importlib.import_module(f"trainyard.inference.{what}").main
+    return main()

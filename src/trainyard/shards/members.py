@@ -1,0 +1,28 @@
+"""What the samples of a prepared folder were called in its source: for messages that name a file one can open.
+
+A preparation leaves `members-train.jsonl.gz` and `members-val.jsonl.gz`, a line per sample. Nothing reads them but
+messages; folders that were prepared by an earlier version have none.
+"""
+
+import gzip
+import itertools
+import json
+import zlib
+from pathlib import Path
+
+from trainyard.core.exits import printable
+
+
+def file_of(root: Path, split: str) -> Path:
+    """Where the names of a split's samples are."""
+    return root / f"members-{split}.jsonl.gz"
+
+
+def member_name(root: Path, split: str, sample: int) -> str:
+    """Return the name of a sample in the source, or nothing where it is not known."""
+    try:
+        with gzip.open(file_of(root, split), "rt", encoding="utf-8") as lines:
+            name = json.loads(next(itertools.islice(lines, sample, None), '""'))
+    except (OSError, EOFError, ValueError, zlib.error):
+        return ""
+    return printable(name) if isinstance(name, str) else ""
