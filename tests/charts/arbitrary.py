@@ -155,6 +155,8 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         parts[job].get("runPolicy", {}).pop("managedBy", None)
         parts[job].get("training", {}).pop("name", None)
     training.pop("name", None)
+    parts["trainjob"].get("runPolicy", {}).pop("ttlSecondsAfterFinished", None)  # 60 or more
+    parts["trainjob"].pop("version", None)  # earlier ones refuse some of these values
     parts["pytorchjob"].get("elastic", {}).pop("minNodes", None)
     metrics = shared.get("metrics", {})
     if not metrics.get("enabled"):
@@ -199,7 +201,8 @@ def _mend_users(
     parts: dict[str, helm.Values], training: helm.Values, own: list[helm.Values], shared: helm.Values
 ) -> None:
     """MPI needs a user by number that is not root."""
-    if parts["mpijob"].get("enabled") or training.get("operator") == "mpijob":
+    mpi = any(one.get("config", {}).get("strategy") == "horovod" for one in (training, *own))
+    if mpi or parts["mpijob"].get("enabled") or training.get("operator") == "mpijob":
         storage = shared.setdefault("storage", {})
         storage["uid"] = 1000 if storage.get("uid") == "platform" else storage.get("uid", 1000)
         for one in (training, *own):

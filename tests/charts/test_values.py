@@ -77,6 +77,7 @@ OTHER: dict[str, Any] = {
     "pytorchjob.training": {"nodes": 3},
     "mpijob.training": {"nodes": 3},
     "trainjob.training": {"nodes": 3},
+    "trainjob.version": "2.1",
     "global.training.operator": "trainjob",
     "pytorchjob.form": "elastic",
     "networkPolicy.ingress": False,
@@ -154,6 +155,7 @@ CONTEXT: dict[str, helm.Values] = {
     "global.metrics.kind": helm.at("global.metrics.enabled", True),
     "networkPolicy.metrics.from": helm.merged(METRICS, helm.at("networkPolicy.enabled", True)),
     "global.dataset.idleWait": helm.at("global.scheduling.queue", "vision"),
+    "trainjob.version": helm.at("trainjob.runPolicy.activeDeadlineSeconds", 60),
     "global.training.rdma.count": RDMA,
     "global.training.rdma.by": helm.at(
         "global.training.resourceClaims", [{"name": "efa", "resourceClaimTemplateName": "efa"}]

@@ -109,6 +109,14 @@ def test_follow_reads_the_newest_first_pod_of_a_trainjob():
     assert follow.leader(trainjob(), pods)["metadata"]["name"].endswith("bbbbb")
 
 
+def test_follow_reads_the_launcher_of_a_trainjob_under_mpi_whatever_started_later():
+    labels = {trainjobs.JOBSET_NAME: NAME}
+    launcher = thing("Pod", f"{NAME}-launcher-0-0-aaaaa", labels=labels)
+    worker = thing("Pod", f"{NAME}-node-0-0-bbbbb", labels=labels, creationTimestamp=YOUNG)
+    assert follow.leader(trainjob(), [launcher, worker]) == launcher
+    assert follow.leader(trainjob(), [worker]) == worker
+
+
 def test_kinds_that_are_missing_matter_where_the_release_needs_them():
     missing = [{"kind": kind} for kind in (trainjobs.TRAINJOBS, trainjobs.RUNTIMES, trainjobs.JOBSETS)]
     says(explain(missing_kinds=missing), "does not know trainjobs", "install Kubeflow Trainer, if the release trains")
@@ -127,6 +135,14 @@ def test_a_trainer_that_drops_fields_is_named_with_the_remedy():
     told = [{"version": "v2.1.0"}]
     says(said_of(trainjob(family=[child(2)]), trainer_version=told), "is v2.1.0, and", "update Kubeflow Trainer to 2.3")
     assert "remedy" not in said_of(trainjob(family=[child(2)]), trainer_version=[{"version": "v2.3.0"}])
+
+
+def test_a_release_that_is_written_for_an_older_trainer_fits_that_one():
+    old = definition(trainjobs.TRAINJOBS, "v1alpha1", "runtimeRef", "trainer.numProcPerNode", "managedBy")
+    job = trainjob(family=[child(2)], annotations={trainjobs.VERSION: "2.1"})
+    assert "remedy" not in said_of(job, crds=[old], trainer_version=[{"version": "v2.1.0"}])
+    newer = said_of(job, trainer_version=[{"version": "v2.3.0"}])
+    says(newer, "is v2.3.0, and trainjob.version is 2.1", "set trainjob.version to the cluster's")
 
 
 SKEWED = {
@@ -159,3 +175,18 @@ def test_the_tested_trainer_fits(kind, file):
     schema = json.loads((helm.ROOT / "build" / "schemas" / f"{file}.json").read_text())
     version = {"name": crds.NEEDED[kind][0], "served": True, "schema": {"openAPIV3Schema": schema}}
     assert crds.fit({"metadata": {"name": kind}, "spec": {"versions": [version]}}) is None
+
+
+def test_a_jobset_whose_deletion_starts_a_failed_trainjob_again_is_named():
+    held = thing("JobSet", NAME, spec={"ttlSecondsAfterFinished": 600})
+    failed = trainjob({"conditions": [condition("Failed", "exit code 2")]}, [held])
+    for trainer in ("", "v2.1.0", "v2.3.0"):
+        said = said_of(failed, trainer_version=[{"version": trainer}])
+        assert re.search(rf"jobset/{NAME} +deleted by its TTL\n +because: 600 s after a failure, and then ", said)
+        assert f"remedy:  kubectl patch jobset {NAME} --type json" in said
+    assert "jobset/" not in said_of(failed, trainer_version=[{"version": "v2.4.0"}])
+    complete = trainjob({"conditions": [condition("Complete")]}, [held])
+    assert "jobset/" not in said_of(complete, trainer_version=[{"version": "v2.3.0"}])
+    assert "jobset/" in said_of(complete, trainer_version=[{"version": "v2.1.0"}])
+    kept = trainjob({"conditions": [condition("Failed")]}, [thing("JobSet", NAME)])
+    assert "jobset/" not in said_of(kept, trainer_version=[{"version": "v2.3.0"}])

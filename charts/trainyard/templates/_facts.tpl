@@ -12,6 +12,8 @@ that renders alone has what it knows of itself):
   awaited    those that an operator creates, and in `wait` for how many seconds
   weights    settings for fetching the pretrained weights that the jobs start from, without doubles: the part of their settings that names
              weights, so that a change of anything else does not fetch them again, and a length and a batch, which must be set
+  mpi        the parts whose ranks mpirun starts: an MPIJob, and TrainJobs with strategy: horovod
+  launcher   settings of the pod that runs mpirun, of whatever kind its job is
 */}}
 {{- define "trainyard.facts" -}}
 {{- if not (hasKey . "Facts") -}}
@@ -65,8 +67,14 @@ that renders alone has what it knows of itself):
 {{- $weights = append $weights (dict "recipe" $training.recipe "model" $model "data" $data "epochs" 1 "batch" (dict "global" 64)) -}}
 {{- end -}}
 {{- end -}}
+{{- $mpi := ternary (list "mpijob") list (has "mpijob" $trains) -}}
+{{- if has "trainjob" $parts -}}
+{{- $one := dict -}}
+{{- include "common.training" (dict "into" $one "shared" $values.global.training "own" $values.trainjob.training) -}}
+{{- if eq (dig "strategy" "" ($one.Training.config | default dict) | toString) "horovod" -}}{{- $mpi = append $mpi "trainjob" -}}{{- end -}}
+{{- end -}}
 {{- $facts := dict "trains" $trains "trainings" $trainings "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made "awaited" $awaited
-  "wait" $wait "weights" ($weights | uniq) -}}
+  "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher -}}
 {{- $_ := set . "Facts" $facts -}}
 {{- range .Subcharts -}}{{- $_ := set . "Facts" $facts -}}{{- end -}}
 {{- end -}}

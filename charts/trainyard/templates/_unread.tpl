@@ -10,7 +10,8 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
   "pytorchjob" (dict "form" "master" "elastic" (dict "minNodes" 0 "maxRestarts" 0) "runPolicy" (dict "cleanPodPolicy" ""))
   "mpijob" (dict "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6) "launcher" (dict "wait" 600 "resources"
     (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi"))))
-  "trainjob" (dict "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
+  "trainjob" (dict "version" "" "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
+{{- if $facts.mpi -}}{{- $_ := set $jobs "mpijob" (omit $jobs.mpijob "launcher") -}}{{- end -}}
 {{- range $job, $defaults := $jobs -}}
 {{- if not (has $job $facts.parts) -}}
 {{- /* a published chart names its images by digest, by default and in its annotations */ -}}

@@ -24,7 +24,7 @@ NEEDED = {
     ),
     trainjobs.JOBSETS: (
         "v1alpha2",
-        ("failurePolicy.rules", "network.publishNotReadyAddresses", "ttlSecondsAfterFinished"),
+        ("failurePolicy.rules", "network.publishNotReadyAddresses"),
     ),
 }
 TESTED = {
@@ -34,6 +34,8 @@ TESTED = {
     trainjobs.RUNTIMES: f"Kubeflow Trainer {versions.TRAINER}",
     trainjobs.JOBSETS: f"JobSet {versions.JOBSET}",
 }
+# Fields that Trainer 2.1 lacks, which a release does without whose values name that version
+OF_TRAINER_2_2 = ("activeDeadlineSeconds", "runtimePatches")
 V1 = ("pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
 
 
@@ -46,10 +48,12 @@ def has(schema: dict, path: str) -> bool:
     return True
 
 
-def fit(crd: dict) -> Finding | None:
-    """Explain a CRD that the chart's jobs do not fit; None where they do."""
+def fit(crd: dict, trainer: tuple[int, ...] = ()) -> Finding | None:
+    """Explain a CRD that the chart's jobs do not fit, written for a version of Trainer; None where they do."""
     kind = crd["metadata"]["name"]
     version, fields = NEEDED[kind]
+    if trainer and trainer < (2, 2):
+        fields = tuple(field for field in fields if field not in OF_TRAINER_2_2)
     label, tested = f"crd/{kind}", TESTED[kind]
     served = {v["name"]: v for v in crd["spec"]["versions"] if v.get("served")}
     if version not in served:
@@ -79,11 +83,16 @@ def explain(objects: dict[str, list[dict]]) -> list[Finding]:
             only = "" if one["kind"] in V1 else ", if the release trains as a TrainJob"
             what = TESTED[one["kind"]].rpartition(" ")[0]
             findings.append(Finding(f"crd/{one['kind']}", "missing", text, f"install {what}{only} (docs/operators.md)"))
-    misfits = [fit(crd) for crd in objects.get("crds", []) if crd["metadata"]["name"] in used]
+    named = trainjobs.named_version(objects.get(trainjobs.TRAINJOBS, []))
+    misfits = [fit(crd, named) for crd in objects.get("crds", []) if crd["metadata"]["name"] in used]
     findings += [found for found in misfits if found]
     for one in objects.get("trainer_version", []) if used != V1 else []:
-        if said := versions.skew(one["version"]):
-            findings.append(
-                Finding("kubeflow-trainer", "version", said, f"update Kubeflow Trainer to {versions.TRAINER}")
-            )
+        there = versions.minor(one["version"])
+        if named and there and there != named:
+            written = ".".join(map(str, named))
+            text = f"the cluster's Kubeflow Trainer is {one['version']}, and trainjob.version is {written}"
+            findings.append(Finding("kubeflow-trainer", "version", text, "set trainjob.version to the cluster's"))
+        elif not named and (said := versions.skew(one["version"])):
+            answer = f"update Kubeflow Trainer to {versions.TRAINER}, or set trainjob.version to the cluster's"
+            findings.append(Finding("kubeflow-trainer", "version", said, answer))
     return findings

@@ -20,7 +20,7 @@ GATHER = 0.3  # seconds in which changes that come together are gathered
 REPLACED = 5.0  # seconds for which a release may be without a job, as when one replaces another
 JOBS = ("jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
 ENDED = {"Succeeded", "Complete", "Failed"}
-LEADERS = ("master-0", "launcher", "-node-0-0-")  # the pods whose log tells how far a job is
+LEADERS = ("master-0", "-launcher-", "-node-0-0-")  # the pods whose log tells how far a job is, the first that there is
 
 
 def leader(job: dict, pods: list[dict]) -> dict | None:
@@ -36,8 +36,8 @@ def leader(job: dict, pods: list[dict]) -> dict | None:
     own = job["metadata"]["name"]
     mine += [p for p in pods if p["metadata"].get("labels", {}).get(trainjobs.JOBSET_NAME) == own]
     mine.sort(key=lambda p: p["metadata"]["creationTimestamp"])
-    leaders = [p for p in mine if any(part in p["metadata"]["name"] for part in LEADERS)]
-    return (leaders or mine or [None])[-1]
+    leaders = ([p for p in mine if part in p["metadata"]["name"]] for part in LEADERS)
+    return (next((some for some in leaders if some), None) or mine or [None])[-1]
 
 
 def log_reader(namespace: str) -> Callable[[str, str], str]:

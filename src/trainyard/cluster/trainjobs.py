@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from trainyard.cluster import versions
 from trainyard.cluster.findings import Finding, age, conditions, events_of, name
 from trainyard.cluster.remedies import remedy
 
@@ -11,6 +12,7 @@ JOBSETS = "jobsets.jobset.x-k8s.io"
 CHILDREN = "jobs of jobsets"  # key of the Jobs that JobSets have made
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 INDEX = "batch.kubernetes.io/job-completion-index"
+VERSION = "trainyard/trainer-version"  # annotation of a TrainJob: the Trainer that values name (trainjob.version)
 STUCK_AFTER = 20  # seconds after which a TrainJob that nobody has looked at is ignored
 # Warnings that come with a failure or a restart, which conditions tell in full
 QUIET = ("FailurePolicyAction", "BackoffLimitExceeded", "PodFailurePolicy", "Restarting")
@@ -35,6 +37,12 @@ def family(thing: dict, objects: dict[str, list[dict]]) -> list[dict]:
     return sets + [
         one for one in objects.get(CHILDREN, []) if one["metadata"].get("labels", {}).get(JOBSET_NAME) == own
     ]
+
+
+def named_version(jobs: list[dict]) -> tuple[int, ...]:
+    """Return major and minor of the Trainer that a release's TrainJobs are written for; empty if values name none."""
+    notes = [one["metadata"].get("annotations", {}) for one in jobs]
+    return next((versions.minor(note[VERSION]) for note in notes if VERSION in note), ())
 
 
 def unended(thing: dict, events: list[dict], now: datetime) -> Finding:
@@ -70,6 +78,25 @@ def progress(thing: dict) -> str:
     if "estimatedRemainingSeconds" in told:
         parts.append(f"{told['estimatedRemainingSeconds']} s left")
     return ", ".join(parts)
+
+
+def started_again(thing: dict, trainer: str) -> list[Finding]:
+    """Name the JobSets of a TrainJob that a time to live deletes, where its Trainer then starts the TrainJob again.
+
+    Trainer up to 2.3 does so with one that failed, 2.1 with any. `trainer` is its version; empty where nobody tells.
+    """
+    there, ended = versions.minor(trainer), "Complete" in conditions(thing)
+    if there > (2, 3) or (ended and there > (2, 1)):
+        return []
+    found = []
+    for one in thing.get("family", []):
+        if one["kind"] == "JobSet" and "ttlSecondsAfterFinished" in one["spec"]:
+            seconds = one["spec"]["ttlSecondsAfterFinished"]
+            cause = f"{seconds} s after a failure, and then Kubeflow Trainer up to 2.3 starts the TrainJob again"
+            patch = '[{"op": "remove", "path": "/spec/ttlSecondsAfterFinished"}]'
+            answer = f"kubectl patch jobset {one['metadata']['name']} --type json -p '{patch}' (docs/operators.md)"
+            found.append(Finding(name(one), "deleted by its TTL", cause, answer))
+    return found
 
 
 def runtime(thing: dict, jobs: list[dict]) -> Finding:

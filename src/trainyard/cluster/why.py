@@ -209,6 +209,8 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
     classes = objects.get(inventory.PRIORITY_CLASSES)
     findings += [job(j, events, now, workloads, classes) for j in jobs]
+    version = next((one["version"] for one in objects.get("trainer_version", [])), "")
+    findings += [found for one in trains for found in trainjobs.started_again(one, version)]
     serving = objects.get("deployments.apps", [])
     findings += [deployments.explain(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}

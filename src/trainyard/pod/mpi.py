@@ -1,7 +1,7 @@
-"""What MPIJob pods run: workers that ranks are started in over ssh, and the launcher that starts them.
+"""What the pods of an MPIJob run, or of a TrainJob with an MPI policy: workers that serve ssh, and the launcher.
 
     trainyard mpi worker
-    trainyard mpi launch --np 4 [--run-dir RUN] -- python -m trainers.hvd --config FILE
+    trainyard mpi launch [--np 4] [--run-dir RUN] -- python -m trainers.hvd --config FILE
 
 ssh starts a rank with nearly no environment, so variables of the image and the pod would not reach it. Each worker
 therefore writes its environment to a private file, and mpirun starts its daemon (orted) through this module, which
@@ -105,7 +105,7 @@ def worker(places: Places) -> int:
     arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
     if program is None:
-        raise UserError("sshd is not in this image: MPIJob pods need the image that images/horovod/Dockerfile builds")
+        raise UserError("sshd is not in this image: MPI needs the image that images/horovod/Dockerfile builds")
     sshd = subprocess.Popen([program, "-D", "-e", "-f", str(places.ssh / "sshd_config")])
     print(f"worker: ssh is served; ranks get this pod's {len(os.environ)} environment variables", flush=True)
     signalled: set[int] = set()
@@ -162,7 +162,7 @@ def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]
     """Return the command that starts the ranks."""
     program = shutil.which("mpirun")
     if program is None:
-        raise UserError("mpirun is not on PATH: MPIJob pods need the image that images/horovod/Dockerfile builds")
+        raise UserError("mpirun is not on PATH: MPI needs the image that images/horovod/Dockerfile builds")
     settings = MCA | {
         "plm_rsh_agent": " ".join(ssh_command(places)),
         "orte_launch_agent": f"{sys.executable} -m trainyard mpi orted {places.environment}",
@@ -228,11 +228,12 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
     return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
 
 
-def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
-    """Wait until every worker answers, start the ranks, and return their exit code."""
+def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
+    """Wait until every worker answers, start the ranks (None: one in every slot), and return their exit code."""
     if run_dir is not None:
         mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
     hosts = mpi_hosts.read_hostfile(places.hostfile)
+    np = sum(hosts.values()) if np is None else np
     mpi_hosts.check_slots(hosts, np, places.hostfile)
     mpirun = mpirun_command(np, places, command)
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
@@ -242,6 +243,9 @@ def launch(np: int, run_dir: Path | None, command: Sequence[str], places: Places
     code, error = run_ranks(mpirun, list(hosts), places)
     if code in (Exit.DONE, Exit.STOPPED):
         return code
+    # Where no rank says why, mpirun's code may be ssh's, or a low one, which nothing retries
+    if code not in (Exit.CONFIG, Exit.NAN) and (not error or code < mpi_hosts.CURED_BY_RETRY):
+        mpi_hosts.refuse_lost(list(hosts), port, code)
     if not error:
         raise ExitError(f"the ranks ended with code {code}; their last lines are above", code)
     write_termination_message(error)  # a rank has printed it
@@ -254,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("worker", help="serve ssh for the launcher")
     launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
-    launcher.add_argument("--np", type=int, required=True, help="number of processes, over all nodes")
+    launcher.add_argument("--np", type=int, help="number of processes, over all nodes; default: one in every slot")
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
     for name in ("orted", "stop", "settle"):

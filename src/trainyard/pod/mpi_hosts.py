@@ -20,7 +20,8 @@ def read_hostfile(path: Path) -> dict[str, int]:
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
-        raise UserError(f"the hostfile {path} cannot be read ({error.strerror}): mpi-operator mounts it") from None
+        text = f"the hostfile {path} cannot be read ({error.strerror}): mpi-operator mounts it, or Kubeflow Trainer"
+        raise UserError(text) from None
     hosts: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
@@ -33,7 +34,7 @@ def read_hostfile(path: Path) -> dict[str, int]:
             raise UserError(f"{path}, line {number}: {match[1]} is named twice")
         hosts[match[1]] = int(match[2] or match[3] or 1)
     if not hosts:
-        raise UserError(f"the hostfile {path} names no host: does the MPIJob have workers?")
+        raise UserError(f"the hostfile {path} names no host: does the job have workers?")
     return hosts
 
 
@@ -45,7 +46,7 @@ def check_slots(hosts: Mapping[str, int], np: int, path: Path) -> None:
     if np > slots:
         raise UserError(
             f"--np asks for {np} processes, but {path} has {slots} slots on {len(hosts)} hosts: "
-            "make --np the number of nodes times slotsPerWorker"
+            "make --np the number of nodes times the processes of each"
         )
     if np < slots:
         print(f"launch: {np} processes on {slots} slots; the others stay idle", flush=True)
@@ -91,6 +92,16 @@ def wait_for_ssh(
                 print(f"launch: waiting, {now - start:.0f} of {seconds:.0f} s: {count}", flush=True)
                 said = now
             time.sleep(0.5)
+
+
+def refuse_lost(hosts: Sequence[str], port: int, code: int) -> None:
+    """Raise ExitError with the code of a lost peer if a worker no longer answers, where mpirun ended with `code`."""
+    with ThreadPoolExecutor(32) as pool:
+        answers = zip(hosts, pool.map(probe, hosts, [port] * len(hosts)), strict=True)
+        lost = [f"{host} ({why})" for host, why in answers if why]
+    if lost:
+        count = f"{len(lost)} of {len(hosts)} workers do not answer any more ({', '.join(lost[:5])})"
+        raise ExitError(f"{count}, and mpirun ended with {code}: look at their pods' events and logs", Exit.HANG)
 
 
 @dataclass(frozen=True)

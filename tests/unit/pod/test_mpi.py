@@ -5,6 +5,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -52,6 +53,15 @@ def test_bad_hostfile_is_named(tmp_path: Path, text: str, words: str) -> None:
 def test_missing_hostfile(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="mpi-operator mounts it"):
         mpi_hosts.read_hostfile(tmp_path / "hostfile")
+
+
+def test_a_worker_that_is_lost_is_named_with_a_code_that_is_retried() -> None:
+    """mpirun's own code may be one that nothing retries."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(ExitError, match=r"workers .*\(127\.0\.0\.1 \(connection refused\)\).*ended with 1:") as caught:
+        mpi_hosts.refuse_lost(["127.0.0.1"], port, 1)
+    assert caught.value.code == Exit.HANG
 
 
 def test_more_processes_than_slots(tmp_path: Path) -> None:
@@ -332,6 +342,35 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(patience.IDLE) == 0
     assert mpi_ranks.find(Path(pod[mpi_ranks.MARK])) == set()
+
+
+def test_without_a_number_of_processes_every_slot_has_one(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker")
+    try:
+        launcher = start(pod, "launch", "--", sys.executable, str(tmp_path / "rank.py"), "0", "0")
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == 0, out
+        assert out.count("RANK") == 2
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+
+
+def test_a_worker_that_dies_ends_the_launcher_with_a_code_that_is_retried(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker")
+    launcher = launch_ranks(pod, tmp_path, 600, 0)
+    try:
+        read_until(launcher, "RANK", 2)
+        ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
+        daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
+        mpi_ranks.signal_all(set(patience.family(worker.pid)) | daemons, signal.SIGKILL)
+        mpi_ranks.signal_all(ranks, signal.SIGKILL)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == Exit.HANG, out
+        assert "error: 1 of 1 workers do not answer any more (127.0.0.2 (connection refused))" in out
+    finally:
+        launcher.kill()
+        worker.wait(patience.IDLE)
 
 
 def test_a_worker_without_the_jobs_key_is_refused(tmp_path: Path, pod: dict[str, str]) -> None:

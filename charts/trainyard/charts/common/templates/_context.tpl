@@ -17,9 +17,10 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- end -}}
 {{- $_ := set .Values "global" .Subcharts.common.Values.global -}}
 {{- $job := has .Chart.Name (list "pytorchjob" "mpijob" "trainjob") -}}
+{{- $launcher := dict "wait" 600 "resources" (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi")) -}}
 {{- $trains := and $job (ne (toString (dig "job" "enabled" true (pick .Values "job"))) "false") -}}
 {{- $_ := set . "Facts" (dict "parts" (list .Chart.Name) "trains" (ternary (list .Chart.Name) list $trains) "runs" dict "settings" dict
-  "made" list "awaited" list "wait" 0 "weights" list "alone" true) -}}
+  "made" list "awaited" list "wait" 0 "weights" list "launcher" $launcher "alone" true) -}}
 {{- end -}}
 {{- $facts := .Facts -}}
 {{- $storage := .Values.global.storage -}}
@@ -110,10 +111,11 @@ names stay apart. Call with a list: the subchart's context, and what the job run
 {{- (index (index . 0).Values.global.storage $which).size | default (get (dict "data" "300Gi" "results" "100Gi") $which) -}}
 {{- end -}}
 
-{{/* Image of a subchart; fails with the missing keys. */}}
+{{/* Image of a subchart, or of its job's `repository` where the job names one; fails with the missing keys. */}}
 {{- define "common.image" -}}
 {{- $shared := .Values.global.image -}}
 {{- $own := .Values.image -}}
+{{- $repository := get (get . "Job" | default dict) "repository" | default $own.repository -}}
 {{- $registry := get $own "registry" | default $shared.registry -}}
 {{- $tag := get $own "tag" | default $shared.tag -}}
 {{- $missing := list -}}
@@ -130,18 +132,33 @@ names stay apart. Call with a list: the subchart's context, and what the job run
 {{- include "common.refuse" "\n\nglobal.image.tag is `latest`, which names another image tomorrow: set the tag that `make push REGISTRY=...` prints.\n" -}}
 {{- end -}}
 {{- if $own.digest -}}
-{{- printf "%s/%s@%s" $registry $own.repository $own.digest -}}
+{{- printf "%s/%s@%s" $registry $repository $own.digest -}}
 {{- else -}}
-{{- printf "%s/%s:%s" $registry $own.repository $tag -}}
+{{- printf "%s/%s:%s" $registry $repository $tag -}}
 {{- end -}}
 {{- end -}}
 
 {{/*
-Refuse additional settings that would break a pod: names, volumes and paths that the chart itself uses, names that are set twice, requests above
-limits, and mounts of volumes that do not exist. Call with a dict: path of the settings in values, pod, and the chart's own env, mounts, volumes,
-containers; and further, more lists of environment variables, by their paths.
+Complete the settings of a pod, in place: those that every kind of pod has under the same names are empty if the user does not set them, and
+each key of its own placement replaces the shared one, so that a pod can run on other nodes than the rest. Refuse settings that would break the
+pod: names, volumes and paths that the chart itself uses, names that are set twice, requests above limits, and mounts of volumes that do not exist.
+Call with a dict: path of the settings in values, pod, scheduling, and the chart's own env, mounts, volumes, containers; and further, more lists of
+environment variables, by their paths.
 */}}
-{{- define "common.checkPod" -}}
+{{- define "common.podSettings" -}}
+{{- $pod := .pod -}}
+{{- range list "podLabels" "podAnnotations" "scheduling" "securityContext" "unrestricted" "serviceAccount" "dnsConfig" -}}
+{{- $_ := set $pod . (get $pod . | default dict) -}}
+{{- end -}}
+{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" "hostAliases" -}}
+{{- $_ := set $pod . (get $pod . | default list) -}}
+{{- end -}}
+{{- $_ := set $pod "runtimeClassName" (get $pod "runtimeClassName" | default "") -}}
+{{- $placement := deepCopy .scheduling -}}
+{{- range $key, $value := $pod.scheduling -}}
+{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $pod "scheduling" $placement -}}
 {{- $path := .path -}}
 {{- with include "common.labelError" (list (printf "%s.podLabels" $path) .pod.podLabels) -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- $lists := dict (printf "%s.env" $path) .pod.env -}}

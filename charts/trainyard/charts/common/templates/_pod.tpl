@@ -1,9 +1,9 @@
 {{/*
 The pod template of a training pod, the same for every kind of job. Call with a dict: root; run (.Run of the part's context, or a variant of
 it); container, its name; command; restartPolicy if the job needs one in the pod; own, what a spread constraint counts if the operator's labels
-differ; ports, a list; and extra, more YAML of the container. A run that many jobs share (`shared`) has a small request for its preflight: with
-GPUs, a job that needs fewer would still get as many. Its pods may do without the key of Weights & Biases (`keyless`) and without waiting for
-the dataset (`ungated`).
+differ; ssh, whether the pod serves it, by which mpirun starts the ranks; and extra, more YAML of the container. A run that many jobs share
+(`shared`) has a small request for its preflight: with GPUs, a job that needs fewer would still get as many. Its pods may do without the key of
+Weights & Biases (`keyless`) and without waiting for the dataset (`ungated`).
 */}}
 {{- define "common.trainerPod" -}}
 {{- $root := .root -}}
@@ -137,7 +137,7 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
       envFrom:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- $ports := .ports | default list }}
+      {{- $ports := ternary (list (dict "name" "ssh" "containerPort" 2222)) list (not (empty .ssh)) }}
       {{- with $global.metrics }}
       {{- if .enabled }}{{ $ports = append $ports (dict "name" "metrics" "containerPort" (int .port)) }}{{ end }}
       {{- end }}
@@ -147,6 +147,12 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
       {{- end }}
       {{- with .extra }}
       {{- . | nindent 6 }}
+      {{- end }}
+      {{- if .ssh }}
+      readinessProbe:
+        tcpSocket:
+          port: ssh
+        periodSeconds: 3
       {{- end }}
       resources:
         {{- include "common.quantities" $resources | nindent 8 }}

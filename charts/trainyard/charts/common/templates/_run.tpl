@@ -13,8 +13,6 @@ so that a running job continues when they are switched on, and pods that start l
 {{- include "common.context" . -}}
 {{- include "common.training" (dict "into" . "shared" .Values.global.training "own" .Values.training) -}}
 {{- $training := .Training -}}
-{{- include "common.podSettings" (dict "pod" $training "scheduling" .Values.global.scheduling) -}}
-{{- include "common.checkTraining" $training -}}
 
 {{- /* names that the pod has already */ -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT"
@@ -24,8 +22,9 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
-{{- include "common.checkPod" (dict "path" "global.training" "pod" $training "env" $own "mounts" $mounts "volumes" $volumes "containers"
-  $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
+{{- include "common.podSettings" (dict "path" "global.training" "pod" $training "scheduling" .Values.global.scheduling "env" $own "mounts" $mounts
+  "volumes" $volumes "containers" $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
+{{- include "common.checkTraining" $training -}}
 
 {{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
@@ -138,26 +137,6 @@ beforehand lie in a folder of the data claim, unless values say otherwise.
 {{- $_ := include "common.mergeInto" (list $config (dict "model" (dict "weights_dir" .))) -}}
 {{- end -}}
 {{- $_ := set .into "config" $config -}}
-{{- end -}}
-
-{{/*
-Complete the settings of a pod, in place: those that every kind of pod has under the same names are empty if the user does not set them, and
-each key of its own placement replaces the shared one, so that a pod can run on other nodes than the rest. Call with a dict: pod, scheduling.
-*/}}
-{{- define "common.podSettings" -}}
-{{- $pod := .pod -}}
-{{- range list "podLabels" "podAnnotations" "scheduling" "securityContext" "unrestricted" "serviceAccount" "dnsConfig" -}}
-{{- $_ := set $pod . (get $pod . | default dict) -}}
-{{- end -}}
-{{- range list "env" "envFrom" "extraVolumes" "extraVolumeMounts" "extraContainers" "extraInitContainers" "resourceClaims" "hostAliases" -}}
-{{- $_ := set $pod . (get $pod . | default list) -}}
-{{- end -}}
-{{- $_ := set $pod "runtimeClassName" (get $pod "runtimeClassName" | default "") -}}
-{{- $placement := deepCopy .scheduling -}}
-{{- range $key, $value := $pod.scheduling -}}
-{{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
-{{- end -}}
-{{- $_ := set $pod "scheduling" $placement -}}
 {{- end -}}
 
 {{/* Refuse, with a clear message, settings of a training that contradict each other. Call with the settings. */}}
@@ -304,4 +283,84 @@ number of pods that must start together: only the training pods, since an MPI la
 {{- end -}}
 {{- end -}}
 {{- toYaml $policy -}}
+{{- end -}}
+
+{{/*
+The pod that runs mpirun. It gets settings and results, no GPU, no dataset and no secrets, and has its own pod settings, since it needs neither GPUs
+nor the workers' network. Refused is what ssh between pods cannot do: sshd looks users up by name, and as root it needs more capabilities than the
+pods have. Call with a dict: root; run; launcher, its values; container, its name; own, what a spread constraint counts; and
+restartPolicy if the job needs one in the pod.
+*/}}
+{{- define "common.launcherPod" -}}
+{{- $root := .root -}}
+{{- $run := .run -}}
+{{- $global := $root.Values.global -}}
+{{- $ssh := ternary "an MPIJob's ssh" "a TrainJob's ssh (strategy: horovod)" (eq $root.Chart.Name "mpijob") -}}
+{{- if not $root.User.uid -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.storage.uid is platform, and %s looks its user up by number: set a uid that the namespace may use. On OpenShift, "
+  "kubectl get namespace NAME -o jsonpath='{.metadata.annotations.openshift\\.io/sa\\.scc\\.uid-range}' prints the first of them, such as "
+  "1000730000; global.storage.gid is the same number there. Or train with DDP, as a PyTorchJob or a TrainJob.\n") $ssh) -}}
+{{- end -}}
+{{- if dig "unrestricted" "runAsRoot" false $run.training -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.unrestricted.runAsRoot is for PyTorchJobs and TrainJobs with DDP or FSDP: %s as root would need "
+  "capabilities that its pods do not get.\n") $ssh) -}}
+{{- end -}}
+{{- $pod := deepCopy .launcher -}}
+{{- $own := concat (list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_WAIT_SECONDS") (keys $run.env) -}}
+{{- $mounts := list "/etc/trainyard" "/results" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
+{{- $volumes := list "trainyard" "results" "tmp" "home" "ca-bundle" -}}
+{{- include "common.podSettings" (dict "path" "mpijob.launcher" "pod" $pod "scheduling" (omit $global.scheduling "topologySpreadConstraints") "env" $own
+  "mounts" $mounts "volumes" $volumes "containers" (list .container)) -}}
+{{- $names := list -}}
+{{- range $pod.env -}}{{- $names = append $names .name -}}{{- end -}}
+{{- $env := list -}}
+{{- range concat $run.training.env $run.training.rdma.env -}}
+{{- if not (has .name $names) -}}{{- $env = append $env . -}}{{- end -}}
+{{- end -}}
+{{- $wait := dict "TRAINYARD_WAIT_SECONDS" (int .launcher.wait | toString) -}}
+{{ include "common.pod" (dict "root" $root "pod" $pod "own" .own "part" "launcher") }}
+  {{- with .restartPolicy }}
+  restartPolicy: {{ . }}
+  {{- end }}
+  terminationGracePeriodSeconds: {{ int $run.training.gracePeriodSeconds }}
+  {{- with $pod.extraContainers }}
+  initContainers:
+    {{- range . }}
+    - {{ merge (dict "restartPolicy" "Always") . | toYaml | nindent 6 | trim }}
+    {{- end }}
+  {{- end }}
+  containers:
+    - name: {{ .container }}
+      image: {{ $run.image | quote }}
+      imagePullPolicy: {{ $global.image.pullPolicy }}
+      command:
+        {{- toYaml $run.command | nindent 8 }}
+      env:
+        {{- include "common.env" (dict "root" $root "own" (merge $wait $run.env) "env" (concat $env $pod.env)) | nindent 8 }}
+      {{- with $pod.envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      resources:
+        {{- include "common.quantities" .launcher.resources | nindent 8 }}
+      {{- include "common.container" "" | nindent 6 }}
+      volumeMounts:
+        - name: trainyard
+          mountPath: /etc/trainyard
+          readOnly: true
+        {{- include "common.mounts" (dict "root" $root "claims" (dict "results" false) "passwd" true) | nindent 8 }}
+        {{- with $pod.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    - name: trainyard
+      projected:
+        defaultMode: 288  # 0440
+        sources:
+          - configMap:
+              name: {{ $run.name }}-run
+    {{- include "common.volumes" (dict "root" $root "claims" (list "results")) | nindent 4 }}
+    {{- with $pod.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}

@@ -29,11 +29,11 @@ What the dataset's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- $_ := set . "ReadSecrets" (dict "dataset" $dataset "weights" $weights) -}}
 {{- $pod := omit .Values "global" -}}
-{{- include "common.podSettings" (dict "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_PREPARE_PARTS" "TRAINYARD_SECRETS" "NETRC" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/tmp" "/home/trainer" "/etc/trainyard-ca" -}}
 {{- $volumes := list "trainyard" "data" "tmp" "home" "ca-bundle" "secret-kaggle" "secret-objectstore" "secret-http" -}}
-{{- include "common.checkPod" (dict "path" "dataset" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "prepare")) -}}
+{{- include "common.podSettings" (dict "path" "dataset" "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")
+  "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "prepare")) -}}
 {{- $_ := set . "Pod" $pod -}}
 {{- $config := dict -}}
 {{- if ne $kind "none" -}}

@@ -25,7 +25,6 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- $_ := set . "Evaluated" (dict "run" (.Values.run | default (first $names)) "config" $config) -}}
 {{- $pod := omit .Values "global" -}}
-{{- include "common.podSettings" (dict "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")) -}}
 {{- $_ := set . "GpuResource" (dig "gpuResource" "nvidia.com/gpu" .Values.global.training) -}}
 {{- if and (gt (int .Values.gpus) 0) (gt (int .Values.processes) 1) -}}
 {{- include "common.refuse" "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
@@ -41,7 +40,8 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NPROC_PER_NODE" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" -}}
-{{- include "common.checkPod" (dict "path" "evaluate" "pod" $pod "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "evaluate")) -}}
+{{- include "common.podSettings" (dict "path" "evaluate" "pod" $pod "scheduling" (omit .Values.global.scheduling "topologySpreadConstraints")
+  "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "evaluate")) -}}
 {{- $_ := set . "Pod" $pod -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
 {{- $queue := include "common.queueLabels" $pod.scheduling -}}

@@ -1,14 +1,4 @@
 {{/*
-What differs from other kinds of jobs, for common.run: the command of its containers, and what else makes it another job. Fields that the API
-makes immutable in a TrainJob are part of that: a change is a new job instead of a refused upgrade.
-*/}}
-{{- define "trainjob.job" -}}
-{{- $command := list "python" "-m" "trainers.launch" "-m" "trainers.ddp" "--config" "/etc/trainyard/config.json" -}}
-{{- $fixed := pick .Values.runPolicy "activeDeadlineSeconds" "managedBy" -}}
-{{- $_ := set . "Job" (dict "command" $command "identity" (printf "trainjob %s" (mustToJson $fixed))) -}}
-{{- end -}}
-
-{{/*
 A TrainingRuntime and its run's settings, as items of a list. Call with a dict: root, run, and config, what the settings are.
 */}}
 {{- define "trainjob.runtime" -}}
@@ -28,8 +18,20 @@ The added limit is one that no node reaches. */ -}}
 {{- $gang := $root.Values.global.scheduling.gang -}}
 {{- $labels := dict "app.kubernetes.io/name" $root.Chart.Name "app.kubernetes.io/instance" $root.Release.Name -}}
 {{- $own := dict "labelSelector" (dict "matchLabels" $labels) "matchLabelKeys" (list "jobset.sigs.k8s.io/jobset-name") -}}
-{{- $pod := dict "root" $root "run" (merge (dict "training" $training) (omit $run "training")) "command" $run.command "own" $own -}}
-{{- $_ := merge $pod (dict "container" "node" "restartPolicy" "Never" "extra" "workingDir: /home/trainer") -}}
+{{- $run = merge (dict "training" $training) (omit $run "training") -}}
+{{- $mpi := $root.Job.mpi -}}
+{{- $pod := dict "root" $root "run" $run "command" $run.command "own" $own "container" "node" "restartPolicy" "Never" "extra" "workingDir: /home/trainer" -}}
+{{- $jobs := list (dict "name" "node" "main" true "pod" $pod) -}}
+{{- if $mpi -}}
+{{- $_ := set $pod "ssh" true -}}
+{{- $_ := set $pod "command" (list "python" "-m" "trainers.mpi" "worker") -}}
+{{- $settings := deepCopy $root.Facts.launcher -}}
+{{- if and $settings.resources.limits (not (hasKey $settings.resources.limits "cpu")) -}}{{- $_ := set $settings.resources.limits "cpu" "1000" -}}{{- end -}}
+{{- $launcher := dict "root" $root "run" $run "launcher" $settings "own" $own "container" "node" "restartPolicy" "Never" -}}
+{{- /* Pods that start as a gang cannot wait for each other; the launcher itself waits for the workers' ssh */ -}}
+{{- $after := ternary "" "node" (not (empty $gang.enabled)) -}}
+{{- $jobs = list (dict "name" "node" "pod" $pod "pods" $run.nodes) (dict "name" "launcher" "main" true "pod" $launcher "after" $after) -}}
+{{- end -}}
 -
   apiVersion: trainer.kubeflow.org/v1alpha1
   kind: TrainingRuntime
@@ -38,11 +40,21 @@ The added limit is one that no node reaches. */ -}}
     labels:
       {{- include "common.labels" $root | nindent 6 }}
       # Without it the SDK refuses the runtime, and with it all TrainJobs of the namespace
-      trainer.kubeflow.org/framework: torch
+      trainer.kubeflow.org/framework: {{ ternary "horovod" "torch" $mpi }}
   spec:
     mlPolicy:
+      {{- if $mpi }}
+      # Launchers; the job `node` has the workers' number, which a TrainJob's numNodes replaces
+      numNodes: 1
+      mpi:
+        numProcPerNode: {{ $run.processes }}
+        mpiImplementation: OpenMPI
+        sshAuthMountPath: /home/trainer/.ssh
+        runLauncherAsNode: false
+      {{- else }}
       numNodes: {{ $run.nodes }}
       torch: {}
+      {{- end }}
     {{- if $gang.enabled }}
     podGroupPolicy:
       {{- if eq (toString $training.scheduling.schedulerName) "volcano" }}
@@ -65,9 +77,6 @@ The added limit is one that no node reaches. */ -}}
         network:
           publishNotReadyAddresses: false
         {{- with $root.Values.runPolicy }}
-        {{- if hasKey . "ttlSecondsAfterFinished" }}
-        ttlSecondsAfterFinished: {{ int .ttlSecondsAfterFinished }}
-        {{- end }}
         {{- /* Pods whose exit code is 128 or above are recreated, all of them together, since a process group cannot admit a single restarted
         process; codes below are permanent (src/trainyard/core/exits.py). A drained node counts as a restart, whatever the code. One backoffLimit of 0
         makes any failure the Job's own, and the JobSet decides by its reason. */}}
@@ -79,15 +88,38 @@ The added limit is one that no node reaches. */ -}}
               onJobFailureReasons:
                 - PodFailurePolicy
         {{- end }}
+        {{- if $mpi }}
+        # The workers serve ssh until they are told to end
+        successPolicy:
+          operator: All
+          targetReplicatedJobs:
+            - launcher
+        {{- end }}
         replicatedJobs:
-          - name: node
+          {{- range $jobs }}
+          - name: {{ .name }}
             replicas: 1
+            {{- with .after }}
+            dependsOn:
+              - name: {{ . }}
+                status: Ready
+            {{- end }}
             template:
+              {{- if .main }}
               metadata:
                 labels:
                   trainer.kubeflow.org/trainjob-ancestor-step: trainer
+              {{- end }}
               spec:
                 backoffLimit: 0
+                {{- with .pods }}
+                parallelism: {{ . }}
+                completions: {{ . }}
+                {{- end }}
+                {{- if hasKey $root.Values.runPolicy "ttlSecondsAfterFinished" }}
+                # Of the Job, not of the JobSet: Trainer up to 2.3 starts a failed TrainJob again when its JobSet is gone
+                ttlSecondsAfterFinished: {{ int $root.Values.runPolicy.ttlSecondsAfterFinished }}
+                {{- end }}
                 podFailurePolicy:
                   rules:
                     - action: Count
@@ -99,7 +131,8 @@ The added limit is one that no node reaches. */ -}}
                         operator: In
                         values: {{ untilStep 1 128 1 | toJson }}
                 template:
-                  {{- include "common.trainerPod" $pod | nindent 18 }}
+                  {{- include (ternary "common.launcherPod" "common.trainerPod" (eq .name "launcher")) .pod | nindent 18 }}
+          {{- end }}
 -
   apiVersion: v1
   kind: ConfigMap
