@@ -8,7 +8,7 @@ from bundle import REF, Schema, holds_texts, is_text, said_in_words
 # texts, "[]env" for environment variables, "[]" for any list, "{}text" for a map of texts, "{}" for any map, 2 for a
 # number, 3 for a whole one, 4 for true or false, 1 for what Helm's schema says.
 Shape = dict[str, Any] | str | int
-TYPES = {"object": "{}", "number": 2, "integer": 3, "boolean": 4}
+TYPES: dict[str, str | int] = {"object": "{}", "number": 2, "integer": 3, "boolean": 4}
 ENVIRONMENT = {"$ref": f"{REF}env-var"}
 OTHER = "~"  # below it stand pairs of a pattern and a shape, for keys that users name
 

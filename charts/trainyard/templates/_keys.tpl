@@ -168,7 +168,8 @@ some. Call with a dict: key, path, known, root.
 {{- $meant = append $meant (ternary (printf "%s%s" $.path $here) . (and (ne $here .) (hasKey $known $here))) -}}
 {{- end -}}
 {{- $top := has .path (list "" "global.") -}}
-{{- $near := ternary list ($below | default $trained) $top -}}
+{{- $near := ternary ($trained | default $below) ($below | default $trained) (and $job (eq .path (printf "%s." $part))) -}}
+{{- if $top -}}{{- $near = list -}}{{- end -}}
 {{- $there := $near | default $meant | default $shared | default $all -}}
 {{- if gt (len $there) 3 -}}{{- $there = slice $there 0 3 -}}{{- end -}}
 {{- $asked }} is not a key of this chart

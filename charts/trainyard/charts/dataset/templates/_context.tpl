@@ -124,7 +124,7 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
 {{- end -}}
 {{- if eq $key "path" -}}
 {{- $mounted := hasPrefix "/data/" $address -}}
-{{- range .Values.extraVolumeMounts -}}
+{{- range get .Values "extraVolumeMounts" | default list -}}
 {{- $mounted = or $mounted (hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" $address)) -}}
 {{- end -}}
 {{- if not $mounted -}}
