@@ -104,7 +104,7 @@ QUESTIONS_BY_TOPIC = {
         ),
         Question(
             "layout",
-            "how the pictures lie there; folders: one for each class",
+            "how its images are laid out; folders: a folder for each class",
             lambda a: "imagenet" if a["address"] == IMAGENET else "folders",
             LAYOUTS,
             applies=fetched,

@@ -46,7 +46,7 @@ def unanswered(question: Question, known: Answers, ask: Ask | None) -> Any:
 
 
 def problem(question: Question, known: Answers) -> str:
-    """Say what is wrong with an answer, by itself or beside the others; empty for nothing."""
+    """Say what is wrong with an answer, by itself or because of another one; empty for nothing."""
     value = known[question.key]
     if value in (None, ""):
         return ""

@@ -1,5 +1,6 @@
 """Read how far a job is from the lines of src/trainyard/telemetry/console.py and src/trainyard/prepare/progress.py."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,9 +46,9 @@ def number(text: str) -> int:
 def read(text: str, known: Progress = Progress()) -> Progress:
     """Return what is known after some more lines of a log."""
     for line in text.splitlines():
-        told = next((told(found, known) for pattern, told in READERS if (found := pattern.search(line))), {})
-        # what a line leaves open is as before, except for the time left
-        known = replace(known, **{key: value for key, value in told.items() if value is not None or key == ETA})
+        with contextlib.suppress(ValueError):  # a line of somebody else that looks like one of ours
+            told = next((told(found, known) for pattern, told in READERS if (found := pattern.search(line))), {})
+            known = replace(known, **told)
     return known
 
 

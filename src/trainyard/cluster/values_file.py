@@ -87,7 +87,7 @@ def training(answers: Answers) -> Iterator[str]:
         yield f"gpusPerNode: {answers['gpus_per_node']}   # one process for each"
     else:
         yield f"processesPerNode: {answers['processes_per_node']}   # on CPUs"
-        yield "shmSize: 256Mi   # of /dev/shm, by which the processes of a node pass each other pictures"
+        yield "shmSize: 256Mi   # of /dev/shm, by which the processes of a node pass each other images"
     yield from resources(answers)
     yield "# Where the settings start from; `config` overrides them."
     yield f"recipe: {answers['recipe']}"

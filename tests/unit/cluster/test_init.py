@@ -91,7 +91,13 @@ def test_answers_reach_the_manifests(tmp_path, ended):
     assert container["resources"]["requests"]["cpu"] in ("12", 12)
     (claim,) = [one for one in helm.documents(text) if one["kind"] == "PersistentVolumeClaim"]
     assert (claim["metadata"]["name"], claim["spec"]["storageClassName"]) == ("run-results", "shared")
-    for said in ("s3://datasets/pets.zip", "https://minio.storage:9000", "claimName: sets", "name: keys", "name: key"):
+    for said in (
+        "s3://datasets/pets.zip",
+        "https://minio.storage:9000",
+        "claimName: sets",
+        "secretName: keys",
+        "name: key",
+    ):
         assert said in text.replace('"', ""), said
 
 

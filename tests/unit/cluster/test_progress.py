@@ -85,3 +85,9 @@ def test_the_last_step_but_one_is_not_the_last():
 
 def test_other_lines_tell_nothing():
     assert progress.read("launch: 4 processes on 2 nodes\nerror: step 3/4 is wrong\n\n") == Progress()
+
+
+def test_lines_that_look_like_ours_and_are_not_are_passed_over():
+    ours = "step 4/16  epoch 1/2  loss 1.0000  lr 0.1  100 img/s  goodput 50 %  eta 0:00:09"
+    for line in (ours.replace("100 img", ", img"), ours.replace("0:00:09", "soon"), "epoch 1/2  validated: top1 . %"):
+        assert progress.read(f"{ours}\n{line.replace('step 4', 'step 9')}") == progress.read(ours), line

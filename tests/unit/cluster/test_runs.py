@@ -211,7 +211,8 @@ def test_a_terminal_shows_each_change_until_it_is_interrupted(tmp_path):
     with apiserver.running() as cluster:
         put(cluster, things.pytorchjob("first", "Running"), log=STEP)
         env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig")), "COLUMNS": "120"}
-        command = [sys.executable, "-m", "trainyard", "runs", "-n", "vision", "--watch"]
+        # a shell's background job ignores the signal, and so would this one
+        command = ["env", "--default-signal=INT", sys.executable, "-m", "trainyard", "runs", "-n", "vision", "--watch"]
         ours, theirs = pty.openpty()
         shown = bytearray()
 

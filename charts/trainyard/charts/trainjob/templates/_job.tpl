@@ -26,7 +26,10 @@ The added limit is one that no node reaches. */ -}}
 {{- $_ := set $pod "ssh" true -}}
 {{- $_ := set $pod "command" (list "python" "-m" "trainers.mpi" "worker") -}}
 {{- $settings := deepCopy $root.Facts.launcher -}}
-{{- if and $settings.resources.limits (not (hasKey $settings.resources.limits "cpu")) -}}{{- $_ := set $settings.resources.limits "cpu" "1000" -}}{{- end -}}
+{{- if and $settings.resources.limits (not (hasKey $settings.resources.limits "cpu")) -}}
+{{- $_ := set $settings.resources "requests" (merge (dict) ($settings.resources.requests | default dict) (dict "cpu" "100m")) -}}
+{{- $_ := set $settings.resources.limits "cpu" "1000" -}}
+{{- end -}}
 {{- $launcher := dict "root" $root "run" $run "launcher" $settings "own" $own "container" "node" "restartPolicy" "Never" -}}
 {{- /* Pods that start as a gang cannot wait for each other; the launcher itself waits for the workers' ssh */ -}}
 {{- $after := ternary "" "node" (not (empty $gang.enabled)) -}}
