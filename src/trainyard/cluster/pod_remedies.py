@@ -16,7 +16,7 @@ ADMISSION: tuple[tuple[str, str], ...] = (
     (
         r"violates PodSecurity.*IPC_LOCK",
         "RDMA needs the capability IPC_LOCK: take global.training.rdma.resource out, or have the namespace labelled "
-        "pod-security.kubernetes.io/enforce=baseline or privileged",
+        "pod-security.kubernetes.io/enforce=privileged (baseline refuses it, too)",
     ),
     (
         r"security context constraint(?!.*(runAsUser|fsGroup|allowed group)).*capabilit",
