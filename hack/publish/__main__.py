@@ -122,6 +122,7 @@ def make(options: argparse.Namespace, work: Path) -> Made:
     facts = {"version": options.version} | ({"source": options.source} if options.source else {})
     chart.write(own, options.registry, digests, facts)
     packed = chart.package(own, OUT / "chart", epoch)
+    (source / "src" / "trainyard" / "registry").write_text(f"{options.registry}\n")  # whose chart the commands install
     files = {path: packages.MEDIA_TYPES[path.suffix] for path in packages.build(source, OUT / "packages", epoch)}
     notes = {"version": options.version, "revision": git("rev-parse", "HEAD")}
     notes = {f"org.opencontainers.image.{key}": value for key, value in notes.items()}

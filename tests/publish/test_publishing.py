@@ -1,8 +1,10 @@
 """A version is published to a real registry with TLS and a password, comes back equal, and is never overwritten."""
 
+import io
 import json
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,9 @@ def test_everything_that_was_made_is_in_the_registry_byte_for_byte(registry, pub
     files = [path for path in (folder / "packages").iterdir() if path.suffix in (".whl", ".gz")]
     packages = {path.name: path.read_bytes() for path in files}
     assert len(packages) == 2
+    (wheel,) = (data for name, data in packages.items() if name.endswith(".whl"))
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        assert archive.read("trainyard/registry").decode() == f"{registry.host}/team\n"
     for layer in manifests["python/trainyard"]["layers"]:
         stored = registry.get(f"team/python/trainyard/blobs/{layer['digest']}").content
         assert packages.pop(layer["annotations"]["org.opencontainers.image.title"]) == stored

@@ -92,6 +92,11 @@ def makes_claims(answers: Answers) -> bool:
     return not (answers["data_claim"] and answers["results_claim"])
 
 
+def of_chart(answers: Answers) -> str | None:
+    """Return nothing where the published chart names its images itself; None, which must be answered, elsewhere."""
+    return "" if published.REGISTRY else None
+
+
 QUESTIONS_BY_TOPIC = {
     "the dataset": (
         Question("source", "where it comes from", lambda a: None, SOURCES),
@@ -202,10 +207,8 @@ QUESTIONS_BY_TOPIC = {
         ),
     ),
     "the images": (
-        Question(
-            "registry", "registry and folder that hold them", lambda a: published.REGISTRY or None, form="registry"
-        ),
-        Question("tag", "their tag", lambda a: published.CHART_VERSION if published.REGISTRY else None, form="tag"),
+        Question("registry", "registry and folder that hold them", of_chart, form="registry"),
+        Question("tag", "their tag", of_chart, form="tag"),
     ),
 }
 QUESTIONS = tuple(question for questions in QUESTIONS_BY_TOPIC.values() for question in questions)

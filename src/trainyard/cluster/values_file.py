@@ -34,11 +34,12 @@ def heading() -> Iterator[str]:
 
 def shared(answers: Answers) -> Iterator[str]:
     """Yield what is under `global`."""
-    yield "# Pulled from here: trainyard-pytorch, and trainyard-horovod for an MPIJob."
-    yield "image:"
-    yield f"  registry: {quoted(answers['registry'])}"
-    yield f"  tag: {quoted(answers['tag'])}"
-    yield "  # pullSecrets: [my-registry]   # Secrets to pull them with"
+    if answers["registry"] or answers["tag"]:  # a published chart names its own
+        yield "# Pulled from here: trainyard-pytorch, and trainyard-horovod for an MPIJob."
+        yield "image:"
+        yield f"  registry: {quoted(answers['registry'])}"
+        yield f"  tag: {quoted(answers['tag'])}"
+        yield "  # pullSecrets: [my-registry]   # Secrets to pull them with"
     yield "storage:"
     yield "  # The prepared dataset. A claim that this release makes stays when the release is deleted."
     yield from indented(claim(answers, "data"))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.charts import helm
-from trainyard.cluster import answers, init
+from trainyard.cluster import answers, init, published
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (
@@ -31,11 +31,12 @@ CLAIMS = (
     "--results-claim out --data-size 1Ti --access-mode ReadWriteOnce",
 )
 SIZES = ("--nodes 2 --gpus-per-node 8", "--nodes 1 --processes-per-node 2 --cpu 500m --memory 2Gi --recipe demo")
+IMAGES = "--registry registry.example.com/team --tag 0.1.0"  # a checkout's chart names none
 WANDB = ("", "--wandb online", "--wandb offline", "--wandb-secret team-key")
 
 
 def arguments(*parts: str) -> list[str]:
-    return " ".join(parts).split()
+    return " ".join((IMAGES, *parts)).split()
 
 
 def combinations() -> list[list[str]]:
@@ -44,7 +45,7 @@ def combinations() -> list[list[str]]:
     found = [arguments(*parts) for parts in itertools.product(SOURCES, CLAIMS, SIZES, operators)]
     # a size of a claim that is there, and one claim named twice
     fits = [one for one in found if not ("prepared" in one and ("--data-size" in one or one.count("--data-claim") > 1))]
-    turns = [one + arguments(WANDB[number % len(WANDB)]) for number, one in enumerate(fits)]
+    turns = [one + WANDB[number % len(WANDB)].split() for number, one in enumerate(fits)]
     return turns + [arguments(SOURCES[0], SIZES[0], "--recipe", recipe) for recipe in answers.recipes()]
 
 
@@ -75,6 +76,16 @@ def test_the_file_itself_is_taken_by_helm_and_all_of_it_is_read(tmp_path, ended,
     assert "trainyard-pytorch:" in manifests
     dry = helm.run("helm4", "install", "run", helm.CHART, "-f", path, "--dry-run=client")
     assert "read by nothing of this release" not in dry
+
+
+def test_a_published_chart_is_asked_for_no_image(tmp_path, ended, monkeypatch):
+    options = ["--address", "https://data.example.com/pets.zip", *SIZES[0].split()]
+    code, _, err = ended(init.main, "-o", str(tmp_path / "values.yaml"), *options)
+    assert code == 2
+    assert "--registry is missing" in err
+    assert "--tag is missing" in err
+    monkeypatch.setattr(published, "REGISTRY", "registry.example.com/team")
+    assert "image" not in yaml.safe_load(written(ended, tmp_path, *options).read_text())["global"]
 
 
 def test_answers_reach_the_manifests(tmp_path, ended):
@@ -220,7 +231,7 @@ def test_a_terminal_is_asked_and_asked_again_after_a_wrong_answer(tmp_path):
         "",
         "",
         "",
-        "",
+        "registry.example.com/team",
         "0.1.0-abc",
     )
     code, shown = talk(tmp_path, *lines)
