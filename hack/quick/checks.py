@@ -22,7 +22,7 @@ READS = {
         "docs/reference/", "hack/reference/", "hack/schemas/readme.yaml", "charts/*/values.yaml", *SETTINGS,
         "src/trainyard/core/exits.py", "Makefile", "src/trainyard/cli.py", "src/trainyard/cluster/",
         "src/trainyard/*/command.py", "trainers/ddp.py", "trainers/hvd.py",
-        "src/trainyard/inference/evaluate.py", "src/trainyard/inference/predict.py",
+        "src/trainyard/inference/",
         "src/trainyard/report/scaling.py", "src/trainyard/pod/preflight.py", "src/trainyard/pod/mpi.py",
     ),
     "images' requirements current": ("pyproject.toml", "uv.lock", "images/*requirements*", "hack/images/"),

@@ -121,7 +121,7 @@ def test_a_script_of_the_node_is_sourced_before_the_trainers(tmp_path: Path):
         command = main(spec)["command"]
         plain = main(trainers(helm.everything())[name.replace(name.split("/")[1], _same(name))])["command"]
         if name.endswith("Launcher"):
-            assert command[:3] == ["python", "-m", "trainyard", "mpi"]
+            assert command[:3] == ["python", "-m", "trainers.mpi"]
             continue
         assert command[:2] == ["bash", "-c"]
         assert command[3:5] == ["/usr/local/gib/scripts/set_nccl_env.sh", "python"]

@@ -133,5 +133,5 @@ def test_the_mpi_settings_of_a_command_of_its_own_are_the_launchers() -> None:
     del told["OMPI_MCA_orte_keep_fqdn_hostnames"]  # Trainer sets it
     agent = f"ssh -F {mpi.SSH_FOLDER}/ssh_config"
     told |= {"OMPI_MCA_plm_rsh_agent": agent}
-    told |= {"OMPI_MCA_orte_launch_agent": f"trainyard mpi orted {mpi.ENVIRONMENT_FILE}"}
+    told |= {"OMPI_MCA_orte_launch_agent": f"python -m trainers.mpi orted {mpi.ENVIRONMENT_FILE}"}
     assert {key: value for key, value in env.items() if key.startswith("OMPI_MCA_")} == told

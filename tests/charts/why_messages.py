@@ -203,6 +203,8 @@ PENDING = {
 }
 
 FURTHER = {
+    "4 starts of this pod in a row were killed before training began, as the kernel does where a container's memory "
+    "limit is too small": "raise global.training.resources.limits.memory",
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes': "take out of values",
     'persistentvolumeclaim "demo-data" is being deleted': "wait until it is gone",
     'Failed to pull image "r/i:1": no match for platform in manifest': "the image is for other processors",

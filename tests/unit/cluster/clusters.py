@@ -5,7 +5,8 @@ import functools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainyard.cluster import crds, demand, doctor, probes, survey
+from trainyard.cluster import crds, demand, doctor, survey
+from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import Check, Diagnosis
 from trainyard.cluster.checks.storage import Probe
 

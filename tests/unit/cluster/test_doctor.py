@@ -7,7 +7,8 @@ import pytest
 
 from tests.unit.cluster import clusters
 from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, stamp, thing
-from trainyard.cluster import doctor, probes, trials
+from trainyard.cluster import doctor, trials
+from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.storage import Probe
 from trainyard.cluster.survey import Survey

@@ -6,7 +6,7 @@ import pytest
 
 from trainyard.cluster import progress
 from trainyard.cluster.progress import Progress
-from trainyard.prepare.progress import Progress as Preparation
+from trainyard.prepare.progress import ProgressMeter as Preparation
 from trainyard.prepare.sources.base import Traffic
 from trainyard.telemetry.console import Console
 

@@ -234,8 +234,9 @@ the group of the volumes, as OpenShift does. Istio's sidecar is off: it would ke
 metadata:
   labels:
     {{- include "common.labels" (list $root $pod.podLabels "pod") | nindent 4 }}
-    {{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-    {{- $standard := dict "helm.sh/chart" $chart "app.kubernetes.io/managed-by" $root.Release.Service "app.kubernetes.io/version" $root.Chart.Version }}
+    {{- $standard := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") }}
+    {{- $_ := set $standard "app.kubernetes.io/version" $root.Chart.Version }}
+    {{- $_ := set $standard "app.kubernetes.io/managed-by" $root.Release.Service }}
     {{- range $key, $value := ternary $standard dict (not (empty $root.Values.global.standardPodLabels)) }}
     {{- if not (or (hasKey $pod.podLabels $key) (hasKey $root.Values.global.labels $key)) }}
     {{ $key }}: {{ $value | quote }}

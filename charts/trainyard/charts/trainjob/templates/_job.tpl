@@ -121,7 +121,7 @@ The added limit is one that no node reaches. */ -}}
                 {{- end }}
                 {{- if hasKey $root.Values.runPolicy "ttlSecondsAfterFinished" }}
                 # Of the Job, not of the JobSet: Trainer up to 2.3 starts a failed TrainJob again when its JobSet is gone
-                ttlSecondsAfterFinished: {{ int $root.Values.runPolicy.ttlSecondsAfterFinished }}
+                ttlSecondsAfterFinished: {{ int (get $root.Values.runPolicy "ttlSecondsAfterFinished") }}
                 {{- end }}
                 podFailurePolicy:
                   rules:
