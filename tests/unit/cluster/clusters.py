@@ -5,13 +5,13 @@ import functools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from trainyard.cluster import crds, demand, doctor, survey
+from trainyard.cluster import crds, demand, doctor, published, survey
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import Check, Diagnosis
 from trainyard.cluster.checks.storage import Probe
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAMESPACE = "vision"
 VALUES = {
     "global": {
@@ -170,7 +170,7 @@ def sound() -> survey.Survey:
 @functools.cache
 def rendered(text: str) -> tuple[list[dict], str, str]:
     """Return the chart's objects for values as JSON, by the real Helm."""
-    return demand.render(demand.json.loads(text), str(doctor.CHART), NAMESPACE, "v1.36.4")
+    return demand.render(demand.json.loads(text), str(published.default_chart()), NAMESPACE, "v1.36.4")
 
 
 def asking(values: dict) -> demand.Demand:
