@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed lacks it
 
 import kubernetes
 import urllib3
@@ -81,7 +81,7 @@ def _connected() -> Client:
 def proxy_url(config: dict, cluster: str) -> str:
     """Return the proxy that a kubeconfig names for a cluster, which the client does not read; empty for none."""
     found = (one["cluster"] for one in config["clusters"] if one["name"] == cluster)
-    return next(found).value.get("proxy-url", "")
+    return str(next(found).value.get("proxy-url") or "")
 
 
 def proxy(host: str) -> str | None:

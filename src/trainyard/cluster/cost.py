@@ -114,7 +114,8 @@ def chosen(values: dict[str, Any]) -> dict[str, Any]:
     operator = shared.get("operator") or next(
         (name for name in OPERATORS[1:] if values.get(name, {}).get("enabled")), OPERATORS[0]
     )
-    return layers.overlay(shared, values.get(operator, {}).get("training", {}))
+    training: dict[str, Any] = layers.overlay(shared, values.get(operator, {}).get("training", {}))
+    return training
 
 
 def count_images(options: argparse.Namespace) -> tuple[int, int, str]:

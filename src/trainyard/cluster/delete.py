@@ -25,7 +25,7 @@ def own_claims(release: str, namespace: str) -> list[dict]:
 def made_by(claim: dict, release: str, namespace: str) -> bool:
     """Whether Helm has made a claim for this release."""
     notes = claim["metadata"].get("annotations", {})
-    return notes.get(claims.OWNER) == release and notes.get(claims.OWNER_NAMESPACE) == namespace
+    return bool(notes.get(claims.OWNER) == release and notes.get(claims.OWNER_NAMESPACE) == namespace)
 
 
 def size(claim: dict) -> str:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from trainyard.cluster import inventory, kube, why
 from trainyard.cluster.errors import KubeError
@@ -162,7 +162,8 @@ def unpack(command: list[str], environment: dict[str, str], destination: Path) -
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment) as sender,
             subprocess.Popen(here, stdin=subprocess.PIPE) as unpacker,
         ):
-            cut = pass_on(sender.stdout, unpacker.stdin)
+            sent, received = cast(IO[bytes], sender.stdout), cast(IO[bytes], unpacker.stdin)  # both are PIPE
+            cut = pass_on(sent, received)
         errors.seek(0)
         said = errors.read()[-4000:].decode(errors="replace").strip()
     if sender.returncode and said:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from trainyard.cluster import inventory, kube, trainjobs, why
 from trainyard.cluster.errors import KubeError, UnreachableError
-from trainyard.cluster.findings import printable
+from trainyard.cluster.findings import conditions, name, printable
 from trainyard.cluster.watching import Watched
 
 EVERY = 2.0  # seconds between two looks into a log
@@ -37,7 +37,8 @@ def leader(job: dict, pods: list[dict]) -> dict | None:
     mine += [p for p in pods if p["metadata"].get("labels", {}).get(trainjobs.JOBSET_NAME) == own]
     mine.sort(key=lambda p: p["metadata"]["creationTimestamp"])
     leaders = ([p for p in mine if part in p["metadata"]["name"]] for part in LEADERS)
-    return (next((some for some in leaders if some), None) or mine or [None])[-1]
+    found = next((some for some in leaders if some), mine)
+    return found[-1] if found else None
 
 
 def log_reader(namespace: str) -> Callable[[str, str], str]:
@@ -57,7 +58,7 @@ def log_reader(namespace: str) -> Callable[[str, str], str]:
 
 def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str]) -> str:
     """Say in one line what a job is doing now."""
-    held = why.conditions(job)
+    held = conditions(job)
     for state in ENDED & set(held):
         return state
     pod = leader(job, pods)
@@ -70,7 +71,7 @@ def stage(job: dict, pods: list[dict], last_line: Callable[[str, str], str]) -> 
         if status["state"].get("running"):
             last = last_line(pod["metadata"]["name"], status["name"])
             return f"{status['name']}: {last}" if init else last or "starting"
-    return pod.get("status", {}).get("phase", "Pending")
+    return str(pod.get("status", {}).get("phase", "Pending"))
 
 
 def jobs_of(objects: dict[str, list[dict]]) -> list[dict]:
@@ -82,7 +83,7 @@ def jobs_of(objects: dict[str, list[dict]]) -> list[dict]:
 
 def reads_log(job: dict, pods: list[dict]) -> bool:
     """Whether a job's stage may change without a change of its objects: a line of its log."""
-    pod = None if ENDED & set(why.conditions(job)) else leader(job, pods)
+    pod = None if ENDED & set(conditions(job)) else leader(job, pods)
     return pod is not None and any(status["state"].get("running") for status, _ in why.containers(pod))
 
 
@@ -91,7 +92,8 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
 
     Raises KubeError where the release has no job, or the cluster cannot be read.
     """
-    start, shown, last_line = time.monotonic(), {}, log_reader(namespace)
+    start, last_line = time.monotonic(), log_reader(namespace)
+    shown: dict[str, str] = {}  # the stage that was printed last, by job
     there = start - REPLACED  # when a job was last seen
     own = f"{inventory.INSTANCE}={release}"
     with contextlib.closing(
@@ -106,11 +108,11 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
                 raise KubeError(f"release {release} has no job in namespace {namespace}")
             for job in jobs:
                 text = stage(job, objects["pods"], last_line)
-                if shown.get(why.name(job)) != text:
-                    shown[why.name(job)] = text
-                    print(f"{now - start:5.0f} s  {why.name(job)}  {printable(text)}", flush=True)
-            failed = any("Failed" in why.conditions(job) for job in jobs)
-            if jobs and not failed and all(ENDED & set(why.conditions(job)) for job in jobs):
+                if shown.get(name(job)) != text:
+                    shown[name(job)] = text
+                    print(f"{now - start:5.0f} s  {name(job)}  {printable(text)}", flush=True)
+            failed = any("Failed" in conditions(job) for job in jobs)
+            if jobs and not failed and all(ENDED & set(conditions(job)) for job in jobs):
                 return 0
             if failed or now - start > timeout:
                 return explained(release, namespace, "" if failed else f"not ended after {timeout:.0f} s")

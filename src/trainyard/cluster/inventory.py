@@ -49,8 +49,8 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     return found
 
 
-def listed(kinds: dict[str, str], namespace: str) -> dict[str, list[dict]]:
-    """List several kinds at a time, each with its selector: a cluster may be far away."""
+def listed(kinds: dict[str, str], namespace: str | None) -> dict[str, list[dict]]:
+    """List several kinds at a time, in all namespaces for None, each with its selector: a cluster may be far away."""
     with ThreadPoolExecutor(len(kinds)) as pool:
         waits = {kind: pool.submit(kube.items, kind, namespace, selector) for kind, selector in kinds.items()}
         return {kind: wait.result() for kind, wait in waits.items()}
@@ -79,4 +79,4 @@ def trainer_version() -> str:
         found = kube.read(f"/api/v1/namespaces/{where}/configmaps/{versions.PUBLIC}")
     except RefusedError:
         return ""
-    return found.get("data", {}).get("kubeflow_trainer_version", "")
+    return str(found.get("data", {}).get("kubeflow_trainer_version", ""))

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from trainyard.cluster import follow, inventory, trainjobs, why
-from trainyard.cluster.findings import since
+from trainyard.cluster.findings import conditions, since
 
 PART_OF = "app.kubernetes.io/part-of=trainyard"
 PART = "app.kubernetes.io/name"
@@ -41,13 +41,13 @@ def key(thing: dict) -> tuple[str, str]:
 
 def release_of(thing: dict) -> str:
     """Return the release that an object belongs to; empty for none."""
-    return thing["metadata"].get("labels", {}).get(inventory.INSTANCE, "")
+    return str(thing["metadata"].get("labels", {}).get(inventory.INSTANCE, ""))
 
 
 def kind(job: dict) -> str:
     """Return what a job does: pytorchjob, mpijob, trainjob, dataset or evaluate."""
     own = job["kind"].lower()
-    return own if own in TRAINS else job["metadata"].get("labels", {}).get(PART, own)
+    return str(own if own in TRAINS else job["metadata"].get("labels", {}).get(PART, own))
 
 
 def replicas(job: dict) -> dict[str, dict]:
@@ -77,10 +77,10 @@ def pod_spec(job: dict, runtimes: list[dict]) -> dict:
         for runtime in runtimes:
             if key(runtime) == wanted:
                 (first, *_) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
-                return first["template"]["spec"]["template"]["spec"]
+                return dict(first["template"]["spec"]["template"]["spec"])
         return {}
     templates = [one["template"] for one in replicas(job).values()] or [job["spec"].get("template", {})]
-    return templates[0].get("spec", {})
+    return dict(templates[0].get("spec", {}))
 
 
 def gpus(job: dict, runtimes: list[dict]) -> int:
@@ -105,7 +105,7 @@ def mounted(spec: dict) -> set[str]:
 
 def state(job: dict, pod: dict | None) -> str:
     """Return a job's state in one word; `pod` is the one whose log tells how far it is, if it exists."""
-    held = why.conditions(job)
+    held = conditions(job)
     if "Failed" in held:
         return "Failed"
     if any(one in held for one in why.SUCCEEDED):
@@ -138,7 +138,7 @@ def seconds_held(job: dict, pod: dict | None, now: datetime) -> float:
     The time that its present pod waited for a node is left out; pauses between restarts are not.
     """
     status = job.get("status", {})
-    held = why.conditions(job)
+    held = conditions(job)
     end = next((held[one]["lastTransitionTime"] for one in ("Failed", *why.SUCCEEDED) if one in held), None)
     start = status.get("startTime") or (job["metadata"]["creationTimestamp"] if job["kind"] == "TrainJob" else None)
     if start is None or (pod is None and not end):

@@ -12,14 +12,17 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from urllib3 import HTTPResponse, Timeout
+from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from trainyard.cluster import connection
 from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
+
+if TYPE_CHECKING:
+    from urllib3 import BaseHTTPResponse  # urllib3 1, which the client takes too, does not have it
 
 TIMEOUT = 60.0  # seconds for an answer
 WATCH = 240  # seconds after which the server ends a watch, to be begun again
@@ -48,7 +51,7 @@ def request(
     accept: str = "application/json",
     content: str = "application/json",
     timeout: float = TIMEOUT,
-) -> HTTPResponse:
+) -> "BaseHTTPResponse":
     """Send a request; return the answer, an iterable of lines whose `data` is all of it.
 
     Raises RefusedError with the server's words, and UnreachableError where no answer comes in `timeout` seconds.
@@ -85,12 +88,13 @@ def read(path: str, query: dict[str, Any] | None = None, **options: Any) -> dict
     return parsed(request(path, query, **options))
 
 
-def parsed(answer: HTTPResponse) -> dict:
+def parsed(answer: "BaseHTTPResponse") -> dict:
     """Return the JSON of an answer whose head has come; raises UnreachableError where the rest does not."""
     try:
-        return json.loads(answer.data)
+        found: dict = json.loads(answer.data)
     except HTTPError as error:
         raise UnreachableError(unreachable(error)) from error
+    return found
 
 
 class Kind(NamedTuple):
@@ -131,11 +135,12 @@ def known(kind: str) -> Kind | None:
 def resources(path: str) -> list[dict]:
     """Return the kinds of a group and version; none where it is gone or the server behind it is."""
     try:
-        return read(path)["resources"]
+        found: list[dict] = read(path)["resources"]
     except RefusedError as error:
         if error.status not in (404, 503):
             raise
         return []
+    return found
 
 
 def versions(group: str) -> Iterator[str]:

@@ -36,8 +36,8 @@ def command(name: str, about: str, examples: str, codes: dict[int, str], more: s
     )
 
 
-def add_namespace(parser: argparse.ArgumentParser) -> None:
-    """Give a command the option -n."""
+def add_namespace(parser: argparse._ActionsContainer) -> None:
+    """Give a command, or a group of its options, the option -n."""
     parser.add_argument("-n", "--namespace", default="default", help="namespace of the release (default: default)")
 
 

@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from trainyard.cluster import follow, inventory, jobs, trainjobs, why
+from trainyard.cluster import follow, inventory, jobs, trainjobs
 from trainyard.cluster.errors import KubeError
+from trainyard.cluster.findings import conditions
 
 PARTS = {"train": jobs.TRAINS, "dataset": ("dataset",), "evaluate": ("evaluate",), "filebrowser": ("filebrowser",)}
 # Labels with a job's name, by precedence: an MPIJob's launcher and a TrainJob's pods have that of an inner Job, too
@@ -21,7 +22,7 @@ class Part(NamedTuple):
 
     def ended(self) -> bool:
         """Whether the job has ended, or is gone."""
-        return self.job is None or bool(follow.ENDED & set(why.conditions(self.job)))
+        return self.job is None or bool(follow.ENDED & set(conditions(self.job)))
 
     def holding(self, rank: int) -> list[int]:
         """Return the numbers of the pods that print what a rank prints; raises KubeError for one that is not there."""

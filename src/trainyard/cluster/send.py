@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import IO, cast
 
 from trainyard.cluster import kube
 from trainyard.cluster.errors import KubeError
@@ -56,8 +57,9 @@ def pack(folder: Path, command: list[str], environment: dict[str, str]) -> str:
         (Path(own) / LAST).touch()
         here = ["tar", "--mode=u+rwX,go+rX", "-cf", "-", "-C", str(folder.absolute()), ".", "-C", own, LAST]
         with subprocess.Popen(here, stdout=subprocess.PIPE, stderr=errors) as packer:
-            received = subprocess.run(command, stdin=packer.stdout, stderr=errors, env=environment, check=False)
-            packer.stdout.close()  # the packer ends when nobody listens
+            sent = cast(IO[bytes], packer.stdout)  # it is PIPE
+            received = subprocess.run(command, stdin=sent, stderr=errors, env=environment, check=False)
+            sent.close()  # the packer ends when nobody listens
         errors.seek(0)
         said = errors.read()[-4000:].decode(errors="replace").strip()
     return (said or "could not be copied") if received.returncode or packer.returncode else ""

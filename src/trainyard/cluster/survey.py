@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from trainyard.cluster import crds, kube, versions
@@ -81,14 +82,12 @@ def read(namespace: str) -> Survey:
     survey = Survey(namespace, version, now, ahead, {}, {})
     looks: dict[str, Callable[[], list[dict]]] = {"namespace": lambda: one(Kind(CORE, "namespaces", False), namespace)}
     for kind, place in EVERYWHERE.items():
-        looks[kind] = lambda place=place, kind=kind: everything(place, None, RUNNING if kind == "pods" else {})
+        looks[kind] = partial(everything, place, None, RUNNING if kind == "pods" else {})
     for kind, place in OWN.items():
-        looks[kind] = lambda place=place: everything(place, namespace)
+        looks[kind] = partial(everything, place, namespace)
     looks[DEFINITIONS] = definitions
     for kind in KUEUE:
-        looks[kind] = lambda kind=kind: kube.items(
-            f"{kind}.kueue.x-k8s.io", namespace if kind == "localqueues" else None
-        )
+        looks[kind] = partial(kube.items, f"{kind}.kueue.x-k8s.io", namespace if kind == "localqueues" else None)
     looks["trainer-version"] = lambda: configuration(versions.PUBLIC, versions.NAMESPACE)
     looks["kueue-configuration"] = lambda: configuration("kueue-manager-config", "kueue-system")
     collect(survey, looks)
@@ -126,11 +125,7 @@ def failing() -> str:
 
 def read_named(survey: Survey, named: dict[str, set[str]]) -> None:
     """Add to a survey which of some secrets and configmaps of the namespace exist."""
-    looks = {
-        NAMES[kind]: lambda kind=kind, names=names: existing(kind, survey.namespace, names)
-        for kind, names in named.items()
-    }
-    collect(survey, looks)
+    collect(survey, {NAMES[kind]: partial(existing, kind, survey.namespace, names) for kind, names in named.items()})
 
 
 def collect(survey: Survey, looks: dict[str, Callable[[], list[dict]]]) -> None:

@@ -69,7 +69,7 @@ def run(demand: Demand, namespace: str) -> list[Answer]:
     if not things:
         return []
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda one: attempt(*one, namespace), things))
+        return list(pool.map(lambda one: attempt(one[0], one[1], namespace), things))
 
 
 def told(text: str, earlier: list[Diagnosis]) -> bool:

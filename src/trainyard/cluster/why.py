@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, recreated, trainjobs
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.findings import Finding, age, conditions, events_of, name, printable, since
-from trainyard.cluster.remedies import CONTAINERS, EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
+from trainyard.cluster.pod_remedies import CONTAINERS
+from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -85,7 +86,7 @@ def lacks_pods(thing: dict) -> bool:
     kinds = thing["spec"].get("pytorchReplicaSpecs") or thing["spec"].get("mpiReplicaSpecs") or {}
     held = thing.get("status", {}).get("replicaStatuses") or {}
     there = sum(kind.get("active", 0) + kind.get("succeeded", 0) for kind in held.values())
-    return there < sum(kind.get("replicas", 1) for kind in kinds.values())
+    return bool(there < sum(kind.get("replicas", 1) for kind in kinds.values()))
 
 
 def containers(pod: dict) -> Iterator[tuple[dict, bool]]:

@@ -54,7 +54,7 @@ def dns(survey: Survey) -> Iterator[Diagnosis]:
 
 def examine(survey: Survey, demand: Demand, resolved: str = "", broken: tuple[Diagnosis, ...] = ()) -> Check:
     """Check name resolution, policies and webhooks; `resolved` and `broken` are what a probe pod has shown."""
-    unseen = {
+    unseen: dict[str, str] = {
         kind: survey.unseen[kind] for kind in ("services", "endpointslices", "networkpolicies") if kind in survey.unseen
     }
     unseen |= {kind: why for kind, why in survey.unseen.items() if kind.endswith("webhookconfigurations")}

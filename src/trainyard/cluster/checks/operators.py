@@ -103,7 +103,8 @@ def definition(operator: Operator, found: dict[str, dict], needed: bool, there: 
             answer = f"see its finalizers, then install it anew: {operator.install}"
             yield Diagnosis(level, f"crd/{kind}", seen, answer)
         elif "status" in crd and "Established" not in held:
-            failed = next((one for one in crd["status"].get("conditions") or [] if one.get("status") == "False"), {})
+            false = [one for one in crd["status"].get("conditions") or [] if one.get("status") == "False"]
+            failed: dict = false[0] if false else {}
             seen = f"it is not established: {failed.get('message', 'the API server does not serve it yet')}"
             yield Diagnosis(level, f"crd/{kind}", seen, f"kubectl describe crd {kind}")
         if misfit := crds.fit(crd):

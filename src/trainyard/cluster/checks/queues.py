@@ -150,9 +150,7 @@ def manages(configuration: dict | None) -> list[str]:
 
 def held_back(survey: Survey) -> Iterator[Diagnosis]:
     """Name a Kueue that holds jobs without a queue, too."""
-    text = at(next(iter(survey.of("kueue-configuration")), None) or {}, "data", {}).get(
-        "controller_manager_config.yaml", ""
-    )
+    text = at(next(iter(survey.of("kueue-configuration")), {}), "data", {}).get("controller_manager_config.yaml", "")
     if (
         re.search(r"^manageJobsWithoutQueueName:\s*true", text, re.M)
         and named(survey.of("localqueues"), "default") is None

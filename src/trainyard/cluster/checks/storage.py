@@ -216,7 +216,7 @@ def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
 def examine(survey: Survey, demand: Demand, probes: Sequence[Probe], unprobed: str = "") -> Check:
     """Check the claims of the run, and the classes that would make their volumes; `unprobed`: why none was tried."""
     reasons = [f"whether a class binds the claims: {unprobed}"] if unprobed and demand.claims else []
-    wrong = []
+    wrong: list[Diagnosis] = []
     if "persistentvolumeclaims" not in survey.unseen:
         wrong += existing(demand, survey.of("persistentvolumeclaims"), survey.of("storageclasses"))
     if "storageclasses" in survey.unseen:
@@ -236,8 +236,8 @@ def examine(survey: Survey, demand: Demand, probes: Sequence[Probe], unprobed: s
             like = (claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0])
             mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
             if mine:
-                names = [one["metadata"]["name"] for one in classes]
-                wrong += judge(claim, mine, probes, demand, names)
+                others = [one["metadata"]["name"] for one in classes]
+                wrong += judge(claim, mine, probes, demand, others)
                 reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
                     if mine.unproven else []  # fmt: skip
     wrong += defaults(classes)
