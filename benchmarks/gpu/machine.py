@@ -5,6 +5,7 @@
 Nothing of the trainers is imported before `prepared` has made an environment in which they can be.
 """
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
@@ -12,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,17 @@ class MissingError(Exception):
     """Something that the trainers need is neither installed nor carried."""
 
 
-def prepared(carried: Path, work: Path) -> tuple[dict[str, str], str]:
+def prepared(carried: Path, cache: Path) -> tuple[dict[str, str], str]:
     """Return the environment of the parts, and a line on what was added to this Python; raises MissingError."""
     added = [folder for folder in sorted(carried.glob("*")) if folder.name != "native" and lacks(folder)]
     env = {key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "PET_", "WANDB"))}
     paths = [str(ROOT / "src"), str(ROOT), *map(str, added), *filter(None, [env.get("PYTHONPATH")])]
-    cache = work / "cache"
     (cache / "native").mkdir(parents=True, exist_ok=True)
     for file in carried.glob("native/*.so"):
         shutil.copy(file, cache / "native")
     env |= {"PYTHONPATH": os.pathsep.join(paths), "TRAINYARD_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
+    env["TRAINYARD_GPU_SHARED"] = str(cache)
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))  # parts share what they compile
     names = ", ".join(folder.name for folder in added) or "nothing"
     found = {entry.name for folder in added for entry in folder.iterdir()}
     missing = [name for name in ("torch", "torchvision") if version(name) is None]
@@ -94,13 +97,39 @@ def facts() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         facts = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info(0)
         torch.ones(8, device="cuda").sum().item()
         found |= {
             "gpu": facts.name, "gpu_memory_gib": round(facts.total_memory / 2**30, 1), "cuda": torch.version.cuda,
             "capability": f"{facts.major}.{facts.minor}", "gpus": torch.cuda.device_count(),
             "nccl": ".".join(map(str, torch.cuda.nccl.version())), "cudnn": torch.backends.cudnn.version(),
+            "memory_used_by_others_gib": round((total - free) / 2**30, 2),
+            "allocator": os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+            "driver": driver(),
         }  # fmt: skip
     return found
+
+
+def driver() -> str:
+    """Return the version of NVIDIA's kernel module; empty where the kernel does not say it."""
+    try:
+        found = re.search(r"(\d+\.\d+(\.\d+)?)", Path("/proc/driver/nvidia/version").read_text())
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def source(root: Path) -> dict[str, str]:
+    """Return what is run: the commit where git knows it, and a hash of all programs here, whatever git knows."""
+    digest = hashlib.sha256()
+    for path in sorted((*root.glob("src/trainyard/**/*.py"), *root.glob("benchmarks/gpu/**/*.py"))):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
+    try:
+        commit = subprocess.run(asked, text=True, capture_output=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = ""
+    return {"commit": commit, "sha256": digest.hexdigest()}
 
 
 def decoder(native: Any) -> bool:

@@ -16,8 +16,36 @@ def little(num_classes: int) -> nn.Module:
     )  # fmt: skip
 
 
+class Attending(nn.Module):
+    """Patches of 16 pixels and two layers of attention, with heads as large as flash attention wants them."""
+
+    def __init__(self, num_classes: int, width: int = 128, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.patches = nn.Conv2d(3, width, 16, stride=16)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.queries = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, pictures: Tensor) -> Tensor:  # noqa: D102
+        x = self.patches(pictures).flatten(2).transpose(1, 2)
+        for norm, queries in zip(self.norms, self.queries, strict=True):
+            split = queries(norm(x)).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            seen = nn.functional.scaled_dot_product_attention(*split.unbind())
+            x = x + seen.transpose(1, 2).flatten(2)
+        outputs: Tensor = self.head(x.mean(dim=1))
+        return outputs
+
+
+def attending(num_classes: int) -> nn.Module:
+    """Return a small vision transformer."""
+    return Attending(num_classes)
+
+
 class Failing(nn.Module):
     """The little model, of which the sixth training step does something to the GPU first."""
+
+    fails_at = 6
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -29,7 +57,7 @@ class Failing(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:  # noqa: D102
         self.steps += self.training
-        if self.steps == 6:
+        if self.steps == self.fails_at:
             self.fail(pictures)
         outputs: Tensor = self.inner(pictures)
         return outputs
@@ -48,6 +76,29 @@ class Illegal(Failing):
     def fail(self, pictures: Tensor) -> None:  # noqa: D102
         compiled: Any = torch.cuda._compile_kernel(ILLEGAL, "illegal")
         compiled((1, 1, 1), (32, 1, 1), (torch.zeros(4, device=pictures.device),))
+
+
+class Greedy(Failing):
+    """Asks for more memory than any GPU has."""
+
+    def fail(self, pictures: Tensor) -> None:  # noqa: D102
+        torch.empty(1 << 42, dtype=torch.uint8, device=pictures.device)
+
+
+class GreedyAtOnce(Greedy):
+    """The same in the first step."""
+
+    fails_at = 1
+
+
+def greedy(num_classes: int) -> nn.Module:
+    """Return a model for which memory is too small in the sixth step."""
+    return Greedy(num_classes)
+
+
+def greedy_at_once(num_classes: int) -> nn.Module:
+    """Return a model for which memory is too small in the first step."""
+    return GreedyAtOnce(num_classes)
 
 
 def asserting(num_classes: int) -> nn.Module:

@@ -24,6 +24,7 @@ class Part:
     out: Path
     device: str  # cuda or cpu; on a CPU sizes are tiny and figures mean nothing
     folder: Path  # for what it writes; removed at the end
+    shared: Path  # for what several parts use, such as pictures; kept
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -74,7 +75,8 @@ def main(work: Callable[[Part], None]) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix=f"{options.out.stem}-", dir=options.out.parent))
-    part = Part(options.out, options.device, folder)
+    shared = Path(os.environ.get("TRAINYARD_GPU_SHARED") or folder)
+    part = Part(options.out, options.device, folder, shared)
     write(options.out, {"rows": []})
     try:
         work(part)

@@ -1,6 +1,7 @@
 """JPEGs of ImageNet's size for a machine that has none: smooth random colours under fine noise, about 110 KB each."""
 
 import io
+import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -17,7 +18,8 @@ def prepared(root: Path, count: int) -> Path:
 
     folder, shards = root / f"pictures-{count}", root / f"shards-{count}"
     if not (shards / "manifest.json").exists():
-        with ProcessPoolExecutor() as pool:
+        # not forked: a part has torch in this process, and its threads
+        with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
             list(pool.map(_draw, [folder] * count, range(count), chunksize=16))
         source = {"kind": "path", "path": str(folder)}
         build(parse({"source": source, "out": str(shards), "layout": "imagefolder"}))

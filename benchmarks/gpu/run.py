@@ -1,11 +1,13 @@
 """Prove the CUDA path on one GPU: every part in a process of its own with a time limit, results as they come.
 
-    python3 -m benchmarks.gpu.run [--parts modes,groups] [--budget 540] [--device auto|cuda|cpu] [--out build/gpu]
+    python3 -m benchmarks.gpu.run [--parts first|second|modes,groups] [--budget 540] [--device cuda|cpu] [--out DIR]
 
-It needs Python 3.12, torch and torchvision, and no network; what else is missing comes from build/gpu-wheels, which
-`make gpu-wheels` fills beforehand. A part that takes too long is killed with all that it started. Each part's results
-are in build/gpu/PART.json, its output in PART.log, and build/gpu/page.md has all of them. Without a GPU, what needs one
-says so, and the rest runs on tiny sizes. Ends with 1 if something failed.
+Without --parts it runs the first half, nine minutes; the second half takes as long. It needs Python 3.12, torch and
+torchvision, and no network; what else is missing comes from build/gpu-wheels, which `make gpu-wheels` fills beforehand.
+A part that takes too long is killed with all that it started. Each part's results are in OUT/PART.json, its output in
+PART.log; OUT/page.md has all of them for people, and OUT/result.json for programs, with machine, versions and hashes.
+What parts share (pictures, compiled programs) stays in build/gpu-cache. Without a GPU, what needs one says so, and the
+rest runs on tiny sizes. Ends with 1 if something failed.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +32,9 @@ from benchmarks.gpu.part import write
 ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PATIENCE = 6  # how much longer limits are on a machine without a GPU, which has no nine minutes to keep to
-BUDGET = 540.0
+BUDGET = 540.0  # of one half
 GIVE_UP = 20.0
-LOOK = 120.0
+LOOK = 60.0
 SHOWN = 40  # lines of a failed part's output that go into its results
 
 
@@ -44,16 +47,27 @@ class Item:
     seconds: float
 
 
-# In order of worth: with little time, the last ones are left out
-ITEMS = (
-    Item("modes", "Every precision and mode: losses, waits for the GPU", 120),
-    Item("groups", "DDP and FSDP over NCCL, a world of one", 60),
+# In order of worth: with little time, the last ones of a half are left out
+FIRST = (
+    Item("modes", "Precisions, optimizers, losses, memory: losses, waits for the GPU", 140),
+    Item("deterministic", "The same bits twice", 30),
+    Item("groups", "DDP and FSDP over NCCL, a world of one", 70),
     Item("faults", "Kills, signals, errors of the GPU: exit codes, resumed losses", 110),
-    Item("checkpoint", "What a checkpoint costs the loop", 50),
-    Item("speed", "ResNet-50 beside torchvision, timm and DALI", 130),
-    Item("profile", "Where a step's time goes", 40),
+    Item("kernels", "Global BatchNorm, normalisation and NCCL beside plain forms", 25),
+    Item("speed", "ResNet-50 beside torchvision, timm and DALI", 105),
+)  # fmt: skip
+SECOND = (
+    Item("compile", "torch.compile, CUDA graphs, checkpointing under DDP", 200),
+    Item("speed_compiled", "ResNet-50, compiled", 120),
+    Item("tools", "Preflight, export, evaluate, predict", 50),
+    Item("checkpoint", "What a checkpoint costs the loop", 35),
+    Item("profile", "Where a step's time goes", 35),
     Item("loader", "The loader alone, all cores", 30),
 )  # fmt: skip
+LONG = (Item("tune", "torch.compile's max-autotune", 500),)  # by name alone
+WITH_GRAPHS = ("compile", "tune")
+ITEMS = (*FIRST, *SECOND, *LONG)
+HALVES = {"first": FIRST, "second": SECOND, "all": (*FIRST, *SECOND)}
 
 
 def main() -> int:
@@ -63,7 +77,7 @@ def main() -> int:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whatever a part leaves behind becomes our child
     begin = time.monotonic()
     try:
-        env, added = machine.prepared(options.wheels, options.out)
+        env, added = machine.prepared(options.wheels, options.cache)
     except machine.MissingError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -71,13 +85,15 @@ def main() -> int:
     if not about:
         return 1
     device = options.device if options.device != "auto" else ("cuda" if about.get("gpu") else "cpu")
-    chosen = [item for item in ITEMS if not options.parts or item.name in options.parts]
+    chosen = chosen_items(options.parts)
     say(f"{about.get('gpu') or 'no GPU that torch can use'}; {added}")
     found: list[dict[str, Any]] = []
     for item in chosen:
         left = options.budget * (1 if device == "cuda" else PATIENCE) - (time.monotonic() - begin)
         found.append(one(item, device, options.out, env, left))
-        page.write(options.out / "page.md", about | {"device": device, "carried": added}, found)
+        about |= {"device": device, "carried": added}
+        page.write(options.out / "page.md", about, found)
+        write(options.out / "result.json", result_of(about, found))
     failed = [result["name"] for result in found if result["state"] not in ("ok", "needs a GPU")]
     say(
         f"{time.monotonic() - begin:.0f} s, {options.out / 'page.md'}"
@@ -86,19 +102,41 @@ def main() -> int:
     return int(bool(failed))
 
 
+def chosen_items(parts: list[str]) -> list[Item]:
+    """Return the parts of a list of names and halves."""
+    halves = [item for name in parts for item in HALVES.get(name, ())]
+    return [item for item in ITEMS if item in halves or item.name in parts]
+
+
+def result_of(about: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """All results of this call in one: machine, versions, hashes, then parts with their rows and figures."""
+    states = Counter(row["state"] for part in found for row in part["rows"])
+    return {"time": round(time.time(), 1), "machine": dict(about), "source": machine.source(ROOT),
+            "rows": dict(states), "parts": found}  # fmt: skip
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
     result = argparse.ArgumentParser(
         prog="python3 -m benchmarks.gpu.run", description=(__doc__ or "").partition("\n")[0]
     )
     result.add_argument(
-        "--parts", type=lambda text: text.split(","), help="only these: " + ",".join(i.name for i in ITEMS)
+        "--parts", type=named, default=["first"], help=f"{', '.join(HALVES)}, or of {','.join(i.name for i in ITEMS)}"
     )
     result.add_argument("--budget", type=float, default=BUDGET, help="seconds for all parts together, on a GPU")
     result.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     result.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of the results")
+    result.add_argument("--cache", type=Path, default=ROOT / "build" / "gpu-cache", help="folder of what parts share")
     result.add_argument("--wheels", type=Path, default=ROOT / "build" / "gpu-wheels", help="folder of carried packages")
     return result
+
+
+def named(text: str) -> list[str]:
+    """Return the names of an option; raises ArgumentTypeError for one that is none."""
+    names = text.split(",")
+    if unknown := [name for name in names if name not in HALVES and name not in {item.name for item in ITEMS}]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: no such part")
+    return names
 
 
 def look(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, Any]:
@@ -132,6 +170,8 @@ def one(item: Item, device: str, out: Path, env: Mapping[str, str], left: float)
     begin = time.monotonic()
     if device == "cpu":
         env = {**env, "OMP_NUM_THREADS": "1"}  # sizes are tiny, and threads that wait for each other cost the most
+    if item.name not in WITH_GRAPHS and "PYTORCH_ALLOC_CONF" not in env:
+        env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", **env}  # as the trainers' own programs have it
     command = [sys.executable, "-m", f"benchmarks.gpu.parts.{item.name}", str(path), "--device", device]
     state, code = bounded(command, log, env, min(limit, left))
     rows = read_rows(path)

@@ -98,7 +98,7 @@ def ours(
         settings = config.build(
             {
                 "run": {"dir": name}, "max_steps": steps, "device": job.device.type, "wandb": {"mode": "off"},
-                "precision": job.precision, "batch": {"global": job.batch}, "log": {"every_steps": steps},
+                "precision": job.precision, "batch": {"global": job.batch}, "log": {"every_steps": 10},
                 "data": {
                     "dir": str(data or "synthetic"), "image_size": job.size, "workers": workers(), "prefetch": 4,
                     "synthetic_samples": 64 * job.batch,

@@ -15,7 +15,8 @@ from trainyard.parallel.base import Strategy
 from trainyard.training import loop
 
 SYNCHRONISING = "called a synchronizing"  # torch's words in set_sync_debug_mode("warn")
-WATCHED = ("train_step", "evaluate", "save")  # functions of the loop in which no batch may wait for the GPU
+WATCHED = ("train_step", "flush", "evaluate", "save")  # functions of the loop in which no batch may wait for the GPU
+COMPARED = 10  # steps whose losses are compared: later ones are near 0, and each rounding has grown
 Tree = dict[str, Any]
 
 
@@ -42,7 +43,7 @@ def settings(folder: Path, device: str, **over: Any) -> Tree:
         "model": {"name": "torchvision:resnet18" if gpu else "benchmarks.gpu.models:little", "num_classes": 10},
         "data": {"dir": "synthetic", "image_size": 224 if gpu else 32, "synthetic_samples": 640 if gpu else 64,
                  "workers": 4 if gpu else 1},
-        "schedule": {"name": "constant", "warmup_epochs": 0.0}, "optimizer": {"lr": 0.01, "lr_batch": 64},
+        "schedule": {"name": "constant", "warmup_epochs": 0.0}, "optimizer": {"lr": 0.002, "lr_batch": 64},
         "checkpoint": {"every_steps": 20 if gpu else 4}, "validate": {"every_epochs": 0, "batch": 32 if gpu else 4},
     }  # fmt: skip
     for key, value in over.items():
@@ -56,10 +57,17 @@ def train(tree: Tree, strategy: Callable[[config.Config], Strategy] | None = Non
     place = parallel.locate("ddp") if strategy is None else parallel.environment.Place()
     plan = config.make_plan(chosen, "ddp", 1)
     kept: list[torch.Tensor] = []
-    with watching(seen, kept, chosen.device == "cuda"), connecting(strategy):
+    watched = watching(seen, kept, chosen.device == "cuda", chosen.model.compile)
+    with watched, connecting(strategy):
         loop.run(chosen, plan, place)
     seen.losses = torch.stack(kept).double().cpu().tolist() if kept else []
     return seen
+
+
+def apart(some: list[float], others: list[float]) -> float:
+    """Distance of the first losses of two runs, as a share of the others' sum."""
+    pairs = list(zip(some, others, strict=True))[:COMPARED]
+    return sum(abs(a - b) for a, b in pairs) / max(sum(abs(b) for _, b in pairs), 1e-9)
 
 
 @contextlib.contextmanager
@@ -75,13 +83,17 @@ def connecting(strategy: Callable[[config.Config], Strategy] | None) -> Iterator
 
 
 @contextlib.contextmanager
-def watching(seen: Seen, losses: list[torch.Tensor], gpu: bool) -> Iterator[None]:
-    """Within this, the loop's functions are watched, and the steps' losses kept on their device."""
+def watching(seen: Seen, losses: list[torch.Tensor], gpu: bool, compiled: bool) -> Iterator[None]:
+    """Within this, the loop's functions are watched, and the steps' losses kept on their device.
+
+    First calls are not, which tune and allocate: of steps two, and of a validation one where it compiles.
+    """
+    unwatched = {"train_step": 2, "evaluate": int(compiled)}
     originals = {name: getattr(loop, name) for name in WATCHED}
 
     def wrapped(name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            with waits(seen, name, gpu):
+            with waits(seen, name, gpu and seen.calls[name] >= unwatched.get(name, 0)):
                 result = originals[name](*arguments, **options)
             if name == "train_step":
                 losses.append(result.detach())
@@ -99,10 +111,10 @@ def watching(seen: Seen, losses: list[torch.Tensor], gpu: bool) -> Iterator[None
 
 
 @contextlib.contextmanager
-def waits(seen: Seen, name: str, gpu: bool) -> Iterator[None]:
-    """Count how often the block makes the host wait for the GPU, but for the first call, which tunes and allocates."""
+def waits(seen: Seen, name: str, watched: bool) -> Iterator[None]:
+    """Count how often the block makes the host wait for the GPU, if it is watched."""
     seen.calls[name] += 1
-    if not gpu or (name == "train_step" and seen.calls[name] <= 2):
+    if not watched:
         yield
         return
     with warnings.catch_warnings(record=True) as caught:

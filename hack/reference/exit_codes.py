@@ -6,10 +6,18 @@ from trainyard.core.exits import CAUSES, Exit
 
 # What no error of the table leads to, and what src/trainyard/cluster/remedies.py does not explain
 OTHERS = {0: "trained, or finished before: nothing is left to do", 130: "interrupted from the keyboard"}
+ENOUGH = f"{Exit.DEVICE:d} and retried where the same settings have done the same (a step, a validation) before"
 # Which errors a row of CAUSES is about, and whose they are, for people
 ERRORS = {
     "input": ("our own, with key, value and remedy; a missing or forbidden file", "the user's"),
-    "memory": ("`torch.OutOfMemoryError`, cuBLAS and NCCL without memory", "the user's: `batch.micro`"),
+    "host": (
+        "`MemoryError`, torch's allocator on processors, CUDA's for pinned memory",
+        f"the user's: `data.prefetch`, the pod's memory; {ENOUGH}",
+    ),
+    "memory": (
+        "`torch.OutOfMemoryError`, cuBLAS and NCCL without memory",
+        f"the user's: `batch.micro`; {ENOUGH}, or where other processes hold the GPU's memory",
+    ),
     "unfit": ("no kernel image for this GPU, a driver that is too old", "the user's: another image"),
     "determinism": (
         "`deterministic: true`, and the model has an operation without a deterministic form",
@@ -53,7 +61,7 @@ def write() -> str:
         "How each operator retries: [the operators](../operators.md#restarts).",
         "## Codes",
         table(("exit code", "meaning and remedy", "retried"), codes()),
-        "143 is 128 + 15 (SIGTERM), 137 is 128 + 9 (SIGKILL), 139 is 128 + 11 (SIGSEGV).",
+        "143 is 128 + 15 (SIGTERM), 137 is 128 + 9 (SIGKILL), 139 is 128 + 11 (SIGSEGV), 134 is 128 + 6 (SIGABRT).",
         "**At night.** A code that is retried asks nothing of you at once. 138 is mostly a consequence: some rank was "
         "lost, and all others noticed. Look for the one pod with another code (137, 139, 200, 201) by `trainyard why "
         "RELEASE -n NAMESPACE`; where there is none, a rank hung ([reports](../reports.md#hangs-nan-explosions)). "

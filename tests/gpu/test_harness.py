@@ -1,8 +1,10 @@
 """The harness of `make gpu`, with real parts that end well, fail, crash, or hang with their children; and its page."""
 
+import argparse
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,9 +96,28 @@ def test_what_there_is_no_time_for_is_said(parts: Path) -> None:
 
 
 def test_the_limits_fit_into_the_budget() -> None:
-    assert sum(item.seconds for item in run.ITEMS) <= run.BUDGET == 540
+    for half in (run.FIRST, run.SECOND):
+        assert sum(item.seconds for item in half) + run.LOOK <= run.BUDGET == 540
+    assert all(item.seconds <= run.BUDGET for item in run.LONG)
+    assert {item.name for item in run.chosen_items(["first", "loader"])} == {*(i.name for i in run.FIRST), "loader"}
+    assert run.chosen_items(["all"]) == [*run.FIRST, *run.SECOND]
+    with pytest.raises(argparse.ArgumentTypeError, match="sped: no such part"):
+        run.named("modes,sped")
     for item in run.ITEMS:
         assert (ROOT / "benchmarks" / "gpu" / "parts" / f"{item.name}.py").is_file()
+
+
+def test_one_file_has_machine_versions_hashes_and_figures(parts: Path, tmp_path: Path) -> None:
+    found = [go(parts, "well"), go(parts, "crashes")]
+    about = {"versions": {"torch": "2.11.0"}, "device": "cuda"}
+    result = run.result_of(about, found)
+    assert result["machine"]["versions"] == {"torch": "2.11.0"}
+    assert result["parts"] == found
+    assert result["rows"] == {"ok": 2}
+    assert re.fullmatch("[0-9a-f]{64}", result["source"]["sha256"])
+    other = machine.source(tmp_path)
+    assert other["sha256"] != result["source"]["sha256"]
+    assert other["commit"] == ""
 
 
 def test_the_page_has_every_row(parts: Path) -> None:

@@ -18,13 +18,21 @@ pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 ROOT = Path(__file__).parents[2]
 SMALL = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 GPU_ONLY = {
-    "modes": {"tf32", "fp16", "compile", "bf16, compile"},
-    "groups": set(),
-    "faults": {"memory too small", "illegal memory access", "device-side assert"},
+    "modes": {
+        "tf32", "fp16", "fp16, clip_norm", "fp16, mixup and cutmix", "fp16, adamw", "fp16, lamb",
+        "attention, empty forwards, fp16", "checkpointing", "bf16, checkpointing",
+    },
+    "deterministic": set(),
+    "groups": {"ddp, fp16 over gloo", "fsdp, fp16 over gloo"},
+    "faults": {"memory too small in step 1", "memory too small in step 6", "illegal memory access",
+               "device-side assert", "device-side assert, without a group"},
+    "kernels": {"average by NCCL, float32", "average by NCCL, bfloat16", "average by NCCL, float16"},
+    "tools": {"preflight"},
     "checkpoint": set(),
     "loader": set(),
     "profile": set(),
-}
+}  # fmt: skip
+NOTHING_HERE = ("compile", "speed_compiled", "tune")  # on a processor these parts say so of all they have
 
 
 Run = Callable[[str], tuple[int, str, list[dict[str, Any]]]]
@@ -62,13 +70,24 @@ def test_a_part_runs_on_a_processor(run: Run, tmp_path: Path, name: str) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
 
 
+@pytest.mark.parametrize("name", NOTHING_HERE)
+def test_a_part_that_a_processor_cannot_run_says_so(run: Run, name: str) -> None:
+    code, output, rows = run(name)
+    assert code == 0, output
+    assert len(rows) > 1
+    assert {row["state"] for row in rows} == {"needs a GPU"}
+
+
 def test_speed_runs_beside_its_peers(run: Run) -> None:
     code, output, found = run("speed")
     assert code == 0, output
     rows = {row["name"]: row for row in found}
     for name in ("ours, generated pictures", "ours, JPEGs", "torchvision's reference step (AMP)", "timm's step"):
         assert rows[name]["rate"] > 0, name
-    assert rows["JPEGs beside generated pictures"]["state"] == "needs a GPU"
+    order = [row["name"] for row in found]
+    ratio = "JPEGs beside generated pictures"
+    assert rows[ratio]["state"] == "needs a GPU"
+    assert order.index(ratio) == order.index("ours, JPEGs") + 1, "recorded as soon as it is known"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +98,10 @@ def test_speed_runs_beside_its_peers(run: Run) -> None:
         ("bf16", {"evaluate": 5}, [2.0, 1.9], "failed"),
         ("bf16", {"train_step": 1}, [2.0, 1.9], "failed"),
         ("bf16", {"save": 1}, [2.0, 1.9], "failed"),
+        ("bf16", {"flush": 1}, [2.0, 1.9], "failed"),
         ("fp16", {"save": 2}, [2.0, 1.9], "ok"),
+        ("fp16, lamb", {"save": 2}, [2.0, 1.9], "ok"),
+        ("lamb", {"save": 1}, [2.0, 1.9], "failed"),
         ("bf16", {}, [2.0, 2.2], "failed"),
         ("mixup", {}, [2.0, float("nan")], "failed"),
     ],
@@ -93,9 +115,30 @@ def test_a_mode_fails_by_its_losses_and_by_waits(
     seen = training.Seen(losses=losses)
     seen.calls.update(evaluate=1, save=1)
     seen.waits.update(waits)
-    here = part.Part(tmp_path / "rows.json", "cuda", tmp_path)
+    here = part.Part(tmp_path / "rows.json", "cuda", tmp_path, tmp_path)
     modes.judge(here, mode, seen, [2.0, 1.9], modes.MODES[mode][1])
     assert here.rows[0]["state"] == state, here.rows
+
+
+def test_losses_near_zero_are_not_divided_by() -> None:
+    """Of a set that is learnt at once, only the first steps tell two runs apart."""
+    from benchmarks.gpu.training import COMPARED, apart
+
+    falling = [2.0 * 0.3**step for step in range(50)]
+    other = [loss * 1.01 + 1e-4 for loss in falling]
+    assert apart(other, falling) == pytest.approx(0.01, abs=0.001)
+    assert apart([*falling[:COMPARED], *[1.0] * 40], falling) == 0.0
+    assert apart([2.2, *falling[1:]], falling) > 0.05
+
+
+def test_models_of_the_parts_attend_and_ask_for_too_much() -> None:
+    from benchmarks.gpu import models
+
+    outputs = models.attending(10)(torch.randn(2, 3, 32, 32))
+    assert outputs.shape == (2, 10)
+    failing = models.greedy_at_once(10)
+    with pytest.raises(RuntimeError, match="memory"):
+        failing(torch.zeros(2, 3, 32, 32))
 
 
 def test_overlapping_kernels_count_once() -> None:

@@ -26,6 +26,15 @@ class HorovodInternalError(RuntimeError):
     ("error", "name", "code"),
     [
         (UserError("seed = x"), "input", 2),
+        (exits.HostMemoryError("pinned memory: CUDA error: out of memory"), "host", 2),
+        (MemoryError(), "host", 2),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you"
+            ),
+            "host",
+            2,
+        ),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "memory", 2),
         (torch.AcceleratorError("CUDA error: out of memory"), "memory", 2),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "memory", 2),
@@ -64,6 +73,20 @@ class HorovodInternalError(RuntimeError):
 )
 def test_each_error_has_its_row(error: Exception, name: str, code: int) -> None:
     assert (cause_of(error).name, cause_of(error).code) == (name, code)
+
+
+def test_a_processors_allocator_that_has_no_memory_is_the_nodes() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert cause_of(caught.value).name == "host"
+
+
+def test_pinned_memory_that_is_not_to_be_had_is_the_nodes() -> None:
+    """CUDA has one error for both."""
+    with pytest.raises(exits.HostMemoryError, match=r"pinned memory: CUDA error: out of memory"), exits.pinning():
+        raise torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be")
+    with pytest.raises(torch.AcceleratorError, match="illegal"), exits.pinning():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
 @pytest.mark.parametrize("number", STORAGE)

@@ -89,6 +89,7 @@ ERRORS = {
     "memory": (
         "torch.OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines", 2
     ),
+    "pinned": ("trainyard.core.exits.HostMemoryError", "pinned memory: CUDA error: out of memory", 2),
     "workspace": (
         "builtins.RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", 2
     ),

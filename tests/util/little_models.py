@@ -76,6 +76,26 @@ def net(num_classes: int) -> nn.Module:
     return Net(num_classes)
 
 
+def refuse_none(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+    """What flash attention does on a GPU, and `x.view(x.size(0), -1)` anywhere."""
+    if not len(given[0]):
+        raise RuntimeError("batch size must be positive")
+
+
+def strict(num_classes: int) -> nn.Module:
+    """The net, which refuses a batch without samples."""
+    model = Net(num_classes)
+    model.body.register_forward_pre_hook(refuse_none)
+    return model
+
+
+def strict_blocks(num_classes: int) -> nn.Module:
+    """The blocks, which refuse a batch without samples."""
+    model = Blocks(num_classes)
+    model.stages.register_forward_pre_hook(refuse_none)
+    return model
+
+
 def groups(num_classes: int) -> nn.Module:
     return Net(num_classes, norm=False)
 

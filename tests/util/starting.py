@@ -31,7 +31,8 @@ def run_directory(settings: Config) -> RunDirectory:
 
 def attempt(settings: Config, place: Place, batch: int) -> Attempt:
     share = math.ceil(batch / place.world)
-    return Attempt(settings.run, fingerprint(settings), place, share, settings.batch.micro, settings.validate_.batch)
+    micro, validated = settings.batch.micro, settings.validate_.batch
+    return Attempt(settings.run, fingerprint(settings), place, share, micro, validated, settings.data)
 
 
 def opened(settings: Config, pin: bool = False, local_world: int = 1) -> Splits:

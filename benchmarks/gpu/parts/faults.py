@@ -1,7 +1,8 @@
 """Runs that are killed, stopped or failed by the GPU: the exit codes, and the losses after a resume.
 
-Each run is the trainer as a process of its own. Its fault is injected as the tests do it (tests/util/faulty.py) or
-real: memory that is too small, a device-side assert, an illegal memory access. Several run at the same time.
+Each run is the trainer as a process of its own, in a process group of one over NCCL. Its fault is injected as the tests
+do it (tests/util/faulty.py) or real: memory that is too small, a device-side assert, an illegal memory access.
+Several run at the same time.
 """
 
 import json
@@ -23,7 +24,6 @@ from benchmarks.gpu.part import Part, main
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS, EVERY = 16, 4
-GREEDY = "memory too small"
 FAULTS = [
     ("killed in step 10", "step kill 0 10", -signal.SIGKILL),
     ("SIGTERM in step 10", "step term 0 10", 143),
@@ -32,21 +32,28 @@ FAULTS = [
     ("NCCL error in step 10, injected", "stepped nccl 0 10", 138),
     ("CUDA error in validation, injected", "validating cuda 0 1", 201),
 ]
+# What really fails: the exit code, words of the output, settings
+REAL: dict[str, tuple[int, str, dict[str, Any]]] = {
+    "memory too small in step 1": (2, "batch.micro", {"model__name": "benchmarks.gpu.models:greedy_at_once"}),
+    "memory too small in step 6": (201, "enough before", {"model__name": "benchmarks.gpu.models:greedy"}),
+    "illegal memory access": (201, "illegal memory access", {"model__name": "benchmarks.gpu.models:illegal"}),
+    "device-side assert": (1, "device-side assert", {"model__name": "benchmarks.gpu.models:asserting"}),
+    "device-side assert, without a group": (
+        1, "device-side assert", {"model__name": "benchmarks.gpu.models:asserting", "run__name": "alone"}
+    ),
+}  # fmt: skip
+LANES = 4  # runs at a time: each imports torch and makes a context of its own
 OF_CPUS = 3  # one of each kind: there the tests inject a fault at every point (tests/unit/training/test_faults.py)
-BOUND = 0.02  # of losses after a resume on a GPU, whose sums have no fixed order; on a processor they are equal
+# Of the distance of losses (training.apart) after a resume on a GPU, whose sums have no fixed order; on a processor
+# they are equal
+BOUND = 0.02
 
 
 def work(part: Part) -> None:
-    """Run the faults beside each other; what takes all memory, alone."""
+    """Run the faults beside each other."""
     faults = FAULTS if part.gpu else FAULTS[:OF_CPUS]
-    jobs: dict[str, Callable[[], None]] = {name: partial(struck, part, name, *how) for name, *how in faults}
-    real = {
-        GREEDY: (2, "batch.micro", {"batch__global": 4096, "model__name": "torchvision:resnet50",
-                             "data__synthetic_samples": 4096, "data__image_size": 224, "precision": "fp32"}),
-        "illegal memory access": (201, "illegal memory access", {"model__name": "benchmarks.gpu.models:illegal"}),
-        "device-side assert": (1, "device-side assert", {"model__name": "benchmarks.gpu.models:asserting"}),
-    }  # fmt: skip
-    for name, (code, said, over) in real.items():
+    jobs: dict[str, Callable[[], None]] = {}
+    for name, (code, said, over) in REAL.items():
         if part.needs_gpu(name):
             continue
         if name == "illegal memory access" and not hasattr(torch.cuda, "_compile_kernel"):
@@ -56,15 +63,12 @@ def work(part: Part) -> None:
     with part.guarded("undisturbed"):
         code, output = run(part, "undisturbed")
         part.check("undisturbed", code == 0, f"exit code {code}", output=output[-300:] if code else "")
-    greedy = jobs.pop(GREEDY, None)
-    with ThreadPoolExecutor(5 if part.gpu else 2) as pool:
+    jobs |= {name: partial(struck, part, name, *how) for name, *how in faults}
+    with ThreadPoolExecutor(LANES if part.gpu else 2) as pool:
         done = [(name, pool.submit(job)) for name, job in jobs.items()]
         for name, future in done:
             with part.guarded(name):
                 future.result()
-    if greedy:
-        with part.guarded(GREEDY):
-            greedy()
 
 
 def struck(part: Part, name: str, fault: str, code: int) -> None:
@@ -73,9 +77,11 @@ def struck(part: Part, name: str, fault: str, code: int) -> None:
     found, output = run(part, f"{point}-{action}", fault)
     again, more = run(part, f"{point}-{action}")
     losses, base = (read(part.folder / run / "metrics.jsonl") for run in (f"{point}-{action}", "undisturbed"))
-    apart = max((abs(losses.get(step, math.inf) - loss) / abs(loss) for step, loss in base.items()), default=math.inf)
+    same = bool(base) and losses.keys() >= base.keys()
+    columns = ([found[step] for step in sorted(base)] for found in (losses, base)) if same else None
+    apart = training.apart(*columns) if columns else math.inf
     right = (found, again) == (code, 0) and apart <= (BOUND if part.gpu else 0.0)
-    text = f"exit code {found} (expected {code}), then {again}; losses at most {apart:.2%} apart"
+    text = f"exit code {found} (expected {code}), then {again}; losses {apart:.2%} apart"
     part.check(name, right, text, output="" if right else (output + more)[-1000:])
 
 
@@ -102,7 +108,8 @@ def start(part: Part, name: str, fault: str = "", **over: Any) -> "subprocess.Po
     file.write_text(json.dumps(tree))
     env = dict(os.environ) | {"FAULT": fault, "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "tests" / "util"), env["PYTHONPATH"]])
-    return subprocess.Popen([sys.executable, "-m", "faulty", "--config", str(file)], cwd=ROOT, env=env, text=True,
+    module = "faulty" if tree["run"].get("name") == "alone" else "benchmarks.gpu.grouped"
+    return subprocess.Popen([sys.executable, "-m", module, "--config", str(file)], cwd=ROOT, env=env, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
 
 

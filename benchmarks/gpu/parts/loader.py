@@ -15,7 +15,7 @@ POLICIES = ("none", "trivial", "rand_increasing")
 
 def work(part: Part) -> None:
     """Measure each policy."""
-    shards = pictures.prepared(part.folder, 4096 if part.gpu else 48)
+    shards = pictures.prepared(part.shared, 4096 if part.gpu else 48)
     cores = len(os.sched_getaffinity(0))
     for policy in POLICIES:
         with part.guarded(policy):

@@ -101,11 +101,13 @@ EXIT_CODES: dict[int, str] = {
     1: "a bug, a full volume, or restarts without progress: the message or the log says which",
     2: "wrong configuration or input: another try would end the same",
     77: "the loss is NaN, infinite or too large: lower optimizer.lr, or see the samples in the run's failed.json",
+    134: "aborted (SIGABRT), as NCCL does where a collective fails: see its log under logs/ in the run directory",
     137: "killed (SIGKILL): the node took it down or its grace period was over",
     138: "a rank hung or was lost: the operator tries again",
     139: "crashed (segmentation fault): see its log under logs/ in the run directory",
     200: "the storage did not answer: see the claim's server and the node's mount; the operator tries again",
-    201: "a GPU failed: see nvidia-smi and dmesg on its node, cordon it if it keeps failing; the operator tries again",
+    201: "a GPU failed, or lacks memory it had before: see nvidia-smi and dmesg on its node, cordon it if it keeps "
+    "failing; the operator tries again",
     202: "an unknown error, tried once more: if it comes back it is a bug, and the run ends with 1",
     143: "stopped by SIGTERM after saving: it continues when the job runs again",
 }

@@ -15,6 +15,7 @@ PROGRAMS = {
     "ddp": ("trainers.ddp", ("auto", "ddp", "fsdp", "exact", "single"), "trainers.hvd"),
     "horovod": ("trainers.hvd", ("auto", "horovod"), "trainers.ddp"),
 }
+WITH_GRAPHS = ("reduce-overhead", "max-autotune")  # modes of torch.compile that replay CUDA graphs
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,23 @@ def check_world(config: Config, name: str, world: int, forwards: int) -> None:
             f"ddp.static_graph = True with {forwards} forwards per step (batch.micro = {config.batch.micro}): "
             "torch's DDP can't do both; set one of them to false or 0"
         )
-    if name == "fsdp" and config.model.compile_mode in ("reduce-overhead", "max-autotune"):
-        raise UserError(
-            f"model.compile_mode = {config.model.compile_mode!r} with strategy = 'fsdp': CUDA graphs need weights that "
-            "stay where they are, and FSDP gathers them elsewhere; use max-autotune-no-cudagraphs, or ddp"
+    if config.model.compile_mode in WITH_GRAPHS and (text := next(_graphs(config, name, forwards), None)):
+        raise UserError(text)
+
+
+def _graphs(config: Config, name: str, forwards: int) -> Iterator[str]:
+    """Yield what CUDA graphs exclude: weights that move, and gradients that a later replay would overwrite."""
+    mode = f"model.compile_mode = {config.model.compile_mode!r}"
+    if name == "fsdp":
+        yield (
+            f"{mode} with strategy = 'fsdp': CUDA graphs need weights that stay where they are, and FSDP gathers them "
+            "elsewhere; use max-autotune-no-cudagraphs, or ddp"
+        )
+    if forwards > 1:
+        yield (
+            f"{mode} with {forwards} forwards per step (batch.micro = {config.batch.micro}): CUDA graphs would "
+            "overwrite gradients that are still added up; use default or max-autotune-no-cudagraphs, or a batch that "
+            "is one forward per step"
         )
 
 

@@ -19,7 +19,7 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -55,6 +55,10 @@ class UserError(Exception):
 
 class InputError(UserError):
     """Input that is missing, refused or broken, which may be mended without a change of the settings."""
+
+
+class HostMemoryError(Exception):
+    """Memory of the node, pinned for copies to and from a GPU, was not to be had."""
 
 
 class ExitError(Exception):
@@ -134,6 +138,13 @@ NETWORK = ("torch.distributed.DistError", "builtins.RuntimeError")  # gloo's err
 # The first row that fits counts. Texts are those of torch 2.6 to 2.15, NCCL and gloo.
 CAUSES = (
     Cause("input", "wrong settings or input", Exit.CONFIG, ("trainyard.core.exits.UserError",)),
+    Cause("host", "the node's memory is too small", Exit.CONFIG, (
+        "trainyard.core.exits.HostMemoryError", "builtins.MemoryError"
+    )),
+    Cause(
+        "host", "the node's memory is too small", Exit.CONFIG, ("builtins.RuntimeError",),
+        "DefaultCPUAllocator: can't allocate memory",
+    ),
     Cause("memory", "the GPU's memory is too small", Exit.CONFIG, ("torch.OutOfMemoryError",)),
     Cause(
         "memory", "the GPU's memory is too small", Exit.CONFIG, (*GPU, *NETWORK),
@@ -182,6 +193,20 @@ CAUSES = (
 def cause_of(error: BaseException) -> Cause:
     """Return the row of CAUSES that explains an error; the last one explains any."""
     return next(cause for cause in CAUSES if cause.explains(error))
+
+
+@contextlib.contextmanager
+def pinning() -> Iterator[None]:
+    """Around an allocation of pinned memory: CUDA has one error for want of the node's memory and of the GPU's.
+
+    Raises HostMemoryError for it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if cause_of(error).name != "memory":
+            raise
+        raise HostMemoryError(f"pinned memory: {str(error).splitlines()[0]}") from error
 
 
 def too_many_files(what: object) -> UserError:

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainyard.core.exits import pinning
 from trainyard.data.sampler import Ids
 from trainyard.data.transforms import Make
 
@@ -85,13 +86,14 @@ class Loader:
 
     def _begin_reading(self, pool: ThreadPoolExecutor, draws: Ids | int, ids: Ids) -> BatchJob:
         count = len(ids)
-        pictures = torch.empty(
-            (count, 3, self.size, self.size),
-            dtype=torch.uint8,
-            pin_memory=self.pin,
-            memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
-        )
-        labels = torch.empty(count, dtype=torch.int64, pin_memory=self.pin)
+        with pinning():
+            pictures = torch.empty(
+                (count, 3, self.size, self.size),
+                dtype=torch.uint8,
+                pin_memory=self.pin,
+                memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
+            )
+            labels = torch.empty(count, dtype=torch.int64, pin_memory=self.pin)
         job = BatchJob(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, labels, [])
         if self.readahead:
             groups = self.neighbours(ids)

@@ -1,4 +1,4 @@
-"""Copies batches to the device one step ahead, so that the copy overlaps with the step before."""
+"""Copies batches to the device, so that the copy overlaps with the steps that the device still does."""
 
 from collections.abc import Iterator
 
@@ -8,21 +8,20 @@ from trainyard.data.loader import Batch
 
 
 def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield the same batches with pictures and labels on the device; the next one is copied while one is used."""
+    """Yield the same batches with pictures and labels on the device.
+
+    A batch is copied when it is asked for, on a stream beside the one that trains. The host asks while the device still
+    does the steps before (training/pace.py), so it need not be asked for earlier; and none waits for the one after it.
+    """
     if device.type != "cuda":
         yield from batches
         return
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    ahead: tuple[Batch, torch.cuda.Event] | None = None
     for batch in batches:
         with torch.cuda.stream(stream):
             pictures, labels = (part.to(device, non_blocking=True) for part in (batch.pictures, batch.labels))
             copied = stream.record_event()
-        if ahead is not None:
-            yield _ready(*ahead)
-        ahead = Batch(batch.ids, pictures, labels), copied
-    if ahead is not None:
-        yield _ready(*ahead)
+        yield _ready(Batch(batch.ids, pictures, labels), copied)
 
 
 def _ready(batch: Batch, copied: torch.cuda.Event) -> Batch:

@@ -137,7 +137,7 @@ def _naming(  # noqa: PLR0917
 
 def _loader_options(data: DataSettings, model: ModelSettings, local_world: int, pin: bool) -> dict[str, Any]:
     return {
-        "workers": data.workers or _cores(local_world), "prefetch": data.prefetch, "readers": data.readers,
+        "workers": data.threads(on_gpu=pin) or _cores(local_world), "prefetch": data.prefetch, "readers": data.readers,
         "readahead": data.readahead, "pin": pin, "channels_last": model.in_channels_last(pin),
     }  # fmt: skip
 

@@ -14,22 +14,48 @@ from trainyard.core.exits import UserError
 from trainyard.models.synchronised import Sum, normalised
 
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_thread = threading.local()  # backward runs in a thread per GPU
+
+
+class _Mode(threading.local):
+    """What the forwards of a thread do to statistics; backward runs in a thread per GPU."""
+
+    untracked = False
+    nothing = False
+
+
+_mode = _Mode()
+
+
+def counting_nothing() -> contextlib.AbstractContextManager[None]:
+    """Within this context a forward in training counts as one of no samples, whatever it is given."""
+    return _set(nothing=True)
+
+
+def computed_again() -> contextlib.AbstractContextManager[None]:
+    """For a forward of this thread that is computed again, for its backward: the running statistics stay."""
+    return _set(untracked=True, nothing=_mode.nothing)
 
 
 @contextlib.contextmanager
-def untracked() -> Iterator[None]:
-    """Within this context the running statistics stay: a forward is computed again, for its backward."""
-    _thread.untracked = True
+def _set(**flags: bool) -> Iterator[None]:
+    before = {name: getattr(_mode, name) for name in flags}
+    for name, value in flags.items():
+        setattr(_mode, name, value)
     try:
         yield
     finally:
-        _thread.untracked = False
+        for name, value in before.items():
+            setattr(_mode, name, value)
 
 
 def tracks() -> bool:
     """Whether a forward in training updates the running statistics; what is compiled always does, once."""
-    return torch.compiler.is_compiling() or not getattr(_thread, "untracked", False)
+    return torch.compiler.is_compiling() or not _mode.untracked
+
+
+def counts_nothing() -> bool:
+    """Whether a forward in training counts as one of no samples; what is compiled always has some."""
+    return not torch.compiler.is_compiling() and _mode.nothing
 
 
 def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
@@ -100,10 +126,10 @@ class BatchNorm(_BatchNorm):
         return x
 
     def _normalised(self, x: Tensor) -> Tensor:
+        if self.training and counts_nothing():
+            return self._of_nothing(x)
         if self.training and self.total is not None:
-            if x.is_cuda and x.dtype != torch.float64:  # fp64 is for exact checks
-                return self._global_by_kernels(x, self.total)
-            return self._global(x, self.total)
+            return self._over_processes(x, self.total)
         if self.training and x.numel() < 2 * x.size(1):
             # Fewer than two values per channel have no variance: each is its own mean, so the output is the shift.
             # The running statistics stay as they are.
@@ -115,6 +141,16 @@ class BatchNorm(_BatchNorm):
             return self._with_own_statistics(x)
         result: Tensor = super().forward(x)
         return result
+
+    def _of_nothing(self, x: Tensor) -> Tensor:
+        """Return the shift, for samples that count nothing. Sums over processes take place, without them."""
+        out = self._scaled(x - x).to(x.dtype)
+        return out if self.total is None else out + self._over_processes(x[:0], self.total).sum()
+
+    def _over_processes(self, x: Tensor, total: Sum) -> Tensor:
+        if x.is_cuda and x.dtype != torch.float64:  # fp64 is for exact checks
+            return self._global_by_kernels(x, total)
+        return self._global(x, total)
 
     def _in_type_of_statistics(self) -> tuple[Tensor | None, Tensor | None]:
         """Scale and shift in the statistics' type, which PyTorch needs; FSDP may have gathered them in 16 bits."""

@@ -21,7 +21,9 @@ def connect(config: Config, plan: RunPlan, place: Place) -> "Strategy":
     """Join the other processes with the planned strategy; raises UserError where this machine cannot."""
     from trainyard.parallel.device import prepare_device
 
-    device = prepare_device(config.device, config.precision, place, deterministic=config.deterministic)
+    device = prepare_device(
+        config.device, config.precision, place, deterministic=config.deterministic, bind_cores=config.host.numa
+    )
     if plan.strategy == "horovod":
         from trainyard.parallel.horovod import Horovod
 

@@ -1,30 +1,45 @@
 """The device of a process, and what its arithmetic is: the one place that sets torch's switches for that."""
 
 import os
-from collections.abc import MutableMapping
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainyard.core.exits import UserError
+from trainyard.parallel import cores, numa
 from trainyard.parallel.environment import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
-def prepare_device(wanted: str, precision: str, place: Place, *, deterministic: bool) -> torch.device:
-    """Choose this process's device and set how it computes, before anything lies on it; raises UserError."""
+def prepare_device(
+    wanted: str, precision: str, place: Place, *, deterministic: bool, bind_cores: bool = False
+) -> torch.device:
+    """Choose this process's device and set how it computes, before anything lies on it; raises UserError.
+
+    `bind_cores`: bind the process to the cores beside its GPU.
+    """
     if deterministic:
         be_deterministic(os.environ)
     device = choose_device(wanted, place)
     if device.type == "cuda":
         set_arithmetic(precision, deterministic=deterministic)
+        if bind_cores:
+            cores.remember()  # by which the loader's threads are counted
+            numa.bind(device)  # before any thread is there: NCCL's, gloo's and the loader's get the same cores
     return device
 
 
 def choose_device(wanted: str, place: Place) -> torch.device:
     """Return the device of this process: its own GPU, or the CPU; raises UserError where GPUs are too few."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if wanted == "auto" and not torch.cuda.is_available():
+        if place.local_rank == 0 and (why := unused_gpus(os.environ)):
+            print(f"warning: device = 'auto' trains on the CPU: {why}; set device to cuda or cpu", file=sys.stderr)
         return torch.device("cpu")
     count = torch.cuda.device_count()
     if count < place.local_world:
@@ -35,6 +50,18 @@ def choose_device(wanted: str, place: Place) -> torch.device:
     device = torch.device("cuda", place.local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def unused_gpus(environ: Mapping[str, str], devices: Path = Path("/dev")) -> str:
+    """Say why GPUs that are here cannot be used; empty where there are none, or none is wanted."""
+    if environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return ""
+    found = sorted(path.name for path in devices.glob("nvidia[0-9]*"))
+    if not found:
+        return ""
+    built = torch.version.cuda
+    why = f"torch {torch.__version__} is built for CPUs" if not built else f"torch, for CUDA {built}, cannot use them"
+    return f"{', '.join(found)} are here, and {why}; `nvidia-smi` shows whether the driver works"
 
 
 def set_arithmetic(precision: str, *, deterministic: bool) -> None:

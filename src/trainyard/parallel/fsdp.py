@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trainyard.config.sections.running import CommSettings, FsdpSettings
+from trainyard.core.exits import pinning
 from trainyard.parallel.base import State, lay_out_as_weights, named_state
 from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
@@ -153,7 +154,9 @@ def gather_tree(tree: Any, keep: bool) -> Any:
         return None
     if not full.is_cuda:
         return full
-    return torch.empty_like(full, device="cpu", pin_memory=True).copy_(full, non_blocking=True)
+    with pinning():
+        kept = torch.empty_like(full, device="cpu", pin_memory=True)
+    return kept.copy_(full, non_blocking=True)
 
 
 def policy(precision: str, comm: CommSettings) -> MixedPrecisionPolicy:

@@ -61,6 +61,11 @@ class Horovod(Strategy):
             op=hvd.Adasum if self._settings.op == "adasum" else hvd.Average,
             gradient_predivide_factor=self._settings.predivide,
         )
+        # Horovod makes its own from the groups alone, which say `fused`, without what the constructor derives from it:
+        # a GradScaler would then read at each step whether gradients are finite
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaling: Any = wrapped
+            scaling._step_supports_amp_scaling = True
         return wrapped
 
     def _compression(self) -> "InOrderOfMemory":

@@ -1,6 +1,7 @@
 """What DDP and FSDP share: a torch.distributed process group, on gloo (cpu) or nccl (cuda)."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,8 @@ class Group(Strategy):
         backend = comm.backend if comm.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
         if backend == "nccl" and device.type != "cuda":
             raise UserError("comm.backend = 'nccl': nccl needs GPUs and this run is on cpu; use gloo or auto")
+        if backend == "nccl":
+            tell_nccl(os.environ)
         timeout = timedelta(seconds=comm.timeout_seconds)
         dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
         # Small messages use a second group over gloo: they do not wait for the GPU, and it does not wait for them.
@@ -69,3 +72,15 @@ class Group(Strategy):
     def _group(self, tensor: Tensor) -> Any:
         """Return the group for a tensor: on the CPU the side group, since the main one may know GPUs only."""
         return self._side if tensor.device.type == "cpu" else None
+
+
+def tell_nccl(environ: MutableMapping[str, str]) -> None:
+    """Let the thread that trains be the one that ends by an error of the GPU, with its exit code and words.
+
+    By default torch's NCCL watchdog, which looks at the same GPU, aborts the process as soon as it sees the error:
+    whichever thread is first decides between exit code 201 and SIGABRT. Told not to, it would also let a collective
+    wait for ever; comm.timeout_seconds still ends that, where torch knows the second variable (from 2.15 on; before,
+    comm.hang_seconds does, and NCCL's monitor after 8 minutes). The loss of a peer shows in the next vote, over gloo.
+    """
+    environ.setdefault("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0")
+    environ.setdefault("TORCH_NCCL_TEARDOWN_ON_TIMEOUT", "1")

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.core.exits import Exit, ExitError, UserError, cause_of
+from trainyard.parallel.memory import others_hold
 
 if TYPE_CHECKING:
     import torch
@@ -36,11 +37,23 @@ def check(wanted: int, memory_seconds: float) -> None:
         device = torch.device("cuda", index)
         try_device(device)
         if memory_seconds:
-            free = torch.cuda.mem_get_info(device)[0]
-            text = try_memory(device, int(SHARE * free), memory_seconds)
+            free, total = torch.cuda.mem_get_info(device)
+            shared = why_not_tested(free, total, torch.cuda.memory_reserved(device), os.environ)
+            text = shared or try_memory(device, int(SHARE * free), memory_seconds)
             print(f"preflight: {device}: {text}", flush=True)
             torch.cuda.empty_cache()
     print(f"preflight: GPUs: {found}, each has computed", flush=True)
+
+
+def why_not_tested(free: int, total: int, own: int, environ: Mapping[str, str]) -> str:
+    """Why the memory of a GPU is not tested, in words: the test would take what a neighbour on it needs.
+
+    Time slicing does not show while the neighbours rest: there it is for the user to switch the test off.
+    """
+    if any(name.startswith("CUDA_MPS_") for name in environ):
+        return "memory: not tested, since the GPU is shared (MPS)"
+    others = others_hold(free, total, own)
+    return f"memory: not tested, since {others}" if others else ""
 
 
 def try_device(device: "torch.device") -> None:

@@ -32,6 +32,12 @@ from trainyard.telemetry import flight
 
 DEFAULT_GRACE = 30
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
+# How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
+FOLLOWS = (Exit.HANG, -signal.SIGTERM, -signal.SIGABRT)
+WHY: dict[int, str] = {
+    signal.SIGKILL: ", as the kernel does where memory is short",
+    signal.SIGABRT: ", as NCCL's watchdog does where a collective fails or takes longer than comm.timeout_seconds",
+}
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
 
 
@@ -162,7 +168,7 @@ def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
     lines = []
     for rank, (code, _) in sorted(failures.items()):
         if code < 0 and code != -signal.SIGTERM:  # by which the agent ends the others
-            why = ", as the kernel does where memory is short" if code == -signal.SIGKILL else ""
+            why = WHY.get(-code, "")
             known = -code in list(signal.Signals)  # not all of the real-time ones are
             name = signal.Signals(-code).name if known else f"signal {-code}"
             lines.append(f"rank {rank} was ended by {name}{why}")
@@ -195,7 +201,7 @@ def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:
 
     def order(failure: tuple[int, int]) -> tuple[int, int]:
         code, when = failure
-        follows = code in (Exit.HANG, -signal.SIGTERM)
+        follows = code in FOLLOWS
         return (0 if code in (Exit.CONFIG, Exit.NAN) else 2 if follows else 1, when)
 
     code = min(failures.values(), key=order, default=(1, 0))[0]

@@ -3,13 +3,15 @@
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.running import RunSettings
-from trainyard.core.exits import Exit, ExitError, UserError, cause_of, too_many_files
+from trainyard.core.exits import Cause, Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
+from trainyard.parallel.memory import others_hold
 from trainyard.run import starts
 from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError, of_another_job
@@ -28,6 +30,7 @@ class Attempt:
     share: int  # most samples of a process in a step
     micro: int  # batch.micro
     validated: int  # validate.batch
+    data: DataSettings
 
 
 @contextlib.contextmanager
@@ -38,21 +41,24 @@ def explain_errors(attempt: Attempt) -> Iterator[None]:
     except (UserError, ExitError) as error:
         record(attempt, error)
         raise
-    except Exception as error:
+    except Exception as caught:
         log.exception("failed")
-        meant = meaning(attempt, error)
-        if meant is None:
+        found = find_assert(caught)
+        meant = meaning(attempt, found)
+        if meant is None and found is caught:
             raise
+        if meant is None:
+            raise found from caught
         record(attempt, meant)
-        raise meant from error
+        raise meant from caught
 
 
 def meaning(attempt: Attempt, error: Exception) -> UserError | ExitError | None:
     """Return what an error means for this run; None: it is a bug, and stays as it is."""
     run, rank = attempt.run, attempt.place.rank
     cause, text = cause_of(error), f"{type(error).__name__}: {error}"
-    if cause.name == "memory":
-        return UserError(_memory(attempt, error))
+    if cause.name in ("memory", "host"):
+        return explain_memory(attempt, error, cause)
     if cause.name == "full" and isinstance(error, OSError):
         return ExitError(f"rank {rank}: {no_space(error, Path(run.dir))}", cause.code)
     if cause.code == Exit.CONFIG:
@@ -66,6 +72,25 @@ def meaning(attempt: Attempt, error: Exception) -> UserError | ExitError | None:
         return ExitError(f"{text} (tried once more: the next start tells whether it is a bug)", Exit.CRASHED,
                          {"where": where})  # fmt: skip
     return None
+
+
+def find_assert(error: Exception, wait: Callable[[], None] | None = None) -> Exception:
+    """Return the assert of a kernel behind an error of a library, which is the first to notice it; else the same error.
+
+    Once a kernel has asserted, CUDA answers every wait for the GPU with that; `wait` is torch.cuda.synchronize.
+    """
+    if cause_of(error).name != "device":
+        return error
+    if wait is None:
+        import torch
+
+        wait = torch.cuda.synchronize
+    try:
+        wait()
+    except Exception as found:
+        if cause_of(found).name == "assertion":
+            return found.with_traceback(error.__traceback__)
+    return error
 
 
 def record(attempt: Attempt, error: UserError | ExitError) -> None:
@@ -87,13 +112,62 @@ def _where(error: Exception) -> str:
     return f"{type(error).__name__} at {calls[-1].filename}:{calls[-1].lineno}" if calls else type(error).__name__
 
 
-def _memory(attempt: Attempt, error: Exception) -> str:
-    """Explain that a GPU's memory is too small, with the keys that decide how much is needed."""
-    micro, rank = attempt.micro, attempt.place.rank
+PARTS = {"next_step": "step", "validate": "validation", "save": "checkpoint"}  # of trainyard.training.loop
+
+
+def explain_memory(attempt: Attempt, error: Exception, cause: Cause) -> UserError | ExitError:
+    """Explain that memory is too small: another try helps where it was enough before, or is another's now.
+
+    Where these settings have done the same part of a run before, it is fragmented or shared; run.max_restarts bounds
+    the tries. At its first time it is the settings' fault.
+    """
+    rank, world = attempt.place.rank, attempt.place.world
+    part, what = part_of(error), (str(error) or type(error).__name__).splitlines()[0]
+    used = "" if cause.name == "host" else used_by_others()
+    if part and part in starts.fits(Path(attempt.run.dir), attempt.fingerprint, world):
+        return ExitError(
+            f"rank {rank}: {cause.means} in a {part}, for which it was enough before with these settings "
+            f"({what}){used}",
+            Exit.DEVICE,
+        )
+    if used:
+        return ExitError(f"rank {rank}: {cause.means} ({what}){used}", Exit.DEVICE)
+    return UserError(f"rank {rank}: {cause.means} ({what}); {_advise(attempt, cause)}")
+
+
+def part_of(error: Exception) -> str:
+    """Return the innermost part of a run that an error comes from: step, validation, checkpoint; empty for another."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    calls = [frame.f_code.co_name for frame in frames if frame.f_globals.get("__name__") == "trainyard.training.loop"]
+    return next((PARTS[name] for name in reversed(calls) if name in PARTS), "")
+
+
+def used_by_others() -> str:
+    """Say how much of this process's GPU other processes hold; empty if little, or not known."""
+    import torch
+
+    try:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return ""
+        free, total = torch.cuda.mem_get_info()
+        said = others_hold(free, total, torch.cuda.memory_reserved())
+        return f"; {said}" if said else ""
+    except Exception:  # a GPU that has just failed
+        return ""
+
+
+def _advise(attempt: Attempt, cause: Cause) -> str:
+    """Name the keys that decide how much memory is needed."""
+    if cause.name == "host":
+        data = attempt.data
+        return (
+            f"batches that are prepared lie in it: lower data.prefetch = {data.prefetch} or data.readahead = "
+            f"{data.readahead}, or raise the pod's resources.limits.memory"
+        )
+    micro = attempt.micro
     most = min(micro, attempt.share) if micro else attempt.share
     limit = "" if micro else ", no limit"
     return (
-        f"rank {rank}: the GPU's memory is too small ({str(error).splitlines()[0]}); batch.micro = {micro}{limit}"
-        f", so a forward takes {most} samples: set batch.micro to {max(1, most // 2)} or less; "
-        f"a validation takes validate.batch = {attempt.validated} at a time"
+        f"batch.micro = {micro}{limit}, so a forward takes {most} samples: set batch.micro to {max(1, most // 2)} or "
+        f"less; a validation takes validate.batch = {attempt.validated} at a time"
     )

@@ -1,8 +1,9 @@
 """Keeps the record of a run: losses of each step, sample ids, events, and the summary at its end.
 
 Losses stay on the device until a metrics line is due. Then the losses of all steps since the last line are fetched and
-summed over processes in one message, with each process's seconds by part. A loss that is NaN, infinite or above
-log.max_loss ends the run there, before anything of it is saved.
+summed over processes in one message, with each process's seconds by part. On a GPU that line is written when the next
+one is due: by then its losses have come without a wait. A loss that is NaN, infinite or above log.max_loss ends the run
+there, before anything of it is saved.
 """
 
 import json
@@ -12,8 +13,10 @@ import os
 import platform
 import socket
 import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +42,26 @@ from trainyard.telemetry.sinks import Telemetry
 log = logging.getLogger("trainyard")
 
 
+Fetched = Callable[[], Tensor]  # waits for what is copied to the host
+
+
+def here(tensor: Tensor) -> Fetched:
+    """Fetch a tensor that is on the host already."""
+    return lambda: tensor
+
+
+class Line(NamedTuple):
+    """A line of metrics that is begun: of the steps `after` one, up to `step`."""
+
+    after: int
+    step: int
+    lr: float
+    losses: Fetched  # one for each step
+    spent: dict[str, float]  # seconds by cause
+    held: float  # bytes of memory
+    joules: Sequence[float]  # by kind
+
+
 class Recorder:
     """The record of a run, on every process; only the first one writes what is common to all."""
 
@@ -51,8 +74,10 @@ class Recorder:
         self._past = Past()
         self._identity: dict[str, Any] = {}
         self._ranks: list[dict[str, Any]] = []
-        # Since the last flush: each step's loss, on the device; before it: the step, and seconds by cause
+        # Since the last flush: each step's loss, on the device; lines that are begun and not written; up to the last
+        # flush: the step, and seconds by cause
         self._pending: list[Tensor] = []
+        self._lines: deque[Line] = deque()
         self._flushed, self._seconds = 0, clock.read()
         # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
         self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
@@ -137,25 +162,40 @@ class Recorder:
         if self._samples is not None:
             self._samples.write(json.dumps({"step": step, "sample_ids": ids.tolist()}) + "\n")
 
-    def flush(self, step: int, lr: float) -> None:
-        """Write the line of metrics for the steps since the last one.
+    def flush(self, step: int, lr: float, fetch: Callable[[Tensor], Fetched] = here, late: bool = False) -> None:
+        """Begin the line of metrics for the steps since the last one, and write it, or if `late` the one before.
 
-        Its loss is the mean over them, `lr` the last one's learning rate. A checkpoint is saved right after a line, so
-        a start never begins amid the steps of one.
+        Its loss is the mean over them, `lr` the last one's learning rate; `fetch` begins to copy losses from the
+        device. A checkpoint is saved right after a line, so a start never begins amid the steps of one.
         """
-        if not self._pending:
-            return
-        with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
-            mine = torch.stack(self._pending).double().cpu()
-        seconds = self._clock.read()
-        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
-        self._seconds = seconds
-        with self._clock.spent("communication"):
+        if self._pending:
+            with self._clock.spent("compute"):  # on a GPU, the steps are not over until their losses are here
+                losses = fetch(torch.stack(self._pending).double())
+                if not late:
+                    losses()
+            seconds = self._clock.read()
+            spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
             held = slowest.memory_held(self._strategy.device)
+            self._lines.append(Line(self._flushed, step, lr, losses, spent, held, self._meter.read()))
+            self._pending, self._seconds, self._flushed = [], seconds, step
+        self._write(leave=int(late))
+
+    def write_begun(self) -> None:
+        """Write all lines that were begun."""
+        self._write(leave=0)
+
+    def _write(self, leave: int) -> None:
+        while len(self._lines) > leave:
+            self._write_line(self._lines.popleft())
+
+    def _write_line(self, line: Line) -> None:
+        step, spent = line.step, line.spent
+        with self._clock.spent("compute"):
+            mine = line.losses()
+        with self._clock.spent("communication"):
             rank, world = self._strategy.rank, self._strategy.world
-            packed = slowest.pack(mine, spent, held, self._meter.read(), rank=rank, world=world)
+            packed = slowest.pack(mine, spent, line.held, line.joules, rank=rank, world=world)
             losses, times, memory, joules = slowest.unpack(self._strategy.sum(packed), world)
-        self._pending = []
         self._refuse_ill(mine, losses, step)
         self._energy = {kind: self._past.joules.get(kind, 0.0) + j for kind, j in zip(KINDS, joules, strict=True)}
         wall = sum(spent.values()) - spent["validation"] - spent["init"]  # from the first step on
@@ -163,12 +203,12 @@ class Recorder:
         self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
         last = slowest.find(times, wall)
         samples = self._order.samples_before(step)
-        rate = (samples - self._order.samples_before(self._flushed)) / max(wall, 1e-9)
-        self._flushed = step
+        rate = (samples - self._order.samples_before(line.after)) / max(wall, 1e-9)
         if (telemetry := self._reporting) is not None:
             telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses.mean()),
-                lr=lr, images_per_second=round(rate, 2), seconds=spent, **({"slowest": last.as_dict()} if last else {}),
+                lr=line.lr, images_per_second=round(rate, 2), seconds=spent,
+                **({"slowest": last.as_dict()} if last else {}),
                 **({"joules": used} if (used := known(self._energy)) else {}),
             )  # fmt: skip
             telemetry.ranks(self._ranks, self._times, memory)

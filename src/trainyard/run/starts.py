@@ -2,7 +2,7 @@
 
 restarts/JOB.json   restarts of a job since the last new checkpoint, how many starts it had, and the newest checkpoint
                     that any of them saw; each job writes its own, so that an older one which has lost the run directory
-                    changes nothing of the newer one's
+                    changes nothing of the newer one's; and which parts of a run its settings have done (note_fit)
 last_failure.json   how the last start failed, for the message of the one that gives up
 
 That a run had a checkpoint is told by these notes, its metrics and its summary: each outlives checkpoints that were
@@ -11,6 +11,7 @@ removed, and a mount that shows the run directory without them.
 Operators do not bound retries, or by a number that knows nothing of progress (docs/interruptions.md).
 """
 
+import contextlib
 import errno
 import time
 import urllib.parse
@@ -28,7 +29,7 @@ from trainyard.run.space import no_space
 from trainyard.telemetry.metrics import read_events
 
 NONE = "none"  # no checkpoint, no job
-SEEN = "seen"
+SEEN, FITS = "seen", "fits"
 FAILURE = "last_failure.json"
 SAVED = ("finished", "stopped")  # how a run ends whose last step is saved
 
@@ -54,7 +55,8 @@ def count(run: RunSettings, fingerprint: str) -> None:
     try:
         storage.make_folder(path.parent)
         seen = {SEEN: latest([now["checkpoint"], *_seen(old)]) or NONE}  # also when it is gone
-        storage.write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen})
+        kept = {FITS: old[FITS]} if FITS in old and old.get("fingerprint") == now["fingerprint"] else {}
+        storage.write_json(path, {**now, "count": restarts, "starts": whole(old, "starts") + 1, **seen, **kept})
     except OSError as error:
         raise unwritable(root, error) from error
 
@@ -73,6 +75,33 @@ def forget(root: Path) -> None:
             path.unlink(missing_ok=True)
     own.parent.mkdir(parents=True, exist_ok=True)
     storage.write_json(own, {**storage.read_json(own), "checkpoint": NONE, SEEN: NONE})
+
+
+def note_fit(root: Path, world: int, part: str) -> None:
+    """Note that these settings on so many processes have done a part of a run: memory is enough for it. Never raises.
+
+    The first process calls it; all may ask by `fits`.
+    """
+    path = _file(root)
+    with contextlib.suppress(OSError, UserError, ExitError):
+        note = storage.read_json(path)
+        if note:
+            storage.write_json(path, {**note, FITS: {"world": world, "parts": sorted({*_fits(note, world), part})}})
+
+
+def fits(root: Path, fingerprint: str, world: int) -> set[str]:
+    """Return the parts of a run that these settings have done on so many processes, in any start of the job.
+
+    `fingerprint` is that of all settings.
+    """
+    note = peek_json(_file(root))
+    return _fits(note, world) if note.get("fingerprint") == fingerprint else set()
+
+
+def _fits(note: Mapping[str, Any], world: int) -> set[str]:
+    found = note.get(FITS)
+    same = isinstance(found, dict) and found.get("world") == world and isinstance(found.get("parts"), list)
+    return set(map(str, found["parts"])) if same and isinstance(found, dict) else set()
 
 
 def saw_checkpoints(root: Path) -> list[str]:

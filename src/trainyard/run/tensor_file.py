@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainyard.core.exits import pinning
 from trainyard.core.files import forget
 from trainyard.core.storage import storage
 
@@ -91,7 +92,8 @@ class Buffer:
         # Wide types first, so that each tensor is aligned to its width without gaps.
         order = sorted(range(len(leaves)), key=lambda i: -leaves[i].dtype.itemsize)
         self._signature, self._leaves = leaves, [leaves[i] for i in order]
-        self._bytes = torch.empty(sum(leaf.size for leaf in leaves), dtype=torch.uint8, pin_memory=pinned)
+        with pinning():
+            self._bytes = torch.empty(sum(leaf.size for leaf in leaves), dtype=torch.uint8, pin_memory=pinned)
         views, start = {}, 0
         for leaf in self._leaves:
             views[leaf.name] = self._bytes[start : start + leaf.size].view(leaf.dtype).view(leaf.shape)

@@ -2,12 +2,14 @@
 
 import argparse
 import math
+import os
 import warnings
 
 from trainyard import config, parallel
 from trainyard.core import garbage
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.models import weights
+from trainyard.parallel.memory import let_segments_grow
 from trainyard.run import starts
 from trainyard.run.directory import check_ended, identity, length_asked
 from trainyard.run.failures import Attempt, explain_errors
@@ -30,11 +32,13 @@ def main(program: str, launcher: str, description: str) -> int:
             print(message, flush=True)
         return Exit.DONE
     share = math.ceil(plan.batch / place.world)
-    with explain_errors(Attempt(run, mark, place, share, settings.batch.micro, settings.validate_.batch)):
+    micro, validated = settings.batch.micro, settings.validate_.batch
+    with explain_errors(Attempt(run, mark, place, share, micro, validated, settings.data)):
         if place.rank == 0:
             starts.count(run, mark)
             processes = "1 process" if place.world == 1 else f"{place.world} processes"
             print(f"starting {settings.model.name} on {processes}: PyTorch is loaded, then data and model", flush=True)
+        let_segments_grow(settings.device, settings.model.compile_mode, os.environ)
         # Imported late: a mistake in the settings is reported in a tenth of a second, before torch is loaded; and a
         # start is counted before torch, the process group or the dataset can crash it.
         with garbage.paused():

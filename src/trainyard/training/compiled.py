@@ -14,6 +14,9 @@ import torch
 from trainyard.config import RunPlan
 from trainyard.data.sampler import Order
 
+# The oldest torch that was seen to cut a graph with checkpointed blocks
+CUTS_CHECKPOINTED = (2, 15)
+
 
 def sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
     """How many samples the forwards of one process take in a whole step; two numbers where they don't divide evenly."""
@@ -24,16 +27,34 @@ def sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
 def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.AbstractContextManager[None]:
     """To be entered for a forward of `size` samples; `whole` are the sizes that a program is built for.
 
+    None is built for a forward without samples, which some processes have in each step where a batch does not divide.
     `compiles`: whether the model is compiled.
     """
     if not compiles:
         return contextlib.nullcontext()
-    if size not in whole:
+    if size not in whole or not size:
         stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
         return stance
     # what the last replay of a CUDA graph returned is no longer needed
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return contextlib.nullcontext()
+
+
+def keep_graphs_whole(torch_version: str) -> None:
+    """Have DDP not cut compiled graphs at its buckets, in a torch that cannot do so with gradient checkpointing.
+
+    Older ones raise "Found a higher order op in the graph" there. Gradients are then sent after the whole backward.
+    """
+    if version_of(torch_version) < CUTS_CHECKPOINTED:
+        from torch._dynamo import config as dynamo
+
+        dynamo.optimize_ddp = False
+
+
+def version_of(torch_version: str) -> tuple[int, int]:
+    """Major and minor number of a version of torch."""
+    major, minor = torch_version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def name_user() -> None:

@@ -8,7 +8,7 @@ parameters without weight decay (biases, normalisation), which follow plain Adam
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,12 @@ from trainyard.parallel.sharding import local_parts, sum_over_parts
 
 
 class Lamb(Optimizer):
-    """LAMB over plain parameters, or over the shards of distributed ones."""
+    """LAMB over plain parameters, or over the shards of distributed ones.
+
+    A step whose scaled gradients are not all finite is left out on the device: a GradScaler need not read that.
+    """
+
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler sets `found_inf` and `grad_scale` for a step
 
     def __init__(
         self,
@@ -48,22 +53,24 @@ class Lamb(Optimizer):
         weights, grads = local_parts(parameters), local_parts([_grad(parameter) for parameter in parameters])
         first = local_parts([state["exp_avg"] for state in states])
         second = local_parts([state["exp_avg_sq"] for state in states])
-        beta1, beta2 = group["betas"]
-        torch._foreach_add_([state["step"] for state in states], 1)
-        torch._foreach_lerp_(first, grads, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-
-        step = int(states[0]["step"])  # a tensor on the processor: nothing waits
+        found: Tensor | None = getattr(self, "found_inf", None)
+        if found is None:
+            now = _advance(states, grads, first, second, group)
+        else:
+            now = _advance_unless(found, getattr(self, "grad_scale", None), states, grads, first, second, group)
         denominators = torch._foreach_sqrt(second)
-        torch._foreach_div_(denominators, (1 - beta2**step) ** 0.5)
+        torch._foreach_div_(denominators, now.second**0.5)
         torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(first, 1 - beta1**step)
+        updates = torch._foreach_div(first, now.first)
         torch._foreach_div_(updates, denominators)
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
             torch._foreach_mul_(updates, trust_ratios(parameters, weights, updates))  # type: ignore[arg-type]
-        torch._foreach_add_(weights, updates, alpha=-group["lr"])
+        if isinstance(now.rate, Tensor):
+            torch._foreach_mul_(updates, now.rate)
+            torch._foreach_sub_(weights, updates)
+        else:
+            torch._foreach_add_(weights, updates, alpha=-now.rate)
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -72,6 +79,56 @@ class Lamb(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
+
+
+class Now(NamedTuple):
+    """What the moments are divided by in this step, and its learning rate: numbers, or tensors on the device."""
+
+    first: Any
+    second: Any
+    rate: Any
+
+
+Tensors = list[Tensor]
+
+
+def _advance(
+    states: list[dict[str, Tensor]], grads: Tensors, first: Tensors, second: Tensors, group: dict[str, Any]
+) -> Now:
+    """Add a step's gradients to the moments."""
+    beta1, beta2 = group["betas"]
+    torch._foreach_add_([state["step"] for state in states], 1)
+    torch._foreach_lerp_(first, grads, 1 - beta1)
+    torch._foreach_mul_(second, beta2)
+    torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
+    step = int(states[0]["step"])  # a tensor on the processor: nothing waits
+    return Now(1 - beta1**step, 1 - beta2**step, group["lr"])
+
+
+def _advance_unless(  # noqa: PLR0917
+    found: Tensor, scale: Tensor | None, states: list[dict[str, Tensor]], grads: Tensors, first: Tensors,
+    second: Tensors, group: dict[str, Any],
+) -> Now:  # fmt: skip
+    """Do the same on the device alone, by gradients times `scale`; `found` is 0 unless one of them is not finite.
+
+    In that case step, moments and weights stay: the gradients count as 0, the decays and the rate as none.
+    """
+    beta1, beta2 = group["betas"]
+    good = found == 0
+    clean = [torch.where(good, grad, 0.0) for grad in grads]
+    if scale is not None:
+        torch._foreach_div_(clean, scale)
+    for state in states:  # where it was loaded, it is on the processor
+        state["step"] = state["step"].to(found.device, non_blocking=True)
+    torch._foreach_add_([state["step"] for state in states], [good.to(states[0]["step"].dtype)] * len(states))
+    kind = grads[0].dtype
+    torch._foreach_mul_(first, torch.where(good, beta1, 1.0).to(kind))
+    torch._foreach_add_(first, torch._foreach_mul(clean, 1 - beta1))
+    torch._foreach_mul_(second, torch.where(good, beta2, 1.0).to(kind))
+    torch._foreach_addcmul_(second, clean, clean, 1 - beta2)
+    step = states[0]["step"].double().clamp(min=1)
+    of_first, of_second = (1 - torch.pow(beta, step) for beta in (beta1, beta2))
+    return Now(of_first.to(kind), of_second.to(kind), torch.where(good, group["lr"], 0.0).to(kind))
 
 
 def trust_ratios(parameters: list[Tensor], weights: list[Tensor], updates: list[Tensor]) -> list[Tensor]:

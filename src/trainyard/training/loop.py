@@ -8,7 +8,7 @@ run (trainer.py): of its parts only `t.progress` changes.
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,13 +22,13 @@ from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
 from trainyard.data.prefetch import prefetch
 from trainyard.data.sampler import Ids
-from trainyard.models.batch_norm import share_of_start
+from trainyard.models.batch_norm import counting_nothing, share_of_start
 from trainyard.models.described import describe
 from trainyard.parallel import probe
 from trainyard.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
 from trainyard.parallel.environment import Place
 from trainyard.parallel.pairs import in_pairs
-from trainyard.run import attempts, checkpoint, publish
+from trainyard.run import attempts, checkpoint, publish, starts
 from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
@@ -38,6 +38,8 @@ from trainyard.training.loss import loss_sum
 from trainyard.training.mixup import mix, mixes
 from trainyard.training.trainer import Trainer, build, resume
 from trainyard.training.validate import evaluate
+
+FITTING = 2  # steps that show that memory is enough: from the second on the optimizer's state is there
 
 
 def run(config: Config, plan: RunPlan, place: Place) -> None:
@@ -86,12 +88,16 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     progress.step += 1
     records.recorder.step_done(progress.step, batch.ids, loss)
     due = progress.step % t.data.length.steps_per_line(t.config.log.every_steps) == 0
-    if due or progress.step == t.data.length.steps or save_due(t):
+    if progress.step == t.data.length.steps or save_due(t):
         flush(t)
+    elif due:
+        flush(t, late=t.pace.lags)
     with records.clock.spent("communication"):
         outcome = vote()
     if outcome not in (CONTINUE, SAVE):
         end_early(t, outcome)
+    if progress.step == progress.begun + FITTING:
+        note_fit(t, "step")
     if outcome == SAVE or save_due(t):
         flush(t)
         save(t)
@@ -124,12 +130,24 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
 
 
 def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Compute the summed loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position."""
+    """Compute the summed loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position.
+
+    A forward without samples takes a blank one in their place, which counts nothing: its loss is 0, and so are its
+    gradients. Flash attention, and many models, refuse a batch of none.
+    """
+    if len(labels):
+        return _loss_sum(t, pictures, labels, len(labels))
+    with counting_nothing():
+        return 0.0 * _loss_sum(t, pictures.new_zeros(1, *pictures.shape[1:]), labels.new_zeros(1), 0)
+
+
+def _loss_sum(t: Trainer, pictures: Tensor, labels: Tensor, samples: int) -> Tensor:
+    """Compute the loss of pictures of which `samples` count: all, or none."""
     config = t.config
     inputs, targets = t.learner.normalise(pictures), labels
     if mixes(config.augment):
         inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
-    with called_with(config.model.compile, len(labels), t.learner.sizes), t.learner.autocast:
+    with called_with(config.model.compile, samples, t.learner.sizes), t.learner.autocast:
         outputs = t.learner.model(inputs)
     return loss_sum(outputs, targets, config.loss)
 
@@ -158,6 +176,13 @@ def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
     return batch
 
 
+def note_fit(t: Trainer, part: str) -> None:
+    """Note that these settings have done a part of a run: want of memory in it will be worth another start."""
+    if t.strategy.first and part not in t.progress.fits:
+        t.progress.fits.add(part)
+        starts.note_fit(t.records.directory.path, t.strategy.world, part)
+
+
 def catch_up(t: Trainer) -> None:
     """Let the device do what was asked of it: the wait for it is neither metrics' nor validation's."""
     with t.records.clock.spent("compute"):
@@ -176,14 +201,24 @@ def choose_vote(t: Trainer) -> int:
     return SAVE if overdue else CONTINUE
 
 
-def flush(t: Trainer) -> None:
+def flush(t: Trainer, late: bool = False) -> None:
     """Write the line of metrics for the steps since the last one.
+
+    `late`: write the line before, whose losses have come from the device meanwhile, and leave this one to the next
+    call. So a device that does steps after those has work all the time.
 
     Raises ExitError if a loss is NaN, infinite or above log.max_loss.
     """
-    catch_up(t)
+    if not late:
+        catch_up(t)
+    rate = learning_rate(t, t.progress.step - 1)
+    write_lines(t, lambda: t.records.recorder.flush(t.progress.step, rate, t.pace.fetch, late))
+
+
+def write_lines(t: Trainer, write: Callable[[], None]) -> None:
+    """Write lines of metrics; a loss that is ill ends the run on all processes."""
     try:
-        t.records.recorder.flush(t.progress.step, learning_rate(t, t.progress.step - 1))
+        write()
     except ExitError as error:
         record_failure(t.records.directory.path, fingerprint(t.config), str(error), error.code, error.details)
         t.records.recorder.linger()
@@ -214,6 +249,7 @@ def validate(t: Trainer) -> Result:
 
     records.writer.settle()
     catch_up(t)
+    write_lines(t, records.recorder.write_begun)
     loader, size = t.data.splits.val, t.config.validate_.batch
     whole = frozenset([min(size, len(loader.labels))])
 
@@ -225,6 +261,7 @@ def validate(t: Trainer) -> Result:
         result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ballot=ballot)
     if isinstance(result, int):
         end_early(t, result)
+    note_fit(t, "validation")
     t.progress.validated = epoch
     if t.strategy.first and t.config.checkpoint.keep_best:
         with records.directory.fenced():
@@ -260,6 +297,7 @@ def save(t: Trainer, wait: bool = False) -> None:
             if wait:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
+    note_fit(t, "checkpoint")
     report_saved(t)
 
 

@@ -28,8 +28,7 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
 def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     """Return the optimizer over the model's parameters, plain or distributed, but for frozen ones.
 
-    The fused forms update all of them in one pass over memory, on CPUs (3 times as fast) and GPUs; PyTorch has none for
-    SGD over distributed parameters.
+    The fused forms update all of them in one pass over memory, on CPUs (3 times as fast) and GPUs.
     """
     groups = parameter_groups(model, settings)
     betas = (settings.betas[0], settings.betas[1])
@@ -37,9 +36,22 @@ def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
         return eager.plain(Lamb)(groups, settings.lr, betas, settings.eps)
     if settings.name == "adamw":
         return eager.plain(torch.optim.AdamW)(groups, settings.lr, betas, settings.eps, fused=True)
-    fused = not any(is_sharded(parameter) for parameter in model.parameters())
-    how = {"fused": True} if fused else {"foreach": True}
-    return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, **how)
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        from trainyard.training.sharded_sgd import ShardedSgd
+
+        return eager.plain(ShardedSgd)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov)
+    return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True)
+
+
+def begin_momentum(optimizer: Optimizer) -> None:
+    """Begin the momentum of SGD at zero, for steps that may be left out since gradients overflow (fp16).
+
+    Torch's fused form allocates it in the first step without writing to it where that one is left out, and the next
+    step would read what lay in that memory.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("momentum") else ():
+            optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
 
 
 def parameter_groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 AHEAD = 2  # steps that are asked for and not done: enough to keep the device busy while the host prepares one
 
@@ -47,6 +48,24 @@ class Pace:
         """Wait until the device has done all steps."""
         while self._asked:
             self._asked.popleft().synchronize()
+
+    @property
+    def lags(self) -> bool:
+        """Whether the device may be behind: what is read of it then has to be waited for."""
+        return self._record is not None
+
+    def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
+        """Begin to copy a tensor to the host; the returned function waits for that, not for what is asked later."""
+        if not self._record:
+            return lambda: tensor
+        copy = tensor.to("cpu", non_blocking=True)  # into pinned memory
+        copied = self._record()
+
+        def fetched() -> Tensor:
+            copied.synchronize()
+            return copy
+
+        return fetched
 
     def idle_seconds(self) -> float:
         """For how long the device has had no work: 0 while it works, infinite where no device was asked for any."""

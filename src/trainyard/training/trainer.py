@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from trainyard.config import Config, RunPlan, as_tree
+from trainyard.config import Config, RunPlan, as_tree, fingerprint
 from trainyard.core.exits import UserError
 from trainyard.data import decode
 from trainyard.data.sampler import Length, Order
 from trainyard.data.splits import Data, open_splits
 from trainyard.data.transforms import normalizer
 from trainyard.models import factory
-from trainyard.models.batch_norm import untracked
+from trainyard.models.batch_norm import computed_again
 from trainyard.models.freeze import freeze
-from trainyard.parallel import numa
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.blocks import blocks
+from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, identity
@@ -38,6 +38,7 @@ from trainyard.telemetry.watchdog import Watchdog
 from trainyard.training import compiled
 from trainyard.training import optimizer as optimizers
 from trainyard.training.ema import Ema
+from trainyard.training.mixup import mixes
 from trainyard.training.pace import Pace, pace_of
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,6 +53,8 @@ class Progress:
     saved: int = -1  # the step of the newest checkpoint; -1: there is none
     saved_at: float = field(default_factory=time.monotonic)  # when that was, or when the run was built
     stop: bool = False  # this process was told to stop
+    begun: int = 0  # the step at which this start has begun
+    fits: set[str] = field(default_factory=set)  # parts of the run that these settings have done; on the first process
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,6 @@ def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
     """
     refuse_missing(config.publish.export)
     data = open_data(config, plan, strategy)
-    if config.host.numa and strategy.device.type == "cuda":
-        numa.bind(strategy.device)  # after the loader has counted its cores, before it starts threads
     directory = RunDirectory(config.run, config.resume, as_tree(config))
     wanted = identity(
         config.model, config.optimizer, config.seed,
@@ -164,13 +165,20 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data)
         checkpoint_blocks(plain)
     if config.model.compile:
         compiled.name_user()
+        if config.model.checkpointing:
+            compiled.keep_graphs_whole(torch.__version__)
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
     model = strategy.wrap(called)
     optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
+    if precision == "fp16":
+        optimizers.begin_momentum(optimizer)
     ema = None
     if config.ema.decay:
         warmup = config.schedule.warmup_epochs
         ema = Ema(plain, config.ema, batch=data.order.batch, length=data.length, warmup_epochs=warmup)
+    # Autocast would round what goes into a convolution; on a GPU that pass over memory is worth saving. Mixup and
+    # CutMix mix before that, in full.
+    rounded = AUTOCAST.get(precision) if device.type == "cuda" and not mixes(config.augment) else None
     return Learner(
         plain=plain,
         model=model,
@@ -180,7 +188,7 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data)
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=ema,
         autocast=torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST),
-        normalise=normalizer(config.data.mean, config.data.std, device, kept),
+        normalise=normalizer(config.data.mean, config.data.std, device, kept, rounded),
     )
 
 
@@ -211,7 +219,7 @@ def _recomputing(forward: Any) -> Any:
 
 def _contexts() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
     """For a block's forward, and for its second computation."""
-    return contextlib.nullcontext(), untracked()
+    return contextlib.nullcontext(), computed_again()
 
 
 def open_records(
@@ -250,8 +258,10 @@ def resume(t: Trainer) -> None:
             state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
         load(t, state, averaged=found.holds("ema"))
         load_scale(learner.scaler, found.meta["scaler"])
-        progress.step = progress.saved = found.step
+        progress.step = progress.saved = progress.begun = found.step
         progress.validated = int(found.meta["validated"])
+    if t.strategy.first:
+        progress.fits |= starts.fits(records.directory.path, fingerprint(t.config), t.strategy.world)
     records.recorder.begin(progress.step, progress.validated, t.identity)
     signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
     records.clock.begin()

@@ -77,3 +77,10 @@ def test_workers_0_takes_them_and_says_so(
             splits = opened(made, local_world=parallel.locate(strategy).local_world)
         assert (splits.train.workers, splits.val.workers) == (4, 4)
     assert "data.workers: 0 is 4 threads here" in caplog.text
+
+
+def test_a_gpu_gets_all_cores_by_default() -> None:
+    base = {"epochs": 1, "batch": {"global": 8}}
+    for over, on_gpu, on_cpu in (({}, 0, 4), ({"workers": 2}, 2, 2), ({"workers": 0}, 0, 0)):
+        data = config.build({**base, "data": {"dir": "synthetic", **over}}).data
+        assert (data.threads(on_gpu=True), data.threads(on_gpu=False)) == (on_gpu, on_cpu)

@@ -11,7 +11,7 @@ import torch
 
 from trainyard import config
 from trainyard.config import Config
-from trainyard.parallel import device, numa
+from trainyard.parallel import cores, device, numa
 from trainyard.parallel.environment import Place
 
 
@@ -70,6 +70,38 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         device.choose_device("cuda", Place(0, 3, 0, 3))
 
 
+def test_gpus_that_torch_cannot_use_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert device.unused_gpus({}, tmp_path) == ""
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    said = device.unused_gpus({}, tmp_path)
+    assert said.startswith("nvidia0, nvidia1 are here, and torch")
+    assert "nvidia-smi" in said
+    assert [device.unused_gpus({"CUDA_VISIBLE_DEVICES": value}, tmp_path) for value in ("", "-1")] == ["", ""]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(device, "unused_gpus", lambda environ: said)
+    for wanted, rank, lines in (("auto", 0, 1), ("auto", 1, 0), ("cpu", 0, 0)):
+        assert device.choose_device(wanted, Place(rank, 2, rank, 2)).type == "cpu"
+        warned = capsys.readouterr().err
+        assert warned.count("\n") == lines
+    assert not warned
+    device.choose_device("auto", Place())
+    assert capsys.readouterr().err.startswith("warning: device = 'auto' trains on the CPU: nvidia0, nvidia1 are here")
+
+
+def test_cores_are_counted_as_before_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that binds itself to its GPU's half of the node decodes with its share of the whole."""
+    monkeypatch.setattr(cores, "limit", lambda: 1000.0)
+    monkeypatch.setattr(cores, "_given", [])
+    had: list[int] = list(range(16))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(had))
+    cores.remember()
+    del had[8:]  # bound
+    assert cores.share(2) == 8
+
+
 GPU = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x9A, pci_device_id=0)
 
 
@@ -78,9 +110,9 @@ def system(folder: Path, node: str = "1\n") -> tuple[Path, Path]:
     devices, nodes = folder / "devices", folder / "nodes"
     (devices / "0000:9a:00.0").mkdir(parents=True)
     (devices / "0000:9a:00.0" / "numa_node").write_text(node)
-    for number, cores in enumerate(("0-3,8-11\n", "4-7,12-15\n")):
+    for number, listed in enumerate(("0-3,8-11\n", "4-7,12-15\n")):
         (nodes / f"node{number}").mkdir(parents=True)
-        (nodes / f"node{number}" / "cpulist").write_text(cores)
+        (nodes / f"node{number}" / "cpulist").write_text(listed)
     return devices, nodes
 
 
@@ -101,7 +133,7 @@ def test_a_process_is_bound_to_the_cores_beside_its_gpu(
     bound: list[list[int]] = []
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: GPU)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: bound.append(cores))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, chosen: bound.append(chosen))
     found = numa.bind(torch.device("cuda", 0), *system(tmp_path, node))
     assert (found, bound) == ((expected, [expected]) if expected else ([], []))
 

@@ -2,18 +2,22 @@
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import ROOT
 from forked import Fleet
 from inside_ranks import settings
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import patience
 from trainyard.config.plan import check_world
 from trainyard.core.exits import UserError
 from trainyard.parallel.horovod import tell_horovod
+from trainyard.parallel.process_group import tell_nccl
 from trainyard.parallel.share import share
 
 NEEDS_HOROVOD = pytest.mark.skipif(
@@ -97,6 +101,47 @@ def test_horovod_is_told_by_its_environment() -> None:
     assert environ == {"HOROVOD_CYCLE_TIME": "7"}
     tell_horovod(settings(**{"horovod.cycle_ms": 0.1, "horovod.fusion_mb": 64}).horovod, environ)
     assert environ == {"HOROVOD_CYCLE_TIME": "0.1", "HOROVOD_FUSION_THRESHOLD": str(64 * 1024 * 1024)}
+
+
+@pytest.mark.parametrize(("wire", "native"), [("none", True), ("none", False), ("bf16", True), ("fp64", True)])
+def test_nccl_averages_while_it_sums(tmp_path: Path, wire: str, native: bool) -> None:
+    """In a group that sends nothing and keeps what it is given, as torch's own tests have it."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from trainyard.parallel.ddp import WIRE, Reduction, averaged
+    from trainyard.parallel.waiting import Waiting
+
+    sent: list[tuple[str, float]] = []
+
+    class Sent(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func._schema.name == "c10d::allreduce_":
+                sent.append((("sum", "average")[args[2].op()], float(args[0][0][0])))
+            return func(*args, **(kwargs or {}))
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        state = Reduction(WIRE.get(wire), Waiting(torch.device("cpu")), averages=native)
+        bucket: Any = SimpleNamespace(buffer=lambda: torch.full((3,), 8.0), is_last=lambda: True)
+        with Sent():
+            averaged(state, bucket)
+    finally:
+        dist.destroy_process_group()
+    average = native and wire != "fp64"
+    how = "average" if average else "sum"
+    assert sent == [(how, 8.0 if average or wire == "fp64" else 2.0)]
+
+
+def test_nccl_is_told_by_its_environment() -> None:
+    """Names that this torch knows; what the user has set stays."""
+    environ = {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "1"}
+    tell_nccl(environ)
+    assert environ == {"TORCH_NCCL_RETHROW_CUDA_ERRORS": "1", "TORCH_NCCL_TEARDOWN_ON_TIMEOUT": "1"}
+    fresh: dict[str, str] = {}
+    tell_nccl(fresh)
+    assert fresh["TORCH_NCCL_RETHROW_CUDA_ERRORS"] == "0"
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp"
+    assert all(f'"{name}"' in header.read_text() for name in fresh)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,10 @@ def test_launchers_exit_code_is_the_one_that_says_most() -> None:
     assert exit_code({0: (143, 1), 1: (143, 1)}) == 143
     assert exit_code({0: (-15, 1)}) == 143
     assert exit_code({}) == 1
+    # NCCL aborts a process that waits for the one whose GPU failed
+    assert exit_code({0: (-6, 1), 1: (201, 5)}) == 201
+    assert exit_code({0: (-6, 1), 1: (1, 5)}) == 1
+    assert exit_code({0: (-6, 1)}) == 134
 
 
 def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:

@@ -318,3 +318,12 @@ def test_it_waits_for_a_secret_that_an_operator_makes(tmp_path, capsys, clock):
 def test_a_secret_that_does_not_come_is_named_with_what_to_look_at(tmp_path):
     with pytest.raises(UserError, match=r"did not appear within 0 s: .*externalsecrets.*secrets\.external\.wait"):
         preflight.main(["--secret", str(tmp_path / "none"), "--secret-timeout", "0.2", "--every", "0.1"])
+
+
+def test_memory_that_others_use_is_not_tested() -> None:
+    gib = 1 << 30
+    assert gpus.why_not_tested(79 * gib, 80 * gib, 0, {}) == ""
+    assert gpus.why_not_tested(60 * gib, 80 * gib, 0, {}) == (
+        "memory: not tested, since other processes hold 20.0 of its 80.0 GiB"
+    )
+    assert "MPS" in gpus.why_not_tested(79 * gib, 80 * gib, 0, {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps"})

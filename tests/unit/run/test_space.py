@@ -24,7 +24,7 @@ run = Path(sys.argv[1]) / "run"
 settings = config.build({"recipe": "demo", "run": {"dir": str(run)}})
 (run / "checkpoints" / "step-00000008").mkdir(parents=True)
 mark = config.fingerprint(settings)
-attempt = failures.Attempt(settings.run, mark, Place(0, 1, 0, 1), 8, 0, 8)
+attempt = failures.Attempt(settings.run, mark, Place(0, 1, 0, 1), 8, 0, 8, settings.data)
 
 def said(action):
     try:

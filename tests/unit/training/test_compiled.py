@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import TRAIN, VAL, events
 from forked import Fleet
 
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
-from trainyard.training.compiled import sizes
+from trainyard.training.compiled import keep_graphs_whole, sizes
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 
@@ -50,6 +51,25 @@ def test_compiled_once_for_training_and_once_for_validation(
         assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
 
 
+def test_checkpointed_blocks_are_compiled_under_ddp(fleet: Fleet, tmp_path: Path) -> None:
+    over = {"max_steps": 4, "epochs": None, "strategy": "ddp", "model.checkpointing": True}
+    eager = fleet.train(tmp_path / "eager", 2, **{**SHORT, **over})
+    found = counted(fleet, tmp_path / "run", 2, "aot_eager", **over, **{"model.compile": True})
+    assert all(rank["programs"] for rank in found)
+    pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
+    assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+
+
+def test_older_torch_keeps_graphs_with_checkpointed_blocks_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo import config as dynamo
+
+    monkeypatch.setattr(dynamo, "optimize_ddp", True)
+    keep_graphs_whole(torch.__version__)
+    assert dynamo.optimize_ddp is True
+    keep_graphs_whole("2.11.0a0+git")
+    assert dynamo.optimize_ddp is False
+
+
 def test_garbage_is_collected_at_the_chosen_steps_alone(fleet: Fleet, tmp_path: Path) -> None:
     found = counted(fleet, tmp_path / "run", 2, deterministic=True)
     assert all(rank["deterministic"] for rank in found)
@@ -78,6 +98,18 @@ def test_sizes_of_a_whole_steps_forwards() -> None:
             {"model": {"compile": True, "compile_mode": "reduce-overhead"}, "strategy": "fsdp"},
             "model.compile_mode = 'reduce-overhead' with strategy = 'fsdp': CUDA graphs need weights that stay",
         ),
+        *(
+            (
+                {
+                    "model": {"compile": True, "compile_mode": mode},
+                    "strategy": kind,
+                    "batch": {"global": 64, "micro": 8},
+                },
+                f"model.compile_mode = '{mode}' with 4 forwards per step (batch.micro = 8): CUDA graphs would",
+            )
+            for mode in ("reduce-overhead", "max-autotune")
+            for kind in ("auto", "ddp")
+        ),
         ({"precision": "tf32", "device": "cpu"}, "precision = 'tf32' with device = 'cpu': tf32 needs a GPU"),
     ],
 )
@@ -85,3 +117,11 @@ def test_what_does_not_go_together_is_refused(over: dict[str, Any], said: str) -
     with pytest.raises(UserError) as caught:
         config.make_plan(config.build({"recipe": "demo"}, over), "ddp", world=2)
     assert said in str(caught.value)
+
+
+def test_one_forward_per_step_may_replay_cuda_graphs() -> None:
+    model = {"compile": True, "compile_mode": "reduce-overhead"}
+    for batch in ({"global": 64}, {"global": 64, "micro": 32}):
+        assert (
+            config.make_plan(config.build({"recipe": "demo"}, {"model": model, "batch": batch}), "ddp", 2).forwards == 1
+        )

@@ -152,6 +152,31 @@ def test_memory_that_is_too_small_names_the_key_and_is_not_retried(fleet: Fleet,
     assert said in json.loads((tmp_path / "run" / "failed.json").read_text())["message"]
 
 
+def test_memory_that_was_enough_before_is_worth_another_start(fleet: Fleet, tmp_path: Path, undisturbed: Path) -> None:
+    """At a third step, then at the first of a start; with other settings the first one is the settings' fault again."""
+    run = tmp_path / "run"
+    for fault in ("forward memory 0 3", "forward memory 0 1", "forward pinned 0 1"):
+        output = assert_ends(fleet, run, fault, [201], **ENDLESS)
+        assert "in a step, for which it was enough before with these settings (" in output
+    assert not (run / "failed.json").exists()
+    assert_ends(fleet, run, "forward memory 0 1", [2], **ENDLESS, **{"data.prefetch": 3})
+    assert_ends(fleet, run, "", [0], **ENDLESS)
+    assert_same(run, undisturbed)
+
+
+def test_want_of_memory_is_not_retried_forever(fleet: Fleet, tmp_path: Path) -> None:
+    once = {"run.max_restarts": 1, "checkpoint.every_steps": 0, "env": {"TRAINYARD_JOB": "job-a"}}
+    for code in (201, 201, 1):
+        output = assert_ends(fleet, tmp_path / "run", "forward memory 0 3", [code], **once)
+    assert "The last start ended with 201: rank 0: the GPU's memory is too small in a step" in output
+
+
+def test_memory_of_the_node_is_told_from_the_gpus(fleet: Fleet, tmp_path: Path) -> None:
+    output = assert_ends(fleet, tmp_path / "run", "forward pinned", [2])
+    assert "the node's memory is too small (pinned memory: CUDA error: out of memory); batches that are" in output
+    assert "lower data.prefetch = 2 or data.readahead = 1" in output
+
+
 def test_a_checkpoint_whose_storage_fails_once_is_written_again(
     fleet: Fleet, tmp_path: Path, undisturbed: Path
 ) -> None:

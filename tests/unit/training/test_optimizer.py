@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from forked import Fleet, under_torchrun
+from reading import NoReads
 from torch import nn
 
 from trainyard.config.sections.learning import OptimizerSettings
 from trainyard.parallel.base import clip
 from trainyard.training import optimizer as optimizers
 from trainyard.training.lamb import Lamb
+from trainyard.training.sharded_sgd import ShardedSgd
 
 SHAPES = ((4, 3), (6,), (2, 2, 3, 3))
 
@@ -107,6 +109,62 @@ def test_an_optimizer_continues_bit_by_bit_from_its_state(name: str) -> None:
     for key, value in straight.state_dict().items():
         assert torch.equal(resumed.state_dict()[key], value)
         assert torch.isfinite(value).all()
+
+
+@pytest.mark.parametrize("bad", [0, 2], ids=["the first step", "a later step"])
+@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("kind", ["sgd", "sharded", "lamb", "adamw"])
+def test_a_step_whose_gradients_overflow_is_left_out_without_being_read(
+    monkeypatch: pytest.MonkeyPatch, kind: str, clipped: bool, bad: int
+) -> None:
+    """As fp16's scaler asks for it; memory that was never written to holds NaN here, as it may anywhere."""
+    torch.use_deterministic_algorithms(True)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    settings = OptimizerSettings(name="sgd" if kind == "sharded" else kind, lr=0.05, weight_decay=0.1)  # type: ignore[arg-type]
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 1))
+        if kind == "sharded":
+            groups = optimizers.parameter_groups(model, settings)
+            return model, ShardedSgd(groups, settings.lr, settings.momentum)
+        optimizer = optimizers.build(model, settings)
+        optimizers.begin_momentum(optimizer)
+        return model, optimizer
+
+    def backward(model: nn.Module, step: int, factor: torch.Tensor | float) -> None:
+        torch.manual_seed(step)
+        loss = model(torch.randn(6, 4)).square().mean()
+        (loss * factor).backward()
+
+    try:
+        (scaled, optimizer), (plain, reference) = made(), made()
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for step in range(5):
+            backward(scaled, step, scaler.get_scale())
+            if step == bad:
+                next(scaled.parameters()).grad[0, 0] = float("inf")  # type: ignore[index]
+            scaler.scale(torch.zeros(()))  # the scaler makes its tensors
+            with NoReads():
+                if clipped:
+                    scaler.unscale_(optimizer)
+                    clip(optimizer, 0.5)
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            if step != bad:
+                backward(plain, step, 1.0)
+                if clipped:
+                    clip(reference, 0.5)
+                reference.step()
+                reference.zero_grad()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert scaler.get_scale() == 128.0
+    for found, expected in zip(scaled.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    counts = [state["step"] for state in optimizer.state.values() if "step" in state]
+    assert all(float(count) == 4 for count in counts)
 
 
 def test_optimizers_get_their_settings() -> None:

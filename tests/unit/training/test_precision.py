@@ -63,6 +63,22 @@ def test_fp16_scales_the_loss_and_resumes_with_the_scale(fleet: Fleet, tmp_path:
     assert resumed["_growth_tracker"] == 16
 
 
+def test_a_run_changes_its_precision_when_it_is_resumed(fleet: Fleet, tmp_path: Path) -> None:
+    """From fp32, whose checkpoint has no scale, to fp16, and on in bf16."""
+    over = {**SHORT, **AUTO, "checkpoint.every_steps": 4, "optimizer.lr": 0.5}
+    run = tmp_path / "run"
+    for precision, fault in (("fp32", "renamed kill 0 1"), ("fp16", "renamed kill 0 2"), ("bf16", "")):
+        codes, output = start(fleet, run, fault, **over, precision=precision, **ENDLESS)
+        assert codes == [-9 if fault else 0], output
+    scalers = [
+        json.loads((run / "checkpoints" / f"step-{step:08d}" / "manifest.json").read_text())["scaler"]
+        for step in (8, 12, 16)
+    ]
+    assert [scaler["_growth_tracker"] for scaler in scalers[:2]] == [4, 8], "steps in fp16"
+    assert scalers[2] == {}
+    assert len(losses(run)) == 16
+
+
 def test_a_run_may_change_to_fp16_and_keeps_its_scale_then() -> None:
     other, fp16 = torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cpu", init_scale=8.0)
     load_scale(fp16, other.state_dict())

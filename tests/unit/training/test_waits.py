@@ -5,36 +5,24 @@ the host wait for a GPU. Every such operation is seen on a processor, too.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from reading import NoReads
 
 from trainyard import config, parallel
 from trainyard.config import Config
+from trainyard.core.exits import ExitError
 from trainyard.parallel.environment import Place
+from trainyard.telemetry.metrics import read_events
 from trainyard.training import loop
 from trainyard.training.pace import AHEAD, Pace
 from trainyard.training.trainer import Trainer, build
 from trainyard.training.validate import Tally
-
-READS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique")
-
-
-class NoReads(TorchDispatchMode):
-    """Refuses operations that a device would be waited for."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        masks = any(
-            part is not None and part.dtype == torch.bool for part in (args[1] if name == "aten::index" else ())
-        )
-        if name.startswith(READS) or masks:
-            raise AssertionError(f"waits for the device: {name}")
-        return func(*args, **(kwargs or {}))
 
 
 def built(folder: Path, **over: Any) -> Trainer:
@@ -77,7 +65,7 @@ class Device:
 
     def __init__(self) -> None:
         self.asked: deque[int] = deque()
-        self.most = self.points = 0
+        self.most = self.points = self.idle = 0
 
     def record(self) -> Any:
         self.points += 1
@@ -96,6 +84,7 @@ class Point:
     def synchronize(self) -> None:
         while self.number in self.device.asked:
             self.device.asked.popleft()
+        self.device.idle += not self.device.asked
 
     def elapsed_time(self, later: "Point") -> float:
         return 0.0
@@ -129,4 +118,73 @@ def test_a_validation_reads_its_counts_once_and_runs_two_batches_ahead(
     assert len(rounds) == -(-samples // 2)
     assert max(rounds[AHEAD:]) == min(rounds[AHEAD:]) == AHEAD, "always two batches in work, never more"
     assert device.most == AHEAD + 1
+    trainer.records.recorder.close()
+
+
+def lines(trainer: Trainer) -> list[tuple[int, float]]:
+    """Step and loss of the lines of metrics that are written."""
+    path = trainer.records.directory.path / "metrics.jsonl"
+    return [(event["step"], event["loss"]) for event in read_events(path) if event["event"] == "train"]
+
+
+def stepped(trainer: Trainer, steps: int) -> Iterator[int]:
+    """Do the steps of a run, one by one, as the loop does."""
+    batches = trainer.data.splits.train.batches(loop.jobs(trainer))
+    trainer.learner.model.train()
+    for step in range(1, steps + 1):
+        loop.next_step(trainer, batches)
+        yield step
+    batches.close()  # type: ignore[attr-defined]
+
+
+LINES: dict[str, Any] = {
+    "max_steps": 9, "log": {"every_steps": 2}, "checkpoint": {"every_steps": 0}, "comm": {"hang_seconds": 0.0},
+}  # fmt: skip
+
+
+def test_a_device_that_lags_never_runs_dry_for_a_line_of_metrics(tmp_path: Path) -> None:
+    """A line is written when the next one is due; at the end all are there, with the losses of a run without a lag."""
+    calm = built(tmp_path / "calm", **LINES)
+    loop.resume(calm)
+    assert list(stepped(calm, 9)) == list(range(1, 10))
+    assert [step for step, _ in lines(calm)] == [2, 4, 6, 8, 9]
+
+    device = Device()
+    trainer = replace(built(tmp_path / "lags", **LINES), pace=Pace(device.record))
+    loop.resume(trainer)
+    seen = []
+    for step in stepped(trainer, 9):
+        seen.append(len(lines(trainer)))
+        assert (device.idle > 0) == (step == 9), "the device had nothing to do"
+    assert seen == [0, 0, 0, 1, 1, 2, 2, 3, 5]
+    assert lines(trainer) == lines(calm)
+    for one in (calm, trainer):
+        one.records.recorder.close()
+
+
+def test_a_loss_that_is_ill_is_found_late_but_before_it_is_saved(tmp_path: Path) -> None:
+    over = {**LINES, "checkpoint": {"every_steps": 5}, "model": {"name": "little_models:nan", "num_classes": 10}}
+    over |= {"batch": {"global": 12, "micro": 0}}
+    device = Device()
+    trainer = replace(built(tmp_path, **over), pace=Pace(device.record))
+    loop.resume(trainer)
+    done: list[int] = []
+    with pytest.raises(ExitError, match=r"the loss of step 4 is nan") as caught:
+        done.extend(stepped(trainer, 9))
+    assert caught.value.code == 77
+    assert done == [1, 2, 3, 4], "found at the checkpoint of step 5"
+    assert not list((tmp_path / "run").glob("checkpoints/step-*"))
+    trainer.records.recorder.close()
+
+
+def test_lines_that_are_begun_are_written_before_a_validation(tmp_path: Path) -> None:
+    device = Device()
+    trainer = replace(built(tmp_path, **LINES), pace=Pace(device.record))
+    loop.resume(trainer)
+    for step in stepped(trainer, 5):
+        if step == 5:
+            break
+    assert [step for step, _ in lines(trainer)] == [2]
+    loop.validate(trainer)
+    assert [step for step, _ in lines(trainer)] == [2, 4]
     trainer.records.recorder.close()

@@ -1,7 +1,8 @@
 """The same training on 1, 2, 3 and 4 processes with DDP, FSDP and Horovod: losses, order, weights, validation counts.
 
 Two epochs and a half with augmentation, mixup and CutMix, ragged last batches that leave some processes without
-samples, global BatchNorm, and an average of the weights. All in fp64, where nothing hides behind rounding.
+samples, a model that refuses such a batch, global BatchNorm, and an average of the weights. All in fp64, where nothing
+hides behind rounding.
 """
 
 import importlib.util
@@ -24,6 +25,7 @@ HOROVOD = importlib.util.find_spec("horovod") is not None
 KINDS = ("ddp", "fsdp", *(["horovod"] if HOROVOD else []))
 STEPS, EPOCH = 20, -(-TRAIN // 8)
 SAME = {
+    "model.name": "little_models:strict",
     "max_steps": STEPS, "epochs": None, "validate.every_epochs": 2, "checkpoint.every_steps": 0,
     "augment.mixup": 0.2, "augment.cutmix": 1.0, "ema.decay": 0.9, "optimizer.lr": 0.5, "loss.label_smoothing": 0.1,
 }  # fmt: skip

@@ -34,10 +34,10 @@ class DataSettings(Settings):
         description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
         "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
     )
-    workers: Natural = Field(
-        default=4,
+    workers: Natural | None = Field(
+        default=None,
         description="Decoding threads per process. 0: the cores that this process may use (its affinity and its "
-        "container's limit), divided by the processes on the node.",
+        "container's limit), divided by the processes on the node; unset: 0 on GPUs, 4 on processors.",
     )
     prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
     readers: Positive = Field(
@@ -53,6 +53,10 @@ class DataSettings(Settings):
     synthetic_samples: Positive = Field(
         default=1280, description="Training samples of the synthetic set; validation has 1/5."
     )
+
+    def threads(self, on_gpu: bool) -> int:
+        """Return the number of decoding threads, 0 for as many as there are cores: a GPU starves on fewer."""
+        return (0 if on_gpu else 4) if self.workers is None else self.workers
 
     @property
     def val_sizes(self) -> tuple[int, int]:
