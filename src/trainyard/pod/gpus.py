@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.core.exits import Exit, ExitError, UserError, cause_of
-from trainyard.parallel.memory import others_hold
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +49,8 @@ def why_not_tested(free: int, total: int, own: int, environ: Mapping[str, str]) 
 
     Time slicing does not show while the neighbours rest: there it is for the user to switch the test off.
     """
+    from trainyard.parallel.memory import others_hold  # with it come the settings, which a preflight without GPUs spares
+
     if any(name.startswith("CUDA_MPS_") for name in environ):
         return "memory: not tested, since the GPU is shared (MPS)"
     others = others_hold(free, total, own)

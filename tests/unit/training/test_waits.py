@@ -129,7 +129,7 @@ def lines(trainer: Trainer) -> list[tuple[int, float]]:
 
 def stepped(trainer: Trainer, steps: int) -> Iterator[int]:
     """Do the steps of a run, one by one, as the loop does."""
-    batches = trainer.data.splits.train.batches(loop.jobs(trainer))
+    batches = trainer.data.splits.train.batches(loop.list_jobs(trainer))
     trainer.learner.model.train()
     for step in range(1, steps + 1):
         loop.next_step(trainer, batches)
