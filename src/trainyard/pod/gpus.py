@@ -49,7 +49,7 @@ def why_not_tested(free: int, total: int, own: int, environ: Mapping[str, str]) 
 
     Time slicing does not show while the neighbours rest: there it is for the user to switch the test off.
     """
-    from trainyard.parallel.memory import others_hold  # with it come the settings, which a preflight without GPUs spares
+    from trainyard.parallel.memory import others_hold  # brings the settings: not needed without GPUs
 
     if any(name.startswith("CUDA_MPS_") for name in environ):
         return "memory: not tested, since the GPU is shared (MPS)"
