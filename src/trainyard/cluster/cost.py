@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from trainyard import config
 from trainyard.config import cost, layers
-from trainyard.config.cost import Expected, Rate, Work
+from trainyard.config.cost import CostWork, Expected, Rate
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError, printable
 from trainyard.core.storage import storage
@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     source: str
 
 
-class Measured(NamedTuple):
+class MeasuredRun(NamedTuple):
     """What a finished run tells about another one."""
 
     rate: Rate
@@ -133,7 +133,7 @@ def count_images(options: argparse.Namespace) -> tuple[int, int, str]:
     return int(count), options.val_images, "--images"
 
 
-def measured(path: Path, settings: Config) -> Measured:
+def measured(path: Path, settings: Config) -> MeasuredRun:
     """Return what a run tells of its rate; raises UserError where it is of another model or size."""
     file = path / "summary.json" if path.is_dir() else path
     found = storage.read_json(file)
@@ -151,7 +151,7 @@ def measured(path: Path, settings: Config) -> Measured:
     every = before.get("validate", {}).get("every_epochs") or found.get("epochs") or 1
     validated = int(found.get("validation_samples") or 0) * max(1, int(found.get("epochs") or 0) // every)
     per_second = validated / seconds["validation"] if validated and seconds.get("validation") else 0.0
-    return Measured(
+    return MeasuredRun(
         Rate(rate, f"{path}: {found['images_per_second']:,.0f} on {world}"), world,
         per_second / (rate * world) if per_second else None,
         sum(float(seconds.get(cause, 0.0)) for cause in ("init", "publish")),
@@ -202,7 +202,7 @@ def answer(options: argparse.Namespace, settings: Config, gpus: int) -> list[Fig
     ]
 
 
-def _of_work(work: Work, trained: str, validated: str) -> list[Figure]:
+def _of_work(work: CostWork, trained: str, validated: str) -> list[Figure]:
     return [
         Figure("training images", work.trained, "images", trained),
         Figure("validation images", work.validated, "images", validated),
@@ -217,7 +217,7 @@ def _of_rate(rate: Rate, scaling: float, world: int, gpus: int) -> list[Figure]:
     ]
 
 
-def _of_time(expected: Expected, known: Measured | None, faster: float) -> list[Figure]:
+def _of_time(expected: Expected, known: MeasuredRun | None, faster: float) -> list[Figure]:
     measured_too = known is not None and known.validates is not None
     return [
         Figure("training", expected.training, "s", "images over rate"),

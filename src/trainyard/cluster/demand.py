@@ -26,7 +26,7 @@ class UsageError(Exception):
     """What the user wrote cannot be used; the message says what, and what to write."""
 
 
-class Group(NamedTuple):
+class PodGroup(NamedTuple):
     """Pods that are alike: what makes them, how many, and their template."""
 
     name: str  # such as `pytorchjob worker`
@@ -64,12 +64,12 @@ class Demand(NamedTuple):
     refused: str = ""  # what the chart says of the values, if it refuses them
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[PodGroup]:
         """The pods, by what makes them."""
         return [group for thing in self.objects for group in groups(thing, self.objects)]
 
     @property
-    def training(self) -> list[Group]:
+    def training(self) -> list[PodGroup]:
         """The pods that train."""
         return [group for group in self.groups if group.trains]
 
@@ -271,12 +271,12 @@ def wrapped(kind: str, meta: dict, nodes: int, template: dict) -> dict:
     return {"kind": "PyTorchJob", "metadata": meta, "spec": {"pytorchReplicaSpecs": parts}}
 
 
-def groups(thing: dict, objects: list[dict]) -> Iterator[Group]:
+def groups(thing: dict, objects: list[dict]) -> Iterator[PodGroup]:
     """Yield the pods that an object makes; a TrainJob's are in the runtime that it names, among the objects."""
     kind, spec = thing["kind"], thing.get("spec", {})
     if kind in ("PyTorchJob", "MPIJob"):
         for role, part in (spec.get("pytorchReplicaSpecs") or spec.get("mpiReplicaSpecs") or {}).items():
-            yield Group(f"{kind.lower()} {role.lower()}", thing, int(part.get("replicas", 1)), part["template"])
+            yield PodGroup(f"{kind.lower()} {role.lower()}", thing, int(part.get("replicas", 1)), part["template"])
     elif kind == "TrainJob":
         nodes = int(at(spec, "trainer.numNodes", 1))
         name = at(spec, "runtimeRef.name")
@@ -286,13 +286,13 @@ def groups(thing: dict, objects: list[dict]) -> Iterator[Group]:
             parts = at(runtime, "spec.template.spec.replicatedJobs", [])
             templates += [at(part, "template.spec.template", {}) for part in parts]
         for template in templates:
-            yield Group("trainjob node", thing, nodes, template)
+            yield PodGroup("trainjob node", thing, nodes, template)
     elif kind == "Job":
         name = at(thing, "metadata.labels", {}).get("app.kubernetes.io/name", "job")
-        yield Group(f"{name} job", thing, int(spec.get("parallelism") or 1), spec["template"])
+        yield PodGroup(f"{name} job", thing, int(spec.get("parallelism") or 1), spec["template"])
     elif kind == "Deployment":
         name = at(thing, "metadata.labels", {}).get("app.kubernetes.io/name", "deployment")
-        yield Group(name, thing, int(spec.get("replicas", 1)), spec["template"])
+        yield PodGroup(name, thing, int(spec.get("replicas", 1)), spec["template"])
 
 
 def containers(spec: dict) -> list[dict]:

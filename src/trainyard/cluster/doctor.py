@@ -14,7 +14,7 @@ from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diag
 from trainyard.cluster.demand import Demand, UsageError, assume, merge, named, read_values, render, sketch, split
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.findings import printable
-from trainyard.cluster.survey import DEFINITIONS, Survey
+from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,7 +54,7 @@ def positive_or_zero(text: str) -> int:
     return int(text)
 
 
-def installed(seen: Survey) -> str:
+def installed(seen: ClusterSurvey) -> str:
     """Return the kind of job that the cluster's operators run: PyTorchJobs, the chart's default, unless only others."""
     known = {crd["metadata"]["name"] for crd in seen.of(DEFINITIONS)}
     for name, operator in operators.OPERATOR_OF.items():
@@ -63,7 +63,7 @@ def installed(seen: Survey) -> str:
     return "pytorchjob"
 
 
-def ask(args: argparse.Namespace, own: dict, seen: Survey) -> Demand:
+def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
     """Return what the run asks: the user's values, or a run of some nodes with the GPUs that nodes have."""
     if own:
         training = {"nodes": args.nodes, "gpusPerNode": args.gpus_per_node, "operator": args.operator}
@@ -85,7 +85,7 @@ def ask(args: argparse.Namespace, own: dict, seen: Survey) -> Demand:
     return Demand(said, not explicit, values, objects or sketch(values), bool(objects), problem, refused)
 
 
-def look(args: argparse.Namespace, seen: Survey, demand: Demand) -> tuple[list[trials.Answer], probes.Shown]:
+def look(args: argparse.Namespace, seen: ClusterSurvey, demand: Demand) -> tuple[list[trials.Answer], probes.Shown]:
     """Try the run's objects, and probe storage, images and names; return what was answered and shown."""
     answers = trials.run(demand, seen.namespace) if takes_objects(seen) and demand.rendered else []
     if args.no_probe:
@@ -97,12 +97,12 @@ def look(args: argparse.Namespace, seen: Survey, demand: Demand) -> tuple[list[t
         return answers, probes.NOTHING._replace(why=str(error))
 
 
-def takes_objects(seen: Survey) -> bool:
+def takes_objects(seen: ClusterSurvey) -> bool:
     """Whether the run's namespace is there, and not being deleted."""
     return seen.space() is not None and namespace.state(seen.space(), seen.namespace) is None
 
 
-def diagnose(seen: Survey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:
+def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:
     """Return all checks of what was read, answered and shown."""
     checks = [
         api.examine(seen),
@@ -118,7 +118,7 @@ def diagnose(seen: Survey, demand: Demand, answers: list[trials.Answer], shown: 
     return [*checks, trials.examine(seen, demand, answers, earlier, takes_objects(seen)), permissions(seen)]
 
 
-def permissions(seen: Survey) -> Check:
+def permissions(seen: ClusterSurvey) -> Check:
     """Check what this user may look at, and whether Helm may keep its release."""
     wrong = [forbidden(kind, why) for kind, why in sorted(seen.unseen.items())]
     if not seen.keeps:
@@ -149,7 +149,7 @@ def verdict(checks: list[Check], demand: Demand) -> str:
     return f"{told or 'nothing found'}: nothing would stop {demand.said}"
 
 
-def as_json(checks: list[Check], demand: Demand, seen: Survey) -> str:
+def as_json(checks: list[Check], demand: Demand, seen: ClusterSurvey) -> str:
     """Return the checks as JSON: `findings` are what is wrong, `checks` say what is sound and what was not proven."""
     findings = [{"check": each.title, **one._asdict()} for each in checks for one in each.wrong]
     told = [{"check": one.title, "sound": one.sound, "unproven": list(one.unproven)} for one in checks]

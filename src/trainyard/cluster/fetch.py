@@ -21,7 +21,7 @@ from trainyard.cluster.errors import KubeError
 from trainyard.cluster.findings import printable
 
 
-class Source(NamedTuple):
+class ClaimSource(NamedTuple):
     """Where files lie, and how a pod gets at them: as the release's own pods do."""
 
     claim: str
@@ -60,7 +60,7 @@ def rank(pod: dict) -> tuple[bool, str]:
     return meta.get("labels", {}).get("app.kubernetes.io/name") != "filebrowser", meta["creationTimestamp"]
 
 
-def source(release: str, which: str, pods: list[dict], image: str = "") -> Source:
+def source(release: str, which: str, pods: list[dict], image: str = "") -> ClaimSource:
     """Read from the release's newest pod where `data` or `results` lie; a claim may be named itself, too."""
     named = which not in ("results", "data")
     for pod in sorted(pods, key=rank, reverse=True):
@@ -72,13 +72,15 @@ def source(release: str, which: str, pods: list[dict], image: str = "") -> Sourc
         mounts = {mount["name"]: mount.get("subPath", "") for mount in container["volumeMounts"]}
         if named or (which in claims and which in mounts):
             claim, folder = (which, "") if named else (claims[which], mounts[which])
-            return Source(claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec})
+            return ClaimSource(
+                claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec}
+            )
     if not image:
         raise KubeError(f"release {release} has no pod that tells which image to use: name one with --image")
-    return Source(which if named else f"{release}-{which}", "", image, PLAIN)
+    return ClaimSource(which if named else f"{release}-{which}", "", image, PLAIN)
 
 
-def idle_pod(pod: str, what: Source, *, writes: bool = False) -> dict:
+def idle_pod(pod: str, what: ClaimSource, *, writes: bool = False) -> dict:
     """Return a pod that every Pod Security level admits and that only sleeps, with the claim at /claim."""
     return {
         "apiVersion": "v1",
@@ -187,7 +189,7 @@ def copy(command: list[str], environment: dict[str, str], destination: Path) -> 
     return error
 
 
-def fetch(namespace: str, what: Source, path: str, destination: Path, send: str = SEND) -> None:
+def fetch(namespace: str, what: ClaimSource, path: str, destination: Path, send: str = SEND) -> None:
     """Copy one folder of a claim, or what of it the script `send` sends.
 
     Raises KubeError when the pod does not start or the folder is not there.
@@ -211,7 +213,7 @@ def add_options(parser: argparse.ArgumentParser, claim: str) -> None:
     parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
 
 
-def named_by(args: argparse.Namespace) -> Source:
+def named_by(args: argparse.Namespace) -> ClaimSource:
     """Return the claim that a command's options name; raises KubeError."""
     pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
     return source(args.release, args.claim, pods, args.image)

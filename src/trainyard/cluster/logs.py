@@ -21,7 +21,7 @@ from trainyard.cluster.watching import PATIENCE
 EVERY = 2.0  # seconds between two looks at a pod that has not started, or whose connection broke
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """Which release's logs are printed, and how."""
 
     release: str
@@ -56,7 +56,7 @@ def timed(lines: Iterator[str], after: str) -> Iterator[tuple[str, str]]:
             yield when, text
 
 
-def show(place: Place, found: pods.Part, numbers: list[int]) -> int:
+def show(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
     """Print the logs so far; return 1 where none of the pods has started."""
     printer, started = Printer(place.as_json, len(numbers) > 1), False
     for number in numbers:
@@ -74,7 +74,7 @@ def show(place: Place, found: pods.Part, numbers: list[int]) -> int:
     return 0 if started else 1
 
 
-def stream(place: Place, job: str, number: int, printer: Printer) -> None:
+def stream(place: LogPlace, job: str, number: int, printer: Printer) -> None:
     """Print what the pods of one number print until the job has ended: also one that replaces another."""
     printed: dict[tuple[str, str, int], str] = {}  # the time of the last line, by the pod's uid, container and restarts
     over: set[tuple[str, str, int]] = set()
@@ -101,7 +101,7 @@ def stream(place: Place, job: str, number: int, printer: Printer) -> None:
         time.sleep(EVERY)
 
 
-def new_lines(place: Place, pod: dict, container: str, after: str) -> Iterator[tuple[str, str]]:
+def new_lines(place: LogPlace, pod: dict, container: str, after: str) -> Iterator[tuple[str, str]]:
     """Yield time and text of a container's lines after a time as they come; none where there is no log yet."""
     query: dict[str, Any] = {"tailLines": place.tail}
     if after:  # in whole seconds, as the API counts
@@ -112,7 +112,7 @@ def new_lines(place: Place, pod: dict, container: str, after: str) -> Iterator[t
         yield from timed(lines, after)
 
 
-def follow(place: Place, found: pods.Part, numbers: list[int]) -> int:
+def follow(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
     """Print logs as they are written, until the job ends."""
     printer = Printer(place.as_json, len(numbers) > 1)
     failed: list[Exception] = []
@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     def run() -> int:
         if args.rank < 0:
             raise KubeError(f"--rank is {args.rank}: ranks are counted from 0")
-        place = Place(args.release, args.namespace, args.part, args.tail, args.json)
+        place = LogPlace(args.release, args.namespace, args.part, args.tail, args.json)
         found = pods.read(args.release, args.namespace, args.part)
         return (follow if args.follow else show)(place, found, numbers_of(found, args))
 

@@ -80,7 +80,7 @@ def absent(release: str, namespace: str, part: str, others: list[dict]) -> str:
     return f"release {release} has no part {part} in namespace {namespace}: {remedy}"
 
 
-class Container(NamedTuple):
+class StartedContainer(NamedTuple):
     """A container that has started at least once."""
 
     name: str
@@ -88,12 +88,12 @@ class Container(NamedTuple):
     ended: bool
 
 
-def container(pod: dict) -> Container | None:
+def container(pod: dict) -> StartedContainer | None:
     """Return the container whose log tells what a pod does now; None before one has started."""
     status = pod.get("status", {})
     for one in (*status.get("containerStatuses", []), *reversed(status.get("initContainerStatuses", []))):
         if "running" in one["state"] or "terminated" in one["state"]:
-            return Container(one["name"], one.get("restartCount", 0), "terminated" in one["state"])
+            return StartedContainer(one["name"], one.get("restartCount", 0), "terminated" in one["state"])
     return None
 
 

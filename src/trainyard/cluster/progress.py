@@ -18,7 +18,7 @@ ETA = "eta_seconds"
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """What a job's lines tell; None for what they have not told."""
 
     step: int | None = None  # of a preparation: images
@@ -43,7 +43,7 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def read(text: str, known: Progress = Progress()) -> Progress:
+def read(text: str, known: RunProgress = RunProgress()) -> RunProgress:
     """Return what is known after some more lines of a log."""
     for line in text.splitlines():
         with contextlib.suppress(ValueError):  # a line of somebody else that looks like one of ours
@@ -52,33 +52,33 @@ def read(text: str, known: Progress = Progress()) -> Progress:
     return known
 
 
-def of_step(found: re.Match[str], _: Progress) -> dict[str, Any]:
+def of_step(found: re.Match[str], _: RunProgress) -> dict[str, Any]:
     """Return what a line of progress tells."""
     step, steps, rate, good, eta = found.groups()
     told = {"step": int(step), "steps": int(steps), "images_per_second": number(rate), "goodput": share(good)}
     return told | {ETA: seconds(eta) if eta else None}
 
 
-def of_end(found: re.Match[str], known: Progress) -> dict[str, Any]:
+def of_end(found: re.Match[str], known: RunProgress) -> dict[str, Any]:
     """Return what the last line of a run tells."""
     top1, rate, good = found.groups()
     told = {"step": known.steps, "top1": float(top1), "images_per_second": number(rate), "goodput": share(good)}
     return told | {ETA: 0}
 
 
-def of_finished(found: re.Match[str], _: Progress) -> dict[str, Any]:
+def of_finished(found: re.Match[str], _: RunProgress) -> dict[str, Any]:
     """Return what a job tells that finds its run finished."""
     return {"step": int(found[1]), "steps": int(found[1]), "top1": float(found[2]), ETA: 0}
 
 
-def of_images(found: re.Match[str], _: Progress) -> dict[str, Any]:
+def of_images(found: re.Match[str], _: RunProgress) -> dict[str, Any]:
     """Return what a line of a preparation tells."""
     done, of, rate, left = found.groups()
     told = {"step": number(done), "steps": number(of), "images_per_second": number(rate)}
     return told | {ETA: seconds(left) if left else None}
 
 
-def of_prepared(found: re.Match[str], _: Progress) -> dict[str, Any]:
+def of_prepared(found: re.Match[str], _: RunProgress) -> dict[str, Any]:
     """Return what the last line of a preparation tells."""
     images = sum(map(number, re.findall(r"\d[\d,]*", found[1])))
     return {"step": images, "steps": images, ETA: 0}
@@ -89,7 +89,7 @@ def share(percent: str | None) -> float | None:
     return int(percent) / 100 if percent else None
 
 
-READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], Progress], dict[str, Any]]], ...] = (
+READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], RunProgress], dict[str, Any]]], ...] = (
     (STEP, of_step),
     (VALIDATED, lambda found, _: {"top1": float(found[1])}),
     (STARTED, lambda found, _: {"step": 0, "steps": int(found[1])}),

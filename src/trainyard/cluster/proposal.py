@@ -10,7 +10,7 @@ from trainyard.cluster.checks import nodes, operators, placement, queues, storag
 from trainyard.cluster.checks.diagnosis import several, show
 from trainyard.cluster.checks.storage import RWO, RWX, Probe
 from trainyard.cluster.demand import SMALL, Demand, at
-from trainyard.cluster.survey import DEFINITIONS, Survey
+from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
 
 GI = Decimal(1 << 30)
 EXAMPLE = {
@@ -25,7 +25,7 @@ YOURS = {
 }
 
 
-class Line(NamedTuple):
+class ValuesLine(NamedTuple):
     """One key of the file: its dotted path, its value, and why."""
 
     path: str
@@ -33,23 +33,23 @@ class Line(NamedTuple):
     why: str = ""
 
 
-def given(demand: Demand) -> Iterator[Line]:
+def given(demand: Demand) -> Iterator[ValuesLine]:
     """Yield what only the user knows: from the user's values, else as an example to be replaced."""
     own = {} if demand.assumed and demand.placeholder else demand.values
     for path, example in EXAMPLE.items():
         found = at(own, path)
         source = path == "dataset.source.url" and at(own, "dataset.source")
         if source and not demand.assumed:
-            yield Line("dataset.source", source)
+            yield ValuesLine("dataset.source", source)
         elif at(own, "dataset.enabled") is False and path.startswith("dataset"):
-            yield Line("dataset.enabled", False)
+            yield ValuesLine("dataset.enabled", False)
         elif found and not (demand.assumed and path.startswith("dataset")):
-            yield Line(path, found)
+            yield ValuesLine(path, found)
         else:
-            yield Line(path, example, YOURS[path])
+            yield ValuesLine(path, example, YOURS[path])
 
 
-def claims(survey: Survey, probes: Sequence[Probe], several_nodes: bool) -> Iterator[Line]:
+def claims(survey: ClusterSurvey, probes: Sequence[Probe], several_nodes: bool) -> Iterator[ValuesLine]:
     """Yield the claims: a class that bound a probe claim, and the mode in which it did."""
     fallback = at(storage.default(survey.of("storageclasses")) or {}, "metadata.name", "")
     able = [one for one in probes if one.bound]
@@ -59,15 +59,17 @@ def claims(survey: Survey, probes: Sequence[Probe], several_nodes: bool) -> Iter
     for which, size in (("data", "300Gi"), ("results", "100Gi")):
         if best:
             name = best.storage_class or fallback
-            yield Line(f"global.storage.{which}.storageClass", name, f"bound a probe claim in {best.seconds:.1f} s")
-            yield Line(f"global.storage.{which}.accessModes", [best.mode])
+            yield ValuesLine(
+                f"global.storage.{which}.storageClass", name, f"bound a probe claim in {best.seconds:.1f} s"
+            )
+            yield ValuesLine(f"global.storage.{which}.accessModes", [best.mode])
         else:
             name = fallback or next((one["metadata"]["name"] for one in survey.of("storageclasses")), "")
             mode = RWX if several_nodes else RWO
             why = f"not proven to bind {mode}" if name else "there is none: install one, and name it here"
-            yield Line(f"global.storage.{which}.storageClass", name, why)
-            yield Line(f"global.storage.{which}.accessModes", [mode])
-        yield Line(f"global.storage.{which}.size", size)
+            yield ValuesLine(f"global.storage.{which}.storageClass", name, why)
+            yield ValuesLine(f"global.storage.{which}.accessModes", [mode])
+        yield ValuesLine(f"global.storage.{which}.size", size)
 
 
 def tolerations(chosen: list[dict]) -> list[dict]:
@@ -82,12 +84,12 @@ def tolerations(chosen: list[dict]) -> list[dict]:
     return found
 
 
-def usable(survey: Survey) -> list[dict]:
+def usable(survey: ClusterSurvey) -> list[dict]:
     """Return the nodes that take pods."""
     return [one for one in survey.of("nodes") if placement.is_ready(one) and not one["spec"].get("unschedulable")]
 
 
-def gpu_nodes(survey: Survey) -> tuple[str, int, list[dict]]:
+def gpu_nodes(survey: ClusterSurvey) -> tuple[str, int, list[dict]]:
     """Return the GPU resource that most nodes offer, how many of it a node has, and the nodes that have as many."""
     by: dict[tuple[str, int], list[dict]] = {}
     for node in usable(survey):
@@ -99,43 +101,45 @@ def gpu_nodes(survey: Survey) -> tuple[str, int, list[dict]]:
     return resource, count, found
 
 
-def training(survey: Survey, demand: Demand, count: int) -> Iterator[Line]:
+def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[ValuesLine]:
     """Yield nodes, GPUs and what their pods request; `count` of nodes, or 0 for as many as there are."""
     resource, each, found = gpu_nodes(survey)
     if not each:
-        yield Line("global.training.nodes", count or 1)
-        yield Line("global.training.processesPerNode", 1, "no node offers GPUs: this trains on processors")
+        yield ValuesLine("global.training.nodes", count or 1)
+        yield ValuesLine("global.training.processesPerNode", 1, "no node offers GPUs: this trains on processors")
         for key, value in SMALL.items():
-            yield Line(f"global.training.{key}", value)
+            yield ValuesLine(f"global.training.{key}", value)
         return
-    yield Line("global.training.nodes", count or len(found), f"{len(found)} nodes have {each} {resource}")
-    yield Line("global.training.gpusPerNode", 1 if "mig-" in resource else each)
-    yield Line("global.training.gpuResource", resource)
+    yield ValuesLine("global.training.nodes", count or len(found), f"{len(found)} nodes have {each} {resource}")
+    yield ValuesLine("global.training.gpusPerNode", 1 if "mig-" in resource else each)
+    yield ValuesLine("global.training.gpuResource", resource)
     least = {
         name: min(placement.allocatable(node).get(name, Decimal(0)) for node in found) for name in ("cpu", "memory")
     }
     if least["cpu"] * Decimal("0.8") < each or least["memory"] * Decimal("0.8") < (16 + 4 * each) * GI:
         cpu, memory = max(1, int(least["cpu"] * Decimal("0.7"))), max(1, int(least["memory"] * Decimal("0.7") / GI))
         why = f"a node has {show(least['cpu'])} CPUs and {show(least['memory'], 'memory')}"
-        yield Line("global.training.resources", {"requests": {"cpu": str(cpu), "memory": f"{memory}Gi"}}, why)
-        yield Line("global.training.shmSize", f"{max(1, memory // 4)}Gi")
+        yield ValuesLine("global.training.resources", {"requests": {"cpu": str(cpu), "memory": f"{memory}Gi"}}, why)
+        yield ValuesLine("global.training.shmSize", f"{max(1, memory // 4)}Gi")
     if held := tolerations(found):
-        yield Line("global.scheduling.tolerations", held, "the taints of these nodes")
+        yield ValuesLine("global.scheduling.tolerations", held, "the taints of these nodes")
     kinds = {
         one["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "") for one in usable(survey) if nodes.gpus(one)
     }
     here = {one["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "") for one in found}
     if len(kinds) > 1 and len(here) == 1 and "" not in here:
-        yield Line("global.scheduling.nodeSelector", {"nvidia.com/gpu.product": next(iter(here))}, "GPUs of one kind")
+        yield ValuesLine(
+            "global.scheduling.nodeSelector", {"nvidia.com/gpu.product": next(iter(here))}, "GPUs of one kind"
+        )
     offers = [
         {key for key, number in placement.allocatable(one).items() if number and nodes.RDMA.match(key)} for one in found
     ]
     rdma = sorted(set.intersection(*offers))
     if rdma:
-        yield Line("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
+        yield ValuesLine("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
 
 
-def operator(survey: Survey, demand: Demand) -> Iterator[Line]:
+def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     """Yield the operator that is there, and the form of its job that the namespace admits."""
     known = {crd["metadata"]["name"] for crd in survey.of(DEFINITIONS)}
     chosen, why = "pytorchjob", f"install it: {operators.PYTORCH.install}"
@@ -146,24 +150,24 @@ def operator(survey: Survey, demand: Demand) -> Iterator[Line]:
             chosen, meta = name, serving[0]["metadata"]
             why = f"{one.name} {operators.number(serving[0])}".strip() + f" runs in namespace {meta['namespace']}"
             break
-    yield Line("global.training.operator", chosen, why)
+    yield ValuesLine("global.training.operator", chosen, why)
     level = at(survey.space() or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
     for thing in operators.deployed(operators.PYTORCH, survey.of("deployments")):
         line = " ".join(operators.words(thing))
         if chosen == "pytorchjob" and level == "restricted" and "--pytorch-init-container-template-file" not in line:
-            yield Line("pytorchjob.form", "elastic", "the namespace refuses the operator's init container")
+            yield ValuesLine("pytorchjob.form", "elastic", "the namespace refuses the operator's init container")
 
 
-def queue(survey: Survey) -> Iterator[Line]:
+def queue(survey: ClusterSurvey) -> Iterator[ValuesLine]:
     """Yield a queue of the namespace that lets jobs in."""
     for local in survey.of("localqueues"):
         cluster = queues.named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
         if not [one for thing in filter(None, (local, cluster)) for one in queues.stopped(thing)]:
-            yield Line("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
+            yield ValuesLine("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
             return
 
 
-def write(survey: Survey, demand: Demand, probes: Sequence[Probe], count: int = 0) -> str:
+def write(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], count: int = 0) -> str:
     """Return the file's text."""
     lines = list(training(survey, demand, count))
     number = next(one.value for one in lines if one.path == "global.training.nodes")
@@ -175,7 +179,7 @@ def write(survey: Survey, demand: Demand, probes: Sequence[Probe], count: int = 
     return head + "\n".join(laid_out(lines)) + "\n"
 
 
-def laid_out(lines: list[Line]) -> Iterator[str]:
+def laid_out(lines: list[ValuesLine]) -> Iterator[str]:
     """Yield the lines of a YAML file in which keys that belong together stand together."""
     order = ("global.image", "global.storage", "global.scheduling", "global.training", "dataset", "pytorchjob")
     ranked = sorted(lines, key=lambda one: next(i for i, prefix in enumerate(order) if one.path.startswith(prefix)))

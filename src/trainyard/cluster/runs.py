@@ -56,7 +56,7 @@ class Log(NamedTuple):
 
     when: float  # on the monotonic clock
     over: bool  # whether the container had ended by then
-    found: progress.Progress
+    found: progress.RunProgress
 
 
 class Logs:
@@ -65,15 +65,15 @@ class Logs:
     def __init__(self) -> None:
         self._read: dict[tuple[str, str, int], Log] = {}  # by uid of the pod, container and its restarts
 
-    def look(self, pod: dict) -> progress.Progress:
+    def look(self, pod: dict) -> progress.RunProgress:
         """Return how far the job of a pod is; what was known before while the API server is away."""
         meta = pod["metadata"]
         status = next(iter(pod.get("status", {}).get("containerStatuses", [])), None)
         if status is None or "waiting" in status["state"]:
-            return progress.Progress()
+            return progress.RunProgress()
         key, over = (meta["uid"], status["name"], status.get("restartCount", 0)), "terminated" in status["state"]
         now = time.monotonic()
-        known = self._read.get(key, Log(-math.inf, False, progress.Progress()))
+        known = self._read.get(key, Log(-math.inf, False, progress.RunProgress()))
         if not known.over and (over or now - known.when >= EVERY):
             new: dict[str, Any] = {"since": int(now - known.when) + 2} if key in self._read else {"tail": TAIL}
             with contextlib.suppress(UnreachableError):
@@ -103,7 +103,7 @@ def table_of(
 def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: float, price: float | None) -> Run:
     """Return what is known of a job; `pod` is the one whose log tells how far it is, if it exists."""
     state = jobs.state(job, pod)
-    far = logs.look(pod) if pod and state in TELLING else progress.Progress()
+    far = logs.look(pod) if pod and state in TELLING else progress.RunProgress()
     nodes, processes = jobs.size(job)
     return Run(
         namespace=job["metadata"]["namespace"],

@@ -14,7 +14,7 @@ from typing import IO, cast
 
 from trainyard.cluster import kube
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.fetch import Source, add_options, idle_pod, named_by, pod_name, start
+from trainyard.cluster.fetch import ClaimSource, add_options, idle_pod, named_by, pod_name, start
 from trainyard.cluster.findings import printable
 
 # The last file of the tar: without it a copy was cut off, which tar itself does not notice between two files
@@ -33,7 +33,7 @@ mv -T "$part" "$0"
 """
 
 
-def send(namespace: str, what: Source, folder: Path, path: str) -> None:
+def send(namespace: str, what: ClaimSource, folder: Path, path: str) -> None:
     """Copy a folder. Raises KubeError when there is none, the pod does not start, or the claim has such a path."""
     if not folder.is_dir():
         raise KubeError(f"{folder} is no folder")

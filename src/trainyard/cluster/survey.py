@@ -54,7 +54,7 @@ RIGHTS = {
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 
-class Survey(NamedTuple):
+class ClusterSurvey(NamedTuple):
     """What was read. A kind that the cluster does not know has no objects; one that is not readable is in `unseen`."""
 
     namespace: str
@@ -76,10 +76,10 @@ class Survey(NamedTuple):
         return next(iter(self.of("namespace")), None)
 
 
-def read(namespace: str) -> Survey:
+def read(namespace: str) -> ClusterSurvey:
     """Read the cluster; raises KubeError where no API server answers, or it does not know this user."""
     version, now, ahead = clock()
-    survey = Survey(namespace, version, now, ahead, {}, {})
+    survey = ClusterSurvey(namespace, version, now, ahead, {}, {})
     looks: dict[str, Callable[[], list[dict]]] = {"namespace": lambda: one(Kind(CORE, "namespaces", False), namespace)}
     for kind, place in EVERYWHERE.items():
         looks[kind] = partial(everything, place, None, RUNNING if kind == "pods" else {})
@@ -94,7 +94,7 @@ def read(namespace: str) -> Survey:
     return survey._replace(keeps=may("create", "secrets", namespace), denied=denied(survey), failing=failing())
 
 
-def denied(survey: Survey) -> frozenset[tuple[str, str]]:
+def denied(survey: ClusterSurvey) -> frozenset[tuple[str, str]]:
     """Return what the accounts of the operators may not do in the namespace, as `create pods`; as far as is known."""
     asked = []
     for thing in survey.of("deployments"):
@@ -123,12 +123,12 @@ def failing() -> str:
     return ""
 
 
-def read_named(survey: Survey, named: dict[str, set[str]]) -> None:
+def read_named(survey: ClusterSurvey, named: dict[str, set[str]]) -> None:
     """Add to a survey which of some secrets and configmaps of the namespace exist."""
     collect(survey, {NAMES[kind]: partial(existing, kind, survey.namespace, names) for kind, names in named.items()})
 
 
-def collect(survey: Survey, looks: dict[str, Callable[[], list[dict]]]) -> None:
+def collect(survey: ClusterSurvey, looks: dict[str, Callable[[], list[dict]]]) -> None:
     """Look at several kinds at a time, and add to a survey what is seen, or why it is not."""
 
     def note(kind: str, look: Callable[[], list[dict]]) -> None:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from trainyard.cluster import kube, remedies
 from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check, several
 from trainyard.cluster.checks.webhooks import plural
-from trainyard.cluster.demand import IMAGE, JOBS, Demand, Group
+from trainyard.cluster.demand import IMAGE, JOBS, Demand, PodGroup
 from trainyard.cluster.errors import KubeError, RefusedError
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 NOT_MINE = re.compile(r'cannot create resource "([\w.]+)"')  # a role's refusal
 NO_DRY_RUN = re.compile(r"does not support dry ?run|dryRun|side effects", re.I)
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     status: int = 0
 
 
-def pod(group: Group) -> dict:
+def pod(group: PodGroup) -> dict:
     """Return a pod as an operator would make it of a template."""
     meta = {key: group.template.get("metadata", {}).get(key, {}) for key in ("labels", "annotations")}
     spec = {"restartPolicy": "Never"} | group.spec
@@ -130,7 +130,9 @@ def judge(answers: list[Answer], demand: Demand, earlier: list[Diagnosis]) -> It
         yield Diagnosis(ERROR, several(labels, 2), f"refused: {text}", answer(text))
 
 
-def examine(survey: Survey, demand: Demand, answers: list[Answer], earlier: list[Diagnosis], takes: bool) -> Check:
+def examine(
+    survey: ClusterSurvey, demand: Demand, answers: list[Answer], earlier: list[Diagnosis], takes: bool
+) -> Check:
     """Check what admission says; `takes` says that the namespace takes objects, so that they were tried."""
     title = "admission"
     if demand.refused:

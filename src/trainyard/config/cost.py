@@ -37,7 +37,7 @@ IMAGENET = (1_281_167, 50_000)  # ILSVRC 2012: train, val
 
 
 @dataclass(frozen=True)
-class Work:
+class CostWork:
     """What a run does: optimizer steps, samples trained on, validations, and samples of all of them."""
 
     steps: int
@@ -66,17 +66,17 @@ class Expected:
         return hours_of(self.total, self.gpus)
 
 
-def work_of(config: Config, train: int, val: int, batch: int) -> Work:
+def work_of(config: Config, train: int, val: int, batch: int) -> CostWork:
     """Work of a run on `train` and `val` images, with a global batch of `batch`."""
     per_epoch = math.ceil(train / batch)
     steps = config.max_steps or (config.epochs or 0) * per_epoch
     epochs, rest = divmod(steps, per_epoch)
     every = config.validate_.every_epochs
     validations = 1 + ((max(steps, 1) - 1) // per_epoch // every if every else 0)  # the last one is after the last step
-    return Work(steps, epochs * train + rest * batch, validations, validations * val)
+    return CostWork(steps, epochs * train + rest * batch, validations, validations * val)
 
 
-def expect(work: Work, gpus: int, rate: float, *, validates: float = VALIDATES, rest: float = REST) -> Expected:
+def expect(work: CostWork, gpus: int, rate: float, *, validates: float = VALIDATES, rest: float = REST) -> Expected:
     """Expect the seconds of a run on GPUs of `rate` images per second each; `validates` times that in validation."""
     return Expected(work.trained / (rate * gpus), work.validated / (validates * rate * gpus), rest, gpus)
 

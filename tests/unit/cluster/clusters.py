@@ -121,7 +121,7 @@ def queue_objects() -> dict[str, list[dict]]:
 
 
 @functools.cache
-def _sound() -> survey.Survey:
+def _sound() -> survey.ClusterSurvey:
     gpu = {"pool": "gpu", "nvidia.com/gpu.product": "NVIDIA-H100"}
     names = ("cpu-1", "gpu-1", "gpu-2")
     space = thing("Namespace", NAMESPACE, metadata={"labels": {
@@ -159,10 +159,10 @@ def _sound() -> survey.Survey:
         "serviceaccounts": [thing("ServiceAccount", "default", NAMESPACE)],
         **queue_objects(),
     }  # fmt: skip
-    return survey.Survey(NAMESPACE, "v1.36.4", NOW, 0.0, objects, {})
+    return survey.ClusterSurvey(NAMESPACE, "v1.36.4", NOW, 0.0, objects, {})
 
 
-def sound() -> survey.Survey:
+def sound() -> survey.ClusterSurvey:
     """Return the cluster, whose objects a test may change."""
     return copy.deepcopy(_sound())
 
@@ -188,13 +188,13 @@ BOUND = probes.Shown(
 )
 
 
-def checks(seen: survey.Survey, asked: demand.Demand, shown: probes.Shown = BOUND) -> list[Check]:
+def checks(seen: survey.ClusterSurvey, asked: demand.Demand, shown: probes.Shown = BOUND) -> list[Check]:
     """Return the checks of a cluster on which admission refuses nothing."""
     from trainyard.cluster.trials import Answer
 
     return doctor.diagnose(seen, asked, [Answer("all", "")], shown)
 
 
-def found(seen: survey.Survey, values: dict = VALUES, shown: probes.Shown = BOUND) -> list[Diagnosis]:
+def found(seen: survey.ClusterSurvey, values: dict = VALUES, shown: probes.Shown = BOUND) -> list[Diagnosis]:
     """Return what is wrong with a cluster for a run of these values."""
     return [one for each in checks(seen, asking(values), shown) for one in each.wrong]

@@ -11,12 +11,12 @@ from trainyard.cluster import doctor, trials
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.storage import Probe
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
-Change = Callable[[Survey], object]
+Change = Callable[[ClusterSurvey], object]
 
 
-def of(seen: Survey, kind: str, name: str) -> dict:
+def of(seen: ClusterSurvey, kind: str, name: str) -> dict:
     """Return an object of the cluster, to be changed."""
     return next(one for one in seen.objects[kind] if one["metadata"]["name"] == name)
 
@@ -34,7 +34,7 @@ def add(kind: str, *things: dict) -> Change:
 def change(kind: str, name: str, path: str, value: object) -> Change:
     """Return a change of one field of an object, at a path with spaces between its keys."""
 
-    def do(seen: Survey) -> None:
+    def do(seen: ClusterSurvey) -> None:
         *parents, last = path.split()
         inner = of(seen, kind, name)
         for key in parents:
@@ -47,7 +47,7 @@ def change(kind: str, name: str, path: str, value: object) -> Change:
 def condition(kind: str, status: str, message: str = "") -> Change:
     """Return a change of a condition of the node gpu-1."""
 
-    def do(seen: Survey) -> None:
+    def do(seen: ClusterSurvey) -> None:
         held = of(seen, "nodes", "gpu-1")["status"]["conditions"]
         held[:] = [one for one in held if one["type"] != kind]
         held.append({"type": kind, "status": status, "message": message, "reason": "KubeletSaysSo"})
@@ -69,7 +69,7 @@ def policy(*types: str, **rules: list) -> Change:
     return add("networkpolicies", thing("NetworkPolicy", "deny", NAMESPACE, "networking.k8s.io/v1", spec=spec))
 
 
-def moved(seen: Survey) -> Survey:
+def moved(seen: ClusterSurvey) -> ClusterSurvey:
     return seen._replace(version="v1.28.3")
 
 

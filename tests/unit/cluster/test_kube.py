@@ -179,5 +179,5 @@ def test_kubectl_that_runs_in_a_pod_is_looked_for_first(here, tmp_path, monkeypa
     monkeypatch.setattr(connection, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KubeError, match="kubectl is not on PATH: install it"):
-        fetch.fetch("default", fetch.Source("c", "", "i", {}), "runs", tmp_path)
+        fetch.fetch("default", fetch.ClaimSource("c", "", "i", {}), "runs", tmp_path)
     assert here.requests == []

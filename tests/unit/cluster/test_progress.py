@@ -5,7 +5,7 @@ import io
 import pytest
 
 from trainyard.cluster import progress
-from trainyard.cluster.progress import Progress
+from trainyard.cluster.progress import RunProgress
 from trainyard.prepare.progress import ProgressMeter as Preparation
 from trainyard.prepare.sources.base import Traffic
 from trainyard.telemetry.console import Console
@@ -61,7 +61,7 @@ def test_a_run_that_ended_tells_its_result():
         "resnet50 on 6000 samples of 10 classes: 160 steps of 192, ddp on 4 processes (cpu, fp32), run directory /r\n"
         "resumed at step 40; 3 steps are done again\n"
     )
-    assert progress.read(text) == Progress(step=40, steps=160)
+    assert progress.read(text) == RunProgress(step=40, steps=160)
     text += "finished: top1 85.20 %, 1,234 img/s over 20 s of training, goodput 71 %; published to /r/published\n"
     found = progress.read(text)
     assert (found.step, found.top1, found.images_per_second, found.goodput) == (160, 85.2, 1234, 0.71)
@@ -84,7 +84,7 @@ def test_the_last_step_but_one_is_not_the_last():
 
 
 def test_other_lines_tell_nothing():
-    assert progress.read("launch: 4 processes on 2 nodes\nerror: step 3/4 is wrong\n\n") == Progress()
+    assert progress.read("launch: 4 processes on 2 nodes\nerror: step 3/4 is wrong\n\n") == RunProgress()
 
 
 def test_lines_that_look_like_ours_and_are_not_are_passed_over():

@@ -32,7 +32,7 @@ def test_validations_are_counted_with_the_last_one(every: int, count: int) -> No
 
 
 def test_expected_hours_are_images_over_rate() -> None:
-    work = cost.Work(steps=1, trained=7_200_000, validations=1, validated=3_600_000)
+    work = cost.CostWork(steps=1, trained=7_200_000, validations=1, validated=3_600_000)
     found = cost.expect(work, gpus=4, rate=500, validates=2, rest=100)
     assert (found.training, found.validation, found.rest) == (3600, 900, 100)
     assert found.gpu_hours == pytest.approx(4 * 4600 / 3600)

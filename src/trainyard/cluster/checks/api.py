@@ -7,7 +7,7 @@ from datetime import datetime
 from trainyard.cluster.checks import placement
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.findings import since
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 LEAST, TESTED = (1, 29), (1, 36)  # docs/compatibility.md
 CLOCK = 5.0  # seconds by which clocks may differ
@@ -109,7 +109,7 @@ def unanswered(services: list[dict]) -> Iterator[Diagnosis]:
                 yield Diagnosis(WARNING, f"apiservice/{name}", seen, remedy)
 
 
-def examine(survey: Survey) -> Check:
+def examine(survey: ClusterSurvey) -> Check:
     """Check the API server."""
     nodes, leases = survey.of("nodes"), survey.of("leases")
     wrong = [one for one in (version(survey.version), own_clock(survey.ahead)) if one]

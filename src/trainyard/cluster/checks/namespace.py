@@ -6,7 +6,7 @@ from trainyard.cluster.checks import quotas
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check
 from trainyard.cluster.checks.operators import words
 from trainyard.cluster.demand import Demand, at, named
-from trainyard.cluster.survey import NAMES, Survey
+from trainyard.cluster.survey import NAMES, ClusterSurvey
 
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
 # https://kubernetes.io/docs/concepts/security/pod-security-standards
@@ -40,7 +40,7 @@ def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"serviceaccount/{wanted}", "pods run as it, and it does not exist", remedy)
 
 
-def classes(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+def classes(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name PriorityClasses and RuntimeClasses of pods that do not exist."""
     priorities = {one["metadata"]["name"] for one in survey.of("priorityclasses")} | {*BUILT_IN}
     runtimes = {one["metadata"]["name"] for one in survey.of("runtimeclasses")}
@@ -55,7 +55,7 @@ def classes(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"runtimeclass/{runtime}", "pods name it, and it does not exist", remedy)
 
 
-def schedulers(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+def schedulers(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name schedulers of pods for which nothing runs."""
     for wanted in dict.fromkeys(group.spec.get("schedulerName", "") for group in demand.groups):
         if not wanted or wanted == "default-scheduler" or "deployments" in survey.unseen:
@@ -67,7 +67,7 @@ def schedulers(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, f"scheduler/{wanted}", seen, remedy)
 
 
-def absent(demand: Demand, survey: Survey) -> Iterator[Diagnosis]:
+def absent(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name secrets and configmaps that pods cannot start without."""
     for kind, names in named(demand).items():
         known = {thing["metadata"]["name"] for thing in survey.of(NAMES[kind])}
@@ -121,7 +121,7 @@ def security(space: dict, demand: Demand) -> Diagnosis | None:
     return Diagnosis(ERROR, f"namespace/{name}", seen, remedy)
 
 
-def examine(survey: Survey, demand: Demand) -> Check:
+def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the namespace and what the run needs in it."""
     space, title = survey.space(), "namespace"
     unseen = {kind: why for kind, why in survey.unseen.items() if kind in READ}

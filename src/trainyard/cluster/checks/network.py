@@ -6,7 +6,7 @@ from trainyard.cluster.checks import policies, webhooks
 from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check
 from trainyard.cluster.checks.webhooks import answering
 from trainyard.cluster.demand import Demand, at
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 DNS_NAMES = ("kube-dns", "coredns", "dns-default", "rke2-coredns-rke2-coredns")
 
@@ -17,7 +17,7 @@ def is_name_server(service: dict) -> bool:
     return service["metadata"]["name"] in DNS_NAMES or labels.get("k8s-app") == "kube-dns"
 
 
-def dns(survey: Survey) -> Iterator[Diagnosis]:
+def dns(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a cluster without a name server, or whose name server does not answer."""
     services = [one for one in survey.of("services") if is_name_server(one)]
     if not services:
@@ -52,7 +52,7 @@ def dns(survey: Survey) -> Iterator[Diagnosis]:
     )
 
 
-def examine(survey: Survey, demand: Demand, resolved: str = "", broken: tuple[Diagnosis, ...] = ()) -> Check:
+def examine(survey: ClusterSurvey, demand: Demand, resolved: str = "", broken: tuple[Diagnosis, ...] = ()) -> Check:
     """Check name resolution, policies and webhooks; `resolved` and `broken` are what a probe pod has shown."""
     unseen: dict[str, str] = {
         kind: survey.unseen[kind] for kind in ("services", "endpointslices", "networkpolicies") if kind in survey.unseen

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from trainyard.cluster.checks import placement
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, amount, check, several, show
-from trainyard.cluster.demand import Demand, Group, at
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.demand import Demand, PodGroup, at
+from trainyard.cluster.survey import ClusterSurvey
 
 GPU = re.compile(
     r"^(nvidia\.com/(gpu|mig-[\w.-]+)(\.shared)?|amd\.com/gpu|gpu\.intel\.com/(i915|xe)|habana\.ai/gaudi)$"
@@ -144,7 +144,7 @@ def sets(daemonsets: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, f"daemonset/{meta['name']}", seen, remedy)
 
 
-def remedy(reasons: Counter[str], group: Group, nodes: list[dict], offered: set[str]) -> str:
+def remedy(reasons: Counter[str], group: PodGroup, nodes: list[dict], offered: set[str]) -> str:
     """Return what to do for pods that find no node: the reason that most nodes have, and that has a remedy, decides."""
     for resource in sorted(placement.requests(group.spec)):
         if GPU.match(resource) and resource not in offered:
@@ -155,7 +155,7 @@ def remedy(reasons: Counter[str], group: Group, nodes: list[dict], offered: set[
     return next(filter(None, answers), "add nodes, or lower global.training.nodes")
 
 
-def answer(reason: str, group: Group, nodes: list[dict]) -> str:
+def answer(reason: str, group: PodGroup, nodes: list[dict]) -> str:
     """Return what to do about one reason; empty for one that nothing but more nodes helps against."""
     if found := re.match(r"had untolerated taint ([^=:]+)(?:=([^:]*))?:(\w+)", reason):
         which = f"operator: Equal, value: {found[2]}" if found[2] else "operator: Exists"
@@ -170,7 +170,7 @@ def answer(reason: str, group: Group, nodes: list[dict]) -> str:
     return next((text for begins, text in plain.items() if reason.startswith(begins)), "")
 
 
-def lower(resource: str, group: Group, nodes: list[dict]) -> str:
+def lower(resource: str, group: PodGroup, nodes: list[dict]) -> str:
     """Return how to ask for less of a resource."""
     if GPU.match(resource):
         return f"set global.training.gpusPerNode to what a node has, {most(nodes, resource)} at most"
@@ -192,9 +192,9 @@ def cordoned(nodes: list[dict]) -> str:
     return " ".join(sorted(one["metadata"]["name"] for one in nodes if one["spec"].get("unschedulable")))
 
 
-def alike(groups: list[Group]) -> list[Group]:
+def alike(groups: list[PodGroup]) -> list[PodGroup]:
     """Return groups of pods, those of one job that ask the same, as a Master and its Workers do, as one group."""
-    found: list[Group] = []
+    found: list[PodGroup] = []
     for group in groups:
         mine = (group.owner["metadata"]["name"], placement.requests(group.spec))
         like = next((i for i, one in enumerate(found) if one.trains and group.trains
@@ -266,7 +266,7 @@ def summary(nodes: list[dict]) -> str:
     return f"{ready} of {len(nodes)} nodes take pods, {gpu or 'no GPUs'}"
 
 
-def examine(survey: Survey, demand: Demand) -> Check:
+def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the nodes, and whether the run finds room on them."""
     if "nodes" in survey.unseen:
         return check("nodes", unproven=["nodes: " + survey.unseen["nodes"]])

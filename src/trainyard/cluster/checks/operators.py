@@ -10,7 +10,7 @@ from trainyard.cluster.demand import Demand, at
 from trainyard.cluster.findings import conditions
 from trainyard.cluster.queues import QUEUE
 from trainyard.cluster.remedies import remedy
-from trainyard.cluster.survey import DEFINITIONS, Survey
+from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
 
 RESUME = "update jobs/status.batch"  # what mpi-operator resets to resume a suspended MPIJob
 APPLY = "kubectl apply --server-side"
@@ -204,7 +204,7 @@ def gang(things: list[dict], demand: Demand) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"deployment/{thing['metadata']['name']}", seen, answer)
 
 
-def rights(operator: Operator, thing: dict, survey: Survey, needed: bool) -> Iterator[Diagnosis]:
+def rights(operator: Operator, thing: dict, survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
     """Name what an operator's account may not do in the namespace."""
     lacks = sorted(right for program, right in survey.denied if program == operator.program and right != RESUME)
     if lacks:
@@ -225,7 +225,9 @@ def resuming(demand: Demand, things: list[dict], denied: frozenset[tuple[str, st
         yield Diagnosis(WARNING, f"deployment/{things[0]['metadata']['name']}", seen, answer)
 
 
-def one(operator: Operator, survey: Survey, demand: Demand, found: dict[str, dict]) -> tuple[list[Diagnosis], str]:
+def one(
+    operator: Operator, survey: ClusterSurvey, demand: Demand, found: dict[str, dict]
+) -> tuple[list[Diagnosis], str]:
     """Check one operator: return what is wrong with it, and its name, version and namespace where nothing is."""
     things, need = (
         deployed(operator, survey.of("deployments")),
@@ -253,7 +255,7 @@ def one(operator: Operator, survey: Survey, demand: Demand, found: dict[str, dic
     return [], f"{operator.name} {number(things[0])}".strip() + f" ({things[0]['metadata']['namespace']})"
 
 
-def examine(survey: Survey, demand: Demand) -> Check:
+def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the operators that the run needs, and those that are installed."""
     found = {crd["metadata"]["name"]: crd for crd in survey.of(DEFINITIONS)}
     each = [one(operator, survey, demand, found) for operator in ALL]
@@ -272,7 +274,7 @@ def none(kinds: set[str]) -> Diagnosis:
     return Diagnosis(ERROR, "operators", seen, f"install {operator.name} {operator.tested}: {operator.install}")
 
 
-def trainer(survey: Survey) -> str:
+def trainer(survey: ClusterSurvey) -> str:
     """Say that Kubeflow Trainer is too old; empty where it is not, or where it does not tell."""
     public = next(iter(survey.of("trainer-version")), None)
     told = at(public or {}, "data.kubeflow_trainer_version", "")

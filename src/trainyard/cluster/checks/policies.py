@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from trainyard.cluster.checks.diagnosis import ERROR, Diagnosis, several
 from trainyard.cluster.checks.placement import selects
-from trainyard.cluster.demand import Demand, Group, at
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.demand import Demand, PodGroup, at
+from trainyard.cluster.survey import ClusterSurvey
 
 SPACE = "kubernetes.io/metadata.name"
 
 
-class Peer(NamedTuple):
+class PolicyPeer(NamedTuple):
     """Pods that a policy may let through: their labels, their namespace's labels, and the port; None for all ports."""
 
     labels: dict[str, str]
@@ -19,10 +19,10 @@ class Peer(NamedTuple):
     port: int | None = None
 
 
-NAME_SERVER = Peer({"k8s-app": "kube-dns"}, {SPACE: "kube-system"}, 53)
+NAME_SERVER = PolicyPeer({"k8s-app": "kube-dns"}, {SPACE: "kube-system"}, 53)
 
 
-def means(rule_peer: dict, peer: Peer, namespace: str) -> bool:
+def means(rule_peer: dict, peer: PolicyPeer, namespace: str) -> bool:
     """Whether a peer of a rule, of a policy in this namespace, means these pods."""
     if "ipBlock" in rule_peer:
         return str(rule_peer["ipBlock"].get("cidr", "")).endswith("/0")
@@ -33,7 +33,7 @@ def means(rule_peer: dict, peer: Peer, namespace: str) -> bool:
     return inside and ("podSelector" not in rule_peer or selects(rule_peer["podSelector"], peer.labels))
 
 
-def lets(policy: dict, direction: str, peer: Peer, namespace: str) -> bool:
+def lets(policy: dict, direction: str, peer: PolicyPeer, namespace: str) -> bool:
     """Whether a policy lets its pods reach these, or these reach its pods."""
     side = "to" if direction == "Egress" else "from"
     for rule in policy["spec"].get(direction.lower()) or []:
@@ -44,7 +44,7 @@ def lets(policy: dict, direction: str, peer: Peer, namespace: str) -> bool:
     return False
 
 
-def closing(group: Group, policies: list[dict], direction: str) -> list[dict]:
+def closing(group: PodGroup, policies: list[dict], direction: str) -> list[dict]:
     """Return the policies that close a direction of a group's pods, but for what they let through."""
     found = []
     for policy in policies:
@@ -55,7 +55,7 @@ def closing(group: Group, policies: list[dict], direction: str) -> list[dict]:
     return found
 
 
-def closed(group: Group, policies: list[dict], direction: str, peer: Peer, namespace: str) -> str:
+def closed(group: PodGroup, policies: list[dict], direction: str, peer: PolicyPeer, namespace: str) -> str:
     """Return the names of the policies that close a way, where none lets through; empty where it is open."""
     found = closing(group, policies, direction)
     if any(lets(policy, direction, peer, namespace) for policy in found):
@@ -63,7 +63,7 @@ def closed(group: Group, policies: list[dict], direction: str, peer: Peer, names
     return several(sorted({policy["metadata"]["name"] for policy in found}))
 
 
-def examine(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name policies that close what a run needs. The chart's own count too: what one lets through, no other forbids."""
     if not survey.of("networkpolicies"):
         return
@@ -76,7 +76,7 @@ def examine(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
             mute.setdefault(names, []).append(group.name)
             continue
         for direction in ("Egress", "Ingress") if group.trains and demand.spreads else ():
-            if names := closed(group, known, direction, Peer(group.labels, here), namespace):
+            if names := closed(group, known, direction, PolicyPeer(group.labels, here), namespace):
                 seen = f"pods of the {group.name} may not reach each other: {direction.lower()} is closed by {names}"
                 key = "networkPolicy.enabled: true" if direction == "Egress" else "networkPolicy.ingress: true"
                 remedy = f"set {key}, or allow it for pods with app.kubernetes.io/part-of: trainyard, on all ports"

@@ -21,7 +21,7 @@ from trainyard.cluster.checks.storage import Probe
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.findings import age
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 MARK = {"app.kubernetes.io/managed-by": "trainyard-doctor"}
 SELECTOR = ",".join(f"{key}={value}" for key, value in MARK.items())
@@ -229,7 +229,7 @@ def unplaced(state: dict) -> str:
     return ""
 
 
-class Waiting(NamedTuple):
+class ProbeWait(NamedTuple):
     """A probe claim that has been created."""
 
     probe: Probe  # its class and mode
@@ -245,7 +245,9 @@ def bind(made: Made, wanted: list[tuple[str, str]], context: "Context", seconds:
         if why := context.unsafe(thing):
             found.append(probe._replace(unproven=why))
             continue
-        one = Waiting(probe, name(), name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else "")
+        one = ProbeWait(
+            probe, name(), name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else ""
+        )
         if (thing or {}).get("reclaimPolicy") == "Retain":
             made.retained.add(one.claim)
         try:
@@ -258,7 +260,7 @@ def bind(made: Made, wanted: list[tuple[str, str]], context: "Context", seconds:
     return found + [wait(made.namespace, one, begun, seconds) for one in waiting]
 
 
-def wait(namespace: str, one: Waiting, begun: float, seconds: float) -> Probe:
+def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
     """Wait until a probe claim is bound, or its provisioner or the scheduler has refused for some seconds."""
     first = 0.0
     while True:
@@ -287,7 +289,7 @@ def current(plural: str, namespace: str, called: str) -> dict | None:
 class Context:
     """What all probes of one doctor share: classes, and the image, place and rights of their pods."""
 
-    def __init__(self, seen: Survey, demand: Demand, image: str) -> None:
+    def __init__(self, seen: ClusterSurvey, demand: Demand, image: str) -> None:
         self.classes = seen.of("storageclasses")
         training = demand.training
         self.like = training[0].spec if training else {}
@@ -382,7 +384,7 @@ def ended(over: dict, wanted: Start) -> Start:
     return wanted._replace(started=True)
 
 
-def show(seen: Survey, demand: Demand, namespace: str, image: str, seconds: float) -> Shown:
+def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, seconds: float) -> Shown:
     """Probe storage, images and names in a namespace, for so many seconds at most each; leave nothing behind."""
     context, unproven = Context(seen, demand, image), []
     with removing(namespace) as made:

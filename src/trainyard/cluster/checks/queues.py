@@ -11,7 +11,7 @@ from trainyard.cluster.checks import operators, placement
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
 from trainyard.cluster.demand import JOBS, Demand, at
 from trainyard.cluster.queues import PRIORITY, QUEUE
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 KINDS = {"PyTorchJob": "kubeflow.org/pytorchjob", "MPIJob": "kubeflow.org/mpijob", "Job": "batch/job",
          "TrainJob": "trainer.kubeflow.org/trainjob"}  # fmt: skip
@@ -123,7 +123,7 @@ def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand)
                 )
 
 
-def controller(survey: Survey, needed: bool) -> Iterator[Diagnosis]:
+def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
     """Name a Kueue that is not running."""
     things = operators.deployed(operators.KUEUE, survey.of("deployments"))
     if "deployments" not in survey.unseen and (things or needed):
@@ -148,7 +148,7 @@ def manages(configuration: dict | None) -> list[str]:
         return []
 
 
-def held_back(survey: Survey) -> Iterator[Diagnosis]:
+def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a Kueue that holds jobs without a queue, too."""
     text = at(next(iter(survey.of("kueue-configuration")), {}), "data", {}).get("controller_manager_config.yaml", "")
     if (
@@ -167,7 +167,7 @@ def held_back(survey: Survey) -> Iterator[Diagnosis]:
         )
 
 
-def unmanaged(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+def unmanaged(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name kinds of jobs with a queue that Kueue does not look at: they would start at once, past the queue."""
     known = manages(next(iter(survey.of("kueue-configuration")), None))
     for thing in demand.objects:
@@ -187,7 +187,7 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"workloadpriorityclass/{wanted}", seen, answer)
 
 
-def queue(name: str, survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name what keeps the run's queue from ever admitting it."""
     local = named(survey.of("localqueues"), name)
     if local is None:
@@ -214,7 +214,7 @@ def queue(name: str, survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
     yield from reasons[:1] if not found else [one for one in reasons if "is stopped" in one.seen]
 
 
-def every(survey: Survey) -> Iterator[Diagnosis]:
+def every(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name queues of the namespace that let nothing in, where the run has no queue."""
     for local in survey.of("localqueues"):
         cluster = named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
@@ -226,7 +226,7 @@ def every(survey: Survey) -> Iterator[Diagnosis]:
             yield from (one._replace(level=WARNING) for one in stopped(thing))
 
 
-def examine(survey: Survey, demand: Demand) -> Check:
+def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the queue that the run names, and the priorities; without one, the queues of the namespace."""
     names = dict.fromkeys(filter(None, (queued(thing) for thing in demand.objects if thing["kind"] in (*JOBS, "Job"))))
     needed = bool(names)

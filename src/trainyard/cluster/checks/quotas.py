@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from trainyard.cluster.checks.diagnosis import ERROR, Diagnosis, amount, show
 from trainyard.cluster.checks.placement import Amounts, requests
-from trainyard.cluster.demand import Demand, Group, containers
+from trainyard.cluster.demand import Demand, PodGroup, containers
 
 COUNTED = {"pytorchjob": "kubeflow.org", "mpijob": "kubeflow.org", "trainjob": "trainer.kubeflow.org", "job": "batch"}
 PLAIN = ("cpu", "memory", "ephemeral-storage")
@@ -45,7 +45,7 @@ def completed(spec: Mapping, ranges: list[dict], part: str) -> dict:
     return {key: [one(each) for each in spec.get(key) or []] for key in ("initContainers", "containers")}
 
 
-def asked(demand: Demand, ranges: list[dict], fits: Mapping[str, Group] | None = None) -> Amounts:
+def asked(demand: Demand, ranges: list[dict], fits: Mapping[str, PodGroup] | None = None) -> Amounts:
     """Return all that a run asks of a quota, by the quota's own names."""
     total: Amounts = defaultdict(Decimal)
     for group in demand.groups if fits is None else fits.values():
@@ -72,7 +72,7 @@ def asked(demand: Demand, ranges: list[dict], fits: Mapping[str, Group] | None =
     return total
 
 
-def scoped(quota: dict, group: Group) -> bool:
+def scoped(quota: dict, group: PodGroup) -> bool:
     """Whether a quota counts the pods of a group, by its scopes."""
     scopes = [{"scopeName": one, "operator": "Exists"} for one in quota["spec"].get("scopes") or []]
     scopes += (quota["spec"].get("scopeSelector") or {}).get("matchExpressions") or []
@@ -127,7 +127,7 @@ def raising(which: str, total: Decimal) -> str:
     return f"{lower}, or have the quota raised to {which}: {show(total, which)}"
 
 
-def silent(name: str, hard: Mapping, group: Group, ranges: list[dict]) -> Iterator[Diagnosis]:
+def silent(name: str, hard: Mapping, group: PodGroup, ranges: list[dict]) -> Iterator[Diagnosis]:
     """Name resources that a quota counts and some container of a pod does not name: such a pod is refused."""
     counted = {which if "." in which else f"requests.{which}" for which in hard
                if which.removeprefix("requests.").removeprefix("limits.") in PLAIN}  # fmt: skip

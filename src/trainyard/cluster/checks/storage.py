@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trainyard.cluster.checks import placement
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several
 from trainyard.cluster.demand import Demand, at
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 BY_HAND = "kubernetes.io/no-provisioner"
@@ -81,7 +81,7 @@ def defaults(classes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, "storageclasses", seen, remedy)
 
 
-def driver(thing: dict, survey: Survey) -> Iterator[Diagnosis]:
+def driver(thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a class whose CSI driver is not installed, or whose topology no node has."""
     label, provisioner = f"storageclass/{thing['metadata']['name']}", thing.get("provisioner", "")
     csi = [one["metadata"]["name"] for one in survey.of("csidrivers")]
@@ -100,7 +100,7 @@ def driver(thing: dict, survey: Survey) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, "correct them, or name another class under global.storage")
 
 
-def unserved(thing: dict, survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+def unserved(thing: dict, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name nodes of a run on which the class's driver does not run: pods there could not mount its volumes."""
     provisioner, csinodes = thing.get("provisioner", ""), survey.of("csinodes")
     if provisioner not in {one["metadata"]["name"] for one in survey.of("csidrivers")} or not csinodes:
@@ -213,7 +213,7 @@ def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def examine(survey: Survey, demand: Demand, probes: Sequence[Probe], unprobed: str = "") -> Check:
+def examine(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], unprobed: str = "") -> Check:
     """Check the claims of the run, and the classes that would make their volumes; `unprobed`: why none was tried."""
     reasons = [f"whether a class binds the claims: {unprobed}"] if unprobed and demand.claims else []
     wrong: list[Diagnosis] = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis
 from trainyard.cluster.checks.placement import selects
 from trainyard.cluster.demand import Demand, at
-from trainyard.cluster.survey import Survey
+from trainyard.cluster.survey import ClusterSurvey
 
 KINDS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 PLURALS = {
@@ -56,7 +56,7 @@ def answering(namespace: str, name: str, slices: list[dict]) -> bool:
     return False
 
 
-def unanswered(hook: dict, what: str, survey: Survey) -> tuple[str, str]:
+def unanswered(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, str]:
     """Return the level and what is wrong with what a webhook calls; empty where nothing is."""
     service = at(hook, "clientConfig.service", {})
     home, name = service["namespace"], service["name"]
@@ -73,7 +73,7 @@ def unanswered(hook: dict, what: str, survey: Survey) -> tuple[str, str]:
     return "", ""
 
 
-def examine(survey: Survey, demand: Demand) -> Iterator[Diagnosis]:
+def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name webhooks that are asked about a run's objects, must answer, and have nobody behind them."""
     labels = {"kubernetes.io/metadata.name": survey.namespace} | at(survey.space() or {}, "metadata.labels", {})
     resources = concerned(demand)
