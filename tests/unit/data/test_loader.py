@@ -195,7 +195,8 @@ def with_content(shards: Shards, content: bytes) -> Loader:
 
 def test_a_picture_that_cannot_be_decoded_is_named_with_its_shard(data: Path) -> None:
     loader = with_content(open_split(data, "train"), b"no picture")
-    with pytest.raises(UserError, match=r"sample 17 of train \(.*train/shard-00000.tar; train/class\d/\d+.jpg of the source\): a picture"):
+    named = r"sample 17 of train \(.*train/shard-00000.tar; train/class\d/\d+.jpg of the source\)"
+    with pytest.raises(UserError, match=f"{named}: a picture cannot be decoded"):
         next(loader.batches([(0, np.array([17]))]))
 
 
