@@ -10,7 +10,8 @@ from trainyard.core import garbage
 
 def say_what_loads(what: str) -> None:
     """Print on the first process what takes long now; `--help` is answered without it. Raises UserError."""
-    if parallel.locate("ddp").rank == 0 and not {"-h", "--help"}.intersection(sys.argv):
+    first = parallel.locate("ddp").rank == 0
+    if first and not {"-h", "--help"}.intersection(sys.argv):
         print(f"{what}: PyTorch is loaded, then the model and the images", flush=True)
 
 

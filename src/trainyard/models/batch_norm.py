@@ -143,9 +143,13 @@ class BatchNorm(_BatchNorm):
         return result
 
     def _of_nothing(self, x: Tensor) -> Tensor:
-        """Return the shift, for samples that count nothing. Sums over processes take place, without them."""
-        out = self._scaled(x - x).to(x.dtype)
-        return out if self.total is None else out + self._over_processes(x[:0], self.total).sum()
+        """Return the shift, for samples that count nothing. Sums over processes take place, without them.
+
+        They come first here, so that backward comes to scale and shift before them, as it does on processes that have
+        samples: the order in which all processes send gradients and sums must be the same.
+        """
+        nothing = 0.0 if self.total is None else self._over_processes(x[:0], self.total).sum()
+        return self._scaled(x - x).to(x.dtype) + nothing
 
     def _over_processes(self, x: Tensor, total: Sum) -> Tensor:
         if x.is_cuda and x.dtype != torch.float64:  # fp64 is for exact checks

@@ -4,6 +4,7 @@ Only this file imports Horovod, and only when it is asked for; the other strateg
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
@@ -43,6 +44,7 @@ class Horovod(Strategy):
         if self._adasum and device.type == "cpu" and not self._hvd.mpi_enabled():
             raise UserError("horovod.op = 'adasum': on CPUs Horovod has it over MPI alone; start the run with mpirun")
         self._waiting = Waiting(device)
+        self._calls: Counter[str] = Counter()
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
         for tensor in (*model.parameters(), *model.buffers()):
@@ -106,11 +108,21 @@ class Horovod(Strategy):
         return self._waiting.read()
 
     def sum(self, tensor: Tensor) -> Tensor:  # noqa: D102
-        result: Tensor = self._hvd.allreduce(tensor.detach().contiguous(), op=self._hvd.Sum)
+        name = self._next_name("sum")
+        result: Tensor = self._hvd.allreduce(tensor.detach().contiguous(), op=self._hvd.Sum, name=name)
         return result
 
+    def _next_name(self, kind: str) -> str:
+        """Return a name for a call, the same on all processes.
+
+        Horovod matches calls by name. By itself it names them by a count of all calls, those of the gradients' hooks
+        too, which come in another order on a process whose share of a forward is empty.
+        """
+        self._calls[kind] += 1
+        return f"{kind}.{self._calls[kind]}"
+
     def vote(self, value: int) -> Callable[[], int]:  # noqa: D102
-        handle = self._hvd.allreduce_async(torch.tensor([value]), op=self._hvd.Max)
+        handle = self._hvd.allreduce_async(torch.tensor([value]), op=self._hvd.Max, name=self._next_name("vote"))
         return lambda: int(self._hvd.synchronize(handle))
 
     def broadcast(self, tensor: Tensor) -> Tensor:  # noqa: D102

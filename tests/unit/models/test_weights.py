@@ -13,7 +13,6 @@ from conftest import Trainer
 from published import weights as published_weights
 from safetensors.torch import save_file
 from torchvision.models import ResNet18_Weights
-from trainyard.prepare.__main__ import main as prepare
 
 from tests.fakes.files import FileServer, running
 from trainyard import config
@@ -22,6 +21,7 @@ from trainyard.core.exits import InputError, UserError
 from trainyard.core.storage import storage
 from trainyard.models import factory, weights
 from trainyard.prepare import weights as fetched
+from trainyard.prepare.command import main as prepare
 
 RESNET = "models/" + ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
 HUB = "timm/test_vit.r160_in1k/resolve/main/model.safetensors"

@@ -344,7 +344,7 @@ def test_a_really_full_file_system(archive, tmp_path):
 import shutil, pathlib
 real = shutil.disk_usage
 shutil.disk_usage = lambda path: real("/")
-from trainyard.prepare.__main__ import main
+from trainyard.prepare.command import main
 from trainyard.core.exits import guarded
 guarded(lambda: main(["build", "--set", "source.kind=path", "--set", "source.path={archive}",
                       "--set", "out={tmp_path}/little", "--set", "shard_mb=1"]))'"""

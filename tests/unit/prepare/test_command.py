@@ -6,11 +6,11 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from trainyard.prepare.__main__ import _part, main, retry, settings
 
 from tests.unit.prepare.make_archives import config, contents
 from trainyard.core.exits import Exit, ExitError, InputError, UserError
 from trainyard.prepare.build import build
+from trainyard.prepare.command import _part, main, retry, settings
 from trainyard.prepare.settings import parse
 from trainyard.prepare.verify import repair, verify
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from trainyard.prepare.__main__ import main
 
 from tests import documents
 from tests.unit import browser
 from tests.unit.data import pngs
 from tests.unit.prepare.make_archives import picture
 from trainyard.core.exits import UserError
+from trainyard.prepare.command import main
 from trainyard.report import dataset
 from trainyard.report.survey import survey
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.takes(12)
 BOUND_MB = 300
 PROGRAM = """
 import sys
-from trainyard.prepare.__main__ import main
+from trainyard.prepare.command import main
 main(sys.argv[1:])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """

@@ -256,7 +256,7 @@ def test_a_crash_leaves_no_core(tmp_path):
     """A core would hold credentials. The limit is what the kernel reads."""
     code = """
 import contextlib, resource
-from trainyard.prepare import __main__ as program
+from trainyard.prepare import command as program
 with contextlib.suppress(Exception):
     program.main(["build"])
 print(resource.getrlimit(resource.RLIMIT_CORE)[0])

@@ -153,7 +153,7 @@ def test_an_unknown_competition(kaggle, tmp_path, monkeypatch):
 SCRIPT = """
 import logging, sys, traceback
 import requests
-from trainyard.prepare.__main__ import main
+from trainyard.prepare.command import main
 logging.basicConfig(level="DEBUG")
 def attempt(out, *breaks):
     kept = [(where, name, getattr(where, name)) for where, name in breaks]
