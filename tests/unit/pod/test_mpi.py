@@ -210,7 +210,7 @@ for _ in range(int(sys.argv[1]) * 10):
     time.sleep(0.1)
 sys.exit(int(sys.argv[2]))
 """
-SSH = Path(mpi.__file__).parents[2] / "images/horovod/ssh"
+SSH = Path(mpi.__file__).parents[3] / "images/horovod/ssh"
 SECRET = "two\nlines, 'quotes' and $HOME"
 
 
@@ -238,7 +238,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(mpi.__file__).parents[2]),
+        "PYTHONPATH": f"{Path(mpi.__file__).parents[2]}:{Path(mpi.__file__).parents[3]}",
         mpi_ranks.MARK: str(tmp_path / "private" / "environment"),
         "TRAINYARD_SSH_FOLDER": str(tmp_path),
         "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
