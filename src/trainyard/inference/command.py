@@ -102,11 +102,17 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
 
 
 def ready_to_write(out: Path) -> None:
-    """Make the folder of results, before what takes long; raises UserError where it cannot be written."""
+    """Try to write into the folder of results, before what takes long; raises UserError where it cannot be written.
+
+    A folder that is not there yet is not left behind: only results make it.
+    """
+    made = [one for one in (out, *out.parents) if not one.exists()]
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
+        for one in made:
+            one.rmdir()
     except OSError as error:
         remedy = whose(out) if error.errno in (errno.EACCES, errno.EPERM) else "choose another folder"
         raise UserError(f"--out {out} cannot be written: {error.strerror}; {remedy}") from None

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from tests import documents
-from tests.unit import browser
 from tests.unit.data import pngs
 from tests.unit.prepare.make_archives import picture
+from tests.util import browser
 from trainyard.core.exits import UserError
 from trainyard.prepare.command import main
 from trainyard.report import dataset
