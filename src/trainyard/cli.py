@@ -5,7 +5,6 @@ commands about a release work where the trainers' packages are not installed.
 """
 
 import contextlib
-import difflib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -102,6 +101,8 @@ def run(name: str, rest: list[str]) -> int:
         return 0
     command = known().get(name)
     if command is None:
+        import difflib  # imported late: each start of a rank's launcher passes here
+
         near = difflib.get_close_matches(name, known(), 1)
         hint = f"; did you mean `trainyard {near[0]}`?" if near else ""
         raise UserError(f"there is no command `trainyard {name}`{hint} `trainyard --help` lists them")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainyard.cluster import connection
+from trainyard.cluster.parsing import WrongInputError
 
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
 IMAGE = "registry.example.com/trainyard"  # stands for an image that nobody has named
@@ -20,10 +21,6 @@ SMALL = {  # a run without GPUs, as the demo's
     "shmSize": "64Mi",
     "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "4Gi"}},
 }
-
-
-class UsageError(Exception):
-    """What the user wrote cannot be used; the message says what, and what to write."""
 
 
 class PodGroup(NamedTuple):
@@ -95,17 +92,17 @@ class Demand(NamedTuple):
 
 
 def read_values(files: list[str]) -> dict:
-    """Merge values files, the last one first; raises UsageError for what is none."""
+    """Merge values files, the last one first; raises WrongInputError for what is none."""
     merged: dict = {}
     for file in files:
         try:
             found = yaml.safe_load(Path(file).read_text())
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"-f {file}: {getattr(error, 'strerror', None) or error}") from error
+            raise WrongInputError(f"-f {file}: {getattr(error, 'strerror', None) or error}") from error
         except yaml.YAMLError as error:
-            raise UsageError(f"-f {file} is not YAML: {' '.join(str(error).split())}") from error
+            raise WrongInputError(f"-f {file} is not YAML: {' '.join(str(error).split())}") from error
         if not isinstance(found, dict | None):
-            raise UsageError(f"-f {file} holds no map of values: write keys as in charts/trainyard/values.yaml")
+            raise WrongInputError(f"-f {file} holds no map of values: write keys as in charts/trainyard/values.yaml")
         merged = merge(merged, found or {})
     return merged
 
@@ -138,11 +135,11 @@ def assume(operator: str, nodes: int, gpus: int, resource: str, image: str = "")
 
 
 def split(image: str) -> tuple[str, str]:
-    """Return registry with folder, and tag, of an image's name; raises UsageError where it lacks one of them."""
+    """Return registry with folder, and tag, of an image's name; raises WrongInputError where it lacks one of them."""
     place, _, tag = image.rpartition(":")
     registry, _, name = place.rpartition("/")
     if not registry or not name or "/" in tag or "@" in image:
-        raise UsageError(f"--image {image}: write REGISTRY/FOLDER/NAME:TAG, or name values with -f")
+        raise WrongInputError(f"--image {image}: write REGISTRY/FOLDER/NAME:TAG, or name values with -f")
     return registry, tag
 
 

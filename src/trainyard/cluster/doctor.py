@@ -11,10 +11,11 @@ from pathlib import Path
 from trainyard.cluster import proposal, published, survey, trials
 from trainyard.cluster.checks import api, images, namespace, network, nodes, operators, probes, queues, storage
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, forbidden
-from trainyard.cluster.demand import Demand, UsageError, assume, merge, named, read_values, render, sketch, split
+from trainyard.cluster.demand import Demand, assume, merge, named, read_values, render, sketch, split
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.findings import printable
+from trainyard.cluster.parsing import WrongInputError
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
+from trainyard.core.exits import printable
 
 
 def parser() -> argparse.ArgumentParser:
@@ -169,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
         checks = diagnose(seen, demand, answers, shown)
         if args.values:
             Path(args.values).write_text(proposal.write(seen, demand, shown.claims, args.nodes or 0))
-    except (KubeError, UsageError, OSError) as error:
+    except (KubeError, WrongInputError, OSError) as error:
         print(printable(f"doctor: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple, cast
 
 from trainyard.cluster import inventory, kube, why
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.findings import printable
+from trainyard.core.exits import printable
 
 
 class ClaimSource(NamedTuple):

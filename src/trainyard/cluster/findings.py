@@ -1,16 +1,7 @@
 """What trainyard why finds, and how it reads objects of the API."""
 
-import re
 from datetime import datetime
 from typing import NamedTuple
-
-# Controls but line breaks and tabs, and what reverses the direction of text
-STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    """Return the text with characters that could steer a terminal as escapes: pods' logs and messages are foreign."""
-    return STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 class Finding(NamedTuple):

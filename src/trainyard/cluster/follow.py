@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 
 from trainyard.cluster import inventory, kube, trainjobs, why
 from trainyard.cluster.errors import KubeError, UnreachableError
-from trainyard.cluster.findings import conditions, name, printable
+from trainyard.cluster.findings import conditions, name
 from trainyard.cluster.watching import Watched
+from trainyard.core.exits import printable
 
 EVERY = 2.0  # seconds between two looks into a log
 GATHER = 0.3  # seconds in which changes that come together are gathered

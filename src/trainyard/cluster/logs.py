@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from trainyard.cluster import jobs, kube, parsing, pods
 from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
-from trainyard.cluster.findings import printable
 from trainyard.cluster.watching import PATIENCE
+from trainyard.core.exits import printable
 
 EVERY = 2.0  # seconds between two looks at a pod that has not started, or whose connection broke
 

@@ -7,13 +7,12 @@ import textwrap
 from collections.abc import Callable
 
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.findings import printable
+from trainyard.core.exits import Exit, printable
 
-INTERRUPTED = 130
 # What every command may end with; a command's own meanings of 0 and 1 come before these
 EVERY = {
     2: "the command line or a file is wrong, or the cluster cannot be read",
-    INTERRUPTED: "interrupted from the keyboard",
+    Exit.INTERRUPTED: "interrupted from the keyboard",
 }
 
 
@@ -50,7 +49,7 @@ def ended(name: str, function: Callable[[], int]) -> int:
         return 2
     except (KeyboardInterrupt, EOFError):  # Ctrl-C, and Ctrl-D in answer to a question
         print(f"\n{name}: stopped", file=sys.stderr)
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

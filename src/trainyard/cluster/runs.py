@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.cluster import follow, inventory, jobs, kube, parsing, progress, trainjobs
 from trainyard.cluster.errors import UnreachableError
-from trainyard.cluster.findings import printable
 from trainyard.cluster.watching import Watched
+from trainyard.core.exits import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

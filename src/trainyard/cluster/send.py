@@ -15,7 +15,7 @@ from typing import IO, cast
 from trainyard.cluster import kube
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.fetch import ClaimSource, add_options, idle_pod, named_by, pod_name, start
-from trainyard.cluster.findings import printable
+from trainyard.core.exits import printable
 
 # The last file of the tar: without it a copy was cut off, which tar itself does not notice between two files
 LAST = ".sent-whole"

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 
 from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, recreated, trainjobs
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.findings import Finding, age, conditions, events_of, name, printable, since
+from trainyard.cluster.findings import Finding, age, conditions, events_of, name, since
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
+from trainyard.core.exits import printable
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node

@@ -126,7 +126,7 @@ class Horovod(Strategy):
         return lambda: int(self._hvd.synchronize(handle))
 
     def broadcast(self, tensor: Tensor) -> Tensor:  # noqa: D102
-        result: Tensor = self._hvd.broadcast(tensor.contiguous(), root_rank=0)
+        result: Tensor = self._hvd.broadcast(tensor.contiguous(), root_rank=0, name=self._next_name("broadcast"))
         return result
 
     def broadcast_object(self, value: Any) -> Any:  # noqa: D102

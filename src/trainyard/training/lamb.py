@@ -17,6 +17,23 @@ from torch.optim import Optimizer
 from trainyard.parallel.sharding import local_parts, sum_over_parts
 
 
+def step_by_group(
+    groups: Iterable[dict[str, Any]],
+    step_group: Callable[[list[Tensor], dict[str, Any]], None],
+    closure: Callable[[], float] | None,
+) -> float | None:
+    """Do an optimizer's step: `step_group` gets each group's parameters that have a gradient; the closure's loss."""
+    loss = None
+    if closure is not None:
+        with torch.enable_grad():
+            loss = closure()
+    for group in groups:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if parameters:
+            step_group(parameters, group)
+    return loss
+
+
 class Lamb(Optimizer):
     """LAMB over plain parameters, or over the shards of distributed ones.
 
@@ -38,15 +55,7 @@ class Lamb(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the parameters; the closure, if any, computes the loss again and returns it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._step_group(parameters, group)
-        return loss
+        return step_by_group(self.param_groups, self._step_group, closure)
 
     def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self._state(parameter) for parameter in parameters]

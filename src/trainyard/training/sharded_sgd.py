@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from trainyard.parallel.sharding import local_parts
+from trainyard.training.lamb import step_by_group
 
 
 class ShardedSgd(torch.optim.SGD):
@@ -20,15 +21,7 @@ class ShardedSgd(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update the parameters; the closure, if any, computes the loss again and returns it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._step_group(parameters, group)
-        return loss
+        return step_by_group(self.param_groups, self._step_group, closure)
 
     def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         momenta = [self._momentum(parameter) for parameter in parameters] if group["momentum"] else []
