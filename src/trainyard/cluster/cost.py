@@ -31,7 +31,7 @@ class Figure(NamedTuple):
     source: str
 
 
-class MeasuredRun(NamedTuple):
+class EarlierRun(NamedTuple):
     """What a finished run tells about another one."""
 
     rate: Rate
@@ -133,7 +133,7 @@ def count_images(options: argparse.Namespace) -> tuple[int, int, str]:
     return int(count), options.val_images, "--images"
 
 
-def measured(path: Path, settings: Config) -> MeasuredRun:
+def measured(path: Path, settings: Config) -> EarlierRun:
     """Return what a run tells of its rate; raises UserError where it is of another model or size."""
     file = path / "summary.json" if path.is_dir() else path
     found = storage.read_json(file)
@@ -151,7 +151,7 @@ def measured(path: Path, settings: Config) -> MeasuredRun:
     every = before.get("validate", {}).get("every_epochs") or found.get("epochs") or 1
     validated = int(found.get("validation_samples") or 0) * max(1, int(found.get("epochs") or 0) // every)
     per_second = validated / seconds["validation"] if validated and seconds.get("validation") else 0.0
-    return MeasuredRun(
+    return EarlierRun(
         Rate(rate, f"{path}: {found['images_per_second']:,.0f} on {world}"), world,
         per_second / (rate * world) if per_second else None,
         sum(float(seconds.get(cause, 0.0)) for cause in ("init", "publish")),
@@ -217,7 +217,7 @@ def _of_rate(rate: Rate, scaling: float, world: int, gpus: int) -> list[Figure]:
     ]
 
 
-def _of_time(expected: Expected, known: MeasuredRun | None, faster: float) -> list[Figure]:
+def _of_time(expected: Expected, known: EarlierRun | None, faster: float) -> list[Figure]:
     measured_too = known is not None and known.validates is not None
     return [
         Figure("training", expected.training, "s", "images over rate"),

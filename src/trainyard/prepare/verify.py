@@ -12,11 +12,12 @@ from trainyard.prepare.build import Options, build
 from trainyard.prepare.progress import say
 from trainyard.prepare.settings import Preparation
 from trainyard.shards import manifest as manifests
+from trainyard.shards import members
 from trainyard.shards.manifest import Manifest, ShardEntry
 
 
 def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
-    """Hash every file; return what is wrong by the tar's name (or that of the file of classes)."""
+    """Hash every file; return what is wrong by the tar's name (or that of the file of classes, or of names)."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     with ThreadPoolExecutor(workers) as pool:
         found = pool.map(lambda shard: _damage(root, shard), shards)
@@ -24,6 +25,9 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
     classes = root / manifests.CLASSES_FILE
     if not classes.is_file() or storage.hash_file(classes) != manifest.classes_sha256:
         wrong[manifests.CLASSES_FILE] = "is missing or was changed"
+    for name, split in manifest.splits.items():
+        if damage := members.find_damage(root, name, split.samples):
+            wrong[members.file_of(root, name).name] = damage
     return wrong
 
 

@@ -50,7 +50,7 @@ def here(tensor: Tensor) -> Fetched:
     return lambda: tensor
 
 
-class Line(NamedTuple):
+class MetricsLine(NamedTuple):
     """A line of metrics that is begun: of the steps `after` one, up to `step`."""
 
     after: int
@@ -77,7 +77,7 @@ class Recorder:
         # Since the last flush: each step's loss, on the device; lines that are begun and not written; up to the last
         # flush: the step, and seconds by cause
         self._pending: list[Tensor] = []
-        self._lines: deque[Line] = deque()
+        self._lines: deque[MetricsLine] = deque()
         self._flushed, self._seconds = 0, clock.read()
         # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
         self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
@@ -176,7 +176,7 @@ class Recorder:
             seconds = self._clock.read()
             spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
             held = slowest.memory_held(self._strategy.device)
-            self._lines.append(Line(self._flushed, step, lr, losses, spent, held, self._meter.read()))
+            self._lines.append(MetricsLine(self._flushed, step, lr, losses, spent, held, self._meter.read()))
             self._pending, self._seconds, self._flushed = [], seconds, step
         self._write(leave=int(late))
 
@@ -188,7 +188,7 @@ class Recorder:
         while len(self._lines) > leave:
             self._write_line(self._lines.popleft())
 
-    def _write_line(self, line: Line) -> None:
+    def _write_line(self, line: MetricsLine) -> None:
         step, spent = line.step, line.spent
         with self._clock.spent("compute"):
             mine = line.losses()

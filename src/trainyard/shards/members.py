@@ -18,6 +18,19 @@ def file_of(root: Path, split: str) -> Path:
     return root / f"members-{split}.jsonl.gz"
 
 
+def find_damage(root: Path, split: str, samples: int) -> str:
+    """Say what is wrong with the file of a split's names; nothing where it is sound, or is not there."""
+    path = file_of(root, split)
+    if not path.exists():
+        return ""
+    try:
+        with gzip.open(path, "rb") as lines:
+            names = sum(1 for _ in lines)
+    except (OSError, EOFError, zlib.error):
+        return "cannot be unpacked"
+    return "" if names == samples else f"has {names:,} names of {samples:,} samples"
+
+
 def member_name(root: Path, split: str, sample: int) -> str:
     """Return the name of a sample in the source, or nothing where it is not known."""
     try:

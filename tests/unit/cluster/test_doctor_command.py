@@ -224,7 +224,7 @@ def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
     cluster.binds, cluster.says = set(), ""  # everything stays pending
     cluster.warn = lambda *_: None
     process = subprocess.Popen(
-        [sys.executable, "-m", "trainyard.cluster.doctor", "-n", NAMESPACE, "--seconds", "3600", "--image",
+        [sys.executable, "-m", "trainyard", "doctor", "-n", NAMESPACE, "--seconds", "3600", "--image",
         "r.example.com/x/y:1"],
         cwd=ROOT, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "k"))},
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

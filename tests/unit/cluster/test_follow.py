@@ -167,9 +167,10 @@ def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(follow, "REPLACED", 3600.0)
     connection._connected.cache_clear()
     cluster.put("pytorchjobs", job())
-    looks, wait = [], Watched.wait
+    looks, wait, followed = [], Watched.wait, threading.Event()
 
     def counted(self: Watched, seconds: float) -> None:
+        followed.set()
         if not self.objects()["pytorchjobs.kubeflow.org"]:
             looks.append(seconds)
         if looks:
@@ -180,6 +181,7 @@ def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
 
     def drop() -> None:
         patience.wait("it watches", lambda: cluster.count("pytorchjobs", watches=True), patience.still)
+        followed.wait()
         cluster.drop("pytorchjobs", "run-pytorchjob")
 
     threading.Thread(target=drop).start()

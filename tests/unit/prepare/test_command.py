@@ -1,3 +1,4 @@
+import gzip
 import json
 import subprocess
 import sys
@@ -133,6 +134,17 @@ def test_a_changed_file_of_classes_is_found_and_repaired(archive, prepared, tmp_
     build(config(archive, out))
     (out / "classes.json").write_text((out / "classes.json").read_text().replace("thing 1", "thing 2"))
     with pytest.raises(UserError, match=r"classes.json"):
+        verify(out)
+    repair(config(archive, out))
+    assert contents(out) == contents(prepared)
+
+
+@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b'"train/thing 1/1.jpg"\n')])
+def test_a_changed_file_of_names_is_found_and_repaired(archive, prepared, tmp_path, content):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    (out / "members-train.jsonl.gz").write_bytes(content)
+    with pytest.raises(UserError, match=r"members-train.jsonl.gz"):
         verify(out)
     repair(config(archive, out))
     assert contents(out) == contents(prepared)

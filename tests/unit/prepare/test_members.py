@@ -73,7 +73,7 @@ def test_training_names_the_file_of_a_bad_image(tmp_path: Path):
     settings = training.build(
         {"recipe": "demo"}, {"data": {"dir": str(tmp_path / "out"), "workers": 1}, "model": {"num_classes": 1}}
     )
-    train = open_splits(settings, False).train
+    train = open_splits(settings.data, settings.augment, settings.model, settings.seed, local_world=1, pin=False).train
     ids = [i for i in range(7) if "2J" in member_name(tmp_path / "out", "train", i)]
     with pytest.raises(UserError, match=re.escape("shard-00000.tar; train/cat/\\x1b[2J.jpg of the source): ")):
         next(iter(train.batches([(0, np.array(ids))])))

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.prepare.make_archives import config, imagenet, write_zip
 from trainyard import config as training
+from trainyard.config import fingerprint
 from trainyard.core.exits import UserError
 from trainyard.inference import command
 from trainyard.pod import preflight
@@ -77,7 +78,7 @@ def test_a_preparation_says_whose_the_folder_is(place: Path) -> None:
 
 def test_a_run_says_whose_the_folder_is(place: Path) -> None:
     settings = training.build({"recipe": "demo"}, {"run": {"dir": str(place / "runs" / "first")}})
-    said = as_another(lambda: starts.count(settings))
+    said = as_another(lambda: starts.count(settings.run, fingerprint(settings)))
     assert said.startswith(f"run.dir = '{place}/runs/first': cannot be written (Permission denied)")
     assert all(words in said for words in expected(place)), said
 

@@ -60,14 +60,14 @@ def test_checkpointed_blocks_are_compiled_under_ddp(fleet: Fleet, tmp_path: Path
     assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
 
 
-def test_older_torch_keeps_graphs_with_checkpointed_blocks_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_torch_keeps_graphs_with_checkpointed_blocks_whole() -> None:
     from torch._dynamo import config as dynamo
 
-    monkeypatch.setattr(dynamo, "optimize_ddp", True)
-    keep_graphs_whole(torch.__version__)
-    assert dynamo.optimize_ddp is True
-    keep_graphs_whole("2.11.0a0+git")
-    assert dynamo.optimize_ddp is False
+    with dynamo.patch(optimize_ddp=True):  # pytest's monkeypatch would delete it afterwards
+        keep_graphs_whole(torch.__version__)
+        assert dynamo.optimize_ddp is True
+        keep_graphs_whole("2.11.0a0+git")
+        assert dynamo.optimize_ddp is False
 
 
 def test_garbage_is_collected_at_the_chosen_steps_alone(fleet: Fleet, tmp_path: Path) -> None:

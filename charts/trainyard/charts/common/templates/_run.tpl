@@ -298,8 +298,9 @@ restartPolicy if the job needs one in the pod.
 {{- $ssh := ternary "an MPIJob's ssh" "a TrainJob's ssh (strategy: horovod)" (eq $root.Chart.Name "mpijob") -}}
 {{- if not $root.User.uid -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.storage.uid is platform, and %s looks its user up by number: set a uid that the "
-  "namespace may use. On OpenShift, kubectl get namespace NAME -o jsonpath='{.metadata.annotations.openshift\\.io/sa\\.scc\\.uid-range}' prints the first of them, such as "
-  "1000730000; global.storage.gid is the same number there. Or train with DDP, as a PyTorchJob or a TrainJob.\n") $ssh) -}}
+  "namespace may use. On OpenShift, kubectl get namespace NAME -o "
+  "jsonpath='{.metadata.annotations.openshift\\.io/sa\\.scc\\.uid-range}' prints the first of them, such as 1000730000; "
+  "global.storage.gid is the same number there. Or train with DDP, as a PyTorchJob or a TrainJob.\n") $ssh) -}}
 {{- end -}}
 {{- if dig "unrestricted" "runAsRoot" false $run.training -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.training.unrestricted.runAsRoot is for PyTorchJobs and TrainJobs with DDP or FSDP: "
