@@ -81,7 +81,7 @@ def test_a_folder_that_is_named_stands_for_its_files_and_a_packages_data_for_its
         ("src/trainyard/native/jpeg.c", "tests/unit/data/test_fuzz.py", ["tests/unit/data/test_decode.py"], []),
         # the chart, examples, pages, images, scripts
         ("charts/trainyard/charts/dataset/templates/job.yaml", "tests/e2e/test_chart_values.py",
-         ["tests/charts/test_render.py", "tests/charts/test_why.py"], ["tests/unit/run/test_fence.py"]),
+         ["tests/charts/test_render.py", "tests/unit/cluster/test_why.py"], ["tests/unit/run/test_fence.py"]),
         ("examples/demo.yaml", "tests/e2e/test_chart_values.py", ["tests/charts/test_render.py"], []),
         ("examples/sdk/jobs.py", "tests/sdk/test_jobs.py", [], ["tests/charts/test_render.py"]),
         ("docs/interruptions.md", "tests/e2e/test_deletions.py",

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tests.e2e import test_kueue_dataset, test_misconfigurations, test_what_clusters_say
+from tests.util.why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 
 from . import helm
-from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 
 TEXT = (helm.ROOT / "docs" / "troubleshooting.md").read_text()
 ROWS = re.findall(r"^\| `(.+)` \| (.+) \| (.+) \|$", TEXT, re.M)

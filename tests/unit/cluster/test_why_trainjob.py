@@ -5,11 +5,10 @@ import re
 
 import pytest
 
+from tests.charts import helm
+from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
+from tests.util.why_messages import NOT_CREATED
 from trainyard.cluster import crds, follow, inventory, trainjobs, versions
-
-from . import helm
-from .test_why import OLD, YOUNG, condition, definition, event, explain, over, says, thing
-from .why_messages import NOT_CREATED
 
 NAME = "demo-trainjob-x"
 REF = {"runtimeRef": {"kind": "TrainingRuntime", "name": NAME}}

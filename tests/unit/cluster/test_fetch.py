@@ -4,11 +4,10 @@ import os
 
 import pytest
 
+from tests.charts import helm
+from tests.charts.test_manners import pods
 from trainyard.cluster import fetch, send
 from trainyard.cluster.errors import KubeError
-
-from . import helm
-from .test_manners import pods
 
 
 def as_pods(values: helm.Values) -> list[dict]:

@@ -2,57 +2,15 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from tests.charts import helm
+from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
+from tests.util.why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 from trainyard.cluster import claims, crds, remedies, trainjobs, why
 from trainyard.cluster.findings import Finding
-
-from . import helm
-from .why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
-
-NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-OLD, YOUNG = "2026-11-21T11:00:00Z", "2026-11-21T11:59:55Z"
-
-
-def thing(kind: str, name: str, status: dict | None = None, spec: dict | None = None, **metadata: Any) -> dict:
-    meta = {"name": name, "uid": f"uid-{name}", "creationTimestamp": OLD, **metadata}
-    return {"kind": kind, "metadata": meta, "spec": spec or {}, "status": status or {}}
-
-
-def event(of: dict, reason: str, message: str, kind: str = "Warning") -> dict:
-    return {
-        "involvedObject": {"kind": of["kind"], "name": of["metadata"]["name"], "uid": of["metadata"]["uid"]},
-        "reason": reason,
-        "message": message,
-        "type": kind,
-        "lastTimestamp": OLD,
-    }
-
-
-def condition(kind: str, message: str = "", status: str = "True", reason: str = "") -> dict:
-    return {"type": kind, "status": status, "message": message, "reason": reason}
-
-
-def explain(**objects: list[dict]) -> str:
-    kinds = {"claims": "persistentvolumeclaims", "jobs": "jobs.batch", "pytorchjobs": "pytorchjobs.kubeflow.org"}
-    kinds |= {"mpijobs": "mpijobs.kubeflow.org", "workloads": "workloads.kueue.x-k8s.io"}
-    kinds |= {"stores": "externalsecrets.external-secrets.io", "classes": "workloadpriorityclasses.kueue.x-k8s.io"}
-    every = {"persistentvolumeclaims", "jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org", "pods",
-             "events", "missing_kinds"}  # fmt: skip
-    found = {key: [] for key in every} | {kinds.get(key, key): value for key, value in objects.items()}
-    return why.show(why.explain("demo", "vision", found, NOW))
-
-
-def says(text: str, cause: str, remedy: str) -> None:
-    because = re.search(r"because: (.*)", text)
-    answer = re.search(r"remedy:  (.*)", text)
-    assert because, text
-    assert answer, text
-    assert cause in because[1], text
-    assert remedy in answer[1], text
 
 
 @pytest.mark.parametrize(("message", "answer"), NOT_CREATED.values(), ids=NOT_CREATED)
@@ -86,12 +44,6 @@ def test_containers_that_do_not_start(reason, message, answer):
     waiting = {"name": "pytorch", "state": {"waiting": {"reason": reason, "message": message}}}
     pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "containerStatuses": [waiting]})
     says(explain(pods=[pod]), reason, answer)
-
-
-def over(code: int, message: str = "", reason: str = "Error") -> dict:
-    state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
-    status = {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": state}]}
-    return thing("Pod", "demo-x-worker-0", status)
 
 
 ENDED = {
@@ -345,16 +297,6 @@ def test_jobs_that_nobody_runs():
     says(explain(mpijobs=[job]), "no operator has looked at it in 3600 s", "mpi-operator is not running")
     assert "remedy" not in explain(mpijobs=[thing("MPIJob", "demo-y", creationTimestamp=YOUNG)])
     says(explain(missing_kinds=[{"kind": "mpijobs.kubeflow.org"}]), "does not know mpijobs", "install mpi-operator")
-
-
-def definition(kind: str, version: str, *fields: str) -> dict:
-    spec: dict = {"properties": {}}
-    for path in fields:
-        node = spec
-        for step in path.split("."):
-            node = node["properties"].setdefault(step, {"properties": {}})
-    schema = {"openAPIV3Schema": {"properties": {"spec": spec}}}
-    return {"metadata": {"name": kind}, "spec": {"versions": [{"name": version, "served": True, "schema": schema}]}}
 
 
 def test_operators_that_do_not_fit():

@@ -1,6 +1,6 @@
 """trainyard why: what it says of the file browser's Deployment, with objects as the API shows them."""
 
-from .test_why import condition, event, explain, says, thing
+from tests.util.explained import condition, event, explain, says, thing
 
 LABELS = {"app.kubernetes.io/name": "filebrowser", "app.kubernetes.io/instance": "demo"}
 SPEC = {"selector": {"matchLabels": LABELS}}
