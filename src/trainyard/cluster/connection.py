@@ -17,6 +17,7 @@ from kubernetes.config import kube_config
 from trainyard.cluster.errors import KubeError
 
 ROOT = Path(__file__).resolve().parents[3]
+OR_OURS = ", or run `make cluster`" if (ROOT / "hack" / "cluster").is_dir() else ""  # in a checkout only
 
 
 class Client(NamedTuple):
@@ -66,7 +67,7 @@ def _connected() -> Client:
         elif "KUBERNETES_SERVICE_HOST" in os.environ:
             kubernetes.config.load_incluster_config(client_configuration=settings)
         else:
-            raise KubeError(f"there is no kubeconfig {kubeconfig()}: name yours in KUBECONFIG, or run `make cluster`")
+            raise KubeError(f"there is no kubeconfig {kubeconfig()}: name yours in KUBECONFIG{OR_OURS}")
     except (kubernetes.config.ConfigException, OSError, ValueError) as error:
         raise KubeError(f"KUBECONFIG {kubeconfig()}: {error}") from error
     except (yaml.YAMLError, TypeError, KeyError, AttributeError) as error:

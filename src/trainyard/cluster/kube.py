@@ -304,6 +304,6 @@ def exec_command(pod: str, namespace: str, *command: str, stdin: bool = False) -
     pinned = connection.ROOT / "build" / "bin" / "kubectl"
     found = str(pinned) if pinned.exists() else shutil.which("kubectl")
     if not found:
-        raise KubeError("kubectl is not on PATH: install it, or run `make cluster`, which links one into build/bin")
+        raise KubeError(f"kubectl is not on PATH: install it{connection.OR_OURS}")
     line = [found, "exec", *(["-i"] if stdin else []), "-n", namespace, pod, "--", *command]
     return line, {**os.environ, "KUBECONFIG": connection.kubeconfig()}
