@@ -1,8 +1,11 @@
-"""A run from the first command to the last: init, up, runs, logs, report, delete, as docs/command-line.md has them."""
+"""A run from the first command to the last: init, up, runs, logs, report, delete, as docs/command-line.md has them.
+
+They run in an empty folder, by a machine that has the package with its requirements, the packed chart, helm and
+kubectl: no checkout.
+"""
 
 import json
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -28,12 +31,15 @@ class Told:
         self.folder = folder
         self.said: dict[str, subprocess.CompletedProcess[str]] = {}
         self.states: list[list[dict]] = []
-        (folder / "bin").mkdir()
-        program = folder / "bin" / "trainyard"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m trainyard "$@"\n')
-        program.chmod(0o755)
-        self.env = {**cluster.ENV, "PATH": f"{folder}/bin:{cluster.ENV['PATH']}"}
-        self.env["TRAINYARD_CHART"] = f"{cluster.ROOT}/charts/trainyard"
+        tools = folder / "bin"
+        tools.mkdir()
+        for name in ("helm", "kubectl"):
+            (tools / name).symlink_to(cluster.ROOT / "build" / "bin" / name)
+        install_package(folder / "package")
+        cluster.helm("package", "charts/trainyard", "-d", folder)
+        (chart,) = folder.glob("*.tgz")
+        self.env = {key: value for key, value in cluster.ENV.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        self.env |= {"PATH": f"{folder}/package/bin:{tools}:/usr/bin:/bin", "TRAINYARD_CHART": str(chart)}
 
     def run(self, line: str) -> "subprocess.CompletedProcess[str]":
         """Run a line of the page."""
@@ -53,6 +59,14 @@ class Told:
     def seen(self, kind: str) -> list[dict]:
         """Return the states that a kind of job went through."""
         return [one for rows in self.states for one in rows if one["kind"] == kind]
+
+
+def install_package(folder: Path) -> None:
+    """Make an environment with the wheel of this tree and what it requires, in locked versions; no trainers' extras."""
+    uv = cluster.run("hack/bootstrap", "--uv").stdout.strip()
+    place = f"UV_PROJECT_ENVIRONMENT={folder}"
+    cluster.run("env", "-u", "VIRTUAL_ENV", place, uv, "sync", "-q", "--frozen", "--no-dev", "--no-editable")
+    assert not list(folder.glob("lib/*/site-packages/torch")), "the commands about a release need no torch"
 
 
 @pytest.fixture(scope="module")
