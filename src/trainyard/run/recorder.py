@@ -35,6 +35,7 @@ from trainyard.telemetry import stragglers as slowest
 from trainyard.telemetry.clock import PARTS, Clock, goodput
 from trainyard.telemetry.energy import KINDS, known, meter
 from trainyard.telemetry.goodput import Past, settle
+from trainyard.telemetry.hang_bound import shortest
 from trainyard.telemetry.metrics import COLD, FEW, rewind
 from trainyard.telemetry.outbox import LAST_SECONDS
 from trainyard.telemetry.sinks import Telemetry
@@ -296,7 +297,7 @@ class Recorder:
     def linger(self) -> None:
         """Give Prometheus time to scrape the last numbers, less than the watchdog tolerates."""
         if self._telemetry is not None:
-            self._telemetry.linger(min(LAST_SECONDS, self._config.comm.hang_seconds / 2 or LAST_SECONDS))
+            self._telemetry.linger(min(LAST_SECONDS, shortest(self._config.comm.hang_seconds) / 2 or LAST_SECONDS))
 
     def _epoch(self, step: int) -> int:
         """Return the epoch of the last of `step` steps, counted from 1."""

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ ASK_AGAIN = 0.3  # seconds
 Heartbeat = dict[str, Any]
 NUMBER, COUNT, TEXT = (int, float), (int,), (str,)
 NEEDED = {"rank": COUNT, "host": TEXT, "pid": COUNT, "what": TEXT, "step": COUNT, "beats": COUNT, "time": NUMBER}
-FURTHER = {"previous": NUMBER, "waited_seconds": NUMBER, "stack": (list,), "storage": TEXT, "done": (bool,)}
+FURTHER = {
+    "previous": NUMBER, "waited_seconds": NUMBER, "allowed": NUMBER, "stack": (list,), "storage": TEXT, "done": (bool,),
+}  # fmt: skip
 Addressed = tuple[str, int, str]  # address, port, token
 
 
@@ -117,7 +119,7 @@ class Answers:
     def __init__(self, rank: int, exchange: Callable[[Any], list[Any]], beat: Callable[[], Heartbeat]) -> None:
         """`exchange` gives all ranks' values of one; `beat` gives the newest heartbeat, and is called on a thread."""
         family, address = own_address()
-        self._rank, self._beat = rank, beat
+        self._rank, self._beat, self._address = rank, beat, address
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.bind(("", 0))
         mine: Addressed = (address, self._socket.getsockname()[1], secrets.token_hex(16))
@@ -126,19 +128,27 @@ class Answers:
         self._places = {number: (host, port) for number, (host, port, _) in enumerate(everyone) if number != rank}
         threading.Thread(target=self._serve, name="answers", daemon=True).start()
 
-    def ask(self, seconds: float) -> dict[int, Heartbeat]:
-        """Return the heartbeats of the other ranks that answer within `seconds`."""
+    def reach_another(self, seconds: float) -> bool:
+        """Whether the next rank, on another host where there is one, answers within `seconds`; True for a lone rank."""
+        following = sorted(self._places, key=lambda rank: (rank < self._rank, rank))
+        elsewhere = [rank for rank in following if self._places[rank][0] != self._address]
+        chosen = (elsewhere or following)[:1]
+        return not chosen or bool(self.ask(seconds, chosen))
+
+    def ask(self, seconds: float, ranks: Iterable[int] | None = None) -> dict[int, Heartbeat]:
+        """Return the heartbeats of the other ranks, or of `ranks`, that answer within `seconds`."""
         found: dict[int, Heartbeat] = {}
+        asked = self._places.keys() if ranks is None else set(ranks)
         question = json.dumps({"token": self._token, "asks": self._rank}).encode()
         deadline = time.monotonic() + seconds
         with socket.socket(self._socket.family, socket.SOCK_DGRAM) as asking:
             asking.settimeout(ASK_AGAIN)
-            while len(found) < len(self._places) and time.monotonic() < deadline:
-                for rank in self._places.keys() - found.keys():
+            while len(found) < len(asked) and time.monotonic() < deadline:
+                for rank in asked - found.keys():
                     with contextlib.suppress(OSError):  # its host is gone, or its name
                         asking.sendto(question, self._places[rank])
                 with contextlib.suppress(TimeoutError):
-                    while len(found) < len(self._places):
+                    while len(found) < len(asked):
                         if answer := self._valid(asking.recv(LARGEST)):
                             found[int(answer["rank"])] = answer["beat"]
         return found

@@ -57,7 +57,7 @@ def in_collective(stack: list[str]) -> bool:
 def hang_message(rank: int, what: str, step: int, waited: float, missing: list[Missing]) -> str:
     """One paragraph for people."""
     begun = f"rank {rank} has made no progress for {waited:.0f} s in {what} at step {step}"
-    remedy = "The stacks are in hang.json and logs/; raise comm.hang_seconds if this much time is needed"
+    remedy = "The stacks are in hang.json and logs/; set comm.hang_seconds to more if this much time is needed"
     if not missing:
         return f"{begun}; all ranks are in the same place, so the network or the storage hangs. {remedy}"
     if any(one.beat.get("storage") for one in missing):

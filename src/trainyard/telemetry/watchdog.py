@@ -1,10 +1,10 @@
 """Ends a run that hangs, and names the ranks that did not arrive and where the others wait for them.
 
 The main thread calls `beat` whenever it makes progress. A separate thread publishes a heartbeat every few seconds, and
-looks at the others' once the main thread has made no progress for half of comm.hang_seconds (beats.py: over the network
-and through files). After comm.hang_seconds it ends the process with exit code 138, which operators retry. Phases that
-may take long get six times as long: the start, checkpoints, the end, and whatever happens for the first time
-(compiling). A process without any heartbeat, or whose storage hangs, does not get that extension.
+looks at the others' once the main thread has made no progress for half of the time that it may take (beats.py: over the
+network and through files). Once all of that has passed it ends the process with exit code 138, which operators retry.
+hang_bound.py says how long that is. A process without any heartbeat, or whose storage hangs, gets no extension for a
+phase that may take longer.
 
 The thread that watches touches no file system but /proc: where storage hangs it still ends the process, and names the
 file and its mount.
@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainyard.core.exits import Exit, write_termination_message
-from trainyard.telemetry import flight, mounts
+from trainyard.telemetry import flight, hang_bound, mounts
 from trainyard.telemetry.beats import Answers, Files, Heartbeat, replace
 from trainyard.telemetry.hang import Missing, hang_message, not_arrived, stack_of
+from trainyard.telemetry.hang_bound import AUTO, PATIENCE, Measured, Seconds
 
 log = logging.getLogger("trainyard")
 
 LONGEST_INTERVAL = 5.0
-PATIENCE = 6
+PROOF_SECONDS = 1.0  # for the answer which proves that ranks reach each other
 PATIENT = ("start", "checkpoint", "finish")
 LAST_SECONDS = 5.0  # for what is written at the end of a hang, to storage that may hang too
 
@@ -52,27 +53,34 @@ class Beat:
     what: str
     step: int
     patient: bool
+    began: float  # on the monotonic clock
 
 
 class Watchdog:
-    """Watches one process; `seconds` without a beat end it, 0 switches that off (heartbeats are still published).
+    """Watches one process; `seconds` without a beat end it (hang_bound.py says what `auto` is), 0 switches that off.
+
+    Heartbeats are published in any case.
 
     Every process of the run creates it at the same place: they exchange their addresses.
     """
 
-    def __init__(self, directory: Path, strategy: Ranked, seconds: float, staging: Path | None = None) -> None:
+    def __init__(self, directory: Path, strategy: Ranked, seconds: Seconds, staging: Path | None = None) -> None:
         """Files are written by way of `staging` (the lease's folder): without the lease they are no more."""
         self._directory, self._staging = directory, staging
         self._rank, self._world = strategy.rank, strategy.world
-        self._seconds = seconds
-        self._interval = min(LONGEST_INTERVAL, seconds / 8) if seconds else LONGEST_INTERVAL
-        self._now = Beat(0, "start", 0, True)
+        self._auto = seconds == AUTO
+        self._seconds = hang_bound.longest(seconds)
+        often = hang_bound.SILENT / 4 if self._auto else self._seconds / 8
+        self._interval = min(LONGEST_INTERVAL, often or LONGEST_INTERVAL)
+        self._measured = Measured()
+        self._proven = False  # that ranks reach each other over the network
+        self._now = Beat(0, "start", 0, True, time.monotonic())
         self._waited = 0.0
         self._known: set[str] = set()
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
         self._looked: dict[int, Heartbeat] = {}
-        self._next_look = seconds / 2
+        self._next_look = self._seconds / 2
         self._blocked: dict[tuple[int, str], float] = {}
         self._storage = ""
         self._files = Files(directory, self._rank, staging)
@@ -82,8 +90,11 @@ class Watchdog:
         self._thread.start()
 
     def beat(self, what: str, step: int) -> None:
-        """Record progress: this process begins `what` (start, step, validation, checkpoint) at a step."""
-        self._now = Beat(self._now.number + 1, what, step, what in PATIENT or what not in self._known)
+        """Record progress: this process begins `what` (start, data, step, validation, checkpoint) at a step."""
+        last, now = self._now, time.monotonic()
+        if last.what == "step" and not last.patient:
+            self._measured.add(now - last.began)
+        self._now = Beat(last.number + 1, what, step, what in PATIENT or what not in self._known, now)
         self._known.add(what)
 
     def close(self) -> None:
@@ -105,8 +116,10 @@ class Watchdog:
             number, last = now.number, time.monotonic()
             self._storage = self._hung_storage()
             self._files.offer(self._heartbeat())
-            if not self._seconds or self._waited < self._seconds / 2:
-                self._looked, self._next_look = {}, self._seconds / 2
+            if self._auto and not self._proven:
+                self._proven = self._answers.reach_another(PROOF_SECONDS)
+            if not self._seconds or self._waited < self._spacing(now):
+                self._looked, self._next_look = {}, self._spacing(now)
             elif self._waited >= self._next_look and (hang := self._look(now)):
                 self._end(now, *hang)
             if self._ended.wait(self._interval):
@@ -115,21 +128,49 @@ class Watchdog:
     def _look(self, now: Beat) -> tuple[list[Missing], dict[int, Heartbeat]] | None:
         """Compare all heartbeats with those seen before; returns who is missing, and the heartbeats, if this is a hang.
 
-        The looks are half of comm.hang_seconds apart, since every rank looks at every rank; files are read only of
-        those that do not answer.
+        Files are read only of those that do not answer.
         """
         beats = {**self._answers.ask(self._interval), self._rank: self._heartbeat()}
         quiet = [rank for rank in range(self._world) if rank not in beats]
         beats |= self._files.read(quiet, self._interval)
         before, self._looked = self._looked, beats
-        self._next_look = self._waited + self._seconds / 2
-        if self._waited < self._seconds:
-            return None
-        silent = [rank for rank in quiet if beats[rank] == before.get(rank) and not beats[rank].get("done")]
+        self._next_look = self._waited + self._spacing(now)
+        silent = [
+            rank for rank in quiet
+            if before and beats[rank] == before.get(rank) and not beats[rank].get("done")
+        ]  # fmt: skip
         stuck = self._files.stuck()[1] >= self._seconds / 2
-        if not silent and not stuck and self._waited < self._seconds * (PATIENCE if now.patient else 1):
-            return None
-        return not_arrived(beats, silent), beats
+        limits = [self._limit(now, beats)]
+        if silent:
+            limits.append(hang_bound.SILENT if self._proven and not now.patient else self._seconds)
+        if stuck:
+            limits.append(self._seconds)
+        return (not_arrived(beats, silent), beats) if self._waited >= min(limits) else None
+
+    def _spacing(self, now: Beat) -> float:
+        """Return the seconds without a beat before the first look, and those between two looks.
+
+        They are long where they can be, since every rank looks at every rank.
+        """
+        if not self._auto or now.patient:
+            return self._seconds / 2
+        return (hang_bound.SILENT if self._waited < hang_bound.LEAST else hang_bound.LEAST) / 2
+
+    def _limit(self, now: Beat, beats: dict[int, Heartbeat]) -> float:
+        """Return the seconds that this process may wait for ranks which show life."""
+        mine = self._allowed(now)
+        if not self._auto or mine >= self._seconds:
+            return mine
+        living = [beat for beat in beats.values() if beat and not beat.get("done")]
+        return min(self._seconds, max([mine, *(float(beat.get("allowed", self._seconds)) for beat in living)]))
+
+    def _allowed(self, now: Beat) -> float:
+        """Return the seconds that this process may take for what it does."""
+        if now.patient:
+            return self._seconds * PATIENCE
+        if not self._auto or now.what != "step" or hang_bound.has_no_usual_length(self._main):
+            return self._seconds
+        return self._measured.bound
 
     def _end(self, now: Beat, missing: list[Missing], beats: dict[int, Heartbeat]) -> None:
         """Say what hangs, where nothing can block; then record it; and end the process in any case."""
@@ -164,7 +205,8 @@ class Watchdog:
             "rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "what": now.what, "step": now.step,
             "beats": now.number, "waited_seconds": round(waited, 1), "time": round(time.time(), 3),
         }  # fmt: skip
-        if self._seconds and waited >= self._seconds / 2:
+        if self._seconds and waited >= self._spacing(now):
+            beat["allowed"] = self._allowed(now)
             beat["stack"] = stack_of(self._main)
             if self._storage:
                 beat["storage"] = self._storage

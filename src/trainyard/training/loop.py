@@ -77,9 +77,10 @@ def train(t: Trainer) -> None:
 def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     """Do a step, and what is due after it."""
     progress, records, strategy = t.progress, t.records, t.strategy
-    records.watchdog.beat("step", progress.step)
+    records.watchdog.beat("data", progress.step)
     report_saved(t)
     batch = next_batch(t, batches)
+    records.watchdog.beat("step", progress.step)
     vote = strategy.vote(choose_vote(t))  # travels while the step is computed
     with records.clock.spent("compute"):
         loss = train_step(t, batch)

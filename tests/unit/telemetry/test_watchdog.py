@@ -1,5 +1,6 @@
 """A run that hangs ends within a set time, names the ranks that did not arrive, and shows where the others wait."""
 
+import functools
 import json
 import os
 import pickle
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
 from forked import Fleet
 
 from tests import patience
-from trainyard.telemetry import beats, hang, mounts
+from trainyard.core.storage import storage
+from trainyard.telemetry import beats, hang, hang_bound, mounts
 
 pytestmark = pytest.mark.takes(20)
 
@@ -50,6 +53,38 @@ def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path, slo
     assert hang.in_collective(note["stacks"]["0"])
     logs = [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
     assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
+
+
+def bounds(**seconds: float) -> dict[str, str]:
+    return {"HANG_BOUND": json.dumps(seconds)}
+
+
+def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slowness: float) -> None:
+    """By the bound that the run has measured; steps of half of it, and waits for data of twice it, do not."""
+    run, least = tmp_path / "run", 2 * HANG * slowness
+    slow = {"kind": "compute", "rank": 0, "from": 9, "to": 9, "seconds": 0.5 * least}
+    stall = {"kind": "data", "rank": 0, "from": 8, "to": 8, "seconds": 2 * least}
+    stuck = {"kind": "compute", "rank": 1, "from": 14, "to": 14, "seconds": 600}
+    env = {**faults(slow, stall, stuck), **bounds(LEAST=least, SILENT=least / 2, FACTOR=0.0)}
+    codes, output = fleet.wait(fleet.start(run, 2, env=env, **{"model.name": "slow_models:net"}))
+    assert codes == [138, 138], output
+    note = json.loads((run / "hang.json").read_text())
+    assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 13)
+    assert least <= note["waited_seconds"] < hang_bound.MOST / 2
+
+
+def test_a_rank_without_a_sign_of_life_is_not_waited_for(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
+    run = tmp_path / "run"
+    env = {"STEP_SECONDS": "0.1", **faults(), **bounds(SILENT=HANG * slowness)}
+    process = trainer.start(run, 2, env, **{"model.name": "slow_models:net", "epochs": 1000})
+    wait_for_step(run, 4, process)
+    victim = ranks_of(process)[1]
+    os.kill(victim, signal.SIGSTOP)
+    output, _ = patience.communicate(process)
+    assert process.returncode == 138, output
+    note = json.loads((run / "hang.json").read_text())
+    assert note["waited_seconds"] < hang_bound.LEAST
+    assert f"did not arrive: rank 1 on {os.uname().nodename}, pid {victim}: no sign of life" in output
 
 
 def test_rank_that_is_stopped_is_named_by_the_others(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
@@ -99,7 +134,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from trainyard.telemetry import watchdog
 
-HANG = 8.0
+BOUND, TICK = (8.0, 1.0) if sys.argv[3] == "8" else ("auto", 5.0)
 looked, goes_on, now = threading.Semaphore(0), threading.Semaphore(0), [0.0]
 
 class Pause(threading.Event):  # between two looks: as long as nobody lets time pass
@@ -115,37 +150,55 @@ class Pause(threading.Event):  # between two looks: as long as nobody lets time 
 watchdog.time = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
 watchdog.threading = SimpleNamespace(Event=Pause, Thread=threading.Thread, main_thread=threading.main_thread)
 alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
-watch = watchdog.Watchdog(Path(sys.argv[1]), alone, HANG)
+watch = watchdog.Watchdog(Path(sys.argv[1]), alone, BOUND)
 looked.acquire()
-for what, hangs in eval(sys.argv[2]):
+for what, seconds in eval(sys.argv[2]):
     watch.beat(what, 1)
-    for _ in range(round(8 * hangs)):  # looks in that time
-        now[0] += HANG / 8
+    for _ in range(round(seconds / TICK)):  # looks in that time
+        now[0] += TICK
         goes_on.release()
         looked.acquire()
 watch.close()
 """
 
 
+MEASURED = [("step", 5), *[("data", 5), ("step", 5)] * 5]  # the first step counts for nothing
+
+
 @pytest.mark.parametrize(
-    ("phases", "code"),
+    ("bound", "phases", "code"),
     [
-        ([("step", 5.5), ("step", 0.75), ("validation", 5.5), ("validation", 0.75), ("checkpoint", 0.75),
-          ("checkpoint", 5.5)], 0),
-        ([("step", 0.75), ("step", 2.0)], 138),
-        ([("checkpoint", 0.75), ("checkpoint", 7.0)], 138),
+        ("8", [("step", 44), ("step", 6), ("validation", 44), ("validation", 6), ("checkpoint", 6),
+               ("checkpoint", 44)], 0),
+        ("8", [("step", 6), ("step", 16)], 138),
+        ("8", [("checkpoint", 6), ("checkpoint", 56)], 138),
+        ("auto", [*MEASURED, ("step", 55), ("data", 5), ("step", 250)], 0),  # it has seen that such a step comes back
+        ("auto", [*MEASURED, ("step", 90)], 138),
+        ("auto", [("step", 1500), ("step", 250), ("step", 250)], 0),  # it compiles, or has measured too few
+        ("auto", [*MEASURED, ("data", 250), ("step", 5), ("validation", 1500), ("validation", 250), ("checkpoint", 250),
+                  ("checkpoint", 1500), ("finish", 1500)], 0),
+        ("auto", [*MEASURED, ("data", 330)], 138),
+        ("auto", [("checkpoint", 1900)], 138),
     ],
 )  # fmt: skip
-def test_what_may_take_longer(tmp_path: Path, phases: list[tuple[str, float]], code: int) -> None:
-    """Phases that last so many times comm.hang_seconds, by a clock that only the phases move."""
+def test_what_may_take_longer(tmp_path: Path, bound: str, phases: list[tuple[str, float]], code: int) -> None:
+    """Phases that last so many seconds, by a clock that only the phases move."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases)],
+        [sys.executable, "-c", PROGRAM, str(tmp_path), repr(phases), bound],
         env=environment(), cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert (tmp_path / "hang.json").exists() == (code == 138)
     beat = json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())
     assert beat.get("done", False) == (code == 0)
+
+
+def test_the_bound_of_a_step_follows_from_the_longest() -> None:
+    measured = hang_bound.Measured()
+    for seconds, bound in [(1, 300), (9, 300), (2, 300), (1, 300), (1, 90), (40, 300), (0.1, 300)]:
+        measured.add(seconds)
+        assert measured.bound == bound
+    assert hang_bound.Measured(5, 0.2).bound == 60
 
 
 def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
@@ -239,6 +292,41 @@ def test_what_waits_for_no_file_is_not_taken_for_storage_that_hangs(tmp_path: Pa
     assert found == {threads[2].native_id: str(tmp_path / "fifo")}
 
 
+def test_what_compiles_or_waits_for_storage_has_no_usual_length(tmp_path: Path) -> None:
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def compiles(graph: Any, _: Any) -> Any:
+        begun.release()
+        over.wait()
+        return graph
+
+    def reads() -> None:
+        begun.release()
+        storage.read_json(tmp_path / "fifo")
+
+    def waits() -> None:
+        begun.release()
+        over.wait()
+
+    os.mkfifo(tmp_path / "fifo")
+    compiled = torch.compile(lambda x: x + 1, backend=compiles)
+    try:
+        for action, alone, of_main in (
+            (waits, False, False), (reads, False, True), (lambda: compiled(torch.ones(1)), True, True)
+        ):  # fmt: skip
+            thread = threading.Thread(target=action)
+            thread.start()
+            begun.acquire()
+            found = functools.partial(hang_bound.has_no_usual_length, thread.ident)
+            patience.wait(f"{action}", lambda: found() == of_main, patience.still)  # noqa: B023
+            assert hang_bound.has_no_usual_length(None) == alone
+            if action is reads:
+                (tmp_path / "fifo").open("wb").close()
+                thread.join()
+    finally:
+        over.set()
+
+
 def test_ranks_ask_each_other_without_storage() -> None:
     place: list[Any] = [None, None]
     begun = threading.Barrier(2)
@@ -255,6 +343,7 @@ def test_ranks_ask_each_other_without_storage() -> None:
         one, other = pool.map(started, (0, 1))
     assert one.ask(patience.IDLE) == {1: beat(8)}
     assert other.ask(patience.IDLE) == {0: beat(7)}
+    assert one.reach_another(patience.IDLE)
     stranger = socket.socket(one._socket.family, socket.SOCK_DGRAM)
     stranger.settimeout(0.3)
     guesses = [json.dumps({"token": token, "asks": 1}).encode() for token in ("guessed", "gu\xe9ssed", "\ud800", None)]
@@ -265,6 +354,7 @@ def test_ranks_ask_each_other_without_storage() -> None:
     assert other.ask(5.0) == {0: beat(7)}  # the strangers' messages have ended no thread
     other.close()
     assert one.ask(0.5) == {}  # it is silent now
+    assert not one.reach_another(0.5)
     one.close()
     stranger.close()
 

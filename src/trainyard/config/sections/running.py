@@ -91,11 +91,12 @@ class CommSettings(Settings):
     timeout_seconds: Positive = Field(
         default=600, description="A collective that takes longer ends the run with exit code 138."
     )
-    hang_seconds: Annotated[float, Field(ge=0.0)] = Field(
-        default=300.0,
+    hang_seconds: Literal["auto"] | Annotated[float, Field(ge=0.0)] = Field(
+        default="auto",
         description="A process that makes no progress for so long ends the run with exit code 138, naming the ranks "
         "that did not arrive; the start, checkpoints and whatever is done for the first time may take six times as "
-        "long. 0: never.",
+        "long. `auto`: ten times the run's longest step, from 60 to 300 seconds; 300 for what has no usual length; 20 "
+        "for a rank without a sign of life. 0: never.",
     )
 
 
