@@ -244,6 +244,14 @@ def write_termination_message(message: str) -> None:
             path.write_text(printable(message).strip()[-4000:] + "\n")
 
 
+def empty_termination_message() -> None:
+    """Remove a message that no longer holds: the processes of this container were started again."""
+    path = Path(os.environ.get("TRAINYARD_TERMINATION_LOG", TERMINATION_LOG))
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size:
+            os.truncate(path, 0)
+
+
 def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
     """Print the message to stderr, leave it as the termination message, and end with the code."""
     print(f"error: {printable(message)}", file=sys.stderr, flush=True)

@@ -7,7 +7,8 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - it returns the exit code of the process that failed first (torchrun always returns 1);
 - it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
 - without an address it chooses a free port, so that runs on one machine do not collide;
-- `--max-restarts` restarts only failures that may pass, not wrong settings (2) or a loss that is NaN (77);
+- `--max-restarts` restarts in place only what may pass there: nothing that ends with a code below 128, and no failed
+  GPU (201), for which another node may be needed; nor, without a rendezvous, the processes of one pod among several;
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
@@ -25,12 +26,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.core import garbage
-from trainyard.core.exits import LAUNCHER, SAID, Exit, ExitError, end_on_failed_preflight, no_core_dumps
+from trainyard.core.exits import (
+    LAUNCHER,
+    SAID,
+    Exit,
+    ExitError,
+    empty_termination_message,
+    end_on_failed_preflight,
+    no_core_dumps,
+)
 from trainyard.pod import log, peers, process, transport
 from trainyard.run import attempts
 from trainyard.telemetry import flight
 
 DEFAULT_GRACE = 30
+ONE_NODE = ("1", "1:1")
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 # How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
 FOLLOWS = (Exit.HANG, -signal.SIGTERM, -signal.SIGABRT)
@@ -64,7 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
         sys.argv[1:] if argv is None else argv
     )
-    if _alone(options):
+    settle_restarts(options)
+    if _alone(options) or (options.max_restarts and options.rdzv_backend == "static"):
         options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
         options.rdzv_id = f"trainyard-{os.getpid()}"
     if options.max_restarts:
@@ -74,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ[LAUNCHER] = str(os.getpid())
     show_errors_once(quietly=not options.max_restarts)
     told_to_end: set[int] = set()
-    give_up_on_permanent_failures()
+    restart_what_may_pass()
     grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
     give_children(grace, told_to_end)
     process.end_with_hung_children(grace)
@@ -134,19 +145,41 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     PContext.close = close  # type: ignore[method-assign]
 
 
-def give_up_on_permanent_failures() -> None:
-    """Keep torch's agent from restarting processes in place after a permanent failure."""
+def settle_restarts(options: Any) -> None:
+    """Switch restarts in place off where only this pod's processes would restart: several pods, and no rendezvous.
+
+    The others' ranks would meet what the processes before have left in the store that all pods share.
+    """
+    if options.max_restarts and options.rdzv_backend == "static" and options.nnodes not in ONE_NODE:
+        options.max_restarts = 0
+        print(
+            "warning: --max-restarts has no effect on several pods without a rendezvous: set --rdzv-backend c10d (on a "
+            "cluster pytorchjob.form: elastic and pytorchjob.elastic.maxRestarts); a failure restarts the pods",
+            file=sys.stderr,
+        )
+
+
+def restart_what_may_pass() -> None:
+    """Keep torch's agent from restarting processes in place where the failure would come back.
+
+    The kubelet's note of a failure is emptied once the processes have been restarted: the next one writes its own.
+    """
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     original: Any = getattr(LocalElasticAgent, "_monitor_workers", None)
     if not takes(original, "self", "worker_group"):
-        unknown("--max-restarts restarts wrong settings (2) and a loss that is NaN (77), too")
+        unknown("--max-restarts restarts failures that do not pass, such as wrong settings (2), too")
         return
+    failed = False
 
     def monitor(self: Any, group: Any) -> Any:
+        nonlocal failed
         result = original(self, group)
-        if any(failure.exitcode in (Exit.CONFIG, Exit.NAN) for failure in result.failures.values()):
+        if any(0 < failure.exitcode < 128 or failure.exitcode == Exit.DEVICE for failure in result.failures.values()):
             self._remaining_restarts = 0
+        if failed and not result.failures:
+            empty_termination_message()
+        failed = bool(result.failures)
         return result
 
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
@@ -221,7 +254,7 @@ def let_the_cause_be_seen() -> None:
 def _alone(options: Any) -> bool:
     """Whether no option or variable names another node."""
     named = any(argument.startswith(("--master", "--rdzv", "--standalone")) for argument in sys.argv)
-    return options.nnodes in ("1", "1:1") and not named and not any(os.environ.get(name) for name in ADDRESSES)
+    return options.nnodes in ONE_NODE and not named and not any(os.environ.get(name) for name in ADDRESSES)
 
 
 def _threads(processes: str) -> int:

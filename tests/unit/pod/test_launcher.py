@@ -11,7 +11,7 @@ from conftest import ROOT, environment
 from tests import patience
 from trainyard.core import exits
 from trainyard.pod import launcher
-from trainyard.pod.launcher import exit_code, give_children, give_up_on_permanent_failures, unexplained
+from trainyard.pod.launcher import exit_code, give_children, restart_what_may_pass, unexplained
 
 
 def test_launchers_exit_code_is_the_one_that_says_most() -> None:
@@ -115,7 +115,7 @@ def test_another_torchs_launcher_is_left_alone_and_named(
 
     for owner, name, replace in (
         (PContext, "close", lambda: give_children(5.0, set())),
-        (LocalElasticAgent, "_monitor_workers", give_up_on_permanent_failures),
+        (LocalElasticAgent, "_monitor_workers", restart_what_may_pass),
     ):
         known = getattr(owner, name)
         monkeypatch.setattr(owner, name, known)

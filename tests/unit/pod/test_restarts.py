@@ -5,10 +5,12 @@ Processes end with their launcher, survivors continue without them, and permanen
 
 import contextlib
 import math
+import os
 import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from conftest import Trainer, events, hold, ranks_of, wait_for_step
 
 from tests import documents, patience, ports
 from trainyard.core.exits import UserError
+from trainyard.pod import launcher
 from trainyard.run import checkpoint
 
 pytestmark = pytest.mark.takes(30)
@@ -117,9 +120,39 @@ def launch(trainer: Trainer, tmp_path: Path, code: int) -> "subprocess.Popen[str
     return trainer.python(*command, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code))
 
 
-@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1)])
+@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1), (1, 1), (201, 1)])
 def test_only_what_may_get_better_is_started_again(trainer: Trainer, tmp_path: Path, code: int, starts: int) -> None:
-    launcher = launch(trainer, tmp_path, code)
-    output, _ = patience.communicate(launcher)
-    assert launcher.returncode == code, output
+    process = launch(trainer, tmp_path, code)
+    output, _ = patience.communicate(process)
+    assert process.returncode == code, output
     assert len((tmp_path / "starts").read_text().split()) == starts
+
+
+def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, tmp_path: Path) -> None:
+    """With the variables of an operator, which names the pod itself as the master."""
+    run, note = tmp_path / "run", tmp_path / "termination-log"
+    note.write_text("lost contact with another process")
+    env = {
+        "PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(ports.free()),
+        "PET_MAX_RESTARTS": "1", "TRAINYARD_TERMINATION_LOG": str(note), "STEP_SECONDS": "0.2",
+    }  # fmt: skip
+    process = trainer.start(run, 2, env, **ELASTIC)
+    wait_for_step(run, 6, process)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    output, _ = patience.communicate(process)
+    assert process.returncode == 0, output
+    assert len(events(run, "start")) == 2
+    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
+    assert note.read_text() == ""  # the failure is over
+
+
+def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    def restarts(backend: str, nodes: str) -> int:
+        options = SimpleNamespace(max_restarts=3, rdzv_backend=backend, nnodes=nodes)
+        launcher.settle_restarts(options)
+        return int(options.max_restarts)
+
+    assert [restarts("static", "1"), restarts("c10d", "2"), restarts("c10d", "1:2")] == [3, 3, 3]
+    assert capsys.readouterr().err == ""
+    assert restarts("static", "2") == 0
+    assert "pytorchjob.elastic.maxRestarts" in capsys.readouterr().err
