@@ -11,15 +11,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from trainyard.cluster import claims, crds, deployments, inventory, kube, queues, recreated, trainjobs
+from trainyard.cluster import claims, crds, deployments, inventory, kube, lost_nodes, queues, recreated, trainjobs
 from trainyard.cluster.errors import KubeError
-from trainyard.cluster.findings import Finding, age, conditions, events_of, name, since
+from trainyard.cluster.findings import Finding, age, conditions, events_of, name
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 from trainyard.core.exits import printable
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
-GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
 LOOKS = 16  # pods whose log is looked at
 SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
 JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
@@ -165,9 +164,8 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
     """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
     label, status = name(thing), thing.get("status", {})
     phase, warnings = status.get("phase", "?"), events_of(thing, events)
-    if thing["metadata"].get("deletionTimestamp") and since(thing["metadata"]["deletionTimestamp"], now) > GONE_AFTER:
-        text = "it should be gone: its node does not answer"
-        return [Finding(label, "Terminating", text, remedy("Node lost", CONTAINERS))]
+    if lost := lost_nodes.explain(thing, events, now):
+        return [lost]
     if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
         text = f"{status.get('reason', '')}: {status['message']}"
         return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]

@@ -226,6 +226,11 @@ class Recorder:
                     staging = self._directory.staging
                     write_confusion(self._directory.path, result.confusion, self._class_names, staging)
 
+    @property
+    def restarts(self) -> int:
+        """Starts of the run before this one; known to the first process."""
+        return self._past.restarts
+
     def say(self, text: str) -> None:
         """Print a line for people, before what takes long."""
         if (telemetry := self._reporting) is not None:

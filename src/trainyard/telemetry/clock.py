@@ -78,6 +78,16 @@ class Clock:
         self._tick()
         return {cause: round(seconds, 3) for cause, seconds in self.seconds.items()}
 
+    @property
+    def lived(self) -> float:
+        """Seconds that the run has lived, in this start and those before."""
+        return sum(self.before.values()) + time.time() - self.started
+
+    @property
+    def start_seconds(self) -> float:
+        """Seconds that this start took until its first step."""
+        return self.seconds["init"] - self.before.get("init", 0.0)
+
     def _tick(self) -> None:
         now = time.monotonic()
         self.seconds[self._stack[-1]] += now - self._last

@@ -34,6 +34,7 @@ from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
 from trainyard.training import optimizer as optimizers
 from trainyard.training.compiled import called_with
+from trainyard.training.interval import LEAST, interval, time_to_failure
 from trainyard.training.loss import loss_sum
 from trainyard.training.mixup import mix, mixes
 from trainyard.training.trainer import Trainer, build, resume
@@ -122,12 +123,20 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
             loss = loss_of(t, batch.pictures[part], batch.labels[part])
             learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().double() / total)
-    t.records.writer.settle()  # copying a checkpoint may overlap forward and backward, but must end here
+    settle(t)
     strategy.step(learner.optimizer, learner.scaler, t.config.optimizer.clip_norm)
     learner.optimizer.zero_grad()
     if learner.ema:
         learner.ema.update(step)
     return in_pairs(losses)
+
+
+def settle(t: Trainer) -> None:
+    """Wait for the copy of a checkpoint, which may overlap forward and backward, and must end before the update."""
+    begun = time.monotonic()
+    t.records.writer.settle()
+    if t.progress.stalls and t.progress.saved == t.progress.step:  # of the checkpoint just before this step
+        t.progress.stalls[-1] += time.monotonic() - begun
 
 
 def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
@@ -196,10 +205,23 @@ def choose_vote(t: Trainer) -> int:
         return LEASE_LOST
     if t.progress.stop:
         return STOP
-    seconds = t.config.checkpoint.every_seconds
     # the first process' clock decides for all
-    overdue = t.strategy.first and seconds and time.monotonic() - t.progress.saved_at >= seconds
-    return SAVE if overdue else CONTINUE
+    return SAVE if t.strategy.first and overdue(t, time.monotonic() - t.progress.saved_at) else CONTINUE
+
+
+def overdue(t: Trainer, passed: float) -> bool:
+    """Whether a checkpoint is due, so many seconds after the last one, by checkpoint.every_seconds."""
+    seconds = t.config.checkpoint.every_seconds
+    if seconds == "auto":
+        return passed >= LEAST and passed >= interval_now(t)
+    return seconds > 0 and passed >= seconds
+
+
+def interval_now(t: Trainer) -> float:
+    """Return the seconds between checkpoints that suit this run, as the first process has measured it."""
+    clock, recorder = t.records.clock, t.records.recorder
+    failure = time_to_failure(t.strategy.world, clock.lived, recorder.restarts)
+    return interval(t.progress.stalls, clock.start_seconds, failure, t.records.writer.last_seconds)
 
 
 def flush(t: Trainer, late: bool = False) -> None:
@@ -287,6 +309,7 @@ def save_due(t: Trainer) -> bool:
 def save(t: Trainer, wait: bool = False) -> None:
     """Save the state of the run; training waits only while tensors are copied, unless asked to wait for the disk."""
     learner, records, step = t.learner, t.records, t.progress.step
+    begun = time.monotonic()
     with records.clock.spent("checkpoint"):
         records.watchdog.beat("checkpoint", step)
         check_lease(t)
@@ -298,6 +321,7 @@ def save(t: Trainer, wait: bool = False) -> None:
             if wait:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
+        t.progress.stalls.append(t.progress.saved_at - begun)
     note_fit(t, "checkpoint")
     report_saved(t)
 

@@ -6,6 +6,7 @@ The parts of a Trainer stay as they are; the progress of the run alone changes.
 import contextlib
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,7 @@ from trainyard.telemetry.watchdog import Watchdog
 from trainyard.training import compiled
 from trainyard.training import optimizer as optimizers
 from trainyard.training.ema import Ema
+from trainyard.training.interval import RECENT
 from trainyard.training.mixup import mixes
 from trainyard.training.pace import Pace, pace_of
 
@@ -52,6 +54,7 @@ class Progress:
     validated: int = 0  # epochs validated
     saved: int = -1  # the step of the newest checkpoint; -1: there is none
     saved_at: float = field(default_factory=time.monotonic)  # when that was, or when the run was built
+    stalls: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # seconds of training, a checkpoint each
     stop: bool = False  # this process was told to stop
     begun: int = 0  # the step at which this start has begun
     fits: set[str] = field(default_factory=set)  # parts of the run that these settings have done; on the first process

@@ -171,6 +171,32 @@ def test_pods_that_a_node_gave_up():
     says(explain(pods=[gone]), "its node does not answer", "kubectl delete pod --force")
 
 
+TAINT = "kubectl taint nodes gpu-7 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+
+
+def test_a_pod_that_terminates_for_ever_on_a_lost_node():
+    zombie = thing("Pod", "demo-x-worker-0", {"phase": "Running"}, {"nodeName": "gpu-7"}, deletionTimestamp=OLD)
+    said = explain(pods=[zombie])
+    says(said, "its node does not answer (gpu-7)", TAINT)
+    assert "if the machine is off or gone, and only then" in said
+
+
+def test_a_pod_whose_node_is_lost_and_that_kubernetes_still_waits_for():
+    lives = [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "tolerationSeconds": 300},
+             {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": 30}]  # fmt: skip
+
+    def said(ready: str, tolerations: list[dict], reason: str = "NodeNotReady") -> str:
+        status = {"phase": "Running", "conditions": [condition("Ready", status=ready)]}
+        pod = thing("Pod", "demo-x-worker-0", status, {"nodeName": "gpu-7", "tolerations": tolerations})
+        return explain(pods=[pod], events=[event(pod, reason, "Node is not ready")])
+
+    says(said("False", lives), "gpu-7 is not ready since", TAINT)
+    assert "deletes the pod after 30 s" in said("False", lives)
+    assert "keeps the pod until the node is back" in said("False", [{"key": "node.kubernetes.io/not-ready"}])
+    assert "because" not in said("True", lives)  # the node is back
+    assert "because" not in said("False", lives, reason="Unhealthy")
+
+
 def unbound(phase: str = "Pending", **more: Any) -> dict:
     spec = {"storageClassName": "fast", "accessModes": ["ReadWriteMany"]} | more.pop("spec", {})
     return thing("PersistentVolumeClaim", "demo-data", {"phase": phase}, spec, **more)

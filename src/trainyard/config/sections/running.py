@@ -37,10 +37,10 @@ class CheckpointSettings(Settings):
     every_steps: Natural = Field(
         default=500, description="Steps between checkpoints; the end of the run is one too. 0: only then."
     )
-    every_seconds: Natural = Field(
+    every_seconds: Literal["auto"] | Natural = Field(
         default=0,
-        description="Most seconds between checkpoints, such as 300 for nodes that may be taken away; 0: any. It holds "
-        "beside every_steps.",
+        description="Most seconds between checkpoints; 0: any. `auto`: 15 to 300, from what a checkpoint and a start "
+        "cost this run and how often it is interrupted. It holds beside every_steps.",
     )
     keep_last: Positive = Field(default=3, description="Newest checkpoints kept.")
     keep_best: Natural = Field(
