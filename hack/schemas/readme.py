@@ -101,7 +101,11 @@ def rows(schema: Schema, pool: Schema, values: Any, path: str) -> Iterator[Row]:
 
 
 def kind(target: Schema, name: str) -> str:
-    """Return a key's type, in a word."""
+    """Return a key's type, in a word, or those of its alternatives."""
+    if "const" in target:
+        return f"`{target['const']}`"
+    if "anyOf" in target:
+        return " or ".join(dict.fromkeys(kind(one, name) for one in target["anyOf"]))
     types = "object" if name.startswith("k8s.") or "properties" in target else target.get("type", "string")
     return " or ".join(dict.fromkeys(KINDS.get(one, one) for one in (types if isinstance(types, list) else [types])))
 

@@ -146,6 +146,24 @@ def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, t
     assert note.read_text() == ""  # the failure is over
 
 
+def test_a_killed_rank_of_two_pods_with_a_rendezvous_is_started_again(trainer: Trainer, tmp_path: Path) -> None:
+    run, places, endpoint = tmp_path / "run", tmp_path / "places", f"127.0.0.1:{ports.free()}"
+    pods = [
+        trainer.start(
+            run, 1, {**node(name, endpoint, places), "PET_NNODES": "2", "STEP_SECONDS": "0.2", "HOLD": ""},
+            forked=False, **ELASTIC,
+        )
+        for name in ("first", "second")
+    ]  # fmt: skip
+    wait_for_step(run, 6, pods[0])
+    os.kill(ranks_of(pods[1])[0], signal.SIGKILL)
+    for pod in pods:
+        output, _ = patience.communicate(pod)
+        assert pod.returncode == 0, output
+    assert len(events(run, "start")) == 2
+    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
+
+
 def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     def restarts(backend: str, nodes: str) -> int:
         options = SimpleNamespace(max_restarts=3, rdzv_backend=backend, nnodes=nodes)
