@@ -38,7 +38,7 @@ STORES = ("/trainyard/core/storage.py", "/trainyard/core/files.py", "/trainyard/
 
 
 @dataclass
-class Measured:
+class StepTimes:
     """The steps that a process has measured in this start."""
 
     steps: int = 0

@@ -25,7 +25,7 @@ from trainyard.core.exits import Exit, write_termination_message
 from trainyard.telemetry import flight, hang_bound, mounts
 from trainyard.telemetry.beats import Answers, Files, Heartbeat, replace
 from trainyard.telemetry.hang import Missing, hang_message, not_arrived, stack_of
-from trainyard.telemetry.hang_bound import AUTO, PATIENCE, Measured, Seconds
+from trainyard.telemetry.hang_bound import AUTO, PATIENCE, Seconds, StepTimes
 
 log = logging.getLogger("trainyard")
 
@@ -72,7 +72,7 @@ class Watchdog:
         self._seconds = hang_bound.longest(seconds)
         often = hang_bound.SILENT / 4 if self._auto else self._seconds / 8
         self._interval = min(LONGEST_INTERVAL, often or LONGEST_INTERVAL)
-        self._measured = Measured()
+        self._measured = StepTimes()
         self._proven = False  # that ranks reach each other over the network
         self._now = Beat(0, "start", 0, True, time.monotonic())
         self._waited = 0.0
