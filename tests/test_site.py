@@ -1,21 +1,26 @@
 """The documents' site: all pages are in its navigation, all links lead somewhere, nothing is loaded from elsewhere."""
 
 import json
+import os
 import re
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from hack.site.__main__ import links
 from hack.site.pages import INDEX, navigation, page, pipes
+from hack.site.repository import web
 from tests import patience
 from tests.util.browser import CHROMIUM
 
 pytestmark = pytest.mark.takes(40)
 
 ROOT = Path(__file__).resolve().parents[1]
+REPOSITORY = "https://git.example.com/team/trainyard"
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "reference").glob("*.md"))]
 
 
@@ -43,7 +48,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site") / "site"
-    done = patience.run([sys.executable, "-m", "hack.site", str(out)], cwd=ROOT)
+    done = patience.run(
+        [sys.executable, "-m", "hack.site", str(out)], cwd=ROOT, env={**os.environ, "REPOSITORY": REPOSITORY}
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
 
@@ -84,7 +91,7 @@ def test_every_document_is_in_the_navigation() -> None:
     assert {str(path.relative_to(ROOT)) for path in DOCUMENTS} <= set(listed)
     assert len(listed) == len(set(listed))
     assert [next(iter(section)) for section in nav] == [
-        "Documents", "Start", "How-to", "Operate", "Concepts", "Reference", "Contribute",
+        "Home", "Start", "How-to", "Operate", "Concepts", "Reference", "Contribute",
     ]  # fmt: skip
 
 
@@ -115,17 +122,71 @@ def test_search_finds_pages_and_not_the_files_they_show(site: Path) -> None:
     assert (site / "examples" / "one-node.yaml.html").exists()
 
 
+def test_the_front_page_leads_to_the_others_and_is_not_readme(site: Path, pages: dict[Path, Page]) -> None:
+    assert {"docs/first-model.html", "docs/evidence.html", "docs/index.html", "overview.html"} <= {
+        link.partition("#")[0] for link in pages[site / "index.html"].links
+    }
+    for words in ("Works with", "What happens when"):
+        assert words in (site / "overview.html").read_text()
+        assert f"<h2>{words}" not in (site / "index.html").read_text()
+        assert f'id="{words.lower().replace(" ", "-")}"' not in (site / "index.html").read_text()
+
+
 @pytest.mark.parametrize(
-    "name", ["index", "docs/troubleshooting", "docs/reference/trainer-settings", "charts/trainyard/index"]
+    ("name", "source"),
+    [
+        ("index", "hack/site/home.md"),
+        ("overview", "README.md"),
+        ("docs/kueue", "docs/kueue.md"),
+        ("docs/index", "docs/README.md"),
+        ("docs/reference/values", None),
+        ("examples/one-node.yaml", None),
+    ],
 )
-def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path, name: str) -> None:
-    """Tables and code scroll by themselves."""
+def test_a_page_leads_to_its_source_in_the_repository(pages: dict[Path, Page], site: Path, name: str, source: str):
+    found = pages[site / f"{name}.html"].links
+    assert REPOSITORY in found
+    edits = [link for link in found if "/edit/" in link]
+    assert edits == ([f"{REPOSITORY}/edit/main/{source}"] if source else [])
+
+
+def test_pages_say_the_version(site: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"<title>Runs in a queue - trainyard {version}</title>" in (site / "docs/kueue.html").read_text()
+
+
+def test_no_address_is_invented() -> None:
+    assert web("/srv/git/trainyard") == ""
+    assert web("git@git.example.com:team/trainyard.git") == REPOSITORY
+    assert web("ssh://git@git.example.com/team/trainyard.git") == REPOSITORY
+    assert web(f"{REPOSITORY}.git") == REPOSITORY
+    assert links("") == {}
+
+
+def test_cells_say_their_column(site: Path) -> None:
+    text = (site / "docs/troubleshooting.html").read_text()
+    assert text.count('<td data-label="what to do">') > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("index", 2), ("overview", 5), ("docs/troubleshooting", 5), ("docs/reference/trainer-settings", 5),
+        ("charts/trainyard/index", 5),
+    ],
+)  # fmt: skip
+def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path, name: str, least: int) -> None:
+    """Code scrolls by itself or wraps, a table's rows are blocks, and no text lies below the button that copies it."""
     frame = tmp_path / "frame.html"  # no window is as narrow as a phone; a frame is
     frame.write_text(f"""<!doctype html>
 <iframe width="390" height="800" src="{(site / name).as_uri()}.html"></iframe><script>
 addEventListener("load", () => {{
   const page = document.querySelector("iframe").contentDocument.documentElement;
-  document.title = page.scrollWidth + " " + page.querySelectorAll("table, pre").length;
+  const style = element => page.ownerDocument.defaultView.getComputedStyle(element);
+  const room = [...page.querySelectorAll("pre")].map(pre => parseFloat(style(pre).paddingRight));
+  const rows = [...page.querySelectorAll(".md-typeset table tbody tr")].filter(row => style(row).display != "block");
+  document.title = [page.scrollWidth, page.querySelectorAll("table, pre").length, Math.min(99, ...room), rows.length]
+    .join(" ");
 }})</script>""")
     command = [
         *CHROMIUM,
@@ -135,7 +196,9 @@ addEventListener("load", () => {{
         frame.as_uri(),
     ]
     done = patience.run(command)
-    title = re.search(r"<title>(\d+) (\d+)</title>", done.stdout)
+    title = re.search(r"<title>(\d+) (\d+) (\d+)(?:\.\d+)? (\d+)</title>", done.stdout)
     assert title, done.stdout[:2000] + done.stderr
     assert int(title[1]) <= 390
-    assert int(title[2]) > 5
+    assert int(title[2]) > least
+    assert int(title[3]) >= 36
+    assert int(title[4]) == 0

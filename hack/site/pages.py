@@ -1,7 +1,7 @@
 """The pages of the site: the documents, and every file of the repository that they link to.
 
-They are laid out as in the repository, so links stay as they are. A linked file that is no page becomes one that shows
-it, a linked folder one that lists it: the site needs no address of the repository.
+They are laid out as in the repository, so links stay as they are. Only README moves, to overview.md: the front page is
+home.md of this folder. A linked file that is no page becomes one that shows it, a linked folder one that lists it.
 """
 
 import os
@@ -12,9 +12,11 @@ from pathlib import Path
 from urllib.parse import unquote
 
 INDEX = "docs/README.md"
+HOME = "hack/site/home.md"
+MOVED = {"README.md": "overview.md"}
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)#]+)\)", re.M)
-PICTURES = {".svg", ".png"}
+IMAGES = {".svg", ".png"}
 LANGUAGES = {
     ".py": "python",
     ".yaml": "yaml",
@@ -31,16 +33,23 @@ Nav = list[dict[str, list[dict[str, str]]]]
 def navigation(index: str) -> Nav:
     """Return the sections of the index, each with its pages by title; the paths are the repository's."""
     _, *sections = re.split(r"^## ", index, flags=re.M)
-    found: Nav = [{"Documents": [{"All pages by task": INDEX}]}]
+    found: Nav = [{"Home": [{"trainyard": "index.md"}, {"All pages by task": INDEX}]}]
     for section in sections:
         title = section.partition("\n")[0]
-        found.append({title: [{name: beside(INDEX, to)} for name, to in ENTRY.findall(section)]})
+        found.append({title: [{name: placed(beside(INDEX, to))} for name, to in ENTRY.findall(section)]})
     return found
+
+
+def placed(path: str) -> str:
+    """Return where a page of the repository is on the site."""
+    return MOVED.get(path, path)
 
 
 def lay_out(root: Path, out: Path) -> None:
     """Write the pages below `out`, beginning at the index, and what they link to."""
     waiting, done = ["README.md", INDEX], set()
+    out.mkdir(parents=True)
+    (out / "index.md").write_text(page(root, HOME, waiting.append, at="index.md"))
     while waiting:
         path = waiting.pop()
         if path in done:
@@ -54,21 +63,24 @@ def lay_out(root: Path, out: Path) -> None:
             (out / path).mkdir(exist_ok=True)
             (out / path / "README.md").write_text(listing(root, path, waiting.append))
         elif source.suffix == ".md":
-            (out / path).write_text(page(root, path, waiting.append))
-        elif source.suffix in PICTURES:
+            (out / placed(path)).write_text(page(root, path, waiting.append))
+        elif source.suffix in IMAGES:
             shutil.copy(source, out / path)
         else:
             (out / f"{path}.md").write_text(shown(path, source.read_text()))
 
 
-def page(root: Path, path: str, follow: Callable[[str], None]) -> str:
-    """Return a document as the site has it; `follow` is called with each path that it links to."""
+def page(root: Path, path: str, follow: Callable[[str], None], at: str = "") -> str:
+    """Return a document as the site has it; `follow` is called with each path that it links to.
+
+    Its links lead from its own place, or from `at`.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         link = match[1]
         if ":" in link:
             return link
-        to = beside(path, unquote(link))
+        to = beside(at or path, unquote(link))
         assert (root / to).exists(), f"{path} links to {link}, which does not exist"
         follow(to)
         return on_site(root, to, link)
@@ -86,7 +98,9 @@ def on_site(root: Path, path: str, link: str) -> str:
     """Return the link to a file or folder of the repository: to its page."""
     if (root / path).is_dir():
         return f"{link.rstrip('/')}/README.md"
-    return link if Path(path).suffix in {".md", *PICTURES} else f"{link}.md"
+    if path in MOVED:
+        return link.removesuffix(path) + MOVED[path]
+    return link if Path(path).suffix in {".md", *IMAGES} else f"{link}.md"
 
 
 def listing(root: Path, path: str, follow: Callable[[str], None]) -> str:
