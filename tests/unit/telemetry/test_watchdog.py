@@ -194,11 +194,11 @@ def test_what_may_take_longer(tmp_path: Path, bound: str, phases: list[tuple[str
 
 
 def test_the_bound_of_a_step_follows_from_the_longest() -> None:
-    measured = hang_bound.Measured()
+    measured = hang_bound.StepTimes()
     for seconds, bound in [(1, 300), (9, 300), (2, 300), (1, 300), (1, 90), (40, 300), (0.1, 300)]:
         measured.add(seconds)
         assert measured.bound == bound
-    assert hang_bound.Measured(5, 0.2).bound == 60
+    assert hang_bound.StepTimes(5, 0.2).bound == 60
 
 
 def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
