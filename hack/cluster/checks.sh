@@ -50,6 +50,6 @@ check_disk() {
 check_network() {
   local taken
   [ ! -e "/sys/class/net/$LINK" ] || die "an interface $LINK is here already and is not ours: set TRAINYARD_LINK to another name"
-  taken=$(ip -4 route show table all match "$NODE_IP" | grep -v '^default' || true)
-  [ -z "$taken" ] || die "the address $NODE_IP is taken (ip route: ${taken%%$'\n'*}): set TRAINYARD_HOST_IP and TRAINYARD_NODE_IP to two free ones of one /30"
+  taken=$(ip -4 route show table all match "$API_IP" | grep -v '^default' || true)
+  [ -z "$taken" ] || die "the address $API_IP is taken (ip route: ${taken%%$'\n'*}): set TRAINYARD_HOST_IP and TRAINYARD_NODE_IP to two free ones of one /30"
 }

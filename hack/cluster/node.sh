@@ -5,7 +5,11 @@
 # in_our_cgroup PID: is this process one of the node's? (A number alone may long be another process.)
 in_our_cgroup() { grep -qs "/$CGROUP" "/proc/$1/cgroup"; }
 
-our_cgroups() { find /sys/fs/cgroup -type d \( -name "$CGROUP" -o -name "$CGROUP.scope" \) -prune 2> /dev/null; }
+# our_cgroups [NAME]: those of all nodes, or of one
+our_cgroups() {
+  local name=${1:-$CGROUP} others=${1:-$CGROUP-[0-9]}
+  find /sys/fs/cgroup -type d \( -name "$name" -o -name "$name.scope" -o -name "$others" -o -name "$others.scope" \) -prune 2> /dev/null
+}
 
 # daemon NAME COMMAND...: start it in the node; it keeps nothing of ours open, not even the machine's lock
 daemon() {
@@ -24,6 +28,20 @@ daemon() {
 
 daemon_alive() { in_our_cgroup "$(cat "$RUN/pids/$1")"; }
 
+# node_daemon NAME COMMAND...: a daemon inside the node's namespaces
+node_daemon() {
+  local name=$1
+  shift
+  daemon "$name" "$HERE/in-node" "$@"
+}
+
+# import_image ARCHIVE.tar|OCI_FOLDER: into the node's containerd, under the name that the archive carries
+import_image() {
+  if [ -d "$1" ]; then tar -C "$1" -cf - oci-layout index.json blobs; else cat "$1"; fi |
+    "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" -n k8s.io images import - > /dev/null ||
+    die "containerd could not import $1 (room on the disk of $STATE? its log: $LOG/containerd$SUFFIX.log)"
+}
+
 # wait_for SECONDS DAEMON COMMAND...: until COMMAND succeeds, PATIENCE times SECONDS at most; ends early, with the log's tail, when DAEMON has ended
 wait_for() {
   local end=$((SECONDS + $1 * PATIENCE)) name=$2 why=
@@ -40,8 +58,10 @@ wait_for() {
   done
 }
 
-node_ready() {
-  kubectl get --request-timeout=$((10 * PATIENCE))s node "$NODE_NAME" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}' 2> /dev/null | grep -qx True
+nodes_ready() {
+  local ready
+  ready=$(kubectl get --request-timeout=$((10 * PATIENCE))s nodes -o 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}' 2> /dev/null) || return 1
+  [ "$(grep -ow True <<< "$ready" | wc -l)" = "$NODES" ]
 }
 
 # healthy: is there a complete cluster of this very version, and does it answer? A busy machine may make it slow:
@@ -50,7 +70,7 @@ healthy() {
   local pid item end=$((SECONDS + 180 * PATIENCE))
   [ "$(cat "$RUN/ready" 2> /dev/null)" = "$VERSION" ] || return 1
   for pid in "$RUN"/pids/*; do daemon_alive "${pid##*/}" || return 1; done
-  until node_ready; do
+  until nodes_ready; do
     [ $SECONDS -lt $end ] || return 1
     sleep 1
   done
@@ -59,26 +79,37 @@ healthy() {
   done
 }
 
-# cgroup_processes: all that runs in the node
-cgroup_processes() { our_cgroups | while read -r dir; do find "$dir" -name cgroup.procs -exec cat {} + 2> /dev/null; done | sort -u; }
+# cgroup_processes [NAME]: all that runs in the nodes, or in one
+cgroup_processes() { our_cgroups "$@" | while read -r dir; do find "$dir" -name cgroup.procs -exec cat {} + 2> /dev/null; done | sort -u; }
 
-# teardown: nothing of the node is left, in whatever state it was
-teardown() {
-  local _ pids dir
-  for _ in $(seq 100); do # killing the node's pid 1 takes most with it; whoever was just being born comes next round
-    mapfile -t pids < <(cgroup_processes)
+# end_processes [NAME]: kill all that runs in the nodes, or in one
+end_processes() {
+  local _ pids
+  for _ in $(seq 100); do # killing a node's pid 1 takes most with it; whoever was just being born comes next round
+    mapfile -t pids < <(cgroup_processes "$@")
     [ ${#pids[@]} -gt 0 ] || break
     kill -9 "${pids[@]}" 2> /dev/null || true
     sleep 0.1
   done
-  ip link del "$LINK" 2> /dev/null || true
+}
+
+# remove_cgroups [NAME]
+remove_cgroups() {
+  local _ dir
   for _ in $(seq 100); do # the kernel needs a moment after the last process has left
-    our_cgroups | while read -r dir; do find "$dir" -depth -type d -exec rmdir {} \; 2> /dev/null; done || true
-    [ -n "$(our_cgroups)" ] || break
+    our_cgroups "$@" | while read -r dir; do find "$dir" -depth -type d -exec rmdir {} \; 2> /dev/null; done || true
+    [ -n "$(our_cgroups "$@")" ] || break
     sleep 0.1
   done
+}
+
+# teardown: nothing of the nodes is left, in whatever state they were
+teardown() {
+  end_processes
+  ip link del "$LINK" 2> /dev/null || true
+  remove_cgroups
   leave_root_as_it_was
-  if [ -e "$RUN/made" ]; then xargs rmdir < "$RUN/made" 2> /dev/null || true; fi # folders that the node had to make as mount points
+  cat "$RUN"/made "$RUN"/node-*/made 2> /dev/null | xargs -r rmdir 2> /dev/null || true # folders that a node had to make as mount points
   rm -rf "$RUN"
   rm -f "$OWN_KUBECONFIG"
   [ -z "$(our_cgroups)" ] || die "these cgroups cannot be removed: $(our_cgroups | tr '\n' ' '); processes in them: $(cgroup_processes | tr '\n' ' ')"

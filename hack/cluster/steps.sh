@@ -2,31 +2,30 @@
 # seconds are for what hangs, several times what a slow machine needs.
 # shellcheck shell=bash
 
-start_node() {
-  local scope
+# start_namespaces: the node's namespaces, and what its programs read
+start_namespaces() {
+  local scope file
+  mkdir -p "$NODE_RUN"/{cni,kubelet}
+  for file in containerd.toml kubelet.yaml kube-proxy.yaml; do fill "$HERE/node/$file.in" > "$NODE_RUN/$file"; done
+  fill "$HERE/node/cni.conflist.in" > "$NODE_RUN/cni/10-pods.conflist"
   read -ra scope <<< "$(scope_command)"
-  daemon node "${scope[@]}" "$HERE/node/namespaces"
-  wait_for 120 node test -e "$RUN/node.ready"
-  pgrep -P "$(cat "$RUN/pids/node")" > "$RUN/node.pid"
+  daemon "node$SUFFIX" "${scope[@]}" "$HERE/node/namespaces"
+  wait_for 120 "node$SUFFIX" test -e "$NODE_RUN/node.ready"
+  pgrep -P "$(cat "$RUN/pids/node$SUFFIX")" > "$NODE_RUN/node.pid"
+}
+
+start_node() {
+  echo "nameserver 127.0.0.1" > "$RUN/resolv.conf" # what dnsPolicy: Default sees: nothing outside is reached
+  start_namespaces
   ip link add "$LINK" type veth peer name eth0 netns "$(cat "$RUN/node.pid")"
   ip addr add "$HOST_IP/30" dev "$LINK"
   ip link set "$LINK" up
   "$HERE/in-node" sh -ec "ip addr add $NODE_IP/30 dev eth0; ip link set eth0 up; ip route add default via $HOST_IP"
-  for file in containerd.toml kubelet.yaml kube-proxy.yaml; do fill "$HERE/node/$file.in" > "$RUN/$file"; done
-  fill "$HERE/node/cni.conflist.in" > "$RUN/cni/10-pods.conflist"
-  echo "nameserver 127.0.0.1" > "$RUN/resolv.conf" # what dnsPolicy: Default sees: nothing outside is reached
-}
-
-# node_daemon NAME COMMAND...
-node_daemon() {
-  local name=$1
-  shift
-  daemon "$name" "$HERE/in-node" "$@"
 }
 
 start_api_server() {
   local pki=$RUN/pki
-  node_daemon kube-apiserver "$HERE/node/again" "$BUILT/bin/kube-apiserver" --advertise-address="$NODE_IP" --bind-address="$NODE_IP" --secure-port=6443 \
+  node_daemon kube-apiserver "$HERE/node/again" "$BUILT/bin/kube-apiserver" --advertise-address="$API_IP" --bind-address="$API_IP" --secure-port=6443 \
     --etcd-servers=http://127.0.0.1:2379 --feature-gates=SizeBasedListCostEstimate=false --service-cluster-ip-range="$SERVICE_CIDR" \
     --allow-privileged=true --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction --client-ca-file="$pki/ca.crt" \
     --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
@@ -39,7 +38,7 @@ start_api_server() {
     --proxy-client-cert-file="$pki/front-proxy-client.crt" --proxy-client-key-file="$pki/front-proxy-client.key"
 }
 
-# linked_images: have images in the node before its containerd starts: the node's own, and this tree's if they are built. Linking what was
+# linked_images: have images in a node before its containerd starts: the node's own, and this tree's if they are built. Linking what was
 # unpacked once takes a second, unpacking it a minute. Only containerd's lists of what it has are written to.
 linked_images() {
   local tag unpacked=$CACHE/unpacked/${BUILT##*/} list images=("$BUILT"/images/*.tar)
@@ -49,26 +48,52 @@ linked_images() {
   "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
   touch "$unpacked"
   find "$CACHE/unpacked" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2 | xargs -r rm -rf
-  mkdir -p "$RUN/containerd"
-  cp -al "$unpacked" "$RUN/containerd/root" || return 1
-  for list in "$RUN"/containerd/root/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+  mkdir -p "$NODE_RUN/containerd"
+  cp -al "$unpacked" "$NODE_RUN/containerd/root" || return 1
+  for list in "$NODE_RUN"/containerd/root/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+}
+
+# start_containerd: with images, where they can be linked
+start_containerd() {
+  if [ -d "$IMAGES_THERE" ]; then
+    mkdir -p "$NODE_RUN/containerd/root"
+    "$HERE/in-node" mount --bind "$IMAGES_THERE" "$NODE_RUN/containerd/root"
+  else
+    linked_images || { touch "$NODE_RUN/no-images" && rm -rf "$NODE_RUN/containerd/root"; }
+  fi
+  node_daemon "containerd$SUFFIX" containerd -c "$NODE_RUN/containerd.toml"
+}
+
+# wait_containerd: until it answers, and has the node's own images
+wait_containerd() {
+  wait_for 180 "containerd$SUFFIX" "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" version
+  [ ! -e "$NODE_RUN/no-images" ] || for archive in "$BUILT"/images/*.tar; do import_image "$archive"; done
+}
+
+start_etcd() {
+  local peer=http://127.0.0.1:2380 client=http://127.0.0.1:2379
+  # on the node's own tmpfs: nothing of it outlives the node
+  node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
 }
 
 start_control_plane() {
-  local peer=http://127.0.0.1:2380 client=http://127.0.0.1:2379 unpacked=yes
-  # on the node's own tmpfs: nothing of it outlives the node
-  node_daemon etcd etcd --data-dir /run/etcd --listen-client-urls $client --advertise-client-urls $client --listen-peer-urls $peer --log-level warn
-  if [ -d "$IMAGES_THERE" ]; then
-    mkdir -p "$RUN/containerd/root"
-    "$HERE/in-node" mount --bind "$IMAGES_THERE" "$RUN/containerd/root"
-  else
-    linked_images || { unpacked=no && rm -rf "$RUN/containerd/root"; }
-  fi
-  node_daemon containerd containerd -c "$RUN/containerd.toml"
+  start_etcd
+  start_containerd
   start_api_server
-  wait_for 180 containerd "$HERE/in-node" ctr -a "$RUN/containerd.sock" version
-  [ $unpacked = yes ] || for archive in "$BUILT"/images/*.tar; do "$HERE/load" "$archive"; done
+  wait_containerd
   wait_for 900 kube-apiserver kubectl get --raw /readyz
+}
+
+start_kubelet() {
+  node_daemon "kubelet$SUFFIX" "$BUILT/bin/kubelet" --config="$NODE_RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet$SUFFIX.conf" \
+    --root-dir="$NODE_RUN/kubelet" --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
+  node_daemon "kube-proxy$SUFFIX" "$HERE/node/again" "$BUILT/bin/kube-proxy" --config="$NODE_RUN/kube-proxy.yaml"
+}
+
+# wait_kubelet: until the node is Ready
+wait_kubelet() {
+  wait_for 600 "kubelet$SUFFIX" kubectl get node "$NODE_NAME"
+  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
 }
 
 start_node_agents() {
@@ -79,14 +104,11 @@ start_node_agents() {
     --cluster-signing-key-file="$pki/ca.key" --use-service-account-credentials --leader-elect=false --bind-address=127.0.0.1
   node_daemon kube-scheduler "$HERE/node/again" "$BUILT/bin/kube-scheduler" --kubeconfig="$RUN/scheduler.conf" --authentication-kubeconfig="$RUN/scheduler.conf" \
     --authorization-kubeconfig="$RUN/scheduler.conf" --leader-elect=false --bind-address=127.0.0.1
-  node_daemon kubelet "$BUILT/bin/kubelet" --config="$RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet.conf" --root-dir="$RUN/kubelet" \
-    --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
-  node_daemon kube-proxy "$HERE/node/again" "$BUILT/bin/kube-proxy" --config="$RUN/kube-proxy.yaml"
+  start_kubelet
   for file in "$HERE"/addons/*.yaml.in; do fill "$file" | kubectl apply -f -; done
   # the PyTorchJob CRD is too large for a client-side apply
   for file in "$BUILT"/manifests/*.yaml; do kubectl apply --server-side -f "$file"; done
-  wait_for 600 kubelet kubectl get node "$NODE_NAME"
-  kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
+  wait_kubelet
 }
 
 # rolled_out NAMESPACE/DEPLOYMENT: wait for it; what its pods say when it does not come

@@ -14,11 +14,11 @@ systemd_runs() { [ -d /run/systemd/system ]; }
 # scope_command: the words that a command is started with to have its cgroup from systemd; none where there is no systemd
 scope_command() {
   if [ "$(cgroup_version)" = 2 ] && systemd_runs; then
-    echo systemd-run --scope --quiet --collect --unit="$CGROUP" -p Delegate=yes -p TasksMax=infinity
+    echo systemd-run --scope --quiet --collect --unit="$NODE_CGROUP" -p Delegate=yes -p TasksMax=infinity
   fi
 }
 
-# make_cgroup: make the node's cgroup and move this process there; $RUN/cgroups then names where the node's processes belong
+# make_cgroup: make the node's cgroup and move this process there; $NODE_RUN/cgroups then names where the node's processes belong
 make_cgroup() {
   if [ "$(cgroup_version)" = 1 ]; then make_v1; else make_v2; fi
 }
@@ -28,7 +28,7 @@ make_v1() {
   while IFS=: read -r _ controller self; do
     controller=${controller#name=}
     [ -n "$controller" ] && [ -d "/sys/fs/cgroup/$controller" ] || continue
-    dir=/sys/fs/cgroup/$controller${self%/}/$CGROUP
+    dir=/sys/fs/cgroup/$controller${self%/}/$NODE_CGROUP
     mkdir -p "$dir"
     if [ "$controller" = cpuset ]; then
       for f in cpus mems; do cat "${dir%/*}/cpuset.$f" > "$dir/cpuset.$f"; done
@@ -38,16 +38,16 @@ make_v1() {
     if [[ ,$controller, == *,cpu,* ]]; then echo 8192 > "$dir/cpu.shares"; fi
     echo $$ > "$dir/cgroup.procs"
     echo "$dir"
-  done < <(cat /proc/self/cgroup) > "$RUN/cgroups" # read at once: the file changes with every step of the loop
+  done < <(cat /proc/self/cgroup) > "$NODE_RUN/cgroups" # read at once: the file changes with every step of the loop
 }
 
 make_v2() {
   local dir c
   if systemd_runs; then
     dir=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup) # the scope that we were started in
-    [[ $dir == */$CGROUP.scope ]]
+    [[ $dir == */$NODE_CGROUP.scope ]]
   else
-    dir=/sys/fs/cgroup/$CGROUP
+    dir=/sys/fs/cgroup/$NODE_CGROUP
     for c in "${CONTROLLERS[@]}"; do
       grep -qw "$c" /sys/fs/cgroup/cgroup.subtree_control && continue
       echo "$c" >> "$ENABLED"
@@ -57,13 +57,13 @@ make_v2() {
     echo $$ > "$dir/cgroup.procs"
   fi
   mkdir -p "$dir/init"
-  echo "$dir/init" > "$RUN/cgroups"
+  echo "$dir/init" > "$NODE_RUN/cgroups"
 }
 
 # enter_cgroup: move this process to where the node's processes belong
 enter_cgroup() {
   local dir
-  while read -r dir; do echo $$ > "$dir/cgroup.procs"; done < "$RUN/cgroups"
+  while read -r dir; do echo $$ > "$dir/cgroup.procs"; done < "$NODE_RUN/cgroups"
 }
 
 # leave_root_as_it_was: switch off what make_v2 switched on, unless somebody else uses it by now
