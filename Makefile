@@ -34,8 +34,8 @@ lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files cur
 	@hack/lint
 format: ## let ruff format and mend what it can
 	@hack/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
-cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1
-	@hack/machine cluster && hack/bootstrap cluster && hack/cluster/up$(if $(strip $(EXTRAS)), && hack/cluster/extra $(EXTRAS))
+cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1; NODES=3 for several nodes
+	@hack/machine cluster && hack/bootstrap cluster $(if $(filter-out 1,$(NODES)),nodes) && $(if $(NODES),TRAINYARD_NODES=$(NODES) )hack/cluster/up$(if $(strip $(EXTRAS)), && hack/cluster/extra $(EXTRAS))
 cluster-down: ## take that cluster down; the machine is as before
 	@hack/cluster/down
 images: ## build the images on the local bases and load them into the cluster

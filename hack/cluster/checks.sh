@@ -4,6 +4,7 @@
 # command:package pairs, and files by their path
 NEEDED=(containerd:containerd ctr:containerd runc:runc /usr/lib/cni/ptp:containernetworking-plugins etcd:etcd-server nft:nftables iptables:iptables
   conntrack:conntrack ip:iproute2 openssl:openssl mmdebstrap:mmdebstrap nsenter:util-linux pgrep:procps python3:python3)
+if [ "$NODES" != 1 ]; then NEEDED+=(glusterfsd:glusterfs-client glusterfs:glusterfs-client mkfs.ext4:e2fsprogs ipset:ipset tc:iproute2); fi
 
 check_root() { [ "$(id -u)" = 0 ] || die "root is needed for a node's namespaces and mounts: run as root, or set KUBECONFIG to a cluster of your own"; }
 
@@ -38,6 +39,16 @@ check_kernel() {
   esac
   unshare -m -n -p --fork true 2> /dev/null || die "no new namespaces may be made here (an unprivileged container?): run on the machine itself, or set KUBECONFIG to a cluster of your own"
   grep -qw overlay /proc/filesystems || modprobe overlay 2> /dev/null || die "this kernel has no overlay file system, which containerd needs"
+  [ "$NODES" = 1 ] || check_kernel_for_several
+}
+
+# check_kernel_for_several: what the switch, the file server and its clients need
+check_kernel_for_several() {
+  local module
+  for module in bridge fuse loop; do
+    [ -d "/sys/module/$module" ] || modprobe "$module" 2> /dev/null || die "this kernel has no module '$module', which several nodes need: make cluster starts one"
+  done
+  [ ! -d "$IMAGES_THERE" ] || die "TRAINYARD_UNPACKED_IMAGES=$IMAGES_THERE: a folder is for one node; unset it, or NODES"
 }
 
 check_disk() {

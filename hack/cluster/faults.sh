@@ -33,6 +33,7 @@ undo_kill() {
 start_again() {
   start_worker "$NODE"
   start_worker_agents "$NODE"
+  start_policies "$NODE"
 }
 
 # drop TABLE RULE...: a table of its own whose rules see every packet, with the address that a service's has become
@@ -91,13 +92,19 @@ undo_drain() {
 }
 
 server_pid() { pgrep -P "$(cat "$RUN/pids/file-server")" glusterfsd; }
+# fill_disk: with files of half of what is free, until no block is; nothing is written to this machine's disk
+# shellcheck disable=SC2016 # $1 belongs to the shell at the switch
+fill_disk() {
+  at_switch bash -c 'while free=$(stat -fc %f "$1") && [ "$free" -gt 0 ]; do
+    fallocate -l $(((free + 1) / 2 * $(stat -fc %S "$1"))) "$1/full-$free" 2> /dev/null || break
+  done' - "$RUN/node-0/disk"
+}
 make_storage() {
   need_several
   case $1 in
     hang) kill -STOP "$(server_pid)" ;;
     down) kill_daemon file-server ;;
-    full) at_switch bash -c 'while free=$(stat -fc %f "$1") && [ "$free" -gt 0 ]; do
-      fallocate -l $(((free + 1) / 2 * $(stat -fc %S "$1"))) "$1/full-$free" || break; done' - "$RUN/node-0/disk" ;;
+    full) fill_disk ;;
     *) usage ;;
   esac
 }

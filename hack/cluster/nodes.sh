@@ -28,10 +28,10 @@ start_switch() {
 
 # plug_in: a cable from the node to the switch, and routes to the other nodes' pods
 plug_in() {
-  local node route=''
+  local number route=''
   ip link add "cable$NODE" netns "$(cat "$RUN/node-0/node.pid")" type veth peer name eth1 netns "$(cat "$NODE_RUN/node.pid")"
   TRAINYARD_NODE=0 "$HERE/in-node" ip link set "cable$NODE" master switch up
-  for node in $(others); do route+="ip route add $(pods_of "$node") via $CABLES.$node; "; done
+  for number in $(others); do route+="ip route add $(pods_of "$number") via $CABLES.$number; "; done
   if [ "$NODE" = 1 ]; then
     # the one way out: to this machine, which knows no other address
     route+="nft 'add table ip trainyard; add chain ip trainyard out { type nat hook postrouting priority srcnat; }
@@ -61,11 +61,14 @@ start_worker() {
   wait_containerd
 }
 
-# each_worker COMMAND...: for all nodes after the first at once, with their number as the last word
-each_worker() {
-  local node pids=() pid
-  for ((node = 2; node <= NODES; node++)); do
-    (set -e; "$@" "$node") &
+# each_worker, each_node COMMAND...: for all nodes (after the first) at once, with their number as the last word
+each_worker() { at_once "$(seq 2 "$NODES")" "$@"; }
+each_node() { at_once "$(seq "$NODES")" "$@"; }
+at_once() {
+  local number pids=() pid numbers=$1
+  shift
+  for number in $numbers; do
+    (set -e; "$@" "$number") &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid"; done
@@ -84,4 +87,13 @@ start_worker_agents() {
   use_node "$1"
   start_kubelet
   wait_kubelet
+}
+
+# start_policies NUMBER: NetworkPolicies are enforced on a node, which Kubernetes must know
+start_policies() {
+  local program
+  use_node "$1"
+  program=$("$ROOT/hack/netpol/build")
+  node_daemon "netpol$SUFFIX" "$HERE/node/again" "$program" --kubeconfig="$RUN/admin.conf" --node="$NODE_NAME" --service-cidr="$SERVICE_CIDR"
+  wait_for 120 "netpol$SUFFIX" "$HERE/in-node" iptables -w -n -L KUBE-ROUTER-FORWARD
 }
