@@ -25,8 +25,16 @@ ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFI
     "TRAINYARD_UNPACKED_IMAGES": "own",  # it trains nothing
 }
 NODES = ["trainyard", "trainyard-2", "trainyard-3"]
-BASE = "localhost/trainyard-node/base:1"
-# Each pod serves the name of its node, and has the one volume
+# It serves the name of its node, and has the one volume
+CONTAINER = {
+    "name": "main",
+    "image": "localhost/trainyard-node/base:1",
+    "command": ["sh", "-c", "cd $(mktemp -d) && echo $NODE > node && exec python3 -m http.server"],
+    "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+    "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
+    "readinessProbe": {"httpGet": {"path": "/node", "port": 8000}, "periodSeconds": 1},
+}
+VOLUME = {"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}
 PODS = {
     "apiVersion": "apps/v1",
     "kind": "DaemonSet",
@@ -35,20 +43,7 @@ PODS = {
         "selector": {"matchLabels": {"app": "each"}},
         "template": {
             "metadata": {"labels": {"app": "each"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 1,
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": BASE,
-                        "command": ["sh", "-c", "cd $(mktemp -d) && echo $NODE > node && exec python3 -m http.server"],
-                        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-                        "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],
-                        "readinessProbe": {"httpGet": {"path": "/node", "port": 8000}, "periodSeconds": 1},
-                    }
-                ],
-                "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
-            },
+            "spec": {"terminationGracePeriodSeconds": 1, "containers": [CONTAINER], "volumes": [VOLUME]},
         },
     },
 }
@@ -150,10 +145,22 @@ def reached(pod: str, *addresses: str) -> list[str]:
     return inside(pod, "python3", "-c", ASK, *addresses).stdout.splitlines()
 
 
+WRITE = ["sh", "-c", 'dd if=/dev/zero of="/shared/written-by-$NODE" bs=4k count=1 oflag=sync']
+
+
 def writes(pod: str) -> bool:
-    """Whether a pod can write to the volume, within ten seconds."""
-    write = 'dd if=/dev/zero of="/shared/written-by-$NODE" bs=4k count=1 oflag=sync'
-    return inside(pod, "timeout", "-s", "KILL", "10", "sh", "-c", write).returncode == 0
+    """Whether a pod can write to the volume."""
+    return inside(pod, *WRITE).returncode == 0
+
+
+def hangs(pod: str) -> bool:
+    """Whether a pod's write to the volume has not ended after ten seconds; nothing but the server's answer ends it."""
+    command = [str(ROOT / "build/bin/kubectl"), "--kubeconfig", str(STATE / "kubeconfig"), "exec", pod, "--", *WRITE]
+    try:
+        subprocess.run(command, capture_output=True, timeout=10, check=True)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
 
 
 def ready(node: str) -> str:
@@ -179,6 +186,51 @@ def test_a_file_written_on_one_node_is_read_on_another(cluster: str) -> None:
     assert inside(there["trainyard-3"][0], "cat", "/shared/note").stdout == "from trainyard-2\n"
 
 
+@pytest.fixture(scope="module")
+def tenant(cluster: str) -> dict[str, str]:
+    """Two pods of a job, on two nodes, and one of somebody else on the node of the second; returns their addresses."""
+    job = {"app.kubernetes.io/name": "pytorchjob", "app.kubernetes.io/instance": "demo"}
+    things = [("master", "trainyard-2", job), ("worker", "trainyard-3", job), ("stranger", "trainyard-3", {})]
+    containers = [{**CONTAINER, "volumeMounts": []}]
+    apply(*(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+         "spec": {"nodeName": node, "terminationGracePeriodSeconds": 1, "containers": containers}}
+        for name, node, labels in things
+    ))  # fmt: skip
+    kubectl("wait", "--for=condition=Ready", "--timeout=600s", *(f"pod/{name}" for name, _, _ in things))
+    return {name: kubectl("get", "pod", name, "-o", "jsonpath={.status.podIP}") for name, _, _ in things}
+
+
+def apply_policies(*settings: str) -> None:
+    """Apply the chart's NetworkPolicies, with these settings."""
+    template = [str(ROOT / "build/bin/helm3"), "template", "demo", str(ROOT / "charts/trainyard")]
+    values = ["-f", str(ROOT / "examples/demo.yaml"), "--show-only", "templates/networkpolicy.yaml", *settings]
+    rendered = patience.run([*template, *values])
+    assert rendered.returncode == 0, rendered.stderr
+    kubectl("apply", "-f", "-", stdin=rendered.stdout)
+
+
+def test_the_charts_policies_keep_strangers_from_a_jobs_pods_on_any_node(tenant: dict[str, str]) -> None:
+    everybody = list(tenant.values())
+    on = ["trainyard-2", "trainyard-3", "trainyard-3"]
+    assert reached("stranger", *everybody) == on  # nothing closes them yet
+    apply_policies()
+    patience.wait(
+        "a stranger still gets in", lambda: reached("stranger", *everybody) == ["", "", on[2]], patience.still
+    )
+    assert reached("master", *everybody) == reached("worker", *everybody) == on
+
+
+def test_with_egress_closed_they_reach_each_other_and_name_servers_alone(tenant: dict[str, str]) -> None:
+    everybody = list(tenant.values())
+    apply_policies("--set", "networkPolicy.enabled=true")
+    on = ["trainyard-2", "trainyard-3", ""]
+    patience.wait("they still reach a stranger", lambda: reached("master", *everybody) == on, patience.still)
+    assert inside("worker", "getent", "hosts", "kubernetes.default.svc.cluster.local").returncode == 0
+    kubectl("delete", "networkpolicy", "--all")
+    patience.wait("a stranger is still kept out", lambda: "" not in reached("stranger", *everybody), patience.still)
+
+
 def test_a_node_cut_from_the_others_still_has_api_server_and_storage(cluster: str) -> None:
     there = pods()
     one, two, three = (there[node] for node in NODES)
@@ -194,13 +246,13 @@ def test_a_full_file_server_refuses_bytes_until_it_has_room(cluster: str) -> Non
     with fault("storage", "full"):
         said = inside(pod, "sh", "-c", "echo more > /shared/more")
         assert "No space left on device" in said.stderr
-    assert writes(pod)
+    patience.wait("it has no room", lambda: writes(pod), patience.still)  # GlusterFS looks for room every few seconds
 
 
 def test_calls_hang_while_the_file_server_does(cluster: str) -> None:
     pod = pods()["trainyard-2"][0]
     with fault("storage", "hang"):
-        assert not writes(pod)
+        assert hangs(pod)
     assert writes(pod)
 
 
