@@ -1,7 +1,7 @@
 """Check settings against their model. Each mistake gets a line that names its key, its value and the remedy."""
 
 import difflib
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -29,9 +29,21 @@ def validate(model: type[Model], tree: Tree, before: str = "") -> Model:
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
     """Return what is wrong with each key, and the remedy, a line per mistake."""
-    return "\n".join(
-        _describe_one(model, detail["loc"], detail["type"], detail["msg"], detail["input"]) for detail in error.errors()
-    )
+    lines: dict[tuple[int | str, ...], str] = {}
+    for detail in error.errors():
+        loc = _without_alternative(model, detail["loc"])
+        if loc in lines:
+            lines[loc] += f" or {detail['msg'].removeprefix('Input should be ')}"
+        else:
+            lines[loc] = _describe_one(model, loc, detail["type"], detail["msg"], detail["input"])
+    return "\n".join(lines.values())
+
+
+def _without_alternative(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return where a key stands, without the last part that pydantic adds where a value may also be a certain word."""
+    field = _fields_at(model, loc[:-2]).get(str(loc[-2])) if len(loc) > 1 else None
+    has_words = field is not None and any(get_origin(one) is Literal for one in get_args(field.annotation))
+    return loc[:-1] if has_words else loc
 
 
 def _describe_one(model: type[BaseModel], loc: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:

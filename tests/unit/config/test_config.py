@@ -116,14 +116,35 @@ def test_schema_is_closed_and_partial() -> None:
 
 
 def check_node(node: dict[str, Any]) -> None:
-    """Every section is closed; every key says what it means. A key may take one of several types, or none."""
+    """Every section is closed; every key says what it means. A key may take one of several types, or none.
+
+    A number has no other text beside it than a certain word: any other would be a number that was misspelt.
+    """
     if "anyOf" in node:
-        assert all(choice["type"] in ("string", "array") for choice in node["anyOf"])
+        kinds = [choice["type"] for choice in node["anyOf"] if "const" not in choice]
+        words = len(kinds) < len(node["anyOf"])
+        assert all(kind in (("integer", "number") if words else ("string", "array")) for kind in kinds)
     elif node["type"] == "object":
         assert node["additionalProperties"] is False
         for child in node["properties"].values():
             assert len(child["description"]) >= 5
             check_node(child)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("comm", "hang_seconds", "soon", "= 'soon': input should be 'auto' or a valid number"),
+        ("comm", "hang_seconds", -1, "= -1: input should be 'auto' or greater than or equal to 0"),
+        ("checkpoint", "every_seconds", 1.5, "= 1.5: input should be 'auto' or a valid integer"),
+    ],
+)
+def test_a_key_that_takes_a_word_or_a_number_says_both(section: str, key: str, value: Any, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        config.build({"recipe": "demo"}, {section: {key: value}})
+    assert str(caught.value) == f"{section}.{key} {said}"
+    built = config.build({"recipe": "demo"}, {section: {key: "60"}})  # as Helm's --set writes it
+    assert getattr(getattr(built, section), key) == 60
 
 
 @pytest.mark.parametrize("name", config.recipe_names())
