@@ -32,6 +32,7 @@ def render(path: Path) -> str:
         tiles(_tiles(summary, train, validate, seconds, many)),
         '<div class="cards">',
         sections.time(seconds),
+        sections.interruptions(starts),
         sections.charts(train, validate, [float(event["step"]) for event in starts[1:]], many),
         sections.classes(path),
         sections.processes(summary),

@@ -1,6 +1,7 @@
 """The cards of a run's page."""
 
 import html
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ COLOURS = {
 }  # fmt: skip
 SPLIT = ("compute", "data_wait", "communication", "checkpoint", "validation", "other")
 MOST_RANKS = 16
+MOST_INTERRUPTIONS = 10  # in the table
 MOST_DRAWN = 24  # classes of a drawn matrix
 
 
@@ -54,6 +56,25 @@ def time(seconds: dict[str, float]) -> str:
         "a restart did again; restart wait is time in which no process of the run was alive."
     )
     return card("Where the time went", stacked_bar(shares) + note(text), wide=True)
+
+
+def interruptions(starts: list[Event]) -> str:
+    """Return what each of the last interruptions cost, in seconds by phase; nothing for a run that had none."""
+    again = [event for event in starts[1:] if {"step", "started", "seconds"} <= event.keys()]
+    if not again:
+        return ""
+    rows = []
+    for event in again[-MOST_INTERRUPTIONS:]:
+        phases = [float(event["seconds"].get(cause, 0.0)) for cause in ("lost", "restart_wait", "init")]
+        when = datetime.fromtimestamp(event["started"], UTC)
+        rows.append((f"{when:%Y-%m-%d %H:%M:%S}", f"{event['step']:,}", *map(duration, [*phases, sum(phases)])))
+    text = (
+        "Repeated: work since the last checkpoint, with the time until the failure was noticed. Away: no process of "
+        "the run was alive; on a cluster that is eviction, scheduling, pulling the image and the preflight. Start: "
+        "until the first step, with PyTorch, the rendezvous and the checkpoint. Times are UTC."
+    )
+    head = ("started again", "#at step", "#repeated", "#away", "#start", "#all")
+    return card("Interruptions", table(head, rows) + note(text), wide=True)
 
 
 def charts(train: list[Event], validate: list[Event], restarts: list[float], many: bool) -> str:

@@ -117,6 +117,20 @@ def test_page_of_a_run_that_continues_or_failed(tmp_path: Path) -> None:
     assert "This run hung once and was ended for a restart: did not arrive: rank 1" in page
 
 
+def test_each_interruption_shows_its_seconds(tmp_path: Path) -> None:
+    start = {"event": "start", "step": 0, "time": 1e9, "started": 1e9, "idle": 0, "seconds": {"init": 9.0}}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+    assert "Interruptions" not in report.render(tmp_path)
+    seconds = {"init": 12.5, "lost": 41.0, "restart_wait": 3.25, "compute": 0.0}
+    again = {**start, "step": 1500, "started": 1e9 + 600, "seconds": seconds}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(start) + "\n" + json.dumps(again) + "\n")
+    page = report.render(tmp_path)
+    row = [f">{said}</td>" for said in ("2001-09-09 01:56:40", "1,500", "41.0 s", "3.2 s", "12.5 s", "56.8 s")]
+    places = [page.find(cell, page.find("Interruptions")) for cell in row]
+    assert places == sorted(places)
+    assert -1 not in places
+
+
 @pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])
 def test_of_few_classes_five_guesses_say_nothing(tmp_path: Path, classes: int, told: bool) -> None:
     validated = {"event": "validate", "step": 10, "epoch": 1, "time": 1e9, "loss": 1.4, "samples": 5, "top1": 60.0,
