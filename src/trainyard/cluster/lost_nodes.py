@@ -10,6 +10,7 @@ from datetime import datetime
 
 from trainyard.cluster.findings import Finding, events_of, name, since
 from trainyard.cluster.pod_remedies import CONTAINERS
+from trainyard.cluster.recreated import when
 from trainyard.cluster.remedies import remedy
 
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
@@ -31,7 +32,7 @@ def explain(thing: dict, events: list[dict], now: datetime) -> Finding | None:
         return None
     patience = tolerated_seconds(thing)
     then = "keeps the pod until the node is back" if patience is None else f"deletes the pod after {patience} s"
-    text = f"its node {node} is not ready since {lost[-1].get('lastTimestamp')}: Kubernetes {then}"
+    text = f"its node {node} is not ready (told last at {when(lost[-1])}): Kubernetes {then}"
     return Finding(name(thing), "Running, as far as is known", text, take_out_of_service(node))
 
 

@@ -18,6 +18,7 @@ from trainyard.cluster.errors import KubeError
 
 ROOT = Path(__file__).resolve().parents[3]
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+LONG_AGO = "2026-11-21T11:00:00Z"
 THING = {"kind": "Pod", "metadata": {"name": "a", "uid": "a", "labels": {"x": "1"}, "creationTimestamp": ""}}
 
 
@@ -118,6 +119,27 @@ def test_proxies_of_kubeconfig_and_environment_are_used(cluster, tmp_path):
     assert f"{far} through the proxy {cluster.url}/x: " not in refused(
         file, HTTP_PROXY=cluster.url, NO_PROXY=".invalid"
     )
+
+
+def test_a_pod_on_a_lost_node_is_named_with_the_command_that_frees_it(cluster, tmp_path):
+    def pod(name: str, **more: str) -> dict:
+        meta = {"name": name, "uid": name, "labels": {"app.kubernetes.io/instance": "run"}, **more}
+        spec = {"nodeName": f"node-of-{name}", "containers": []}
+        ready = [{"type": "Ready", "status": "False"}]
+        return {"kind": "Pod", "metadata": meta | {"creationTimestamp": LONG_AGO}, "spec": spec,
+                "status": {"phase": "Running", "conditions": ready}}  # fmt: skip
+
+    cluster.put("pods", pod("zombie", deletionTimestamp=LONG_AGO))
+    cluster.put("pods", pod("lost"))
+    about = {"involvedObject": {"uid": "lost"}, "type": "Warning", "reason": "NodeNotReady"}
+    cluster.put(
+        "events", {"kind": "Event", "metadata": {"name": "e", "uid": "e"}, "message": "Node is not ready", **about}
+    )
+    done = why(cluster.kubeconfig(tmp_path / "kubeconfig"))
+    assert done.returncode == 1, done
+    for name in ("zombie", "lost"):
+        command = f"kubectl taint nodes node-of-{name} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        assert f"if the machine is off or gone, and only then: {command}" in done.stdout
 
 
 def test_what_a_release_has_is_read_in_a_process(cluster, tmp_path):

@@ -190,7 +190,7 @@ def test_a_pod_whose_node_is_lost_and_that_kubernetes_still_waits_for():
         pod = thing("Pod", "demo-x-worker-0", status, {"nodeName": "gpu-7", "tolerations": tolerations})
         return explain(pods=[pod], events=[event(pod, reason, "Node is not ready")])
 
-    says(said("False", lives), "gpu-7 is not ready since", TAINT)
+    says(said("False", lives), "gpu-7 is not ready", TAINT)
     assert "deletes the pod after 30 s" in said("False", lives)
     assert "keeps the pod until the node is back" in said("False", [{"key": "node.kubernetes.io/not-ready"}])
     assert "because" not in said("True", lives)  # the node is back
