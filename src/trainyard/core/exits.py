@@ -49,6 +49,14 @@ class Exit(IntEnum):
     CRASHED = 202  # an unknown error, which is tried once more (run/failures.py)
 
 
+def may_pass_in_place(code: int) -> bool:
+    """Whether processes that ended with this code (negative: by a signal) may be started again in the same pod.
+
+    A failed GPU may need another node.
+    """
+    return (code < 0 or code >= 128) and code != Exit.DEVICE
+
+
 class UserError(Exception):
     """Wrong configuration or input. The message names the cause and the remedy; no traceback is shown."""
 

@@ -33,6 +33,7 @@ from trainyard.core.exits import (
     ExitError,
     empty_termination_message,
     end_on_failed_preflight,
+    may_pass_in_place,
     no_core_dumps,
 )
 from trainyard.pod import log, peers, process, transport
@@ -175,7 +176,7 @@ def restart_what_may_pass() -> None:
     def monitor(self: Any, group: Any) -> Any:
         nonlocal failed
         result = original(self, group)
-        if any(0 < failure.exitcode < 128 or failure.exitcode == Exit.DEVICE for failure in result.failures.values()):
+        if not all(may_pass_in_place(failure.exitcode) for failure in result.failures.values()):
             self._remaining_restarts = 0
         if failed and not result.failures:
             empty_termination_message()

@@ -27,7 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainyard.core.exits import Exit, ExitError, UserError, no_core_dumps, write_termination_message
+from trainyard.core.exits import (
+    Exit,
+    ExitError,
+    UserError,
+    may_pass_in_place,
+    no_core_dumps,
+    write_termination_message,
+)
 from trainyard.pod import log, mpi_hosts, mpi_ranks, process, transport
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
@@ -203,9 +210,14 @@ def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
         sys.stdout.buffer.flush()
 
 
-def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple[int, str]:
-    """Run mpirun to its end, and stop the ranks on SIGTERM. Returns its exit code and the first error of a rank."""
-    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
+def run_ranks(
+    command: list[str], hosts: Sequence[str], places: Places, arrived: "queue.SimpleQueue[int] | None" = None
+) -> tuple[int, str]:
+    """Run mpirun to its end, and stop the ranks on SIGTERM. Returns its exit code and the first error of a rank.
+
+    `arrived` has the signals of this process, also those from before.
+    """
+    arrived = arrived or listen_for(signal.SIGTERM, signal.SIGINT)
     # In its own session, so that a terminal's ^C stops the ranks through us
     mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert mpirun.stdout is not None
@@ -228,6 +240,23 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> tuple
     return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
 
 
+def run_with_restarts(command: list[str], hosts: Sequence[str], places: Places, port: int) -> tuple[int, str]:
+    """Run the ranks, and again in the same workers, PET_MAX_RESTARTS times at most, where they failed and may recover.
+
+    Returns the last exit code and error. Raises ExitError where a worker is lost: its pod comes with the next launcher.
+    """
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
+    left = int(os.environ.get("PET_MAX_RESTARTS") or 0)
+    code, error = run_ranks(command, hosts, places, arrived)
+    while left and code != Exit.STOPPED and may_pass_in_place(code) and arrived.empty():
+        mpi_hosts.refuse_lost(hosts, port, code)
+        left -= 1
+        print(f"launch: the ranks ended with code {code}; they are started again in their pods", flush=True)
+        on_all(hosts, places, "settle", grace_seconds() + 20)
+        code, error = run_ranks(command, hosts, places, arrived)
+    return code, error
+
+
 def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
     """Wait until every worker answers, start the ranks (None: one in every slot), and return their exit code."""
     if run_dir is not None:
@@ -240,7 +269,7 @@ def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places:
     mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
     on_all(list(hosts), places, "settle", grace_seconds() + 20)
     print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
-    code, error = run_ranks(mpirun, list(hosts), places)
+    code, error = run_with_restarts(mpirun, list(hosts), places, port)
     if code in (Exit.DONE, Exit.STOPPED):
         return code
     # Where no rank says why, mpirun's code may be ssh's, or a low one, which nothing retries

@@ -9,7 +9,7 @@ A number of seconds holds for whatever a process does. With `auto` the bound fol
   or writes storage. So does a step in which another rank, which shows life, is at one of these;
 - a rank that shows no sign of life ends the others' wait after SILENT seconds, where ranks have been seen to answer
   each other over the network; without that proof, after MOST seconds. Files alone prove little in less time: NFS may
-  show an old one for a minute.
+  show an old one for a minute. A C function that holds Python's lock for so long also takes that sign away.
 
 With both, the start, checkpoints, the end and whatever happens for the first time may take PATIENCE times as long
 (MOST, with `auto`). So `auto` ends a run before MOST seconds have passed in two cases alone: a step of more than LEAST

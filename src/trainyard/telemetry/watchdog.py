@@ -145,7 +145,8 @@ class Watchdog:
             limits.append(hang_bound.SILENT if self._proven and not now.patient else self._seconds)
         if stuck:
             limits.append(self._seconds)
-        return (not_arrived(beats, silent), beats) if self._waited >= min(limits) else None
+        goes_on = self._now is not now  # while the others were asked
+        return None if goes_on or self._waited < min(limits) else (not_arrived(beats, silent), beats)
 
     def _spacing(self, now: Beat) -> float:
         """Return the seconds without a beat before the first look, and those between two looks.

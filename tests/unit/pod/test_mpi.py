@@ -373,6 +373,35 @@ def test_a_worker_that_dies_ends_the_launcher_with_a_code_that_is_retried(tmp_pa
         worker.wait(patience.IDLE)
 
 
+COUNTED = """
+import os, sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
+    (folder / f"start-{len(list(folder.iterdir()))}").touch()
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1), (201, 1), (143, 1)])
+def test_ranks_that_may_recover_are_started_again_in_their_pods(
+    tmp_path: Path, pod: dict[str, str], code: int, starts: int
+) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    (tmp_path / "starts").mkdir()
+    worker = start(pod, "worker")
+    try:
+        rank = [sys.executable, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(code)]
+        launcher = start(pod, "launch", "--np", "2", "--", *rank, PET_MAX_RESTARTS="2")
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == code, out
+        assert len(list((tmp_path / "starts").iterdir())) == starts, out
+        assert out.count("they are started again in their pods") == starts - 1
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+
+
 def test_a_worker_without_the_jobs_key_is_refused(tmp_path: Path, pod: dict[str, str]) -> None:
     """Another process at a worker's address, with a host key of its own, gets no command and no rank."""
     other = tmp_path / "other"
