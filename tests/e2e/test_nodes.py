@@ -204,8 +204,8 @@ def tenant(cluster: str) -> dict[str, str]:
 def apply_policies(*settings: str) -> None:
     """Apply the chart's NetworkPolicies, with these settings."""
     template = [str(ROOT / "build/bin/helm3"), "template", "demo", str(ROOT / "charts/trainyard")]
-    values = ["-f", str(ROOT / "examples/demo.yaml"), "--show-only", "templates/networkpolicy.yaml", *settings]
-    rendered = patience.run([*template, *values])
+    values = ["-f", str(ROOT / "examples/demo.yaml"), "--set", "global.image.registry=localhost,global.image.tag=none"]
+    rendered = patience.run([*template, *values, *settings, "--show-only", "templates/networkpolicy.yaml"])
     assert rendered.returncode == 0, rendered.stderr
     kubectl("apply", "-f", "-", stdin=rendered.stdout)
 
