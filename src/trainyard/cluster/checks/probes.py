@@ -28,7 +28,6 @@ SELECTOR = ",".join(f"{key}={value}" for key, value in MARK.items())
 KINDS = ("pods", "persistentvolumeclaims")
 OLD = 900  # seconds after which a probe has been left behind
 SETTLED = 6  # seconds after a first complaint in which it may still come right
-ANOTHER = 30.0  # seconds for a claim of another class; half of what is allowed, where that is longer
 PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 STARTING = ("CreateContainerError", "RunContainerError", "CreateContainerConfigError")
 SHELLESS = re.compile(r"executable file not found|no such file")
@@ -400,7 +399,7 @@ def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, second
         wanted = storage.wanted_probes(demand, seen.of("storageclasses"))
         claims = bind(made, wanted, context, seconds)
         if failed := [one for one in claims if not one.bound and not one.unproven]:
-            claims += bind(made, instead(failed, claims, context), context, min(seconds, max(ANOTHER, seconds / 2)))
+            claims += bind(made, instead(failed, claims, context), context, min(seconds, 30.0))
         starts = [watch(namespace, called, one, end) for called, one in pods]
     return Shown(claims, starts, unproven)
 
