@@ -6,6 +6,7 @@ processes need. Separate threads read, further ahead than decoding: slow storage
 early. Batches come in the order of the jobs, whichever thread finishes first.
 """
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +56,7 @@ class Loader:
     read: Read
     make: Make
     labels: NDArray[np.int64]  # of all samples; -1 until a sample is read, if only reading tells
-    size: int
+    size: int  # of an image, where `batches` is not given others
     workers: int = 4  # threads that decode
     prefetch: int = 2  # batches decoded ahead
     readers: int = 16  # threads that read
@@ -65,15 +66,16 @@ class Loader:
     neighbours: Callable[[Ids], list[Ids]] = lambda ids: [np.array([place]) for place in range(len(ids))]
     # groups the places of ids by what one read fetches
 
-    def batches(self, jobs: Iterable[tuple[Ids | int, Ids]]) -> Iterator[Batch]:
-        """Yield a batch for each (draws, ids), in order.
+    def batches(self, jobs: Iterable[tuple[Ids | int, Ids]], sizes: Iterable[int] | None = None) -> Iterator[Batch]:
+        """Yield a batch for each (draws, ids), in order; its images have the next of `sizes`, else the loader's.
 
         With seed and sample id, a draw is the key of a sample's augmentation (`Order.draws`): one for each, or for all.
         """
+        sized = zip(itertools.repeat(self.size) if sizes is None else sizes, jobs, strict=False)
         readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
         makers = plain_threads(self.workers)
         try:
-            reading = read_ahead((self._begin_reading(readers, draws, ids) for draws, ids in jobs), self.readahead)
+            reading = read_ahead((self._begin_reading(readers, size, *job) for size, job in sized), self.readahead)
             for job in read_ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
                 for part in job.making:
                     part.result()
@@ -84,11 +86,11 @@ class Loader:
             makers.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True)
 
-    def _begin_reading(self, pool: ThreadPoolExecutor, draws: Ids | int, ids: Ids) -> BatchJob:
+    def _begin_reading(self, pool: ThreadPoolExecutor, size: int, draws: Ids | int, ids: Ids) -> BatchJob:
         count = len(ids)
         with pinning():
             pictures = torch.empty(
-                (count, 3, self.size, self.size),
+                (count, 3, size, size),
                 dtype=torch.uint8,
                 pin_memory=self.pin,
                 memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,

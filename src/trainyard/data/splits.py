@@ -112,7 +112,7 @@ def _synthetic(data: DataSettings, model: ModelSettings, local_world: int, pin: 
     options = {**_loader_options(data, model, local_world, pin), "readahead": 0}  # nothing is read
 
     def made(content: Tensor, sample: int, draw: int, out: Tensor) -> Tensor:
-        return content
+        return content[:, : out.size(1), : out.size(2)]
 
     train, val = (
         Loader(half.read, made, half.labels, size, **options)

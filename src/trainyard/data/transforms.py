@@ -37,7 +37,7 @@ def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: D
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         generator = numbers.of(draw, sample)
         picture = decoder.picture(content)
-        made = training_picture(picture, data.image_size, augment, generator, colour, out)
+        made = training_picture(picture, out.size(-1), augment, generator, colour, out)
         return own(made, generator) if own else made
 
     return make

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from trainyard import __version__
 from trainyard.config import Config
+from trainyard.config.sections.learning import BlurPool
 from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
 from trainyard.models import small
@@ -49,6 +51,7 @@ class Description:
     channels_last: bool | None  # None: on GPUs
     decoder: str
     batch: int  # samples per forward of a validation
+    blur_pool: BlurPool = "none"  # as model.blur_pool
 
     def in_channels_last(self, on_gpu: bool) -> bool:
         """Whether pictures and weights lie in channels_last order, on a GPU or elsewhere."""
@@ -56,8 +59,10 @@ class Description:
 
     @property
     def timm_name(self) -> str:
-        """The architecture's name in timm; empty if timm has no model with these parameters."""
+        """The architecture's name in timm; empty if timm has no model that computes the same."""
         kind, _, rest = self.model.rpartition(":")
+        if self.blur_pool != "none":
+            return ""
         if self.model in WITH_ARGUMENTS:
             return WITH_ARGUMENTS[self.model][0]
         if kind == "timm":
@@ -82,6 +87,7 @@ def describe(config: Config, keys: Sequence[str], names: Sequence[str]) -> Descr
         channels_last=config.model.channels_last,
         decoder=config.data.decoder,
         batch=config.validate_.batch,
+        blur_pool=config.model.blur_pool,
     )
 
 
@@ -122,6 +128,7 @@ def as_json(description: Description, model: nn.Module) -> dict[str, Any]:
     if description.model in WITH_ARGUMENTS:
         tree["model_args"] = WITH_ARGUMENTS[description.model][1]
     own = {key: value for key, value in asdict(description).items() if key in OWN_KEYS}
+    own |= {"blur_pool": description.blur_pool} if description.blur_pool != "none" else {}
     return {**tree, OWN: {"version": __version__, **own}}
 
 
@@ -133,7 +140,7 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
 
     Raises UserError.
     """
-    model = create(found.model, len(found.names), found.built_for)
+    model = create(found.model, len(found.names), found.built_for, found.blur_pool)
     kinds = [value.dtype for value in weights.values() if value.is_floating_point()]
     try:
         chosen, _ = fit({(): dict(weights)}, model, Path(), with_head=True)
@@ -169,6 +176,7 @@ def read(folder: Path) -> Description:
             channels_last=own.get("channels_last"),
             decoder=own.get("decoder", "auto"),
             batch=int(own.get("batch", 128)),
+            blur_pool=TypeAdapter(BlurPool).validate_python(own.get("blur_pool", "none")),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(

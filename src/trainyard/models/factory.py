@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from trainyard.config.sections.data import DataSettings
-from trainyard.config.sections.learning import ModelSettings
+from trainyard.config.sections.learning import BlurPool, ModelSettings
 from trainyard.core.exits import UserError
 from trainyard.core.named import import_object
 from trainyard.models import fitting, states, weights, zoo
 from trainyard.models.batch_norm import leave_uncompiled, replace_batch_norm
+from trainyard.models.blur import blur_pooling
 from trainyard.models.fitting import find_head
 from trainyard.models.synchronised import Sum
 
@@ -38,8 +39,13 @@ def build(
     settings: ModelSettings, data: DataSettings, seed: int, classes: int, *, dtype: torch.dtype, total: Sum | None
 ) -> nn.Module:
     """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
+    if data.size_start and (key := size_argument(settings.name)):
+        raise UserError(
+            f"data.size_start = {data.size_start} with model.name = {settings.name!r}: this model is made for one size "
+            f"of images (its parameter {key}); remove data.size_start, or use a model that takes any size"
+        )
     torch.manual_seed(seed)
-    model = create(settings.name, classes, data.image_size)
+    model = create(settings.name, classes, data.image_size, blur_pool=settings.blur_pool)
     if settings.conv_init != "default":
         init_convolutions(model, settings.conv_init)
     if settings.zero_init_last_bn:
@@ -54,26 +60,48 @@ def build(
     return model.to(dtype)
 
 
-def create(name: str, classes: int, image_size: int = 224) -> nn.Module:
+def create(name: str, classes: int, image_size: int = 224, blur_pool: BlurPool = "none") -> nn.Module:
     """Create the model of a name, for pictures `image_size` pixels high and wide; raises UserError.
 
-    The size is passed on to models that are built for one: vision transformers of torchvision and timm, and the user's
-    functions that have a parameter `image_size`.
+    The size is passed on to models that are built for one (`size_argument`).
+    """
+    key = size_argument(name)
+    model = _plain(name, classes, {key: (image_size, image_size) if key == "input_size" else image_size} if key else {})
+    if blur_pool != "none":
+        blur_pooling(model, blur_pool)
+    return model
+
+
+def size_argument(name: str) -> str:
+    """Return the parameter by which a model is told the size of its images; empty for one that takes any size.
+
+    Vision transformers of torchvision and timm have one, and the user's functions with a parameter `image_size`. Raises
+    UserError.
     """
     kind, _, rest = name.partition(":")
     if not rest or kind == "torchvision":
-        return _from_torchvision(rest or kind, classes, image_size)
+        return next((key for prefix, key in SIZED.items() if (rest or kind).startswith(prefix)), "")
     if kind == "timm":
-        return _from_timm(rest, classes, image_size)
+        described = import_timm(name).get_pretrained_cfg(rest)
+        return "img_size" if described is not None and described.fixed_input_size else ""
     function = import_object(f"model.name = {name!r}", name)
-    sized = "image_size" in inspect.signature(function).parameters
-    model = function(num_classes=classes, **({"image_size": image_size} if sized else {}))
+    return "image_size" if "image_size" in inspect.signature(function).parameters else ""
+
+
+def _plain(name: str, classes: int, size: dict[str, Any]) -> nn.Module:
+    """Create a model as its library has it; `size` is what it is told of images."""
+    kind, _, rest = name.partition(":")
+    if not rest or kind == "torchvision":
+        return _from_torchvision(rest or kind, classes, size)
+    if kind == "timm":
+        return _from_timm(rest, classes, size)
+    model = import_object(f"model.name = {name!r}", name)(num_classes=classes, **size)
     if not isinstance(model, nn.Module):
         raise UserError(f"model.name = {name!r}: returned {type(model).__name__}; it must return a torch.nn.Module")
     return model
 
 
-def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
+def _from_torchvision(name: str, classes: int, size: dict[str, Any]) -> nn.Module:
     get_model = zoo.get_model(name)
     if get_model is None:
         raise UserError(
@@ -85,21 +113,16 @@ def _from_torchvision(name: str, classes: int, image_size: int) -> nn.Module:
             f"model.name = {name!r}: trains with auxiliary outputs, which have no place in the loss here; use another "
             "model, or a function of your own that makes it with aux_logits=False"
         )
-    size: Any = {key: image_size for prefix, key in SIZED.items() if name.startswith(prefix)}
-    if "input_size" in size:
-        size["input_size"] = (image_size, image_size)
     return _called(name, lambda: get_model(name, weights=None, num_classes=classes, **size))
 
 
-def _from_timm(name: str, classes: int, image_size: int) -> nn.Module:
+def _from_timm(name: str, classes: int, size: dict[str, Any]) -> nn.Module:
     timm = import_timm(f"timm:{name}")
     if not timm.is_model(name):
         raise UserError(
             f"model.name = 'timm:{name}': timm {timm.__version__} has no such model; "
             + _did_you_mean(name, timm.list_models(), "timm.list_models()")
         )
-    described = timm.get_pretrained_cfg(name)
-    size: Any = {"img_size": image_size} if described is not None and described.fixed_input_size else {}
     return _called(f"timm:{name}", lambda: timm.create_model(name, pretrained=False, num_classes=classes, **size))
 
 

@@ -58,6 +58,8 @@ def _use(found: Description) -> str:
             f"or, with the pixels that training validated with:\n\n{ours}"
         )
     kind, _, name = found.model.rpartition(":")
+    blurred = f'blur_pooling(model, "{found.blur_pool}")\n' if found.blur_pool != "none" else ""
+    imported = "from trainyard.models.blur import blur_pooling\n" if blurred else ""
     load = 'model.load_state_dict(torch.load("model.pth", weights_only=True))'
     if kind in ("", "torchvision"):
         sized = f", image_size={found.built_for}" if name.startswith("vit_") else ""
@@ -70,11 +72,12 @@ def _use(found: Description) -> str:
             f"import torch\nfrom {kind} import {name.partition('.')[0]}\n\nmodel = {name}(num_classes="
             f"{len(found.names)})  # your own code"
         )
+    lacks = "that blurs as this one does" if blurred else "with these parameter names"
     plainly = (
-        "timm has no model with these parameter names, so `timm.create_model` cannot load this folder; `config.json` "
+        f"timm has no model {lacks}, so `timm.create_model` cannot load this folder; `config.json` "
         "describes it for trainyard alone."
     )
-    return f"```python\n{create}\n{load}\nmodel.eval()\n```\n\n{_wrapped(plainly)}\n\n{ours}"
+    return f"```python\n{imported}{create}\n{blurred}{load}\nmodel.eval()\n```\n\n{_wrapped(plainly)}\n\n{ours}"
 
 
 def _pictures(found: Description) -> list[tuple[str, Any]]:

@@ -45,12 +45,14 @@ def identity(
     """Return what must stay the same for a run to be resumed; None is not known.
 
     Another optimizer would find no moments that it can use, another `no_decay` or `freeze` trains other parameters or
-    differently, and another seed or number of training samples changes the order of the samples.
+    differently, weights that were trained with blur pooling compute something else without it, and another seed or
+    number of training samples changes the order of the samples.
     """
     return {
         "model.name": model.name,
         "model.num_classes": classes,
         "model.freeze": sorted(model.frozen),
+        "model.blur_pool": model.blur_pool,
         "batch.global": batch,
         "seed": seed,
         "optimizer.name": optimizer.name,
@@ -65,6 +67,7 @@ def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
     optimizer = _part(config, "optimizer")
     spared = optimizer.get("no_decay")
     found = {
+        "model.blur_pool": "none" if config else None,
         "seed": config.get("seed"),
         "optimizer.name": optimizer.get("name"),
         "optimizer.no_decay": sorted(map(str, spared)) if isinstance(spared, list) else None,

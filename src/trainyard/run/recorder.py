@@ -26,6 +26,7 @@ from trainyard.config import Config, as_tree
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.storage import Appender, storage
 from trainyard.data.sampler import Ids
+from trainyard.data.sizes import size_of
 from trainyard.data.splits import Data
 from trainyard.parallel.base import Strategy
 from trainyard.run.directory import RunDirectory, length_asked
@@ -148,6 +149,10 @@ class Recorder:
             )  # fmt: skip
             telemetry.say(f"resumed at step {step}; {lost} steps are done again")
 
+    def _image_size(self, step: int) -> int:
+        """Return height and width of the training images of the last of so many steps, in pixels."""
+        return size_of(self._config.data, self._order.epoch(step - 1), self._length.epochs)
+
     @property
     def _reporting(self) -> Telemetry | None:
         """Where this process reports for all: the first one does, as long as the run directory is its run's."""
@@ -209,6 +214,7 @@ class Recorder:
             telemetry.event(
                 "train", step, self._epoch(step), samples=samples, loss=float(losses.mean()),
                 lr=line.lr, images_per_second=round(rate, 2), seconds=spent,
+                **({"image_size": self._image_size(step)} if self._config.data.size_start else {}),
                 **({"slowest": last.as_dict()} if last else {}),
                 **({"joules": used} if (used := known(self._energy)) else {}),
             )  # fmt: skip

@@ -15,7 +15,7 @@ TABLES = ("seconds", "seconds_total", "joules")  # of numbers
 # What the fields of a line hold: a line of which a byte has changed is passed over, whoever reads it
 KINDS = {
     **dict.fromkeys(("event", "status"), TEXT),
-    **dict.fromkeys(("step", "epoch", "samples", "world_size", "classes"), COUNT),
+    **dict.fromkeys(("step", "epoch", "samples", "world_size", "classes", "image_size"), COUNT),
     **dict.fromkeys(
         ("time", "started", "idle", "loss", "lr", "images_per_second", "top1", "top5", "batch_norm_start"), NUMBER
     ),

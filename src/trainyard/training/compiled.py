@@ -3,6 +3,8 @@
 torch.compile builds a program for each shape that it sees, which takes a minute for a large model. The last batch of an
 epoch is smaller, and may be another size on each process. It is not left out, so that every sample is seen once, and
 not padded, since padding would enter BatchNorm's statistics: it runs without the compiler, once per epoch.
+
+Where images grow with the epochs (data.size_start), each size has a program, built in the size's first step.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ import torch
 from trainyard.config import RunPlan
 from trainyard.data.sampler import Order
 
+PROGRAMS = 8  # of a piece of code: torch's own limit
 # The oldest torch that was seen to cut a graph with checkpointed blocks
 CUTS_CHECKPOINTED = (2, 15)
 
@@ -38,6 +41,16 @@ def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.
     # what the last replay of a CUDA graph returned is no longer needed
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return contextlib.nullcontext()
+
+
+def allow_programs(sizes: int) -> None:
+    """Let torch build as many programs of each piece of code, for each of so many sizes of images, as it does for one.
+
+    Past its limit it would run that code without the compiler.
+    """
+    from torch._dynamo import config as dynamo
+
+    dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS * sizes)
 
 
 def keep_graphs_whole(torch_version: str) -> None:

@@ -22,6 +22,7 @@ from trainyard.core.exits import Exit, ExitError
 from trainyard.data.loader import Batch
 from trainyard.data.prefetch import prefetch
 from trainyard.data.sampler import Ids
+from trainyard.data.sizes import size_of
 from trainyard.models.batch_norm import counting_nothing, share_of_start
 from trainyard.models.described import describe
 from trainyard.parallel import probe
@@ -65,7 +66,7 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
 def train(t: Trainer) -> None:
     """Do the remaining steps, validating and saving when due."""
     every = t.config.host.gc_steps
-    batches = prefetch(t.data.splits.train.batches(list_jobs(t)), t.strategy.device)
+    batches = prefetch(t.data.splits.train.batches(list_jobs(t), list_sizes(t)), t.strategy.device)
     t.learner.model.train()
     with garbage.at_steps(every):
         while t.progress.step < t.data.length.steps:
@@ -98,7 +99,7 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
         outcome = vote()
     if outcome not in (CONTINUE, SAVE):
         end_early(t, outcome)
-    if progress.step == progress.begun + FITTING:
+    if fits_largest(t):
         note_fit(t, "step")
     if outcome == SAVE or save_due(t):
         flush(t)
@@ -176,6 +177,17 @@ def list_jobs(t: Trainer) -> Iterator[tuple[Ids, Ids]]:
         yield order.draws(step, rank, world), order.slice(step, rank, world)
 
 
+def list_sizes(t: Trainer) -> Iterator[int]:
+    """Yield the size of the images of each remaining step, in pixels."""
+    for step in range(t.progress.step, t.data.length.steps):
+        yield image_size(t, step)
+
+
+def image_size(t: Trainer, step: int) -> int:
+    """Return height and width of the training images of a step, in pixels."""
+    return size_of(t.config.data, t.data.order.epoch(step), t.data.length.epochs)
+
+
 def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
     """Return the next batch. Of the wait for it, what the device still worked for is the step's."""
     begun = time.monotonic()
@@ -184,6 +196,12 @@ def next_batch(t: Trainer, batches: Iterator[Batch]) -> Batch:
     waited = time.monotonic() - begun
     t.records.clock.move("data_wait", "compute", waited - t.pace.idle_seconds())
     return batch
+
+
+def fits_largest(t: Trainer) -> bool:
+    """Whether this start has done so many steps of the run's largest images that memory is enough for the rest."""
+    first = t.progress.step - FITTING
+    return first >= t.progress.begun and image_size(t, first) == t.config.data.image_size
 
 
 def note_fit(t: Trainer, part: str) -> None:

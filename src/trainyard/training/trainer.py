@@ -20,6 +20,7 @@ from trainyard.config import Config, RunPlan, as_tree, fingerprint
 from trainyard.core.exits import UserError
 from trainyard.data import decode
 from trainyard.data.sampler import Length, Order
+from trainyard.data.sizes import sizes_of
 from trainyard.data.splits import Data, open_splits
 from trainyard.data.transforms import normalizer
 from trainyard.models import factory
@@ -168,6 +169,7 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data)
         checkpoint_blocks(plain)
     if config.model.compile:
         compiled.name_user()
+        compiled.allow_programs(len(sizes_of(config.data, data.length.epochs)))
         if config.model.checkpointing:
             compiled.keep_graphs_whole(torch.__version__)
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain

@@ -58,7 +58,7 @@ def test_of_alternatives_the_later_one_counts() -> None:
         ("run=x", "run = 'x': input should be a valid dictionary"),
         ("data.dir=", "data.dir = '': no data; give the folder"),
         ("augment.scale=[1.0, 0.5]", "augment.scale = [1.0, 0.5]: the first number must not be larger"),
-        ("recipe=nope", "recipe = 'nope': no such recipe; there are demo, finetune, finetune-vit, resnet50-90"),
+        ("recipe=nope", "recipe = 'nope': no such recipe; there are demo, finetune, finetune-vit, resnet50-18"),
     ],
 )
 def test_mistakes_name_key_value_and_remedy(override: str, said: str) -> None:

@@ -19,6 +19,7 @@ from trainyard.config import Config
 from trainyard.config.sections.data import AugmentSettings
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Length
+from trainyard.data.sizes import size_of
 from trainyard.models import factory
 from trainyard.training import optimizer as optimizers
 from trainyard.training.ema import decay_of
@@ -72,6 +73,20 @@ def test_a3_step_by_step() -> None:
     assert rates("resnet50-a3", half, -1) == pytest.approx(
         [(8e-3 + 1e-6) / 2, 1e-6 + (8e-3 - 1e-6) * 0.5 * (1 + math.cos(math.pi * 59_469 / 59_470))]
     )
+
+
+def test_ffcvs_step_by_step() -> None:
+    """313 steps per epoch; 626 of warmup from 1.7e-4 to 1.7, then a line to 0 over the other 5,008."""
+    assert rates("resnet50-18", 0, 313, 626) == pytest.approx([1.7e-4, (1.7e-4 + 1.7) / 2, 1.7])
+    assert rates("resnet50-18", 626 + 2504, -1) == pytest.approx([0.85, 1.7 / 5008])
+
+
+@pytest.mark.parametrize(("epochs", "small"), [(16, 12), (18, 14)])
+def test_ffcvs_images_are_small_for_most_of_the_run(epochs: int, small: int) -> None:
+    """In its configuration of 16 epochs, and here; validation's are larger than training's."""
+    data = recipe("resnet50-18").data
+    assert [size_of(data, epoch, epochs) for epoch in range(epochs)] == [160] * small + [192] * 4
+    assert data.val_sizes == (256, round(256 / (224 / 256)))
 
 
 def test_v2_is_torchs_linear_and_cosine_schedulers_in_sequence() -> None:
@@ -215,10 +230,11 @@ def test_a_recipe_in_small_trains_the_same_on_any_number_of_processes(name: str,
 
 
 def test_precision_is_the_sources_and_the_cores_are_used() -> None:
-    """Goyal's P100 and torchvision's script computed in fp32, NVIDIA's and timm's figures are of mixed precision."""
+    """Goyal and torchvision's script computed in fp32; the figures of NVIDIA, timm and ffcv are of mixed precision."""
     found = {name: recipe(name).precision for name in RESNETS}
     assert found == {
-        "resnet50-90": "fp32", "resnet50-a3": "bf16", "resnet50-nvidia-90": "bf16", "resnet50-v2": "fp32"
+        "resnet50-18": "bf16", "resnet50-90": "fp32", "resnet50-a3": "bf16", "resnet50-nvidia-90": "bf16",
+        "resnet50-v2": "fp32",
     }  # fmt: skip
     assert all(recipe(name).data.workers == 0 for name in RESNETS)
 

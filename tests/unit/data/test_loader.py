@@ -62,6 +62,22 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, 
     assert len(set(found[0])) == 6
 
 
+@pytest.mark.parametrize("over", [{}, {"data.decoder": "pillow"}, {"data.dir": "synthetic"}])
+def test_each_batch_may_have_a_size_of_its_own(data: Path, over: dict[str, Any]) -> None:
+    """What a loader of that size alone would give, however far ahead it is prepared; generated images are cut."""
+    sizes, over = [12, 12, 30, 7], {"data.val_resize": 0, "data.readahead": 3, "augment.policy": "trivial", **over}
+
+    def made(size: int, asked: list[int] | None) -> list[Batch]:
+        loader = opened(settings(**{"data": data, "data.image_size": size, **over})).train
+        return list(loader.batches(jobs(4), asked))
+
+    found = made(30, sizes)
+    assert [batch.pictures.shape for batch in found] == [(8, 3, size, size) for size in sizes]
+    for place, size in enumerate(sizes):
+        whole = made(30 if "data.dir" in over else size, None)[place]
+        assert torch.equal(found[place].pictures, whole.pictures[..., :size, :size])
+
+
 @pytest.mark.parametrize("last", [True, False])
 def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: bool) -> None:
     over = {"augment.policy": "trivial", "augment.erase": 0.5, "model.channels_last": last}

@@ -136,6 +136,20 @@ def test_picture_and_head_have_the_size_of_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("timm:vit_tiny_patch16_224", "img_size"), ("torchvision:vit_b_32", "image_size"), ("maxvit_t", "input_size"),
+        ("little_models:sized", "image_size"),
+    ],
+)  # fmt: skip
+def test_a_model_of_one_size_is_not_trained_with_several(name: str, key: str) -> None:
+    base = {"data": {"dir": "synthetic", "size_start": 32}, "epochs": 1, "batch": {"global": 8}}
+    settings = config.build(base, {"model": {"name": name}})
+    with pytest.raises(UserError, match=rf"data.size_start = 32 with model.name = '{name}'.*\(its parameter {key}\)"):
+        factory.build(settings.model, settings.data, 1, 4, dtype=torch.float32, total=None)
+
+
+@pytest.mark.parametrize(
     ("name", "size", "said"),
     [
         ("timm:resnt50", 64, "timm .* has no such model; did you mean resnet50"),

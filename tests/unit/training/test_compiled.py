@@ -51,6 +51,19 @@ def test_compiled_once_for_training_and_once_for_validation(
         assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
 
 
+def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None:
+    """Twelve sizes, more than torch would build by itself: a program each, one for validation, none built twice."""
+    over = {"data.size_start": 9, "data.image_size": 20, "data.val_resize": 0, "data.size_ramp": [0.0, 1.0]}
+    grows = {**over, "data.size_multiple": 1, "epochs": 12, "batch.global": 58, "validate.every_epochs": 6}
+    eager = fleet.train(tmp_path / "eager", 1, **{**SHORT, **grows})
+    found = counted(fleet, tmp_path / "run", 1, "aot_eager", **grows, **{"model.compile": True})
+    sizes = [event["image_size"] for event in events(tmp_path / "run", "train")]
+    assert sizes == [9, 10, 11, 12, 13, 14, 14, 15, 16, 17, 18, 19]
+    assert found[0]["programs"] == len(set(sizes)) + 1
+    pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
+    assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+
+
 def test_checkpointed_blocks_are_compiled_under_ddp(fleet: Fleet, tmp_path: Path) -> None:
     over = {"max_steps": 4, "epochs": None, "strategy": "ddp", "model.checkpointing": True}
     eager = fleet.train(tmp_path / "eager", 2, **{**SHORT, **over})

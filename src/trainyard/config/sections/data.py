@@ -16,7 +16,21 @@ class DataSettings(Settings):
         description="Prepared dataset (the folder with manifest.json). `sample`: the sample set of real pictures, "
         "prepared on first use. `synthetic`: generated pictures, for measuring speed.",
     )
-    image_size: Positive = Field(default=224, description="Height and width of a training picture, in pixels.")
+    image_size: Positive = Field(
+        default=224,
+        description="Height and width of a training image, in pixels; with size_start, of the run's last epochs.",
+    )
+    size_start: Natural = Field(
+        default=0,
+        description="Height and width of a training image in the first epochs, in pixels; the size then grows to "
+        "image_size. 0: image_size in all epochs.",
+    )
+    size_ramp: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = Field(
+        default=[0.4, 0.8], description="Shares of the run's epochs between which the size grows with each epoch."
+    )
+    size_multiple: Positive = Field(
+        default=32, description="Sizes between size_start and image_size are rounded to a multiple of this, in pixels."
+    )
     val_image_size: Natural = Field(
         default=0, description="Height and width of a validation picture; 0: as image_size."
     )
@@ -63,6 +77,17 @@ class DataSettings(Settings):
         """Size of a validation picture, and length of the shorter side before the crop, in pixels."""
         size = self.val_image_size or self.image_size
         return size, self.val_resize or round(size * 8 / 7)
+
+    @model_validator(mode="after")
+    def _size_grows(self) -> "DataSettings":
+        if self.size_start > self.image_size:
+            refuse(
+                f"data.size_start = {self.size_start}: larger than data.image_size = {self.image_size}, to which the "
+                "size grows; set it to a smaller size, or to 0 for image_size in all epochs"
+            )
+        if self.size_ramp[0] > self.size_ramp[1]:
+            refuse(f"data.size_ramp = {self.size_ramp}: the first number must not be larger than the second; swap them")
+        return self
 
     @model_validator(mode="after")
     def _centre_lies_inside(self) -> "DataSettings":

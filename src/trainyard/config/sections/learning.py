@@ -8,6 +8,7 @@ from trainyard.config.checking import refuse
 from trainyard.config.sections.base import Fraction, Natural, Positive, Settings
 from trainyard.core.named import current
 
+BlurPool = Literal["none", "convs", "all"]
 ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 
 
@@ -25,6 +26,11 @@ class ModelSettings(Settings):
         default="local",
         description="`local`: each forward normalises its own samples (fast; results then depend on the number of "
         "processes). `global`: statistics over the global batch's forward on all processes.",
+    )
+    blur_pool: BlurPool = Field(
+        default="none",
+        description="Blur before the model halves the resolution, against aliasing. `convs`: before convolutions with "
+        "a stride and at least 16 channels. `all`: within max pooling, too. Names and shapes of weights stay.",
     )
     zero_init_last_bn: bool = Field(
         default=False, description="Start the last BatchNorm of each residual block of a torchvision ResNet at 0."
