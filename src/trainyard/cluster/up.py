@@ -46,10 +46,8 @@ def chart(args: argparse.Namespace) -> list[str]:
 
 def install(args: argparse.Namespace) -> int:
     """Have Helm install or upgrade the release; return its exit code."""
-    files = [part for path in args.values for part in ("-f", str(path))]
-    settings = [part for one in args.set for part in ("--set", one)]
     where = ["-n", args.namespace, "--create-namespace"]
-    return helm.run("upgrade", "--install", args.release, *chart(args), *where, *files, *settings).returncode
+    return helm.run("upgrade", "--install", args.release, *helm_arguments(args), *where).returncode
 
 
 def has_jobs(release: str, namespace: str) -> bool:
@@ -62,13 +60,31 @@ def has_jobs(release: str, namespace: str) -> bool:
 
 def up(args: argparse.Namespace) -> int:
     """Install what the command line names, and follow it."""
-    for path in args.values:
-        check_values(path)
     if code := install(args):
         return code
     if args.no_follow or not has_jobs(args.release, args.namespace):
         return 0
     return follow.follow(args.release, args.namespace, set(), args.timeout)
+
+
+def add_chart(own: argparse.ArgumentParser) -> None:
+    """Give a command the options that name values and the chart."""
+    add = own.add_argument
+    add("-f", "--values", type=Path, action="append", required=True, metavar="FILE",
+        help="values file; a later one wins")  # fmt: skip
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a value that wins over the files', as Helm's")
+    where = "default: TRAINYARD_CHART, else the published one, or this checkout's"
+    add("--chart", default="", metavar="REF", help=f"a folder, a package or oci://... ({where})")
+    add("--chart-version", default="", metavar="VERSION", help="version of the chart (default: this one's)")
+
+
+def helm_arguments(args: argparse.Namespace) -> list[str]:
+    """Return Helm's arguments for the chart and values of the command line; raises WrongInputError."""
+    for path in args.values:
+        check_values(path)
+    files = [part for path in args.values for part in ("-f", str(path))]
+    settings = [part for one in args.set for part in ("--set", one)]
+    return [*chart(args), *files, *settings]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,28 +105,8 @@ def parser() -> argparse.ArgumentParser:
         "Ctrl-C ends the following; the release continues.",
     )
     own.add_argument("release")
-    own.add_argument(
-        "-f",
-        "--values",
-        type=Path,
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="values file; a later one wins",
-    )
+    add_chart(own)
     own.add_argument("-n", "--namespace", default="default", help="created if it is not there (default: default)")
-    own.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a value that wins over the files', as Helm's"
-    )
-    own.add_argument(
-        "--chart",
-        default="",
-        metavar="REF",
-        help="a folder, a package or oci://... (default: TRAINYARD_CHART, else the published one, or this checkout's)",
-    )
-    own.add_argument(
-        "--chart-version", default="", metavar="VERSION", help="version of the chart (default: this one's)"
-    )
     own.add_argument("--no-follow", action="store_true", help="end as soon as it is installed")
     own.add_argument(
         "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
