@@ -52,6 +52,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     AFTER: {
         "evaluate": Command("trainyard.inference.starting:evaluate", "measure a model on labelled images"),
         "predict": Command("trainyard.inference.starting:predict", "say what a model sees on images"),
+        "export": Command("trainyard.inference.starting:export", "write a model as ONNX or for torch.export"),
         "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
     },
     SHELL: {

@@ -66,6 +66,7 @@ def absent(folder: Path, *packages: str) -> str:
         (("prepare", "verify", "x"), "numpy"),
         (("evaluate", "--help"), "numpy"),
         (("predict", "--help"), "numpy"),
+        (("export", "--help"), "torch"),
     ],
 )
 def test_without_the_trainers_packages_the_extra_is_named(tmp_path: Path, words: tuple[str, ...], package: str) -> None:

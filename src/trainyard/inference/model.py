@@ -16,7 +16,7 @@ from trainyard.models import described, states
 from trainyard.models.described import Description
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.run import checkpoint
-from trainyard.run.publish import SUMS
+from trainyard.run.publish import SUMS, read_sums
 
 WEIGHTS = "model.safetensors"
 GIVE = "give a run directory, a checkpoint's folder (checkpoints/step-NNNNNNNN), or a published/"
@@ -38,10 +38,8 @@ def open_trained(path: Path) -> Trained:
     there = {entry.name for entry in storage.list_folder(path)}
     if not there:
         raise UserError(f"--model {path}: no such folder, or an empty one; {GIVE}")
-    if CONFIG in there:
-        return _published(path)
-    if (path / "published" / CONFIG).is_file():
-        return _published(path / "published")
+    if folder := published_folder(path):
+        return _published(folder)
     if "manifest.json" in there and checkpoint.NAME.fullmatch(path.resolve().name):
         try:
             return _checkpoint(checkpoint.read_checked(path))
@@ -55,11 +53,15 @@ def open_trained(path: Path) -> Trained:
     raise UserError(f"--model {path}: neither {CONFIG} nor checkpoints are in it; {GIVE}")
 
 
+def published_folder(path: Path) -> Path | None:
+    """Return the folder of a published model: the path itself, or that of a run directory; None where there is none."""
+    return next((one for one in (path, path / "published") if (one / CONFIG).is_file()), None)
+
+
 def _published(folder: Path) -> Trained:
     path = folder / WEIGHTS
     try:
-        sums = storage.read_text(folder / SUMS) if (folder / SUMS).exists() else ""
-        wanted = {name: digest for digest, _, name in (line.partition("  ") for line in sums.splitlines())}
+        wanted = read_sums(folder)
         if WEIGHTS in wanted and storage.hash_file(path) != wanted[WEIGHTS]:
             raise UserError(f"{path} does not have the SHA-256 that {SUMS} names: it is damaged, or not the same model")
         weights = next(iter(states.read(path).values()))

@@ -1,4 +1,4 @@
-"""The first line of both programs, before PyTorch is loaded; this module imports nothing that is slow."""
+"""The first line of programs that load a model, before PyTorch is loaded; nothing slow is imported here."""
 
 import importlib
 import sys
@@ -12,7 +12,8 @@ def say_what_loads(what: str) -> None:
     """Print on the first process what takes long now; `--help` is answered without it. Raises UserError."""
     first = parallel.locate("ddp").rank == 0
     if first and not {"-h", "--help"}.intersection(sys.argv):
-        print(f"{what}: PyTorch is loaded, then the model and the images", flush=True)
+        then = "the model" if what == "export" else "the model and the images"
+        print(f"{what}: PyTorch is loaded, then {then}", flush=True)
 
 
 def evaluate() -> int:
@@ -23,6 +24,11 @@ def evaluate() -> int:
 def predict() -> int:
     """Say what is loaded, load it, and predict."""
     return _start("predict")
+
+
+def export() -> int:
+    """Say what is loaded, load it, and export."""
+    return _start("export")
 
 
 def _start(what: str) -> int:

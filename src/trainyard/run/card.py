@@ -1,5 +1,6 @@
 """The model card: README.md beside published weights, for people who were not there when the model was trained."""
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,8 +24,8 @@ def provenance(summary: Mapping[str, Any]) -> str:
     )
 
 
-def card(found: Description, summary: Mapping[str, Any], exports: Mapping[str, float]) -> str:
-    """Return the text of README.md; `exports` are files beside it, each with its largest difference from the model."""
+def card(found: Description, summary: Mapping[str, Any]) -> str:
+    """Return the text of README.md, without exports."""
     run = str(summary["config"]["run"]["name"] or summary["config"]["run"]["dir"]).rstrip("/").rpartition("/")[2]
     head: dict[str, Any] = {"pipeline_tag": "image-classification", "tags": ["image-classification", "trainyard"]}
     if found.timm_name:
@@ -34,7 +35,7 @@ def card(found: Description, summary: Mapping[str, Any], exports: Mapping[str, f
         f"## Results\n\n{_table(_results(summary))}",
         f"## Use\n\n{_use(found)}",
         f"## Pictures and classes\n\n{_table(_pictures(found))}\n{_wrapped(_classes(found))}\n",
-        f"## Files\n\n{_files(found, exports)}",
+        f"## Files\n\n{_FILES}",
         f"## Training\n\n{_table(_training(summary))}\nAll settings:\n\n```yaml\n{_settings(summary)}```\n",
     ]
     return "\n".join(parts)
@@ -95,23 +96,31 @@ def _classes(found: Description) -> str:
     return f"{len(found.names)} classes: {shown}{more if len(found.names) > MOST_NAMED else ''}."
 
 
-def _files(found: Description, exports: Mapping[str, float]) -> str:
-    lines = [
-        "`model.safetensors`, `model.pth`: the weights, a state dict under the plain model's own names.",
-        "`config.json`: architecture, classes, and how pictures are prepared, in the form of timm's model hubs.",
-    ]
-    whats = {
-        "model.pt2": "`torch.export.load` reads it",
-        "model.onnx": "in ONNX, weights included",
-    }
+def with_export(text: str, found: Description, name: str, difference: float) -> str:
+    """Return a card that also lists an exported file, with its largest difference from the model's outputs.
+
+    An earlier entry of the same file is replaced; a card without our list of files stays as it is.
+    """
     shape = f"normalised pictures, float32 (N, 3, {found.size}, {found.size}), to logits (N, {len(found.names)})"
-    lines += [
-        f"`{name}`: {whats[name]}; {shape}. Its outputs were compared with the model's before it was published: the "
+    entry = _item(
+        f"`{name}`: {_EXPORTS[name]}; {shape}. Its outputs were compared with the model's before it was published: the "
         f"largest difference was {difference:.2g}."
-        for name, difference in exports.items()
-    ]
-    lines.append("`SHA256SUMS`: hashes of all of them; `sha256sum -c SHA256SUMS` compares.")
-    return "".join(textwrap.fill(line, 120, initial_indent="- ", subsequent_indent="  ") + "\n" for line in lines)
+    )
+    without = re.sub(rf"^- `{re.escape(name)}`: .*\n(?:  .*\n)*", "", text, flags=re.M)
+    return without.replace(_SUMS, entry + _SUMS)
+
+
+def _item(line: str) -> str:
+    return textwrap.fill(line, 120, initial_indent="- ", subsequent_indent="  ") + "\n"
+
+
+_EXPORTS = {"model.pt2": "`torch.export.load` reads it", "model.onnx": "in ONNX, weights included"}
+_SUMS = _item("`SHA256SUMS`: hashes of all of them; `sha256sum -c SHA256SUMS` compares.")
+_FILES = (
+    _item("`model.safetensors`, `model.pth`: the weights, a state dict under the plain model's own names.")
+    + _item("`config.json`: architecture, classes, and how pictures are prepared, in the form of timm's model hubs.")
+    + _SUMS
+)
 
 
 def _training(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -1,6 +1,6 @@
-"""The published model in formats that need none of its code: `torch.export` and ONNX.
+"""A trained model in formats that need none of its code: `torch.export` and ONNX.
 
-Each file is loaded again and compared with the model before it is published. The model takes normalised pictures,
+Each file is loaded again and compared with the model before it is written. The model takes normalised pictures,
 float32 (N, 3, size, size), any number of them, and gives logits (N, classes).
 """
 
@@ -20,6 +20,7 @@ from trainyard.core.exits import UserError
 
 FILES = {"torch": "model.pt2", "onnx": "model.onnx"}
 NEEDED = {"torch": (), "onnx": ("onnx", "onnxscript")}
+Refusal = Callable[[str, str], str]  # from a kind and the reason to what an error says
 TRACED, TRIED = 2, (1, 3)  # samples at a time
 TOLERANCE = 1e-4  # of the largest output, and absolutely where that is below 1
 
@@ -27,8 +28,7 @@ TOLERANCE = 1e-4  # of the largest output, and absolutely where that is below 1
 def refuse_missing(kinds: Sequence[str]) -> None:
     """Raise UserError where a package is not installed that an export needs."""
     for kind in kinds:
-        lacking = [name for name in NEEDED[kind] if importlib.util.find_spec(name) is None]
-        if lacking:
+        if lacking := packages_missing(kind):
             raise UserError(
                 f"publish.export has {kind!r}: {' and '.join(lacking)} is not installed; install it where training "
                 f"runs, for example in an image built from ours with `pip install {' '.join(lacking)}`, or remove "
@@ -36,10 +36,23 @@ def refuse_missing(kinds: Sequence[str]) -> None:
             )
 
 
-def export_model(kind: str, model: nn.Module, size: int) -> tuple[bytes, float]:
+def packages_missing(kind: str) -> list[str]:
+    """Return the packages that an export needs and that are not installed."""
+    return [name for name in NEEDED[kind] if importlib.util.find_spec(name) is None]
+
+
+def of_a_run(kind: str, reason: str) -> str:
+    """Say that an export has failed at the end of a run, and what to do."""
+    return (
+        f"publish.export has {kind!r}, and {FILES[kind]} was not published: {reason}. The weights are published; "
+        f"remove {kind!r} from publish.export, or change the model, and start the run again, which only publishes"
+    )
+
+
+def export_model(kind: str, model: nn.Module, size: int, refusal: Refusal = of_a_run) -> tuple[bytes, float]:
     """Return a file's content and its largest difference from the model's outputs, on pictures of a size in pixels.
 
-    Raises UserError where the model cannot be exported, or gives other outputs then.
+    Raises UserError, in the words of `refusal`, where the model cannot be exported, or gives other outputs then.
     """
     write, load = {"torch": (_to_torch, _from_torch), "onnx": (_to_onnx, _from_onnx)}[kind]
     generator = torch.Generator().manual_seed(1)
@@ -51,21 +64,14 @@ def export_model(kind: str, model: nn.Module, size: int) -> tuple[bytes, float]:
             pairs = [(model(batch), run(batch)) for batch in pictures]
     except Exception as error:  # what the exporters raise is not documented
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        raise UserError(_failed(kind, reason)) from error
+        raise UserError(refusal(kind, reason)) from error
     difference = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
     most = TOLERANCE * max(1.0, *(float(ours.abs().max()) for ours, _ in pairs))
     if not difference <= most:
         raise UserError(
-            _failed(kind, f"its outputs differ from the model's by {difference:.2g}, {most:.2g} is allowed")
+            refusal(kind, f"its outputs differ from the model's by {difference:.2g}, {most:.2g} is allowed")
         )
     return content, difference
-
-
-def _failed(kind: str, reason: str) -> str:
-    return (
-        f"publish.export has {kind!r}, and {FILES[kind]} was not published: {reason}. The weights are published; "
-        f"remove {kind!r} from publish.export, or change the model, and start the run again, which only publishes"
-    )
 
 
 def _to_torch(model: nn.Module, example: Tensor) -> bytes:

@@ -22,7 +22,7 @@ from trainyard.core.storage import storage
 from trainyard.models.described import Description, as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.run import export
-from trainyard.run.card import card, provenance
+from trainyard.run.card import card, provenance, with_export
 
 CARD, SUMS = "README.md", "SHA256SUMS"
 EARLIER = ("README.txt",)  # of versions up to 0.1.0
@@ -81,22 +81,36 @@ def publish(
     place.write("model.pth", buffer.getvalue())
     place.write("model.safetensors", to_safetensors(state, metadata={"format": "pt", "trained": provenance(summary)}))
     place.write(CONFIG, (json.dumps(as_json(found, model), indent=2) + "\n").encode())
-    place.write(CARD, card(found, summary, {}).encode())
+    text = card(found, summary)
+    place.write(CARD, text.encode())
     place.seal()
     if kinds := summary["config"]["publish"]["export"]:
-        add_exports(kinds, rebuild(found, state).float(), found, summary, place)
+        add_exports(kinds, rebuild(found, state).float(), found, place, text, export.of_a_run)
 
 
-def add_exports(
-    kinds: Sequence[str], model: nn.Module, found: Description, summary: Mapping[str, Any], place: Published
-) -> None:
-    """Add the model in other formats; raises UserError for one that fails, and what is there already stays."""
-    differences: dict[str, float] = {}
+def add_exports(  # noqa: PLR0917
+    kinds: Sequence[str], model: nn.Module, found: Description, place: Published, text: str, refusal: export.Refusal
+) -> dict[str, float]:
+    """Add the model in other formats; return for each file its largest difference from the model's outputs.
+
+    `text` is the card that is there, empty for none. Raises UserError, in the words of `refusal`, for a format that
+    fails; what is there already stays.
+    """
+    differences = {}
     for kind in kinds:
-        content, difference = export.export_model(kind, model, found.size)
+        content, difference = export.export_model(kind, model, found.size, refusal)
         name = export.FILES[kind]
         differences[name] = difference
         place.remove(SUMS)
         place.write(name, content)
-        place.write(CARD, card(found, summary, differences).encode())
+        if text:
+            text = with_export(text, found, name, difference)
+            place.write(CARD, text.encode())
         place.seal()
+    return differences
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a published folder; empty where it has no SHA256SUMS. Raises OSError."""
+    text = storage.read_text(folder / SUMS) if (folder / SUMS).exists() else ""
+    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}

@@ -1,0 +1,143 @@
+"""docs/serving.md: the server of examples/serving answers what `trainyard predict` says, and refuses the rest."""
+
+import http.client
+import io
+import json
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+from tests import documents, patience, ports
+from tests.documents import ROOT
+from trainyard.inference import predict
+
+pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(1)]
+TOLERANCE = 0.003  # of a probability: Pillow's pixels differ by some units of 255; 0.0007 was seen
+
+
+@pytest.fixture(scope="module")
+def images(fashion_pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small real images, and of larger ones of each kind that is taken."""
+    folder = tmp_path_factory.mktemp("served") / "images"
+    folder.mkdir()
+    for number, path in enumerate(sorted(fashion_pictures.rglob("*.*"))[::40]):
+        (folder / f"{number}{path.suffix}").write_bytes(path.read_bytes())
+    base = Image.open(sorted(fashion_pictures.rglob("*.*"))[7]).convert("RGB")
+    base.resize((301, 200), Image.BICUBIC).save(folder / "wide.jpg", quality=90)
+    base.resize((80, 333), Image.BICUBIC).convert("CMYK").save(folder / "cmyk.jpg", quality=90)
+    base.resize((90, 90)).convert("P").save(folder / "palette.png")
+    base.resize((90, 70)).convert("RGBA").save(folder / "alpha.png")
+    Image.fromarray(np.asarray(base.convert("L")).astype(np.uint16) * 257).save(folder / "16-bits.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(fashion_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was published without ONNX and exported by the page's own line."""
+    run = tmp_path_factory.mktemp("exported") / "run"
+    shutil.copytree(fashion_run / "published", run / "published", ignore=shutil.ignore_patterns("model.onnx"))
+    (run / "published" / "SHA256SUMS").unlink()
+    documents.run("serving.md", "trainyard export", RUN=run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def address(exported: Path) -> Iterator[str]:
+    """The server, started by the page's own line."""
+    port = ports.free()
+    line = documents.text("serving.md", "python examples/serving/serve.py", {"8080": str(port)})
+    process = documents.start(line.strip(), ROOT, RUN=exported)
+    assert process.stdout
+    assert "ready on" in process.stdout.readline()
+    yield f"127.0.0.1:{port}"
+    process.send_signal(signal.SIGTERM)
+    said, _ = patience.communicate(process)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def asked(
+    address: str, method: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(address)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_the_server_says_what_predict_says(address: str, fashion_run: Path, images: Path, tmp_path: Path) -> None:
+    assert (
+        predict.main(["--model", str(fashion_run), "--data", str(images), "--out", str(tmp_path), "--top", "10"]) == 0
+    )
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == len(list(images.iterdir())) > 8
+    for line in lines:
+        status, found = asked(address, "POST", "/predict?top=10", (images / line["name"]).read_bytes())
+        assert status == 200, found
+        ours = {one["class"]: one["probability"] for one in line["top"]}
+        assert {one["class"]: one["probability"] for one in found["top"]} == pytest.approx(ours, abs=TOLERANCE), line[
+            "name"
+        ]
+        first, second = line["top"][:2]
+        if first["probability"] - second["probability"] > 2 * TOLERANCE:
+            assert (found["top"][0]["class"], found["top"][0]["index"]) == (first["class"], first["index"])
+    assert len({line["top"][0]["class"] for line in lines}) > 1, "the model tells classes apart"
+
+
+def test_the_pages_request_is_answered(address: str, images: Path) -> None:
+    line = documents.text("serving.md", "curl", {"localhost:8080": address, "picture.jpg": "wide.jpg"})
+    done = subprocess.run(["bash", "-euc", line], cwd=images, capture_output=True, text=True, check=True)
+    ready, found = (json.loads(one) for one in done.stdout.splitlines())
+    assert ready == {"status": "ready", "classes": 10}
+    assert len(found["top"]) == 3
+
+
+def test_what_is_no_image_is_refused_in_words(address: str, images: Path) -> None:
+    sound = (images / "wide.jpg").read_bytes()
+    gif = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(gif, "GIF")
+    large = io.BytesIO()
+    Image.new("1", (10_000, 6_000)).save(large, "PNG")
+    for status, said, path, body in (
+        (400, "no JPEG or PNG that can be decoded", "/predict", b"words"),
+        (400, "no JPEG or PNG that can be decoded", "/predict", b""),
+        (400, "no JPEG or PNG that can be decoded", "/predict", sound[: len(sound) // 2]),
+        (400, "no JPEG or PNG that can be decoded", "/predict", gif.getvalue()),
+        (413, "more than 50,000,000 pixels", "/predict", large.getvalue()),
+        (400, "top=0: write a whole number of 1 or more", "/predict?top=0", sound),
+        (404, "POST /predict", "/other", sound),
+    ):
+        found, answer = asked(address, "POST", path, body)
+        assert (found, said in answer["error"]) == (status, True), answer
+    assert asked(address, "GET", "/predict")[0] == 404
+    assert asked(address, "POST", "/predict", **{"Content-Length": "20000001"})[0] == 413
+    assert asked(address, "POST", "/predict", **{"Transfer-Encoding": "chunked"})[0] == 411
+    assert asked(address, "POST", "/predict", sound)[0] == 200, "it goes on"
+
+
+def test_a_folder_without_onnx_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    script = [str(ROOT / ".venv/bin/python"), str(ROOT / "examples/serving/serve.py"), str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"lacks model.onnx: run `trainyard export --model {tmp_path} --to onnx`" in done.stderr
+
+
+def test_the_pages_configuration_of_triton_names_what_the_model_has(exported: Path) -> None:
+    page = (ROOT / "docs" / "serving.md").read_text()
+    graph = onnx.load(exported / "published" / "model.onnx").graph
+    for kind, value in (("input", graph.input[0]), ("output", graph.output[0])):
+        form = kind + r' \[\{ name: "(\w+)", data_type: TYPE_FP32, dims: \[(.+)\] \}\]'
+        ((name, dims),) = re.findall(f"^{form}$", page, re.M)
+        batch, *rest = value.type.tensor_type.shape.dim
+        assert (name, len(dims.split(", "))) == (value.name, len(rest))
+        assert batch.dim_param, "any number of images"
