@@ -9,14 +9,12 @@
 
 #include "huffman.h"
 
-#include <string.h>
-
 #define FAST 128     /* see take_code */
 #define END 128      /* a step that is beyond a block's end wherever it begins */
 #define NO_CODE 64u  /* a step to where no block ends */
 
 /* Where the coefficients lie in a block; the rest, for what comes behind the last: damage, and the block's end */
-static const uint8_t zigzag[63 + END + 1] = {
+const uint8_t huffman_order[63 + END + 1] = {
    0,  1,  8, 16,  9,  2,  3, 10, 17, 24, 32, 25, 18, 11,  4,  5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13,  6,  7, 14,
   21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54,
   47, 55, 62, 63, [64 ... 63 + END] = 63};
@@ -75,23 +73,6 @@ int huffman_tables(Table *dc, Table *ac, const uint8_t *from, size_t bytes) {
   return 0;
 }
 
-/* At least 56 bits ahead. */
-static inline void fill(Bits *now) {
-  uint64_t more;
-  memcpy(&more, now->at, sizeof more);
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-  more = __builtin_bswap64(more);
-#endif
-  now->ahead |= more >> now->held;
-  now->at += (63 - now->held) >> 3;
-  now->held |= 56;
-}
-
-static inline void consume(Bits *now, int bits) {
-  now->ahead <<= bits;
-  now->held -= bits;
-}
-
 /* The entry for a code that is longer than LOOK bits, or whose number is; `entry` is what `fast` has. */
 static __attribute__((noinline)) uint32_t slow_entry(uint64_t ahead, const Table *table, uint32_t entry) {
   int size = (int)(entry >> 16), length = (int)(entry & 63) - size;
@@ -107,17 +88,17 @@ static __attribute__((noinline)) uint32_t slow_entry(uint64_t ahead, const Table
   return number | (entry & 0xffff);
 }
 
-/* LOOK bits must be ahead, and after a `fill` are for five codes. */
+/* LOOK bits must be ahead, and after a `fill_bits` are for five codes. */
 static inline __attribute__((always_inline)) uint32_t next_entry(Bits *now, const Table *table) {
   uint32_t entry = table->fast[now->ahead >> (64 - LOOK)];
   if (__builtin_expect(entry & FAST, FAST)) {
-    consume(now, (int)(entry & 63));
+    consume_bits(now, (int)(entry & 63));
     return entry;
   }
-  fill(now); /* a code has 16 bits at most, its number 11 */
+  fill_bits(now); /* a code has 16 bits at most, its number 11 */
   entry = slow_entry(now->ahead, table, entry);
-  consume(now, (int)(entry & 63));
-  fill(now);
+  consume_bits(now, (int)(entry & 63));
+  fill_bits(now);
   return entry;
 }
 
@@ -125,12 +106,12 @@ static inline __attribute__((always_inline)) uint32_t next_entry(Bits *now, cons
 static inline __attribute__((always_inline)) void step(Bits *now, const Table *table, unsigned *k, int16_t *block) {
   uint32_t entry = next_entry(now, table);
   *k += entry >> 8 & 255;
-  block[zigzag[*k - 1]] = (int16_t)(entry >> 16);
+  block[huffman_order[*k - 1]] = (int16_t)(entry >> 16);
 }
 
 static int begin_block(Lane *lane) {
   const Unit *unit = lane->unit;
-  fill(&lane->now);
+  fill_bits(&lane->now);
   uint32_t entry = next_entry(&lane->now, unit->dc[lane->block]);
   int value = lane->last[unit->component[lane->block]] += (int16_t)(entry >> 16);
   lane->out[0] = (int16_t)value;
@@ -141,7 +122,7 @@ static int begin_block(Lane *lane) {
 
 /* Whether the segment had so much data is seen only now: there is PADDING. */
 static int end_block(Lane *lane) {
-  if ((lane->k > 64 && lane->k < END) || (lane->now.at - lane->stop) * 8 > lane->now.held) return 1;
+  if ((lane->k > 64 && lane->k < END) || bits_left(&lane->now, lane->stop) < 0) return 1;
   lane->block = lane->block + 1 == lane->unit->blocks ? 0 : lane->block + 1;
   lane->out += lane->apart;
   return --lane->todo ? begin_block(lane) : 0;
@@ -163,7 +144,7 @@ int lane_read(Lane *lane) {
     const Table *ac = lane->ac;
     int16_t *out = lane->out;
     while (k < 64) {
-      fill(&now);
+      fill_bits(&now);
       for (int n = 0; n < 5 && k < 64; n++) step(&now, ac, &k, out);
     }
     lane->now = now, lane->k = k;
@@ -179,11 +160,30 @@ int lanes_read(Lane *a, Lane *b) {
     const Table *ac_a = a->ac, *ac_b = b->ac;
     int16_t *out_a = a->out, *out_b = b->out;
     while ((i | j) < 64) {
-      fill(&now_a), fill(&now_b);
+      fill_bits(&now_a), fill_bits(&now_b);
       for (int n = 0; n < 5 && (i | j) < 64; n++) step(&now_a, ac_a, &i, out_a), step(&now_b, ac_b, &j, out_b);
     }
     a->now = now_a, a->k = i, b->now = now_b, b->k = j;
     if ((i >= 64 && end_block(a)) || (j >= 64 && end_block(b))) return 1;
   }
   return lane_read(a) || lane_read(b);
+}
+
+int lanes_agree(Lane *a, Lane *b) {
+  while (a->todo && b->todo) {
+    Bits now_a = a->now, now_b = b->now;
+    const Table *ac_a = a->ac, *ac_b = b->ac;
+    uint32_t differ = *a->out != *b->out ? FAST << 1 : 0;
+    unsigned k = a->k;
+    while (k < 64) {
+      fill_bits(&now_a), fill_bits(&now_b);
+      for (int n = 0; n < 5 && k < 64; n++) {
+        uint32_t entry = next_entry(&now_a, ac_a);
+        k += entry >> 8 & 255, differ |= entry ^ next_entry(&now_b, ac_b);
+      }
+    }
+    a->now = now_a, a->k = k, b->now = now_b, b->k = k;
+    if (differ >> 8 || end_block(a) || end_block(b)) return 0; /* bits 0-7 are about codes, which may differ */
+  }
+  return !a->todo && !b->todo;
 }

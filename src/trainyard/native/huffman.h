@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LOOK 11           /* bits of a code that one look-up takes; longer ones are found bit by bit */
 #define MOST_BLOCKS 10    /* of an MCU (ITU-T T.81, B.2.3) */
@@ -40,6 +41,29 @@ typedef struct { /* reads blocks one after the other */
   int last[3];            /* DC values to predict from */
 } Lane;
 
+/* At least 56 bits ahead; reads 8 bytes. */
+static inline void fill_bits(Bits *now) {
+  uint64_t more;
+  memcpy(&more, now->at, sizeof more);
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  more = __builtin_bswap64(more);
+#endif
+  now->ahead |= more >> now->held;
+  now->at += (63 - now->held) >> 3;
+  now->held |= 56;
+}
+
+static inline void consume_bits(Bits *now, int bits) {
+  now->ahead <<= bits;
+  now->held -= bits;
+}
+
+/* Bits between where reading is and where the data end: less than none where it went too far. */
+static inline ptrdiff_t bits_left(const Bits *now, const uint8_t *stop) { return (stop - now->at) * 8 + now->held; }
+
+/* Where a block's coefficients lie, in the order of their codes. */
+extern const uint8_t huffman_order[];
+
 /* Take a DHT segment: `dc` and `ac` are four tables each. 1 where it is wrong. */
 int huffman_tables(Table *dc, Table *ac, const uint8_t *from, size_t bytes);
 
@@ -53,5 +77,9 @@ int lane_ask(Lane *lane, int mcus, int16_t *out, int apart);
 /* Read what two lanes were asked for, or one. 1 where data are damaged. */
 int lanes_read(Lane *a, Lane *b);
 int lane_read(Lane *lane);
+
+/* Whether two lanes that begin a block and were asked for as much have the same numbers, code by code. Nothing is kept of
+   these: `apart` must be 0. Not where data are damaged, and not where one says the same in other codes. */
+int lanes_agree(Lane *a, Lane *b);
 
 #endif

@@ -166,7 +166,7 @@ int scan_choose(Scan *scan, int left, int top, int right, int bottom) {
   return gather(scan);
 }
 
-static void enter(Scan *scan, Lane *lane, int segment) {
+void scan_enter(const Scan *scan, Lane *lane, int segment) {
   const Segment *found = scan->segments + segment;
   lane_start(lane, &scan->unit, scan->bits + found->start, scan->bits + found->end);
 }
@@ -188,7 +188,7 @@ static int ask_for_segment(Scan *scan, int which, int segment) {
   int mcus = end_of_wanted(scan, segment) - segment * scan->interval;
   int16_t *half = scan->store + (size_t)which * scan->interval * scan->unit.blocks * NUMBERS;
   memset(half, 0, (size_t)mcus * scan->unit.blocks * NUMBERS * sizeof *half);
-  enter(scan, lane, segment);
+  scan_enter(scan, lane, segment);
   return lane_ask(lane, mcus, half, NUMBERS);
 }
 
@@ -204,7 +204,7 @@ static int read_up_to(Scan *scan, int segment, int wanted) {
   if (segment != scan->stored[0]) {
     scan->stored[0] = segment;
     scan->next = segment * scan->interval;
-    enter(scan, lane, segment);
+    scan_enter(scan, lane, segment);
   }
   if (lane_ask(lane, wanted - scan->next, scan->store, 0) || lane_read(lane)) return 1;
   memset(scan->store, 0, (size_t)scan->unit.blocks * NUMBERS * sizeof *scan->store);

@@ -41,6 +41,9 @@ int scan_choose(Scan *scan, int left, int top, int right, int bottom);
    damaged. Numbers grow from call to call. */
 int scan_read(Scan *scan, int n, int16_t (**blocks)[64]);
 
+/* Start a lane where a chosen segment's data begin. */
+void scan_enter(const Scan *scan, Lane *lane, int segment);
+
 void scan_close(Scan *scan);
 
 #endif

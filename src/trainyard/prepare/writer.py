@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from trainyard import native
 from trainyard.core.exits import FULL, UserError
 from trainyard.core.files import forget_cached, sync_folder
 from trainyard.core.storage import storage
@@ -90,7 +91,7 @@ class OpenShard:
                 picture, crc32 = self._decoded(member, content)
                 clock.lap("decode")
                 if self.job.seekable:
-                    picture, crc32 = self._rewritten(picture)
+                    picture, crc32 = self._rewritten(picture, crc32)
                     clock.lap("rewrite")
             except pictures.UndecodableError as error:
                 clock.lap("decode")
@@ -161,8 +162,8 @@ class OpenShard:
             pictures.check(content)
         return content, crc32
 
-    def _rewritten(self, picture: memoryview | bytes) -> tuple[memoryview | bytes, int]:
-        """Make a picture seekable where that can be done exactly; return it with its CRC-32.
+    def _rewritten(self, picture: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
+        """Make a picture of this CRC-32 seekable where that can be done exactly; return it with its new CRC-32.
 
         What was rewritten was read to its end; a JPEG that was not is decoded, unless all are: it may be broken.
         """
@@ -171,7 +172,7 @@ class OpenShard:
             pictures.check(picture)
         with self._lock:
             self._seekable[outcome] += 1
-        return content, zlib.crc32(content)
+        return content, crc32 if content is picture else native.crc32(bytes(content))
 
     def _write(self, at: int, content: memoryview | bytes, crc32: int) -> None:
         """Write a sample where it belongs, or behind those before it if its place is not known yet."""

@@ -7,16 +7,20 @@
 #include "../../../src/trainyard/native/jpeg.c"
 
 #include "damage_jpeg.h"
+#include "random_jpeg.h"
+#include "reference_rewrite.h"
 
-/* A file, damaged. */
+/* A file, damaged; without a path any baseline JPEG, and that not always. */
 static uint8_t *load(const char *path, size_t *bytes) {
   static uint8_t whole[MOST_BYTES], damaged[MOST_BYTES];
-  FILE *file = fopen(path, "rb");
-  if (!file) exit(3);
-  *bytes = damage(whole, fread(whole, 1, MOST_BYTES, file), damaged);
-  fclose(file);
+  FILE *file = path ? fopen(path, "rb") : NULL;
+  if (path && !file) exit(3);
+  *bytes = file ? fread(whole, 1, MOST_BYTES, file) : random_jpeg(whole);
+  if (file) fclose(file);
+  int harm = path || !draw(4);
+  if (harm) *bytes = damage(whole, *bytes, damaged);
   uint8_t *data = malloc(*bytes ? *bytes : 1);
-  return memcpy(data, damaged, *bytes);
+  return memcpy(data, harm ? damaged : whole, *bytes);
 }
 
 /* An area of a picture of this size: most often inside, in whole pixels or not; sometimes anywhere near. */
@@ -65,7 +69,7 @@ static void fuzz_sum(void) {
   free(data);
 }
 
-static unsigned long long sized, good, windows, endless, large, rewritten;
+static unsigned long long sized, good, windows, endless, large, rewritten, refused;
 
 /* What reads segments, if it takes a file, gives what libjpeg gives, of damaged files, too. Whether both took it. */
 static int both(const uint8_t *data, size_t bytes, const double *box, const int *bounds, int cubic, int tall, int wide,
@@ -74,6 +78,20 @@ static int both(const uint8_t *data, size_t bytes, const double *box, const int 
   int took = !trainyard_cut(data, bytes, box, bounds, cubic, tall, wide, out);
   if (took && (!expected || memcmp(out, expected, (size_t)tall * wide * 3))) abort();
   return took;
+}
+
+/* Rewriting gives libjpeg's bytes, or refuses for libjpeg's reason, unless there is little room. Whether it was done. */
+static int rewrite_both(const uint8_t *data, size_t bytes, uint8_t *written, size_t *room) {
+  int interval = draw(2) * draw(9), enough = *room >= 2 * bytes;
+  size_t length = *room + 16; /* libjpeg needs a byte that it does not fill */
+  uint8_t *expected = malloc(length);
+  int code = trainyard_rewrite(data, bytes, interval, written, room);
+  int other = reference_rewrite(data, bytes, interval, expected, &length);
+  if (code != other && (enough || (code != 5 && other != 5))) abort();
+  if (!code && (other || length != *room || memcmp(expected, written, length))) abort();
+  free(expected);
+  refused += !!code;
+  return !code;
 }
 
 static void keep(const uint8_t *data, size_t bytes) {
@@ -106,7 +124,7 @@ static void fuzz_jpeg(const char *path) {
   if (!failed) look_at(expected, pixels);
   good += !failed;
   if (both(data, bytes, box, bounds, cubic, tall, wide, failed ? NULL : expected, out)) keep(data, bytes), windows++;
-  if (!draw(4) && !trainyard_rewrite(data, bytes, draw(2) * draw(9), written, &room)) {
+  if ((!path || !draw(4)) && rewrite_both(data, bytes, written, &room)) {
     look_at(written, room);
     if (both(written, room, box, bounds, cubic, tall, wide, failed ? NULL : expected, out) == failed) abort();
     rewritten++;
@@ -119,6 +137,7 @@ static void fuzz(char **files) {
   int kind = draw(24);
   if (kind < 7) fuzz_resize();
   else if (kind == 7) fuzz_sum();
+  else if (kind == 8) fuzz_jpeg(NULL);
   else fuzz_jpeg(files[1 + (!rare || draw(60) ? draw(often) : often + draw(rare))]);
 }
 
@@ -127,7 +146,7 @@ int main(int words, char **arguments) {
   if (!rare) most_claimed = 300000, longest = 300;
   unsigned long long done = repeat(arguments, fuzz);
   printf("%llu inputs, %llu areas resized, %llu sums, %llu headers read, %llu of them of more than 16 Mpixel, "
-         "%llu pictures decoded, %llu also by segments, %llu with too many scans, %llu rewritten; digest %llx\n", done,
-         resized, summed, sized, large, good, windows, endless, rewritten, (unsigned long long)digest);
+         "%llu pictures decoded, %llu also by segments, %llu with too many scans, %llu rewritten, %llu refused; digest %llx\n", done,
+         resized, summed, sized, large, good, windows, endless, rewritten, refused, (unsigned long long)digest);
   return 0;
 }

@@ -25,7 +25,7 @@ built = test_decode.built
 HERE = Path(__file__).parent
 NATIVE = HERE.parents[2] / "src/trainyard/native"
 SOURCES = {  # each program includes one of the library's sources, and is linked with others
-    "fuzz_jpeg.c": ("resize.c", "rewrite.c", "scan.c", "huffman.c", "crc.c"),
+    "fuzz_jpeg.c": ("resize.c", "rewrite.c", "symbols.c", "encode.c", "scan.c", "huffman.c", "crc.c"),
     "fuzz_augment.c": ("jpeg.c", "resize.c", "scan.c", "huffman.c"),
 }
 SANITIZERS = (
@@ -70,10 +70,11 @@ class Counts(NamedTuple):
     by_segments: int
     endless: int
     rewritten: int
+    refused: int
 
 
 def counts(said: str) -> Counts:
-    names = "inputs|areas|sums|headers|of them|pictures|also|with|rewritten"
+    names = "inputs|areas|sums|headers|of them|pictures|also|with|rewritten|refused"
     return Counts(*map(int, re.findall(rf"(\d+)(?= (?:{names}))", said)))
 
 
