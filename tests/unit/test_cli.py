@@ -108,6 +108,19 @@ def test_modules_of_before_are_those_of_today() -> None:
     assert (done.stdout, done.stderr) == ("No module named 'trainers.nothing'\n", "")
 
 
+def test_a_setting_with_a_name_of_before_is_warned_of() -> None:
+    words = ("--recipe", "demo", "--set", "strategy=horovod", "--set")  # refused by ddp, before torch is loaded
+    before = trainyard(*words, "model.name=trainers.models.small:resnet10", module="trainers.ddp")
+    today = trainyard(*words, "model.name=trainyard.models.small:resnet10", module="trainers.ddp")
+    first, rest = before.stderr.split("\n", 1)
+    assert first == (
+        "warning: model.name = 'trainers.models.small:resnet10': only this version still knows that name; "
+        "write trainyard.models.small:resnet10"
+    )
+    assert rest == today.stderr
+    assert before.returncode == today.returncode == 2
+
+
 def test_scripts_of_before_run_the_commands_of_today() -> None:
     for name in ("why", "follow", "fetch", "send"):
         done = subprocess.run([ROOT / "scripts" / name, "--help"], capture_output=True, text=True, check=True)

@@ -17,6 +17,7 @@ from trainyard.config.load import (
     read_recipe,
     recipe_names,
     schema,
+    warn_of_former_names,
 )
 from trainyard.config.plan import RunPlan, make_plan, resolve_global_batch
 from trainyard.config.settings import Config
@@ -37,4 +38,5 @@ __all__ = [
     "recipe_names",
     "resolve_global_batch",
     "schema",
+    "warn_of_former_names",
 ]

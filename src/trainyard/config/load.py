@@ -16,6 +16,7 @@ from trainyard.config.layers import Tree, YamlLoader, overlay
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError
 from trainyard.core.files import json_checksum
+from trainyard.core.named import current
 
 # Only one of each pair may be set: setting one in a later layer drops the other from the layers before.
 ALTERNATIVES = ((("batch", "global"), ("batch", "per_process")), (("epochs",), ("max_steps",)))
@@ -35,6 +36,16 @@ def load(options: argparse.Namespace) -> Config:
     at = 1 if options.config else 0  # a recipe named by a flag wins over the file's
     recipe = [{"recipe": options.recipe}] if options.recipe else []
     return build(*given[:at], *recipe, *given[at:])
+
+
+def warn_of_former_names(options: argparse.Namespace) -> list[str]:
+    """Return a warning for each setting that names a module of this package as `trainers.NAME`; raises UserError."""
+    given = {key: value for tree in layers.read_options(options) for key, value in flat(tree).items()}
+    return [
+        f"warning: {key} = {value!r}: only this version still knows that name; write {current(value)}"
+        for key, value in given.items()
+        if isinstance(value, str) and ":" in value and current(value) != value
+    ]
 
 
 def build(*trees: Tree) -> Config:

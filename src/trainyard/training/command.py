@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import sys
 import warnings
 
 from trainyard import config, parallel
@@ -20,8 +21,11 @@ def main(program: str, launcher: str, description: str) -> int:
     end_on_failed_preflight()
     parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)
-    settings = weights.apply_preprocessing(config.load(parser.parse_args()))
+    options = parser.parse_args()
+    settings = weights.apply_preprocessing(config.load(options))
     place = parallel.locate(launcher)
+    if place.rank == 0 and (deprecated := config.warn_of_former_names(options)):
+        print("\n".join(deprecated), file=sys.stderr, flush=True)
     plan = config.make_plan(settings, launcher, place.world)
     run, mark = settings.run, config.fingerprint(settings)
     classes = settings.model.num_classes or None
