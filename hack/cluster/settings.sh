@@ -45,7 +45,10 @@ kubectl() { "$KUBECTL" --kubeconfig "$RUN/admin.conf" "$@"; }
 fill() {
   local text name
   text=$(< "$1")
-  for name in RUN NODE_RUN NODE_NAME NODE_IP SUFFIX POD_CIDR NODE_POD_CIDR MASQUERADE SERVICE_CIDR DNS_IP IMAGE STORAGE_CLASS VOLUMES CABLES SERVER_IP; do text=${text//@$name@/${!name}}; done
+  for name in RUN NODE_RUN NODE_NAME NODE_IP SUFFIX POD_CIDR NODE_POD_CIDR MASQUERADE SERVICE_CIDR DNS_IP IMAGE STORAGE_CLASS VOLUMES \
+    CABLES SERVER_IP; do
+    text=${text//@$name@/${!name}}
+  done
   printf '%s\n' "$text"
 }
 # files DIR...: the files below folders of hack/cluster, as content_key wants them

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFI
 }
 NODES = ["trainyard", "trainyard-2", "trainyard-3"]
 # It serves the name of its node, and has the one volume
-CONTAINER = {
+CONTAINER: dict[str, Any] = {
     "name": "main",
     "image": "localhost/trainyard-node/base:1",
     "command": ["sh", "-c", "cd $(mktemp -d) && echo $NODE > node && exec python3 -m http.server"],
@@ -35,7 +36,7 @@ CONTAINER = {
     "readinessProbe": {"httpGet": {"path": "/node", "port": 8000}, "periodSeconds": 1},
 }
 VOLUME = {"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}
-PODS = {
+PODS: dict[str, Any] = {
     "apiVersion": "apps/v1",
     "kind": "DaemonSet",
     "metadata": {"name": "each"},
@@ -47,7 +48,7 @@ PODS = {
         },
     },
 }
-CLAIM = {
+CLAIM: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolumeClaim",
     "metadata": {"name": "shared"},
@@ -62,6 +63,7 @@ for address in sys.argv[1:]:
     except OSError:
         print()
 """
+WRITE = ["sh", "-c", 'dd if=/dev/zero of="/shared/written-by-$NODE" bs=4k count=1 oflag=sync']
 # Prints the seconds that 2 MiB take to the file server
 SEND = """\
 import os, time
@@ -85,7 +87,7 @@ def kubectl(*args: str, stdin: str | None = None, check: bool = True) -> str:
     return done.stdout
 
 
-def apply(*things: dict) -> None:
+def apply(*things: dict[str, Any]) -> None:
     kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": things}))
 
 
@@ -140,12 +142,15 @@ def inside(pod: str, *command: str) -> subprocess.CompletedProcess[str]:
     return patience.run([*at, *command])
 
 
-def reached(pod: str, *addresses: str) -> list[str]:
-    """Return what a pod gets from each address, "" where there is no answer."""
-    return inside(pod, "python3", "-c", ASK, *addresses).stdout.splitlines()
+def wait_for_answers(pod: str, addresses: list[str], answers: list[str]) -> None:
+    """Wait until a pod gets these answers from the addresses, "" where there is none: a busy machine is late."""
+    got: list[str] = []
 
+    def asked() -> bool:
+        got[:] = inside(pod, "python3", "-c", ASK, *addresses).stdout.splitlines()
+        return got == answers
 
-WRITE = ["sh", "-c", 'dd if=/dev/zero of="/shared/written-by-$NODE" bs=4k count=1 oflag=sync']
+    patience.wait(lambda: f"{pod} got {got} from {addresses}, not {answers}", asked, patience.still)
 
 
 def writes(pod: str) -> bool:
@@ -175,7 +180,7 @@ def test_pods_reach_those_of_other_nodes_and_services(cluster: str) -> None:
     assert sorted(there) == NODES
     addresses = [there[node][1] for node in NODES]
     for node in NODES:
-        assert reached(there[node][0], *addresses) == NODES
+        wait_for_answers(there[node][0], addresses, NODES)
         assert inside(there[node][0], "getent", "hosts", "kubernetes.default.svc.cluster.local").returncode == 0
 
 
@@ -211,34 +216,31 @@ def apply_policies(*settings: str) -> None:
 
 
 def test_the_charts_policies_keep_strangers_from_a_jobs_pods_on_any_node(tenant: dict[str, str]) -> None:
-    everybody = list(tenant.values())
-    on = ["trainyard-2", "trainyard-3", "trainyard-3"]
-    assert reached("stranger", *everybody) == on  # nothing closes them yet
+    everybody, on = list(tenant.values()), ["trainyard-2", "trainyard-3", "trainyard-3"]
+    wait_for_answers("stranger", everybody, on)  # nothing closes them yet
     apply_policies()
-    patience.wait(
-        "a stranger still gets in", lambda: reached("stranger", *everybody) == ["", "", on[2]], patience.still
-    )
-    assert reached("master", *everybody) == reached("worker", *everybody) == on
+    wait_for_answers("stranger", everybody, ["", "", on[2]])
+    for pod in ("master", "worker"):
+        wait_for_answers(pod, everybody, on)
 
 
 def test_with_egress_closed_they_reach_each_other_and_name_servers_alone(tenant: dict[str, str]) -> None:
-    everybody = list(tenant.values())
+    everybody, on = list(tenant.values()), ["trainyard-2", "trainyard-3", "trainyard-3"]
     apply_policies("--set", "networkPolicy.enabled=true")
-    on = ["trainyard-2", "trainyard-3", ""]
-    patience.wait("they still reach a stranger", lambda: reached("master", *everybody) == on, patience.still)
+    wait_for_answers("master", everybody, [*on[:2], ""])
     assert inside("worker", "getent", "hosts", "kubernetes.default.svc.cluster.local").returncode == 0
     kubectl("delete", "networkpolicy", "--all")
-    patience.wait("a stranger is still kept out", lambda: "" not in reached("stranger", *everybody), patience.still)
+    wait_for_answers("stranger", everybody, on)
 
 
 def test_a_node_cut_from_the_others_still_has_api_server_and_storage(cluster: str) -> None:
     there = pods()
     one, two, three = (there[node] for node in NODES)
     with fault("cut", "trainyard-2", "nodes"):
-        assert reached(two[0], one[1], two[1], three[1]) == ["", "trainyard-2", ""]
-        assert reached(one[0], two[1], three[1]) == ["", "trainyard-3"]
+        wait_for_answers(two[0], [one[1], two[1], three[1]], ["", "trainyard-2", ""])
+        wait_for_answers(one[0], [two[1], three[1]], ["", "trainyard-3"])
         assert writes(two[0])
-    assert reached(two[0], one[1], three[1]) == ["trainyard", "trainyard-3"]
+    wait_for_answers(two[0], [one[1], three[1]], ["trainyard", "trainyard-3"])
 
 
 def test_a_full_file_server_refuses_bytes_until_it_has_room(cluster: str) -> None:
@@ -285,7 +287,7 @@ def test_a_killed_node_becomes_not_ready_and_comes_back_with_its_pod(cluster: st
     assert ready("trainyard-2") == "True"
     kubectl("rollout", "status", "daemonset/each", "--timeout=600s")
     there = pods()
-    assert reached(there["trainyard"][0], there["trainyard-2"][1]) == ["trainyard-2"]
+    wait_for_answers(there["trainyard"][0], [there["trainyard-2"][1]], ["trainyard-2"])
     assert inside(there["trainyard-2"][0], "cat", "/shared/note").stdout == "from trainyard-2\n"
 
 
