@@ -61,8 +61,8 @@ def slowed(model: Slow) -> nn.Module:
     batches = Loader.batches
 
     @functools.wraps(batches)
-    def slowly(loader: Loader, jobs: Any) -> Iterator[Batch]:
-        for batch in batches(loader, jobs):
+    def slowly(loader: Loader, *asked: Any) -> Iterator[Batch]:
+        for batch in batches(loader, *asked):
             if model.training:
                 suffer("data", model.forwards + 1)
             yield batch
