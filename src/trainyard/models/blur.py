@@ -4,6 +4,8 @@ Zhang, "Making Convolutional Networks Shift-Invariant Again", arXiv:1904.11486, 
 convolution instead of after it, which needs no further multiplications of the convolution.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -55,8 +57,8 @@ class BlurredConv(nn.Conv2d):
     kernel: Tensor
 
     @classmethod
-    def like(cls, other: nn.Conv2d) -> "BlurredConv":
-        """Return a replacement that shares another's parameters."""
+    def like(cls, other: Any) -> "BlurredConv":
+        """Return a replacement of a convolution, with the same parameters."""
         result = cls(
             other.in_channels, other.out_channels, other.kernel_size, other.stride, other.padding, other.dilation,
             other.groups, other.bias is not None, other.padding_mode, device="meta",
@@ -75,8 +77,8 @@ class BlurredMaxPool(nn.MaxPool2d):
     kernel: Tensor
 
     @classmethod
-    def like(cls, other: nn.MaxPool2d) -> "BlurredMaxPool":
-        """Return a replacement."""
+    def like(cls, other: Any) -> "BlurredMaxPool":
+        """Return a replacement of a max pooling."""
         result = cls(other.kernel_size, other.stride, other.padding, other.dilation, ceil_mode=other.ceil_mode)
         result.register_buffer("kernel", _kernel(), persistent=False)
         return result.train(other.training)

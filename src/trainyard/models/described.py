@@ -8,9 +8,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from trainyard import __version__
@@ -153,6 +152,14 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
     return model.eval()
 
 
+def _known(blur_pool: Any) -> BlurPool:
+    """Return it; raises ValueError where it is none."""
+    if blur_pool not in get_args(BlurPool):
+        raise ValueError(f"blur_pool is {blur_pool!r}, which this version does not know")
+    found: BlurPool = blur_pool
+    return found
+
+
 def read(folder: Path) -> Description:
     """Return the description in a folder's config.json, ours or timm's own; raises UserError."""
     path = folder / FILE
@@ -176,7 +183,7 @@ def read(folder: Path) -> Description:
             channels_last=own.get("channels_last"),
             decoder=own.get("decoder", "auto"),
             batch=int(own.get("batch", 128)),
-            blur_pool=TypeAdapter(BlurPool).validate_python(own.get("blur_pool", "none")),
+            blur_pool=_known(own.get("blur_pool", "none")),
         )
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(

@@ -68,7 +68,8 @@ def test_each_batch_may_have_a_size_of_its_own(data: Path, over: dict[str, Any])
     sizes, over = [12, 12, 30, 7], {"data.val_resize": 0, "data.readahead": 3, "augment.policy": "trivial", **over}
 
     def made(size: int, asked: list[int] | None) -> list[Batch]:
-        loader = opened(settings(**{"data": data, "data.image_size": size, **over})).train
+        chosen: dict[str, Any] = {"data": data, "data.image_size": size, **over}
+        loader = opened(settings(**chosen)).train
         return list(loader.batches(jobs(4), asked))
 
     found = made(30, sizes)

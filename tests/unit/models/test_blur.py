@@ -1,6 +1,7 @@
 """Blur pooling: which layers blur, what they compute, and that a published model still does."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from trainyard.inference.model import open_trained
 from trainyard.models import described, factory
 from trainyard.models.blur import BlurredConv, BlurredMaxPool, blur_pooling
 from trainyard.models.described import Description
+from trainyard.run.directory import read_identity
 
 
 def blurred_by_hand(x: torch.Tensor) -> torch.Tensor:
@@ -24,10 +26,10 @@ def blurred_by_hand(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("what", "convs", "pools"), [("none", 0, 0), ("convs", 6, 0), ("all", 6, 1)])
-def test_layers_of_the_real_resnet50(what: str, convs: int, pools: int) -> None:
+def test_layers_of_the_real_resnet50(what: Any, convs: int, pools: int) -> None:
     """A 3 x 3 and a shortcut in each of three stages; the stem's convolution sees the image. Names stay."""
     with torch.device("meta"):
-        net = factory.create("resnet50", 7, blur_pool=what)  # type: ignore[arg-type]
+        net = factory.create("resnet50", 7, blur_pool=what)
         plain = factory.create("resnet50", 7)
     found = [type(module) for module in net.modules()]
     assert (found.count(BlurredConv), found.count(BlurredMaxPool)) == (convs, pools)
@@ -54,14 +56,17 @@ def test_a_model_that_drops_no_pixels_is_refused_in_words() -> None:
 
 
 def test_what_is_published_blurs_and_no_plain_model_is_said_to_be_it(trainer: Trainer, tmp_path: Path) -> None:
-    over = {"data.image_size": 32, "data.val_resize": 32, "model.name": "trainyard.models.small:resnet10"}
-    short = {"max_steps": 2, "epochs": None, "model.batch_norm": "local"}
-    run = trainer.train(tmp_path / "run", **over, **short, **{"model.blur_pool": "all", "precision": "fp32"})
+    name = "trainyard.models.small:resnet10"
+    over: dict[str, Any] = {
+        "data.image_size": 32, "data.val_resize": 32, "model.name": name, "model.batch_norm": "local",
+        "precision": "fp32", "max_steps": 2, "epochs": None,
+    }  # fmt: skip
+    run = trainer.train(tmp_path / "run", **over, **{"model.blur_pool": "all"})
     trained = open_trained(run)
     assert (trained.found.blur_pool, trained.found.timm_name) == ("all", "")
     model = described.rebuild(trained.found, weights(run))
     x = torch.randn(2, 3, 32, 32)
-    blurred, plain = (factory.create(over["model.name"], 4, blur_pool=what).eval() for what in ("all", "none"))  # type: ignore[arg-type]
+    blurred, plain = factory.create(name, 4, blur_pool="all").eval(), factory.create(name, 4).eval()
     for net in (blurred, plain):
         net.load_state_dict(weights(run))
     with torch.inference_mode():
@@ -72,9 +77,14 @@ def test_what_is_published_blurs_and_no_plain_model_is_said_to_be_it(trainer: Tr
     assert 'blur_pooling(model, "all")' in card
     assert "timm has no model that blurs as this one does" in card
 
-    code, output = trainer.run(run, **over, **{**short, "max_steps": 3}, precision="fp32")
+    code, output = trainer.run(run, **{**over, "max_steps": 3})
     assert code == 2
     assert f"model.blur_pool = 'none', but {run} holds a run with 'all'" in output
+
+
+def test_a_run_of_an_earlier_version_did_not_blur() -> None:
+    assert read_identity({"config": {"seed": 1}})["model.blur_pool"] == "none"
+    assert read_identity({"config": {}, "identity": {"model.blur_pool": "all"}})["model.blur_pool"] == "all"
 
 
 def test_descriptions_of_plain_models_are_as_before() -> None:
