@@ -159,7 +159,7 @@ def run(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
 def test_a_finding_names_file_version_and_remedy_and_fails(run: Any, tmp_path: Path) -> None:
     code, said = run(database(tmp_path / "python.zip", PYTHON), database(tmp_path / "go.zip", GO))
     assert code == 1
-    assert "uv.lock: lib 1.4: PYSEC-7, CVE-7; mended in 1.5\n    It breaks.\n" in said
+    assert "uv.lock: lib 1.4: PYSEC-7, CVE-7; fixed in 1.5\n    It breaks.\n" in said
     assert "2 packages, 2 records: 1 affect us, 1 of them not accepted" in said
 
 
@@ -167,7 +167,7 @@ def test_what_is_accepted_is_shown_with_its_reason_and_what_is_over_is_said(run:
     both = database(tmp_path / "both.zip", PYTHON, GO)
     code, said = run(both, accepted='CVE-7 = "not called"\nCVE-8 = "of old"\n')
     assert code == 0
-    assert "mended in 1.5; accepted: not called" in said
+    assert "fixed in 1.5; accepted: not called" in said
     assert "accepted.toml names CVE-8, which affects nothing any more" in said
 
 

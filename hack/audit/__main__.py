@@ -42,7 +42,7 @@ def tell(named: list[osv.Package], found: list[osv.Finding], records: int, accep
         reason = next((accepted[name] for name in sorted(one.names()) if name in accepted), "")
         wrong += not reason
         names = ", ".join([one.record["id"], *sorted(one.names() - {one.record["id"]})])
-        remedy = f"mended in {', '.join(one.fixed)}" if one.fixed else "no version mends it"
+        remedy = f"fixed in {', '.join(one.fixed)}" if one.fixed else "no version fixes it"
         words = reason and f"; accepted: {reason}"
         print(f"{one.package.file}: {one.package.name} {one.package.version}: {names}; {remedy}{words}")
         if summary := one.record.get("summary", ""):

@@ -26,7 +26,7 @@ class Package(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A package that a record affects, and the versions that mend it."""
+    """A package that a record affects, and the versions that fix it."""
 
     package: Package
     record: Record
@@ -113,7 +113,7 @@ def affects(affected: Record, version: str, key: Key) -> bool:
 
 
 def fixes(affected: Record, version: str, key: Key) -> list[str]:
-    """Return the first version of each range that mends it, above this one."""
+    """Return the first version of each range that fixes it, above this one."""
     events = {event["fixed"] for one in _ranges(affected) for event in one["events"] if "fixed" in event}
     try:
         return sorted((one for one in events if key(one) > key(version)), key=key)

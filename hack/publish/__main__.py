@@ -71,7 +71,7 @@ def publish(options: argparse.Namespace, work: Path) -> None:
             if name in lacking:
                 remote.push(registry, made.folder, name, reference)
                 say(f"pushed {reference}")
-        if "chart" in lacking:  # last: whoever finds it finds its images
+        if "chart" in lacking:  # last: its images are there when it is found
             remote.push_chart(registry, made.chart)
             say(f"pushed charts/trainyard:{options.version}")
         compare(registry, options.version, made, work)

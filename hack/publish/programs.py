@@ -11,7 +11,7 @@ UNREACHED = ("connection refused", "no such host", "timeout", "certificate", "ne
 
 
 class PublishError(Exception):
-    """What keeps a version from being published; the message names the cause and the remedy."""
+    """What keeps a version from being published; the message reports the cause and the remedy."""
 
 
 def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> bytes:

@@ -32,7 +32,7 @@ def write() -> str:
     targets = TARGET.findall((ROOT / "Makefile").read_text())
     return page(
         "# Commands",
-        f"For whoever looks up an option: what each command's `--help` prints. {NOTE}",
+        f"For looking up an option: what each command's `--help` prints. {NOTE}",
         "In a checkout the command is `.venv/bin/trainyard`. Exit codes: [exit-codes.md](exit-codes.md).",
         f"```text\n{cli.overview()}\n```",
         *(part for title, group in cli.COMMANDS.items() for part in chapter(title, group)),

@@ -11,7 +11,7 @@ ENOUGH = f"{Exit.DEVICE:d} and retried where the same settings have done the sam
 ERRORS = {
     "input": ("our own, with key, value and remedy; a missing or forbidden file", "the user's"),
     "host": (
-        "`MemoryError`, torch's allocator on processors, CUDA's for pinned memory",
+        "`MemoryError`, torch's allocator on CPUs, CUDA's for pinned memory",
         f"the user's: `data.prefetch`, the pod's memory; {ENOUGH}",
     ),
     "memory": (
@@ -54,7 +54,7 @@ def write() -> str:
     """Return the page."""
     return page(
         "# Exit codes",
-        f"For whoever finds a code in a pod's status, in `trainyard why` or in a shell. {NOTE}",
+        f"For a code in a pod's status, in `trainyard why` or in a shell. {NOTE}",
         "Codes of 128 and above are retried, those below are not, except by mpi-operator, which cannot tell them "
         "apart: there `failed.json` in the run directory ends a retry at once with the same message. After "
         "`run.max_restarts` (3) restarts without a new checkpoint a run ends with 1 and says why the last one failed. "

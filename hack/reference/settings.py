@@ -22,7 +22,7 @@ def trainer() -> str:
     sections = [part for key, one in schema["properties"].items() if key not in single for part in _section(key, one)]
     return page(
         "# Trainer settings",
-        "For whoever changes how a run trains. Every key of a config file, of `--set KEY=VALUE` and of the chart's "
+        "For changing how a run trains: every key of a config file, of `--set KEY=VALUE` and of the chart's "
         f"`global.training.config`. {NOTE}",
         "A setting comes from the defaults below, then the recipe ([recipes](../recipes.md)), then the file, then "
         "`--set`; each overrides the one before. Without a default a key is unset. An unknown key or a value of the "
@@ -41,7 +41,7 @@ def prepare() -> str:
     source, out = found.pop("source"), found.pop("out")
     return page(
         "# Prepare settings",
-        "For whoever turns pictures into shards. Every key of `trainyard prepare build`, by `--config FILE` "
+        "For turning images into shards: every key of `trainyard prepare build`, by `--config FILE` "
         f"or `--set KEY=VALUE`. {NOTE}",
         "On a cluster `source` is `dataset.source`, everything else but `out` is under `dataset.settings`, and "
         "`out` is `/data/` and `global.dataset.name`. Without a default a key is unset.",

@@ -17,7 +17,7 @@ def write() -> str:
     sections = yaml.safe_load((ROOT / "hack/schemas/readme.yaml").read_text())["sections"]
     return page(
         "# Values of the chart",
-        "For whoever writes a values file. The parts of `charts/trainyard`, and where each one's keys are listed with "
+        "For writing a values file: the parts of `charts/trainyard`, and where each one's keys are listed with "
         f"type, default and meaning: in the [chart's README]({README}), generated from the annotated values. {NOTE}",
         "## Where to start",
         [

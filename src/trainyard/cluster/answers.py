@@ -24,7 +24,7 @@ FORMS = {
     ),
     "tag": (r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", "the tag of an image, such as 0.1.0"),
     "endpoint": (r"https?://.+", "an address such as https://minio.storage:9000"),
-    "cpu": (r"([0-9]+(\.[0-9]+)?|[1-9][0-9]*m)", "a number of processors such as 8 or 500m"),
+    "cpu": (r"([0-9]+(\.[0-9]+)?|[1-9][0-9]*m)", "a number of CPUs such as 8 or 500m"),
     "memory": (r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?", "a quantity of bytes such as 64Gi"),
 }
 # The address that each source takes, and how one looks
@@ -174,9 +174,7 @@ QUESTIONS_BY_TOPIC = {
             number=True,
             applies=lambda a: a["gpus_per_node"] == 0,
         ),
-        Question(
-            "cpu", "processors that a training pod requests; empty: one for each process", form="cpu", asked=False
-        ),
+        Question("cpu", "CPUs that a training pod requests; empty: one for each process", form="cpu", asked=False),
         Question(
             "memory", "memory that a training pod requests; empty: 4 GiB for each process", form="memory", asked=False
         ),

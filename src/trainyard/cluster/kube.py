@@ -1,6 +1,6 @@
 """The one place that talks to the cluster's API server: over one connection, in plain JSON.
 
-Connections come from the Python client `kubernetes`: a process of kubectl costs 90 ms of processor time, a request here
+Connections come from the Python client `kubernetes`: a process of kubectl costs 90 ms of CPU time, a request here
 about 1 ms. Only what runs in a pod is left to kubectl (`exec_command`): a claim's tar may be many gigabytes, and the
 client would poll for, copy and unwrap every frame of it in Python.
 """

@@ -17,7 +17,7 @@ EVERY = {
 
 
 class WrongInputError(Exception):
-    """The command line or a file is wrong; the message names the flag or file, and the remedy."""
+    """The command line or a file is wrong; the message reports the flag or file, and the remedy."""
 
 
 def command(name: str, about: str, examples: str, codes: dict[int, str], more: str = "") -> argparse.ArgumentParser:
@@ -50,6 +50,6 @@ def ended(name: str, function: Callable[[], int]) -> int:
     except (KeyboardInterrupt, EOFError):  # Ctrl-C, and Ctrl-D in answer to a question
         print(f"\n{name}: stopped", file=sys.stderr)
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has ended, as `head` does
+    except BrokenPipeError:  # who reads the pipe has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

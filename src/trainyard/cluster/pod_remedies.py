@@ -190,7 +190,7 @@ IMAGES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"no match for platform|exec format error|exec user process",
-        "the image is for other processors than this node's: build it for them, or choose nodes by nodeSelector",
+        "the image is for other CPUs than this node's: build it for them, or choose nodes by nodeSelector",
     ),
     (
         r"ErrImageNeverPull|ImagePullBackOff|ErrImagePull|[Ff]ailed to pull image|InvalidImageName",
@@ -252,7 +252,7 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "correct the Secret that dataset.envFrom names, then delete this pod, which its Job recreates: environment is "
         "read when a pod starts",
     ),
-    (r"prepare: waiting: ", "mend what it says; then it continues by itself, without an upgrade"),
+    (r"prepare: waiting: ", "fix what it says; then it continues by itself, without an upgrade"),
     (
         r"a Secret that an operator creates",
         "see the line of its ExternalSecret; when the Secret is there, the pod continues by itself",

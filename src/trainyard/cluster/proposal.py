@@ -21,7 +21,7 @@ EXAMPLE = {
 YOURS = {
     "global.image.registry": "put in yours: registry and folder of the images",
     "global.image.tag": "as make push prints it",
-    "dataset.source.url": "put in yours: the archive of the pictures",
+    "dataset.source.url": "put in yours: the archive of the images",
 }
 
 
@@ -106,7 +106,7 @@ def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[Valu
     resource, each, found = gpu_nodes(survey)
     if not each:
         yield ValuesLine("global.training.nodes", count or 1)
-        yield ValuesLine("global.training.processesPerNode", 1, "no node offers GPUs: this trains on processors")
+        yield ValuesLine("global.training.processesPerNode", 1, "no node offers GPUs: this trains on CPUs")
         for key, value in SMALL.items():
             yield ValuesLine(f"global.training.{key}", value)
         return

@@ -14,7 +14,7 @@ JOBS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"backoff limit|BackoffLimitExceeded|ReachedMaxRestarts",
-        "it failed as often as backoffLimit allows: see its pods below for the cause, mend it, and upgrade",
+        "it failed as often as backoffLimit allows: see its pods below for the cause, fix it, and upgrade",
     ),
     (
         r"TrainJob resources reconciliation failed",

@@ -126,5 +126,5 @@ def dataset(answers: Answers) -> Iterator[str]:
         yield f"    endpoint: {quoted(answers['endpoint'])}"
     yield "  settings:"
     yield f"    layout: {answers['layout']}   # all settings: docs/reference/prepare-settings.md"
-    yield '  # resources: {requests: {cpu: "8", memory: 8Gi}}   # the preparation uses as many processors as it gets'
+    yield '  # resources: {requests: {cpu: "8", memory: 8Gi}}   # the preparation uses as many CPUs as it gets'
     yield "  # parallelism: 4   # pods that share it"

@@ -63,7 +63,7 @@ class Config(Settings):
     deterministic: bool = Field(
         default=False,
         description="The same bits in every start on the same GPUs and versions, at a cost in speed; an operation that "
-        "cannot do so ends the run with exit code 2. Processors need no switch.",
+        "cannot do so ends the run with exit code 2. CPUs need no switch.",
     )
     strategy: Literal["auto", "ddp", "fsdp", "exact", "single", "horovod"] = Field(
         default="auto",

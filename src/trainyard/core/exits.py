@@ -58,11 +58,11 @@ def may_pass_in_place(code: int) -> bool:
 
 
 class UserError(Exception):
-    """Wrong configuration or input. The message names the cause and the remedy; no traceback is shown."""
+    """Wrong configuration or input. The message reports the cause and the remedy; no traceback is shown."""
 
 
 class InputError(UserError):
-    """Input that is missing, refused or broken, which may be mended without a change of the settings."""
+    """Input that is missing, refused or broken, which may be fixed without a change of the settings."""
 
 
 class HostMemoryError(Exception):
@@ -91,7 +91,7 @@ def printable(text: str) -> str:
     return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-# How storage says that it does not answer now. What is missing or forbidden (ENOENT, EACCES) is the user's to mend.
+# How storage says that it does not answer now. What is missing or forbidden (ENOENT, EACCES) is the user's to fix.
 STORAGE = {
     errno.ESTALE: "NFS: the server restarted or failed over, and the handle is from before",
     errno.EIO: "the disk, its network or the server behind it failed this time",

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 def paused() -> Iterator[None]:
     """Collect nothing within this context, and never look at what it leaves.
 
-    For imports: a rank's take 1.6 s of a processor with collections, which find nothing, and 1.4 s without.
+    For imports: a rank's take 1.6 s of CPU time with collections, which find nothing, and 1.4 s without.
     """
     was_on = gc.isenabled()
     gc.disable()

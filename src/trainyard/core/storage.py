@@ -72,7 +72,7 @@ class Storage:
     ) -> Result:
         """Call `action`, which opens what it uses, and again from its beginning while storage fails.
 
-        `what` names the file or folder in messages.
+        `what` is what messages call the file or folder.
         """
         return self._repeat(what, lambda: action(*args, **named))
 

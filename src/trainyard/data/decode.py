@@ -200,7 +200,7 @@ def _whole(data: bytes) -> Tensor:
     """All of a picture as RGB, shape (3, height, width); Pillow reads PNGs, and JPEGs that torchvision cannot.
 
     torchvision 0.29.2 ends the process (SIGSEGV) at the first error that libpng finds in a PNG's data. It has no limits
-    of its own: whoever calls this has read the header.
+    of its own: the caller has read the header.
     """
     decode_image = None if limits.is_png(data) else torchvisions()
     if decode_image is None:

@@ -128,7 +128,7 @@ def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> L
 def _naming(  # noqa: PLR0917
     make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int, out: Tensor
 ) -> Tensor:
-    """Make a picture; an error names its sample."""
+    """Make a picture; an error reports its sample."""
     try:
         return make(content, sample, draw, out)
     except UserError as error:

@@ -81,7 +81,7 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
     strategy = connect(choose_device(options.device, place), place)
     precision = options.precision or trained.found.precision
     if precision == "fp16" and strategy.device.type == "cpu":
-        precision = "fp32"  # processors have no fast fp16; the outputs are nearer to the weights' own
+        precision = "fp32"  # CPUs have no fast fp16; the outputs are nearer to the weights' own
     model = on_device(trained, precision, strategy.device)
     work = Work(options.batch or trained.found.batch, precision, top, options.workers, what)
     if strategy.first:

@@ -35,7 +35,7 @@ class Measured(Counts):
         return _share(self.confusion[index, index], self.confusion[index].sum())
 
     def precision(self, index: int) -> float | None:
-        """Of the pictures taken for a class, the share that is of it, in percent; None without any."""
+        """Of the images predicted as a class, the share that is of it, in percent; None without any."""
         return _share(self.confusion[index, index], self.confusion[:, index].sum())
 
 

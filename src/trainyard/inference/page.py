@@ -64,7 +64,7 @@ def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
 
 
 def mistakes(found: Confusion) -> str:
-    """Return what is taken for what: all classes against each other, or of many the most frequent pairs."""
+    """Return what is predicted as what: all classes against each other, or of many the most frequent pairs."""
     if len(found.names) <= MOST_DRAWN:
         text = "Rows are the right class, columns the guess; confusion.npz has the counts."
         return card("Confusion", matrix(found) + note(text))

@@ -76,7 +76,7 @@ def replace_batch_norm(model: nn.Module, total: Sum | None) -> None:
 def leave_uncompiled() -> None:
     """Keep the GPU's kernels out of programs that torch.compile builds, before it builds one.
 
-    As a decorator, `torch.compiler.disable` would import the compiler in each run: a second of a processor.
+    As a decorator, `torch.compiler.disable` would import the compiler in each run: a second of CPU time.
     """
     disable: Any = torch.compiler.disable
     BatchNorm._global_by_kernels = disable(BatchNorm._global_by_kernels)  # type: ignore[method-assign]

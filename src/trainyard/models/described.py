@@ -135,7 +135,7 @@ OWN_KEYS = ("model", "names", "built_for", "resize", "precision", "channels_last
 
 
 def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
-    """Return the plain model with its weights, for inference, on the processor and in the weights' own type.
+    """Return the plain model with its weights, for inference, on the CPU and in the weights' own type.
 
     Raises UserError.
     """

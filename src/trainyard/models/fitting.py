@@ -44,7 +44,7 @@ class Fit:
 
     @property
     def plain(self) -> bool:
-        """Whether it is simply the whole file."""
+        """Whether it is the whole file."""
         return not (self.at or self.prefix or self.wrappers)
 
     @property
@@ -111,7 +111,7 @@ def _alone(option: Fit, path: Path) -> str:
 
 
 def _told(chosen: Fit) -> str:
-    """Return what to say of weights that are not simply the whole file; empty if they are."""
+    """Return what to say of weights that are not the whole file; empty if they are."""
     rest = f"; left out: {_few(chosen.outside)}" if chosen.outside else ""
     return f"taken: {chosen.name}{rest}" if rest or not chosen.plain else ""
 

@@ -1,7 +1,7 @@
 """A residual network for small images on CPUs: the demo's, and the tests'.
 
 ResNet-18 (He et al., "Deep Residual Learning for Image Recognition", arXiv:1512.03385) with one block a stage and a
-quarter of its channels: at 32 x 32 a ninth of its processor time per image, and it learns more in as few steps.
+quarter of its channels: at 32 x 32 a ninth of its CPU time per image, and it learns more in as few steps.
 It is timm's ResNet with the arguments TIMM, parameter by parameter, so what it publishes loads there. It imports
 neither timm nor torchvision, whose imports cost a rank as much as many steps.
 """

@@ -1,7 +1,7 @@
 """BatchNorm over the samples of all processes, with the kernels that torch's SyncBatchNorm has for GPUs.
 
 They read activations in the type that these have, and compute statistics in fp32. Other than SyncBatchNorm this never
-waits for the GPU: that one drops processes without samples by a mask, whose size the processor must know, at each
+waits for the GPU: that one drops processes without samples by a mask, whose size the CPU must know, at each
 layer. Here the statistics are summed, in fp64 so that squares may be subtracted, and no samples add nothing; that is
 one collective per layer and direction, as there.
 """

@@ -1,7 +1,7 @@
-"""torchvision's models, each imported by itself: all of torchvision takes a second of a processor, a ResNet 0.1.
+"""torchvision's models, each imported by itself: all of torchvision takes a second of CPU time, a ResNet 0.1.
 
 The rest is detection, video, datasets, ONNX's operators and, for one of them, torch.compile's machinery. What is
-imported here stays: whoever imports torchvision later gets all of it, with these very modules.
+imported here stays: a later import of torchvision gets all of it, with these very modules.
 """
 
 import contextlib

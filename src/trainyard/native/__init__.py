@@ -63,7 +63,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def crc32(content: bytes) -> int:
-    """Compute zlib's CRC-32, several times as fast where the processor multiplies without carries."""
+    """Compute zlib's CRC-32, several times as fast where the CPU multiplies without carries."""
     return _crc32()(content, len(content))
 
 

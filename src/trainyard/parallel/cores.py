@@ -1,4 +1,4 @@
-"""How many processor cores this process may keep busy: its affinity, its container's limit, its neighbours' shares."""
+"""How many CPU cores this process may keep busy: its affinity, its container's limit, its neighbours' shares."""
 
 import math
 import os

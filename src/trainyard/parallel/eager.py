@@ -1,7 +1,7 @@
 """torch's classes without what they do for torch.compile, where nothing is compiled.
 
 torch.optim and DistributedDataParallel import torch._dynamo at their first call, only to tell it what not to compile.
-It brings torch._inductor, triton and sympy: a second of a processor and 170 MB for each process. What is taken away
+It brings torch._inductor, triton and sympy: a second of CPU time and 170 MB for each process. What is taken away
 here is known by its code's name, so a torch that does it in another way is left as it is, and imports that.
 """
 

@@ -1,4 +1,4 @@
-"""Binds a process to the cores beside its GPU, so that batches do not cross the link between the processors.
+"""Binds a process to the cores beside its GPU, so that batches do not cross the link between the CPUs.
 
 Linux places memory on the node whose core first writes to it, so the threads that prepare batches decide where these
 lie. They inherit the cores of the thread that starts them: the binding comes before the loader, and before the group of

@@ -1,8 +1,8 @@
 """Broadcast a tree of tensors from the first process: its structure as an object, then its tensors one by one.
 
 Broadcast as an object, the whole tree is pickled, which takes three times its memory; tensor by tensor takes the
-largest one's once. torch.distributed.checkpoint.state_dict, which FSDP uses, knows no Horovod, and takes 0.1 s of a
-processor to import.
+largest one's once. torch.distributed.checkpoint.state_dict, which FSDP uses, knows no Horovod, and takes 0.1 s of
+CPU time to import.
 """
 
 from collections.abc import Callable, Iterator

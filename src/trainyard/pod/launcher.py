@@ -190,7 +190,7 @@ def show_errors_once(quietly: bool) -> None:
     """Give the processes a file in which they note what they have printed; `quietly` silences the agent's lines.
 
     The file has no name and ends with the launcher, however that ends. The agent alone tells why it restarts processes
-    in place, and whoever sets LOGLEVEL sees its lines.
+    in place, and LOGLEVEL shows its lines.
     """
     os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
     if quietly and "LOGLEVEL" not in os.environ:

@@ -120,7 +120,7 @@ def _count_finished(root: Path, default: int) -> int:
 
 
 def _storage_error(root: Path, error: OSError) -> Exception:
-    """Explain a failed write: a full or forbidden disk is the user's to mend (InputError), anything else may pass."""
+    """Explain a failed write: a full or forbidden disk is the user's to fix (InputError), anything else may pass."""
     if error.errno in FULL:
         return InputError(
             f"{root} is full ({os.strerror(error.errno)}): free space there or enlarge the claim, then run the same "
@@ -184,7 +184,7 @@ def _prepare(config: Preparation, options: Options) -> Manifest | None:
 
 @contextmanager
 def _of_the_input() -> Iterator[None]:
-    """Mark what is wrong with the source itself: it may be mended while a preparation waits."""
+    """Mark what is wrong with the source itself: it may be fixed while a preparation waits."""
     try:
         yield
     except UserError as error:

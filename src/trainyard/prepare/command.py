@@ -75,7 +75,7 @@ def settings(options: argparse.Namespace) -> Preparation:
 
 
 def retry(work: Callable[[], object], seconds: float, first_pause: float = 10.0) -> None:
-    """Do the work, and retry for `seconds` what can be mended outside of the settings, in pauses of up to 5 minutes.
+    """Do the work, and retry for `seconds` what can be fixed outside of the settings, in pauses of up to 5 minutes.
 
     Raises at the end what is still wrong, and anything else at once.
     """
@@ -125,7 +125,7 @@ def _add_patience(command: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="retry for so long what can be mended meanwhile, such as credentials or a missing file",
+        help="retry for so long what can be fixed meanwhile, such as credentials or a missing file",
     )
 
 

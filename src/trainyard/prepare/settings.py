@@ -25,7 +25,7 @@ ADDRESS_KEYS = {
 }
 OBJECT_STORES = ("s3", "gs", "az")
 SEVERAL = re.compile(r"\*|\{[^{}]*,[^{}]*\}|[ ,;][a-z0-9]+://")  # a pattern, or a list of addresses
-# Parts of an address that give whoever reads it access: signatures of Amazon, Google, CloudFront and Azure, and tokens
+# Parts of an address that give its readers access: signatures of Amazon, Google, CloudFront and Azure, and tokens
 SIGNED = {"x-amz-signature", "x-goog-signature", "signature", "sig", "token", "access_token", "api_key", "apikey"}
 
 
@@ -36,7 +36,7 @@ class SourceSettings(BaseModel):
 
     kind: Literal["http", "kaggle", "kaggle-dataset", "objectstore", "path"] = Field(
         description="http: an archive at a URL. kaggle: a competition's zip. kaggle-dataset: a dataset's zip. "
-        "objectstore: an archive at s3://, gs:// or az://. path: an archive, or a folder of pictures, on a volume. "
+        "objectstore: an archive at s3://, gs:// or az://. path: an archive, or a folder of images, on a volume. "
         "An archive is a zip, or a tar, plain or packed by gzip, bzip2 or xz."
     )
     url: str = Field(
@@ -102,12 +102,12 @@ class SourceSettings(BaseModel):
 
 
 class Reencode(BaseModel):
-    """How pictures are made smaller on their way into the shards."""
+    """How images are made smaller on their way into the shards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     resize: Annotated[int, Field(ge=32, le=8192)] = Field(
-        description="Pixels of the shorter side; pictures that are no larger keep their bytes."
+        description="Pixels of the shorter side; images that are no larger keep their bytes."
     )
     quality: Annotated[int, Field(ge=1, le=95)] = Field(default=90, description="JPEG quality of what is encoded.")
 
@@ -120,9 +120,9 @@ class Table(BaseModel):
     file: str = Field(
         default="labels.csv", min_length=1, description="The CSV file in the archive; the end of its path is enough."
     )
-    folder: str = Field(default="", description="Where the pictures lie, seen from the CSV file, such as 'images/'.")
+    folder: str = Field(default="", description="Where the images lie, seen from the CSV file, such as 'images/'.")
     suffix: str = Field(default="", description="What names in the CSV file lack, such as '.jpg'.")
-    path_column: str = Field(default="file", min_length=1, description="Column with each picture's path.")
+    path_column: str = Field(default="file", min_length=1, description="Column with each image's path.")
     label_column: str = Field(default="label", min_length=1, description="Column with its class.")
     split_column: str = Field(
         default="", description="Column with its split: train, or val (also valid, validation). Empty: drawn by seed."
@@ -132,7 +132,7 @@ class Table(BaseModel):
     )
     ignored_splits: tuple[str, ...] = Field(default=(), description="Values of the split column to leave out: 'test'.")
     unlisted: Literal["fail", "leave_out"] = Field(
-        default="fail", description="What to do about pictures in the folder that the CSV file does not list."
+        default="fail", description="What to do about images in the folder that the CSV file does not list."
     )
 
 
@@ -145,11 +145,11 @@ class DatasetSettings(BaseModel):
         default="imagenet",
         description="imagenet: Kaggle's CLS-LOC layout with its CSV of validation labels. "
         "imagefolder: train/CLASS/* and val/CLASS/* (or valid, validation). folders: CLASS/*, of which 'val_fraction' "
-        "becomes val. csv: a CSV file names each picture's class; see the key 'csv'.",
+        "becomes val. csv: a CSV file names each image's class; see the key 'csv'.",
     )
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.1,
-        description="For layout 'folders': which part of each class becomes val, at least one picture, drawn by the "
+        description="For layout 'folders': which part of each class becomes val, at least one image, drawn by the "
         "seed.",
     )
     csv: Table = Field(default=Table(), description="Where labels stand, for layout 'csv'.")
@@ -166,32 +166,32 @@ class DatasetSettings(BaseModel):
     )
     decode: Literal["sampled", "all", "none"] = Field(
         default="sampled",
-        description="Which pictures are decoded as a check: about one of 100, all, or none. "
+        description="Which images are decoded as a check: about one of 100, all, or none. "
         "Decoded are in any case all that are no JPEGs, and JPEGs that cannot be made seekable. Checksums are always "
         "checked.",
     )
     undecodable: Literal["fail", "leave_out"] = Field(
         default="fail",
-        description="What to do about pictures that cannot be decoded: fail and name them, or leave them out and list "
+        description="What to do about images that cannot be decoded: fail and name them, or leave them out and list "
         "them in the manifest, which needs 'decode: all' or a re-encoding.",
     )
     convert: Literal["none", "png"] = Field(
         default="none",
         description="png: make PNGs, without loss of what training sees, of WebP, BMP and TIFF, and of the first "
-        "picture of a GIF. none: they are undecodable. Other formats always are.",
+        "image of a GIF. none: they are undecodable. Other formats always are.",
     )
     reencode: Reencode | None = Field(
-        default=None, description="Make large pictures smaller, and JPEGs of the rest. Off by default."
+        default=None, description="Make large images smaller, and JPEGs of the rest. Off by default."
     )
     seekable: bool = Field(
         default=True,
         description="Rewrite JPEGs without changing a pixel, with restart markers and tables of their own, so that "
-        "training reads only what a crop needs: about 1.25 times as fast, for about 5 ms a picture here. A complete "
+        "training reads only what a crop needs: about 1.25 times as fast, for about 5 ms an image here. A complete "
         "folder stays as it is. See docs/data.md.",
     )
     skip: tuple[str, ...] = Field(
         default=(),
-        description="Names of members of the archive to leave out, such as broken pictures; '*' in them stands for any "
+        description="Names of members of the archive to leave out, such as broken images; '*' in them stands for any "
         "characters: '*.webp'.",
     )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
@@ -208,14 +208,14 @@ class Preparation(DatasetSettings):
     @model_validator(mode="after")
     def _whole(self) -> "Preparation":
         if self.undecodable == "leave_out" and self.decode != "all" and not self.reencode:
-            refuse("undecodable: 'leave_out' needs decode: 'all', so that each picture is looked at")
+            refuse("undecodable: 'leave_out' needs decode: 'all', so that each image is looked at")
         if self.source.kind == "path" and Path(self.source.path) in (self.out, *self.out.parents):
             refuse(f"out = '{self.out}': lies in the source's own folder {self.source.path}; choose another place")
         return self
 
 
 def parse(data: Tree) -> Preparation:
-    """Check settings; raises UserError, whose message names each wrong key."""
+    """Check settings; raises UserError, whose message reports each wrong key."""
     return validate(Preparation, data, "wrong settings of the preparation: ")
 
 

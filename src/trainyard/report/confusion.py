@@ -1,4 +1,4 @@
-"""What classes are taken for, from the counts that the last validation left in validation/confusion.npz."""
+"""What classes are predicted as, from the counts that the last validation left in validation/confusion.npz."""
 
 import html
 import zipfile
@@ -20,7 +20,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Worst:
-    """A class that is often taken for others: how often right, and for what it is taken, most often first."""
+    """A class that is often predicted as others: how often right, and as what it is predicted, most often first."""
 
     name: str
     samples: int

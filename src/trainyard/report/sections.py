@@ -130,7 +130,7 @@ def _splits(train: list[Event]) -> list[tuple[float, list[float]]]:
 
 
 def classes(path: Path) -> str:
-    """Return the worst classes and what they are taken for; for few classes, all of them against each other."""
+    """Return the worst classes and what they are predicted as; for few classes, all of them against each other."""
     found = read_confusion(path)
     if found is None:
         return ""

@@ -142,7 +142,7 @@ def _training(summary: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _energy(joules: Mapping[str, float]) -> str:
-    whats = {"gpus": "of the GPUs' boards", "processors": "of the nodes' processors, all that ran there included"}
+    whats = {"gpus": "of the GPUs' boards", "processors": "of the nodes' CPUs, all that ran there included"}
     found = [f"{joules[kind] / 3.6e6:.3g} kWh {what}" for kind, what in whats.items() if kind in joules]
     return ", ".join(found) or "not measured"
 

@@ -259,7 +259,7 @@ def _by_age(paths: Iterable[Path]) -> list[Path]:
 
 
 def _discard(path: Path, staging: Path) -> None:
-    """Remove a folder; it loses its name first, so that half of it is never taken for a checkpoint."""
+    """Remove a folder; it loses its name first, so that half of it is never mistaken for a checkpoint."""
     trash = staging / f".{path.name}.trash"
     shutil.rmtree(trash, ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):

@@ -54,7 +54,7 @@ class Writer:
         self._on_device: torch.cuda.Event | None = None
         self._stream: torch.cuda.Stream | None = None
         self._error: BaseException | None = None
-        self.published: deque[int] = deque()  # steps of whole checkpoints, for whoever reports them
+        self.published: deque[int] = deque()  # steps of whole checkpoints, for those who report them
         self.last_seconds = 0.0
 
     def submit(self, step: int, state: State, meta: dict[str, Any], changing: Iterable[Tensor] | None = None) -> None:

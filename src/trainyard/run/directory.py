@@ -124,7 +124,7 @@ def check_ended(
     if resume == "never" and not is_retry(path):
         return None
     failed = storage.read_json(path / "failed.json")
-    # A user often mends wrong input outside the settings, so only an automatic retry of the same job is refused.
+    # A user often fixes wrong input outside the settings, so only an automatic retry of the same job is refused.
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     if permanent and failed.get("fingerprint") == fingerprint and failed.get("job") == job_name():

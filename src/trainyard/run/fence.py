@@ -5,7 +5,7 @@ is about to publish: checkpoints, weights and summaries are written there and re
 folder that grants the right to publish is also the only place to publish from:
 
 take    a folder is made, the newest number is looked for, and the folder with the record in it is renamed to the next
-        one. A rename to a folder that is not empty fails, so one process gets each number, and whoever sees the number
+        one. A rename to a folder that is not empty fails, so one process gets each number, and one that sees the number
         sees the record.
 fence   the new holder removes the folders of all lower numbers, and those that have none yet. After that no older
         holder can publish, whatever it believes and however long it was suspended: what it would rename is gone, and
@@ -69,7 +69,7 @@ class Record:
     job: str = ""
     owner: str = ""  # the release that the run directory belongs to; empty outside a cluster
     superseded: tuple[str, ...] = ()  # older jobs, which may not take the lease while this one is alive
-    # Checkpoints that count whoever wrote them (None: all), and whose other checkpoints count
+    # Checkpoints that count, no matter who wrote them (None: all), and whose other checkpoints count
     trusted: tuple[str, ...] | None = None
     writers: tuple[str, ...] = ()
     entered: bool = False  # the job has moved aside what it does not continue

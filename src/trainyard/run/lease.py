@@ -159,7 +159,7 @@ class Lease:
             try:
                 manifest = json.loads(self._storage.read(checkpoints / name / "manifest.json"))
                 found[name] = str(manifest.get("holder", ""))
-            except (OSError, ValueError, AttributeError):  # whoever wants to resume from it finds out what it is
+            except (OSError, ValueError, AttributeError):  # a resume from it finds out what it is
                 found[name] = ""
         return found
 

@@ -33,7 +33,7 @@ def owner_name() -> str:
 def refuse_strangers(root: Path, owner: str, adopt: bool) -> None:
     """Raise StrangerError if a run directory belongs to another release than this process; changes nothing there.
 
-    A directory without an owner belongs to whoever takes its lease; a process without one, at a shell, is no stranger.
+    A directory without an owner belongs to what takes its lease; a process without one, at a shell, is no stranger.
     """
     me = owner_name()
     if me and owner and owner != me and not adopt:

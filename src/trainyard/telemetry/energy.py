@@ -1,6 +1,6 @@
-"""Energy that a run uses, from the counters that GPUs and processors keep.
+"""Energy that a run uses, from the counters that GPUs and CPUs keep.
 
-GPUs: NVML's total energy of a board, which boards from Volta on count. Processors: Linux' powercap counters of whole
+GPUs: NVML's total energy of a board, which boards from Volta on count. CPUs: Linux' powercap counters of whole
 packages (RAPL; Intel's, and AMD's by the same driver), of everything that runs on the node, where this process may read
 them, which since CVE-2020-8694 only root may. Fans, memory boards, disks and networks are not in it.
 """
@@ -59,7 +59,7 @@ class Meter:
 
 
 def meter(device: torch.device, first_on_node: bool) -> Meter:
-    """Return what this process counts: its own GPU and, for all processes of its node, the processors."""
+    """Return what this process counts: its own GPU and, for all processes of its node, the CPUs."""
     return Meter({
         "gpus": _gpu(device) if device.type == "cuda" else [],
         "processors": _processors(POWERCAP) if first_on_node else [],

@@ -12,7 +12,7 @@ from trainyard.core.storage import Appender, storage
 Event = dict[str, Any]
 NUMBER, COUNT, TEXT, TABLE = (int, float), (int,), (str,), (dict,)
 TABLES = ("seconds", "seconds_total", "joules")  # of numbers
-# What the fields of a line hold: a line of which a byte has changed is passed over, whoever reads it
+# What the fields of a line hold: a line of which a byte has changed is passed over by every reader
 KINDS = {
     **dict.fromkeys(("event", "status"), TEXT),
     **dict.fromkeys(("step", "epoch", "samples", "world_size", "classes", "image_size"), COUNT),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONGEST_PATH = 4096  # PATH_MAX of linux/limits.h
-# Numbers of system calls whose first argument is an open file, by processor (Linux's unistd.h): close, read, write and
+# Numbers of system calls whose first argument is an open file, by machine (Linux's unistd.h): close, read, write and
 # their kin, fstat, fstatfs, fsync, fdatasync, ftruncate, getdents
 ON_A_FILE = {
     "x86_64": {0, 1, 3, 5, 17, 18, 19, 20, 74, 75, 77, 78, 138, 217, 295, 296},

@@ -110,7 +110,7 @@ def _advance(
     torch._foreach_lerp_(first, grads, 1 - beta1)
     torch._foreach_mul_(second, beta2)
     torch._foreach_addcmul_(second, grads, grads, 1 - beta2)
-    step = int(states[0]["step"])  # a tensor on the processor: nothing waits
+    step = int(states[0]["step"])  # a tensor on the CPU: nothing waits
     return Now(1 - beta1**step, 1 - beta2**step, group["lr"])
 
 
@@ -127,7 +127,7 @@ def _advance_unless(  # noqa: PLR0917
     clean = [torch.where(good, grad, 0.0) for grad in grads]
     if scale is not None:
         torch._foreach_div_(clean, scale)
-    for state in states:  # where it was loaded, it is on the processor
+    for state in states:  # where it was loaded, it is on the CPU
         state["step"] = state["step"].to(found.device, non_blocking=True)
     torch._foreach_add_([state["step"] for state in states], [good.to(states[0]["step"].dtype)] * len(states))
     kind = grads[0].dtype

@@ -70,7 +70,7 @@ def test_what_cannot_be_read_is_unknown_for_all(root: Path) -> None:
 def test_the_card_names_what_was_counted() -> None:
     assert _energy({}) == "not measured"
     assert _energy({"gpus": 7.2e6, "processors": 3.6e5}) == (
-        "2 kWh of the GPUs' boards, 0.1 kWh of the nodes' processors, all that ran there included"
+        "2 kWh of the GPUs' boards, 0.1 kWh of the nodes' CPUs, all that ran there included"
     )
 
 
@@ -86,7 +86,7 @@ def test_a_run_counts_over_all_of_its_starts(trainer: Trainer, tmp_path: Path) -
     assert counted == sorted(set(counted))  # the second start continues the first one's sum
     summary = json.loads((run / "summary.json").read_text())
     assert summary["joules"]["processors"] == counted[-1]
-    assert "kWh of the nodes' processors" in (run / "published" / "README.md").read_text()
+    assert "kWh of the nodes' CPUs" in (run / "published" / "README.md").read_text()
 
 
 def finished(trainer: Trainer, run: Path, env: dict[str, str], steps: int) -> tuple[int, str]:

@@ -44,7 +44,7 @@ def skew(lease: dict, now: datetime) -> float:
     """Return the seconds by which the clock of a lease's holder is ahead of the API server's, as far as it shows.
 
     The server notes when it stored the renewal, to the second. Without that note only a renewal that lies in the
-    future tells anything: one in the past may simply be old.
+    future tells anything: one in the past may be an old one.
     """
     renewed = lease["spec"].get("renewTime")
     if not renewed:

@@ -106,10 +106,10 @@ def shared(node: dict) -> Iterator[Diagnosis]:
 
 
 def unfit(node: dict, server: str) -> Iterator[Diagnosis]:
-    """Name a processor or a kubelet that the images and the chart do not work with."""
+    """Name a CPU or a kubelet that the images and the chart do not work with."""
     info = node.get("status", {}).get("nodeInfo") or {}
     if info.get("architecture") not in (None, "", "amd64"):
-        seen = f"its processor is {info['architecture']}, and the images are amd64"
+        seen = f"its CPU is {info['architecture']}, and the images are amd64"
         remedy = "set global.scheduling.nodeSelector: {kubernetes.io/arch: amd64}, or build the images for it"
         yield Diagnosis(WARNING, name(node), seen, remedy)
     own, there = (re.match(r"v?1\.(\d+)", text) for text in (info.get("kubeletVersion", ""), server))

@@ -333,7 +333,7 @@ def watch(namespace: str, called: str, wanted: Start, end: float) -> Start:
             return wanted._replace(unproven="the probe pod was deleted by somebody")
         result, sure = shown_by(state, wanted)
         if result and last and len(last.said) > len(result.said) > 0:
-            result = last  # an older kubelet names the cause once, and then that it waits
+            result = last  # an older kubelet reports the cause once, and then that it waits
         last, late = result, time.monotonic() > end
         if result and (sure or late or (first and time.monotonic() - first > SETTLED)):
             return result

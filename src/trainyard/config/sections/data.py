@@ -1,4 +1,4 @@
-"""The dataset, and how pictures are augmented."""
+"""The dataset, and how images are augmented."""
 
 from typing import Annotated, Literal
 
@@ -9,12 +9,12 @@ from trainyard.config.sections.base import Fraction, Natural, Positive, Range, S
 
 
 class DataSettings(Settings):
-    """The dataset, and how pictures are read and cropped."""
+    """The dataset, and how images are read and cropped."""
 
     dir: str = Field(
         default="",
-        description="Prepared dataset (the folder with manifest.json). `sample`: the sample set of real pictures, "
-        "prepared on first use. `synthetic`: generated pictures, for measuring speed.",
+        description="Prepared dataset (the folder with manifest.json). `sample`: the sample set of real images, "
+        "prepared on first use. `synthetic`: generated images, for measuring speed.",
     )
     image_size: Positive = Field(
         default=224,
@@ -32,11 +32,13 @@ class DataSettings(Settings):
         default=32, description="Sizes between size_start and image_size are rounded to a multiple of this, in pixels."
     )
     val_image_size: Natural = Field(
-        default=0, description="Height and width of a validation picture; 0: as image_size."
+        default=0, description="Height and width of a validation image; 0: as image_size."
     )
+    image_size: Positive = Field(default=224, description="Height and width of a training image, in pixels.")
+    val_image_size: Natural = Field(default=0, description="Height and width of a validation image; 0: as image_size.")
     val_resize: Natural = Field(
         default=0,
-        description="Validation pictures are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
+        description="Validation images are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
     )
     dataset: str = Field(
         default="",
@@ -45,13 +47,13 @@ class DataSettings(Settings):
     )
     decoder: Literal["auto", "native", "torchvision", "pillow"] = Field(
         default="auto",
-        description="What decodes pictures. `native` decodes only the area that is used; auto: the first of native, "
+        description="What decodes images. `native` decodes only the area that is used; auto: the first of native, "
         "torchvision and pillow that is here. Pixels differ a little, so all processes must have the same.",
     )
     workers: Natural | None = Field(
         default=None,
         description="Decoding threads per process. 0: the cores that this process may use (its affinity and its "
-        "container's limit), divided by the processes on the node; unset: 0 on GPUs, 4 on processors.",
+        "container's limit), divided by the processes on the node; unset: 0 on GPUs, 4 on CPUs.",
     )
     prefetch: Positive = Field(default=2, description="Batches per process prepared ahead.")
     readers: Positive = Field(
@@ -61,7 +63,7 @@ class DataSettings(Settings):
         default=1, description="Batches per process read ahead of those; 0: the threads that decode read, too."
     )
     mean: Triple = Field(
-        default=[0.485, 0.456, 0.406], description="Mean of each channel, subtracted (pictures are 0 to 1)."
+        default=[0.485, 0.456, 0.406], description="Mean of each channel, subtracted (images are 0 to 1)."
     )
     std: Triple = Field(default=[0.229, 0.224, 0.225], description="Standard deviation of each channel, divided by.")
     synthetic_samples: Positive = Field(
@@ -74,7 +76,7 @@ class DataSettings(Settings):
 
     @property
     def val_sizes(self) -> tuple[int, int]:
-        """Size of a validation picture, and length of the shorter side before the crop, in pixels."""
+        """Size of a validation image, and length of the shorter side before the crop, in pixels."""
         size = self.val_image_size or self.image_size
         return size, self.val_resize or round(size * 8 / 7)
 
@@ -101,7 +103,7 @@ class DataSettings(Settings):
 
 
 class AugmentSettings(Settings):
-    """Random changes to training pictures; a pure function of (seed, epoch, sample)."""
+    """Random changes to training images; a pure function of (seed, epoch, sample)."""
 
     crop: Literal["random_resized", "pad", "none"] = Field(
         default="random_resized",
@@ -115,7 +117,7 @@ class AugmentSettings(Settings):
     pad: Natural = Field(default=4, description="Pixels of padding on each side for `pad`.")
     flip: Fraction = Field(default=0.5, description="Probability of a horizontal flip.")
     interpolation: Literal["bilinear", "bicubic"] = Field(
-        default="bilinear", description="How pictures are resized, in training and in validation; always antialiased."
+        default="bilinear", description="How images are resized, in training and in validation; always antialiased."
     )
     policy: Literal["none", "trivial", "rand", "rand_increasing"] = Field(
         default="none",
@@ -123,7 +125,7 @@ class AugmentSettings(Settings):
         "both as torchvision has them. `rand_increasing`: timm's RandAugment whose ops all grow with the magnitude "
         "(its rand-mM-mstd0.5-inc1).",
     )
-    policy_ops: Positive = Field(default=2, description="Operations per picture of `rand` and `rand_increasing`.")
+    policy_ops: Positive = Field(default=2, description="Operations per image of `rand` and `rand_increasing`.")
     policy_magnitude: Annotated[int, Field(ge=0, le=30)] = Field(
         default=9, description="Strength of `rand` (0 to 30) and `rand_increasing` (0 to 10)."
     )

@@ -80,7 +80,7 @@ class ModelSettings(Settings):
     )
     channels_last: bool | None = Field(
         default=None,
-        description="Use the channels_last memory format, which tensor cores need; unset: on GPUs, not on processors.",
+        description="Use the channels_last memory format, which tensor cores need; unset: on GPUs, not on CPUs.",
     )
     compile: bool = Field(
         default=False,
@@ -109,7 +109,7 @@ class ModelSettings(Settings):
         return {"dynamic": False, "mode": self.compile_mode}
 
     def in_channels_last(self, on_gpu: bool) -> bool:
-        """Whether pictures and weights lie in channels_last order, on a GPU or elsewhere."""
+        """Whether images and weights lie in channels_last order, on a GPU or elsewhere."""
         return on_gpu if self.channels_last is None else self.channels_last
 
 

@@ -149,7 +149,7 @@ class HostSettings(Settings):
     numa: bool = Field(
         default=True,
         description="Bind each process to the cores beside its GPU, where the kernel names them (NUMA); it does not "
-        "change how many threads prepare pictures.",
+        "change how many threads prepare images.",
     )
     gc_steps: Natural = Field(
         default=50,

@@ -37,7 +37,7 @@ class Layout(Protocol):
     texts: frozenset[str]
     # Whether it needs them before it can place anything; they are then read in a separate pass
     learns_first: bool
-    # Whether any folder is taken for a class, so that one which holds no picture is none
+    # Whether any folder counts as a class, so that one which holds no picture is none
     loose: bool
     # The part of each class that becomes val by the lots of its pictures; 0: `place` says the split
     drawn: float

@@ -1,0 +1,63 @@
+"""README: its values render, `why` prints what it shows, its figures are in docs/evidence.md, its images exist."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.charts import helm
+from tests.documents import ROOT
+from tests.util.explained import NOW, condition, event, thing
+from trainyard.cluster import why
+
+pytestmark = pytest.mark.takes(5)
+
+TEXT = (ROOT / "README.md").read_text()
+TROUBLE = (ROOT / "docs/troubleshooting.md").read_text()
+EVIDENCE = (ROOT / "docs/evidence.md").read_text()
+
+
+def block(language: str) -> str:
+    """Return the one block of a language."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", TEXT, re.S)
+    return str(found)
+
+
+def test_its_values_become_a_job_on_the_nodes_that_they_name() -> None:
+    assert len(block("yaml").strip().splitlines()) == 6
+    job = helm.only(helm.template(yaml.safe_load(block("yaml")), release="run"), "PyTorchJob")
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    assert sum(one["replicas"] for one in replicas.values()) == 2
+    container = replicas["Master"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert re.fullmatch(r"run-pytorchjob-[0-9a-f]{8}", job["metadata"]["name"])
+
+
+def test_why_prints_what_it_shows() -> None:
+    shown = block("text")
+    found = re.search(r"^pytorchjob/(\S+) .*\npod/(\S+) .*\n +because: (.*)\n", shown)
+    assert found
+    assert f"| `{found[3]}` |" in TROUBLE  # a real cluster printed it
+    job = thing("PyTorchJob", found[1], {"conditions": [condition("Created")]})
+    placing = [condition("PodScheduled", found[3], "False")]
+    labels = {"training.kubeflow.org/job-name": found[1]}
+    pod = thing("Pod", found[2], {"phase": "Pending", "conditions": placing}, labels=labels)
+    objects = {kind: [] for kind in ("persistentvolumeclaims", "jobs.batch", "mpijobs.kubeflow.org", "missing_kinds")}
+    objects |= {"pytorchjobs.kubeflow.org": [job], "pods": [pod], "events": [event(pod, "FailedScheduling", found[3])]}
+    assert why.show(why.explain("run", "vision", objects, NOW)) == shown.strip()
+
+
+def test_each_figure_that_it_compares_is_in_the_evidence() -> None:
+    rows = re.search(r"^\| what \| trainyard \|.*?\n\n", TEXT, re.M | re.S)
+    assert rows
+    figures = re.findall(r"(?<![\w.:-])\d[\d,.]*\d(?![\d-])", rows[0])
+    assert len(figures) > 15
+    assert [one for one in figures if one not in EVIDENCE] == []
+
+
+def test_it_is_short_and_its_images_exist() -> None:
+    assert len(TEXT.splitlines()) <= 180
+    images = re.findall(r"!\[[^]]+\]\((\S+)\)", TEXT)
+    assert len(images) >= 3
+    assert [one for one in images if not (ROOT / one).exists()] == []
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", (ROOT / "docs/train.svg").read_text())
