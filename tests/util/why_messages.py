@@ -207,7 +207,7 @@ FURTHER = {
     "limit is too small": "raise global.training.resources.limits.memory",
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes': "take out of values",
     'persistentvolumeclaim "demo-data" is being deleted': "wait until it is gone",
-    'Failed to pull image "r/i:1": no match for platform in manifest': "the image is for other processors",
+    'Failed to pull image "r/i:1": no match for platform in manifest': "the image is for other CPUs",
     "Unable to attach or mount volumes: timed out waiting for the condition": "the storage driver's pods",
     "the ClusterQueue gpus is inactive": "ask who runs Kueue",
     "waiting for 1 of 1 peers (x-worker-0: its name does not resolve: the pod has not started)": "see its own line",

@@ -543,7 +543,7 @@ def test_a_class_that_does_not_bind_is_named_with_what_does(more, nodes, remedy)
         ("ErrImagePull: r/x: not found", "push it"),
         ("ErrImagePull: pull access denied, 401 Unauthorized", "name a pull secret"),
         ("ErrImagePull: failed to pull: dial tcp: lookup r: no such host", "do not reach the registry"),
-        ("StartError exec format error", "for other processors"),
+        ("StartError exec format error", "for other CPUs"),
     ],
 )
 def test_an_image_that_does_not_start_is_named(said, remedy):
