@@ -81,6 +81,7 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Pag
 
 def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     assert [one for found in pages.values() for one in found.loaded if urlsplit(one).netloc] == []
+    assert 'data-md-component="source"' not in (site / "index.html").read_text()  # it asks the repository's server
     for style in site.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", style.read_text()), style
 
