@@ -23,6 +23,7 @@ before its consequences.
 {{- include "trainyard.checkImage" . -}}
 {{- include "trainyard.checkWriters" . -}}
 {{- include "trainyard.checkClaims" . -}}
+{{- include "trainyard.checkPrograms" . -}}
 {{- end -}}
 
 {{/* Refuse an unknown operator. */}}
@@ -141,7 +142,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- include "common.refuse" (printf (print "\n\n%s.existingClaim names an existing claim, %s, and %s describes a new one: leave %s out, or existingClaim. An "
   "empty value unsets one from an earlier file: --set %s.%s=\n") $path $claim.existingClaim $keys $keys $path (first .)) -}}
 {{- end -}}
-{{- else if not $.Values.storage.enabled -}}
+{{- else if not (or $.Values.storage.enabled (and $.Facts.dataless (eq $which "data"))) -}}
 {{- include "common.refuse" (printf "\n\nstorage.enabled is false: set %s.existingClaim.\n" $path) -}}
 {{- end -}}
 {{- if eq (join "," $claim.accessModes) "ReadWriteOncePod" -}}
@@ -162,6 +163,21 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- include "common.refuse" (printf "\n\n%s.accessModes is ReadOnlyMany, and pods of this release write there: set ReadWriteMany%s.\n"
   $path (ternary ", or dataset.enabled: false for a dataset that is on the volume" "" (eq $which "data"))) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse what reads the models or the metrics of this project's trainers beside programs of the user's alone. */}}
+{{- define "trainyard.checkPrograms" -}}
+{{- $facts := .Facts -}}
+{{- if and $facts.programs (eq (len $facts.programs) (len $facts.trains)) -}}
+{{- if and .Values.evaluate.enabled (not .Values.evaluate.run) -}}
+{{- include "common.refuse" (print "\n\nevaluate.enabled is true beside global.training.command: it measures models that the project's own trainers have "
+  "published. Take it out, or name another run in evaluate.run.\n") -}}
+{{- end -}}
+{{- if dig "rules" "enabled" false (.Values.global.metrics | default dict) -}}
+{{- include "common.refuse" (print "\n\nglobal.metrics.rules.enabled is true beside global.training.command: the alerts are about metrics of the project's own "
+  "trainers, which the command does not serve. Set it to false.\n") -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -12,6 +12,8 @@ that renders alone has what it knows of itself):
   awaited    those that an operator creates, and in `wait` for how many seconds
   weights    settings for fetching the pretrained weights that the jobs start from, without doubles: the part of their settings that names
              weights, so that a change of anything else does not fetch them again, and a length and a batch, which must be set
+  dataless   whether no pod of the release uses the data claim: all that runs is programs of the user's (global.training.command), no dataset is
+             prepared, and values name no claim for it
   mpi        the parts whose ranks mpirun starts: an MPIJob, and TrainJobs with strategy: horovod
   launcher   settings of the pod that runs mpirun, of whatever kind its job is
 */}}
@@ -73,8 +75,14 @@ that renders alone has what it knows of itself):
 {{- include "common.training" (dict "into" $one "shared" $values.global.training "own" $values.trainjob.training) -}}
 {{- if eq (dig "strategy" "" ($one.Training.config | default dict) | toString) "horovod" -}}{{- $mpi = append $mpi "trainjob" -}}{{- end -}}
 {{- end -}}
+{{- $programs := list -}}
+{{- range $job, $training := $trainings -}}
+{{- if $training.command -}}{{- $programs = append $programs $job -}}{{- end -}}
+{{- end -}}
+{{- $others := without $parts "storage" "secrets" | uniq | len | ne (len $programs) -}}
+{{- $dataless := and $programs (not $others) (not $values.global.storage.data.existingClaim) -}}
 {{- $facts := dict "trains" $trains "trainings" $trainings "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made "awaited" $awaited
-  "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher -}}
+  "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher "programs" $programs "dataless" (not (empty $dataless)) -}}
 {{- $_ := set . "Facts" $facts -}}
 {{- range .Subcharts -}}{{- $_ := set . "Facts" $facts -}}{{- end -}}
 {{- end -}}

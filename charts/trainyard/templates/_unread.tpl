@@ -101,6 +101,12 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- include "trainyard.unless" (list $values (has $which $read) "no preparation of this release reads it" (printf "global.secrets.%s" $which) (dict
   "existingSecret" "")) -}}
 {{- end -}}
+{{- /* beside programs of the user's alone: keys of trackers, which programs take from their environment, and a claim that nothing mounts */ -}}
+{{- $trained := not (and $facts.programs (eq (len $facts.programs) (len $facts.trains))) -}}
+{{- $env := "global.training.command is set: name the Secret in global.training.envFrom" -}}
+{{- include "trainyard.unless" (list $values $trained $env "global.secrets" (dict "wandb.existingSecret" "" "mlflow.existingSecret" "")) -}}
+{{- include "trainyard.unless" (list $values (not $facts.dataless) "no dataset is prepared, and global.training.command is set" "global.storage.data" (dict
+  "size" "" "storageClass" "" "accessModes" list "annotations" dict "volumeName" "" "subPath" "" "readOnly" true)) -}}
 {{- /* of trainings, where no job that trains has the feature: the shared settings, then each job's own */ -}}
 {{- $places := dict -}}
 {{- if $facts.trains -}}{{- $_ := set $places "global.training" (values $facts.trainings) -}}{{- end -}}

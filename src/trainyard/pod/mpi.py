@@ -2,10 +2,14 @@
 
     trainyard mpi worker
     trainyard mpi launch [--np 4] [--run-dir RUN] -- python -m trainers.hvd --config FILE
+    trainyard mpi rank -- COMMAND
 
 ssh starts a rank with nearly no environment, so variables of the image and the pod would not reach it. Each worker
 therefore writes its environment to a private file, and mpirun starts its daemon (orted) through this module, which
 adopts that environment first. No command line holds a secret, and ranks see their own pod's settings.
+
+A program of the user's (global.training.command) is started by `rank`, which ends instead where its pod's checks have
+failed, as our trainers do by themselves.
 
 A worker that receives SIGTERM signals its ranks and stays until they have saved and ended. A launcher that receives
 SIGTERM makes all workers do so.
@@ -32,6 +36,7 @@ from trainyard.core.exits import (
     ExitError,
     UserError,
     may_pass_in_place,
+    end_on_failed_preflight,
     no_core_dumps,
     write_termination_message,
 )
@@ -70,6 +75,15 @@ class Places:
 
 
 # ---------------------------------------------------------------------------------------------- worker
+
+
+def become(command: Sequence[str]) -> int:
+    """Become a program of the user's; end instead with what the checks of this pod found, or where there is none."""
+    end_on_failed_preflight()
+    program = shutil.which(command[0])
+    if program is None:
+        raise UserError(f"{command[0]} is not in this image: global.training.command starts with a program of it")
+    os.execv(program, list(command))
 
 
 def start_daemon(path: Path, arguments: Sequence[str]) -> int:
@@ -290,6 +304,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     launcher.add_argument("--np", type=int, help="number of processes, over all nodes; default: one in every slot")
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
+    ranks = commands.add_parser("rank", help="become a program of the user's, unless this pod's checks have failed")
+    ranks.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program")
     for name in ("orted", "stop", "settle"):
         internal = commands.add_parser(name)
         internal.add_argument("environment", type=Path)
@@ -308,5 +324,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
     if not command:
         raise UserError("nothing to run: give the ranks' command after --")
+    if options.command == "rank":
+        return become(command)
     process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
     return log.kept(lambda: launch(options.np, options.run_dir, command, Places.here()))

@@ -131,3 +131,14 @@ def test_another_torchs_launcher_is_left_alone_and_named(
         assert getattr(owner, name) is another
         assert "has another launcher than is known here: " in capsys.readouterr().err
         monkeypatch.undo()
+
+
+def test_a_program_of_the_users_runs_on_every_rank_and_its_starts_are_not_counted(tmp_path: Path) -> None:
+    """It says nowhere that it has connected: lost nodes over weeks would count as starts that were killed early."""
+    program = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run; exit $((RANK * 3))'
+    options = ["--nproc-per-node", "2", "--no-python", "sh", "-c", program, "--config", "its-own.json"]
+    env = environment({"TRAINYARD_JOB": "demo", "TRAINYARD_LOGS": str(tmp_path / "run" / "logs")})
+    done = patience.run([sys.executable, "-m", "trainyard", "launch", *options], cwd=ROOT, env=env)
+    assert done.returncode == 3, done.stderr
+    assert {"rank 0 of 2", "rank 1 of 2", "logs"} <= set(done.stdout.splitlines())
+    assert "restarts" not in done.stdout

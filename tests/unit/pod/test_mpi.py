@@ -448,3 +448,27 @@ def test_launcher_waits_no_longer_than_told(tmp_path: Path, pod: dict[str, str])
     out = patience.communicate(launcher)[0]
     assert launcher.returncode == Exit.HANG
     assert re.search(r"after 1 s 1 of 1 workers do not answer on port \d+ \(127.0.0.2: connection refused\)", out)
+
+
+# ---------------------------------------------------------------------------------------------- programs of the user's
+
+
+def become(*command: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    line = [sys.executable, "-m", "trainyard", "mpi", "rank", "--", *command]
+    return patience.run(line, env={**os.environ, **env})
+
+
+def test_a_rank_becomes_the_users_program_unless_its_pods_checks_have_failed(tmp_path: Path) -> None:
+    note = tmp_path / "preflight-failed"
+    done = become("sh", "-c", "echo rank; exit 7", TRAINYARD_PREFLIGHT=str(note))
+    assert (done.returncode, done.stdout) == (7, "rank\n")
+    note.write_text('{"message": "the storage does not answer", "code": 200}')
+    done = become("sh", "-c", "echo rank", TRAINYARD_PREFLIGHT=str(note))
+    assert (done.returncode, done.stdout) == (200, "")
+    assert "error: the storage does not answer" in done.stderr
+
+
+def test_a_program_that_the_image_lacks_is_named_with_a_code_that_is_not_retried() -> None:
+    done = become("no-such-program", "--epochs", "4")
+    assert done.returncode == 2
+    assert "error: no-such-program is not in this image: global.training.command starts with" in done.stderr

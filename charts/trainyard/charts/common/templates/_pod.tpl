@@ -3,7 +3,7 @@ The pod template of a training pod, the same for every kind of job. Call with a 
 it); container, its name; command; restartPolicy if the job needs one in the pod; own, what a spread constraint counts if the operator's labels
 differ; ssh, whether the pod serves it, by which mpirun starts the ranks; and extra, more YAML of the container. A run that many jobs share
 (`shared`) has a small request for its preflight: with GPUs, a job that needs fewer would still get as many. Its pods may do without the key of
-Weights & Biases (`keyless`) and without waiting for the dataset (`ungated`).
+Weights & Biases (`keyless`), without waiting for the dataset (`ungated`) and without the data claim (`dataless`).
 */}}
 {{- define "common.trainerPod" -}}
 {{- $root := .root -}}
@@ -16,7 +16,9 @@ Weights & Biases (`keyless`) and without waiting for the dataset (`ungated`).
 {{- $awaited := and (has "wandb" $root.Facts.awaited) (not $run.keyless) -}}
 {{- $mlflow := and (not $run.keyless) $root.Secrets.mlflow.required -}}
 {{- $env := include "common.env" (dict "root" $root "own" $run.env "env" (concat $training.env $training.rdma.env)) -}}
-{{- $mounts := include "common.mounts" (dict "root" $root "claims" (dict "data" $global.storage.data.readOnly "results" false) "shm" true "passwd" true) -}}
+{{- $claims := dict "data" $global.storage.data.readOnly "results" false -}}
+{{- if $run.dataless -}}{{- $claims = omit $claims "data" -}}{{- end -}}
+{{- $mounts := include "common.mounts" (dict "root" $root "claims" $claims "shm" true "passwd" true) -}}
 
 {{- /* Its resources: the user's, its GPUs and its RDMA devices, which Kubernetes requires to be equal in requests and limits. If the user names
 no CPU or memory at all, requests that grow with the processes. The preflight reuses them, without what only training needs: so the pod
@@ -194,7 +196,7 @@ requests no more, and is Guaranteed, or within a LimitRange's ratio, if the trai
         defaultMode: 288  # 0440
         optional: {{ not $root.Secrets.mlflow.required }}
     {{- end }}
-    {{- include "common.volumes" (dict "root" $root "claims" (list "data" "results") "shm" $training.shmSize) | nindent 4 }}
+    {{- include "common.volumes" (dict "root" $root "claims" (keys $claims | sortAlpha) "shm" $training.shmSize) | nindent 4 }}
     {{- with $training.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

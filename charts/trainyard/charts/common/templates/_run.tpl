@@ -1,7 +1,8 @@
 {{/*
 All that a training job runs with, derived once as .Run of its part's context: name, runName, image, command, config, nodes, processes,
 training (its settings), env (the chart's own environment of a trainer, by name), and podAnnotations. The part has said in .Job what differs
-between the kinds of jobs: command (may hold <np> for the number of processes of the job), and identity, what else changes the job.
+between the kinds of jobs: command (may hold <np> for the number of processes of the job); launch, the part of it that starts a program of the
+user's (global.training.command) on every rank; and identity, what else changes the job.
 
 The name's hash leaves out what does not change the computation: labels, chart version, TTL, suspend, queue, secrets. It has the place at
 which the run reads and writes, and as which user: existing pods never change, so a fix of their access is a new job. Settings added after
@@ -18,24 +19,35 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT"
   "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT"
   "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT"
-  "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" -}}
+  "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" "TRAINYARD_RUN_DIR" "TRAINYARD_METRICS_PORT" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
 {{- $volumes := list "trainyard" "data" "results" "shm" "tmp" "home" "ca-bundle" "secret-mlflow" -}}
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
 {{- include "common.podSettings" (dict "path" "global.training" "pod" $training "scheduling" .Values.global.scheduling "env" $own "mounts" $mounts
   "volumes" $volumes "containers" $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
 {{- include "common.checkTraining" $training -}}
+{{- include "common.checkProgram" (dict "training" $training "job" .Chart.Name) -}}
 
 {{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
 {{- $nodes := int $training.nodes -}}
 {{- $runName := get .Facts.runs .Chart.Name | default $training.name | default .Release.Name -}}
 {{- $command := list -}}
-{{- range .Job.command -}}
+{{- range ternary .Job.launch .Job.command (not (empty $training.command)) -}}
 {{- $command = append $command (replace "<np>" (toString (mul $nodes $processes)) .) -}}
 {{- end -}}
+{{- $command = concat $command ($training.command | default list) -}}
 {{- $run := dict "runName" $runName "image" (include "common.image" .) "command" $command "nodes" $nodes "processes" $processes -}}
 {{- include "common.config" (dict "into" $run "training" $training "run" $runName "dataset" .Values.global.dataset.name) -}}
+{{- /* a program waits for a dataset that this release prepares, and for no other */ -}}
+{{- if $training.command -}}
+{{- $_ := set $run "config" (pick $run.config "run" "data") -}}
+{{- if not (has "dataset" .Facts.parts) -}}{{- $_ := set $run "ungated" true -}}{{- end -}}
+{{- if .Facts.dataless -}}
+{{- $_ := set $run "dataless" true -}}
+{{- $_ := set $run "config" (omit $run.config "data") -}}
+{{- end -}}
+{{- end -}}
 
 {{- /* its name, by a hash of what it runs */ -}}
 {{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
@@ -80,6 +92,9 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $env := dict "TRAINYARD_JOB" $run.name "TRAINYARD_RELEASE" .Release.Name "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
 {{- /* whose the run directory is: the namespace is the pod's own, wherever the rendered files are applied */ -}}
 {{- $_ := set $env "TRAINYARD_NAMESPACE" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
+{{- if $training.command -}}
+{{- include "common.programEnv" (dict "into" $env "dir" $run.config.run.dir "metrics" .Values.global.metrics) -}}
+{{- end -}}
 {{- with $training -}}
 {{- $_ := set $env "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
 {{- if .logs.keep -}}

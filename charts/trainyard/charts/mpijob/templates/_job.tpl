@@ -1,6 +1,8 @@
 {{/* What differs from other kinds of jobs, for common.run: the command of the launcher, and what else makes it another job. */}}
 {{- define "mpijob.job" -}}
 {{- $hvd := list "python" "-m" "trainers.hvd" "--config" "/etc/trainyard/config.json" -}}
-{{- $command := concat (list "python" "-m" "trainers.mpi" "launch" "--np" "<np>" "--") $hvd -}}
-{{- $_ := set . "Job" (dict "command" $command "identity" "mpi") -}}
+{{- $start := list "python" "-m" "trainers.mpi" "launch" "--np" "<np>" "--" -}}
+{{- $launch := concat $start (list "python" "-m" "trainers.mpi" "rank" "--") -}}
+{{- $command := concat $start $hvd -}}
+{{- $_ := set . "Job" (dict "command" $command "launch" $launch "identity" "mpi") -}}
 {{- end -}}
