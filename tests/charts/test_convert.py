@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from trainyard.cluster import convert
-from trainyard.cluster.conversion import templates
+from trainyard.cluster.conversion import source, templates, written
+from trainyard.cluster.conversion.common import Asked
 
 from . import helm
 
@@ -32,11 +33,11 @@ def said(path: Path, what: str) -> list[str]:
 def converted(path: Path) -> dict[str, Any]:
     """Convert a file with its options, as the command does."""
     args = convert.parser().parse_args([str(path), *shlex.split(" ".join(said(path, "options")))])
-    asked = convert.Asked(args.image, tuple(shlex.split(args.command)))
-    done = convert.convert(convert.source.read(args.source, "vision"), asked)
-    written = convert.written.text(done.values, done.name, done.lost, done.changed)
-    assert yaml.safe_load(written) == done.values
-    return {"values": done.values, "lost": done.lost, "changed": done.changed, "text": written}
+    asked = Asked(args.image, tuple(shlex.split(args.command)))
+    done = convert.convert(source.read(args.source, "vision"), asked)
+    text = written.text(done.values, done.name, done.lost, done.changed)
+    assert yaml.safe_load(text) == done.values
+    return {"values": done.values, "lost": done.lost, "changed": done.changed, "text": text}
 
 
 @cache
@@ -120,18 +121,18 @@ def test_pods_have_the_volumes_environment_devices_and_places_of_the_manifest(pa
     """What a manifest names appears in the pods, but for what is told as lost or done in another way."""
     text = json.dumps(pods(path))
     notes = json.dumps([note.path + note.value for key in ("lost", "changed") for note in converted(path)[key]])
-    written = path.read_text()
+    manifest = path.read_text()
     for name in {
-        *re.findall(r"claimName: (\S+?)[}\s]", written),
-        *re.findall(r"configMap(?:Ref)?: {name: (\S+?)}", written),
+        *re.findall(r"claimName: (\S+?)[}\s]", manifest),
+        *re.findall(r"configMap(?:Ref)?: {name: (\S+?)}", manifest),
     }:
         assert f'"{name}"' in text, name
-    for name in set(re.findall(r"mountPath: (/\S+?)[,}\s]", written)):
+    for name in set(re.findall(r"mountPath: (/\S+?)[,}\s]", manifest)):
         assert f'"{name}"' in text or "memory" in notes, name
-    for name in set(re.findall(r"env: \[?{name: (\w+)", written)) - set(templates.RESERVED):
+    for name in set(re.findall(r"env: \[?{name: (\w+)", manifest)) - set(templates.RESERVED):
         assert f'"{name}"' in text or name in notes, name
-    for name in set(re.findall(r"((?:nvidia|amd)\.com/gpu|rdma/ib|vpc\.amazonaws\.com/efa)", written)):
-        if f"key: {name}" not in written:
+    for name in set(re.findall(r"((?:nvidia|amd)\.com/gpu|rdma/ib|vpc\.amazonaws\.com/efa)", manifest)):
+        if f"key: {name}" not in manifest:
             assert f'"{name}"' in text, name
 
 

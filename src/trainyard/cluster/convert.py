@@ -29,7 +29,7 @@ class Converted(NamedTuple):
     changed: list[Note]
 
 
-def convert(found: source.Found, asked: Asked) -> Converted:
+def convert(found: source.FoundJob, asked: Asked) -> Converted:
     """Convert a manifest; raises WrongInputError for one that cannot become a job of the chart."""
     ledger = Ledger()
     job = Node(found.job, (), ledger)
@@ -39,7 +39,7 @@ def convert(found: source.Found, asked: Asked) -> Converted:
         runtime = Node(found.runtime, (name,), ledger)
     kind = next(one for one in kinds.CONVERT if one.lower() == str(found.job["kind"]).lower())
     try:
-        values = kinds.CONVERT[kind](kinds.Job(job, runtime), asked)
+        values = kinds.CONVERT[kind](kinds.ManifestJob(job, runtime), asked)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise WrongInputError(f"the manifest is no {kind} as its operator takes it ({error!r})") from error
     for node in (job, runtime):

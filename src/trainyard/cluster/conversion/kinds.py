@@ -25,14 +25,14 @@ UNFETCHED = (
 UNSEEN = "what this runtime sets is not known: put it into the same file, or convert the live trainjob/NAME"
 
 
-class Job(NamedTuple):
+class ManifestJob(NamedTuple):
     """A manifest of a job, and the runtime that it names where that is known."""
 
     node: Node
     runtime: Node | None
 
 
-def pytorchjob(job: Job, asked: Asked) -> Values:
+def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
     """Return the values of a PyTorchJob: Master and Workers are the chart's `nodes`."""
     spec = job.node.at("spec")
     specs = spec.at("pytorchReplicaSpecs")
@@ -83,7 +83,7 @@ def elastic(policy: Node, values: Values, nodes: int) -> None:
     )
 
 
-def mpijob(job: Job, asked: Asked) -> Values:
+def mpijob(job: ManifestJob, asked: Asked) -> Values:
     """Return the values of an MPIJob: Workers are the chart's `nodes`, its launcher starts mpirun."""
     spec = job.node.at("spec")
     specs = spec.at("mpiReplicaSpecs")
@@ -174,7 +174,7 @@ def of_launcher(template: Node, launcher: Pod, values: Values) -> None:
         del values["mpijob"]["launcher"]
 
 
-def trainjob(job: Job, asked: Asked) -> Values:
+def trainjob(job: ManifestJob, asked: Asked) -> Values:
     """Return the values of a TrainJob: what its runtime sets, its overrides, and its trainer, one over the other."""
     spec = job.node.at("spec")
     name = str(spec.at("runtimeRef", "name").value or "")
@@ -203,7 +203,7 @@ def trainjob(job: Job, asked: Asked) -> Values:
     return values
 
 
-def of_runtime(job: Job, spec: Node, name: str) -> tuple[Pod, dict[str, Any], bool]:
+def of_runtime(job: ManifestJob, spec: Node, name: str) -> tuple[Pod, dict[str, Any], bool]:
     """Return what a TrainJob's runtime sets: its pod, its numbers, and whether mpirun starts its ranks."""
     nothing: Pod = {"training": {}, "storage": {}, "scheduling": {}, "image": "", "words": [], "args": [], "folder": ""}
     if job.runtime is None:
@@ -259,4 +259,8 @@ def overrides(spec: Node, pod: Pod) -> None:
                 common.lay_over(pod, templates.convert(one.at("template", "spec", "template")))
 
 
-CONVERT: dict[str, Callable[[Job, Asked], Values]] = {"PyTorchJob": pytorchjob, "MPIJob": mpijob, "TrainJob": trainjob}
+CONVERT: dict[str, Callable[[ManifestJob, Asked], Values]] = {
+    "PyTorchJob": pytorchjob,
+    "MPIJob": mpijob,
+    "TrainJob": trainjob,
+}

@@ -20,14 +20,14 @@ RUNTIMES = {
 }
 
 
-class Found(NamedTuple):
+class FoundJob(NamedTuple):
     """A job, and the runtime that it names, if it names one and that is there."""
 
     job: dict
     runtime: dict | None
 
 
-def read(place: str, namespace: str) -> Found:
+def read(place: str, namespace: str) -> FoundJob:
     """Return the job of a file, of standard input (-) or of the cluster (KIND/NAME); raises WrongInputError."""
     kind, _, name = place.partition("/")
     if kind.lower().removesuffix("s") in KINDS and name and not Path(place).exists():
@@ -40,7 +40,7 @@ def read(place: str, namespace: str) -> Found:
     if len(jobs) > 1:
         names = ", ".join(f"{one['kind']} {one.get('metadata', {}).get('name', '')}".strip() for one in jobs)
         raise WrongInputError(f"{place} holds {len(jobs)} jobs ({names}): give each its own file")
-    return Found(jobs[0], runtime_of(jobs[0], documents))
+    return FoundJob(jobs[0], runtime_of(jobs[0], documents))
 
 
 def of_text(place: str) -> list[dict]:
@@ -56,19 +56,19 @@ def of_text(place: str) -> list[dict]:
     return [item for one in documents for item in (one.get("items", []) if one.get("kind") == "List" else [one])]
 
 
-def live(kind: str, name: str, namespace: str) -> Found:
+def live(kind: str, name: str, namespace: str) -> FoundJob:
     """Return a job of the cluster, with its runtime; raises WrongInputError where it is not there, and KubeError."""
     found = kube.items(KINDS[kind], namespace, fields=f"metadata.name={name}")
     if not found:
         raise WrongInputError(f"there is no {kind} {name} in the namespace {namespace}: name another with -n")
     reference = wanted(found[0])
     if reference is None:
-        return Found(found[0], None)
+        return FoundJob(found[0], None)
     own = reference["kind"] == "TrainingRuntime"
     runtimes = kube.items(
         RUNTIMES[reference["kind"]], namespace if own else None, fields=f"metadata.name={reference['name']}"
     )
-    return Found(found[0], runtimes[0] if runtimes else None)
+    return FoundJob(found[0], runtimes[0] if runtimes else None)
 
 
 def wanted(job: dict) -> dict | None:
