@@ -58,4 +58,4 @@ def test_a_misspelt_key_is_an_error_that_names_it(program: str):
         said = " ".join(str(caught.value).split())
         assert (ours in said) != (kubernetes in said), (place, key, said)
         # once, and perhaps in what was meant; `globa` is in the first word of most paths, too
-            assert said.replace("global.", "").count(wrong) <= 2, said
+        assert said.replace("global.", "").count(wrong) <= 2, said
