@@ -25,8 +25,7 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
 {{- include "common.podSettings" (dict "path" "global.training" "pod" $training "scheduling" .Values.global.scheduling "env" $own "mounts" $mounts
   "volumes" $volumes "containers" $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
-{{- include "common.checkTraining" $training -}}
-{{- include "common.checkProgram" (dict "training" $training "job" .Chart.Name) -}}
+{{- include "common.checkTraining" (merge (dict "job" .Chart.Name) $training) -}}
 
 {{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
@@ -92,8 +91,12 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $env := dict "TRAINYARD_JOB" $run.name "TRAINYARD_RELEASE" .Release.Name "TRAINYARD_PREFLIGHT" "/tmp/preflight-failed" -}}
 {{- /* whose the run directory is: the namespace is the pod's own, wherever the rendered files are applied */ -}}
 {{- $_ := set $env "TRAINYARD_NAMESPACE" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.namespace"))) -}}
+{{- /* a program of the user's also finds the folder of its run, and the port for its metrics */ -}}
 {{- if $training.command -}}
-{{- include "common.programEnv" (dict "into" $env "dir" $run.config.run.dir "metrics" .Values.global.metrics) -}}
+{{- $_ := set $env "TRAINYARD_RUN_DIR" $run.config.run.dir -}}
+{{- with .Values.global.metrics -}}
+{{- if .enabled -}}{{- $_ := set $env "TRAINYARD_METRICS_PORT" (int .port | toString) -}}{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- with $training -}}
 {{- $_ := set $env "TRAINYARD_GRACE_SECONDS" (int .gracePeriodSeconds | toString) -}}
@@ -154,7 +157,7 @@ beforehand lie in a folder of the data claim, unless values say otherwise.
 {{- $_ := set .into "config" $config -}}
 {{- end -}}
 
-{{/* Refuse, with a clear message, settings of a training that contradict each other. Call with the settings. */}}
+{{/* Refuse, with a clear message, settings of a training that contradict each other. Call with the settings, and in `job` the kind of its job. */}}
 {{- define "common.checkTraining" -}}
 {{- if not .nodes -}}
 {{- include "common.refuse" "\n\nglobal.training.nodes is not set: set the number of nodes that train.\n" -}}
@@ -165,6 +168,17 @@ beforehand lie in a folder of the data claim, unless values say otherwise.
 {{- end -}}
 {{- if and .gpusPerNode .processesPerNode (ne (int .gpusPerNode) (int .processesPerNode)) -}}
 {{- include "common.refuse" "\n\nglobal.training.processesPerNode is for training on the CPU (gpusPerNode: 0); with GPUs there is one process for each.\n" -}}
+{{- end -}}
+{{- /* what a program of the user's cannot follow; config.strategy chooses mpirun for a TrainJob */ -}}
+{{- if and .command (ne .recipe "resnet50-nvidia-90") -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.recipe is %s beside global.training.command: a recipe has the settings of the project's own "
+  "trainers, and the command starts another program. Take one of them out.\n") .recipe) -}}
+{{- end -}}
+{{- $settings := ternary (keys (omit (.config | default dict) (ternary "strategy" "" (eq .job "trainjob")))) list (not (empty .command)) -}}
+{{- with $settings | sortAlpha -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.config sets %s beside global.training.command: these are settings of the project's own "
+  "trainers, and the command starts another program. Take them out, and give the program its own in the command or in global.training.env.\n")
+  (join ", " .)) -}}
 {{- end -}}
 {{- /* the trainer's settings that the chart derives, and pairs of which only one may be set */ -}}
 {{- $config := .config -}}
