@@ -31,7 +31,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     RELEASE: {
         "doctor": Command("trainyard.cluster.doctor:main", "what would stop a run on this cluster, with the remedy"),
         "init": Command("trainyard.cluster.init:main", "write a values file, by questions or options"),
-        "convert": Command("trainyard.cluster.convert:main", "write a values file for a PyTorchJob, MPIJob or TrainJob"),
+        "convert": Command("trainyard.cluster.convert:main", "write values for a PyTorchJob, MPIJob or TrainJob"),
         "mirror": Command("trainyard.cluster.mirror:main", "every image and address that a release needs"),
         "up": Command("trainyard.cluster.up:main", "install a release or upgrade it, and follow it"),
         "runs": Command("trainyard.cluster.runs:main", "a table of all runs: state, step, time left, top-1, cost"),

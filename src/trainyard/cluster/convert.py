@@ -50,7 +50,7 @@ def convert(found: source.FoundJob, asked: Asked) -> Converted:
 
 
 def distinct(notes: list[Note]) -> list[Note]:
-    """Return each note once; one about Master and Worker alike names both."""
+    """Return each note once; one about Master and Worker alike has both."""
     both = {
         one
         for one in notes

@@ -35,8 +35,8 @@ from trainyard.core.exits import (
     Exit,
     ExitError,
     UserError,
-    may_pass_in_place,
     end_on_failed_preflight,
+    may_pass_in_place,
     no_core_dumps,
     write_termination_message,
 )

@@ -28,7 +28,7 @@ USER = (
     "$HOME and $TRAINYARD_RUN_DIR (another user: global.storage.uid)"
 )
 LEAST = (
-    "where no processors or no memory are named, a pod requests 1 CPU and 4 GiB per process, and memory for /dev/shm"
+    "where no CPUs or no memory are named, a pod requests 1 CPU and 4 GiB per process, and memory for /dev/shm"
 )
 CLAIM = "10Gi"  # for logs and what a program writes, where the manifest has no claim that can be written
 

@@ -31,9 +31,7 @@ class DataSettings(Settings):
     size_multiple: Positive = Field(
         default=32, description="Sizes between size_start and image_size are rounded to a multiple of this, in pixels."
     )
-    val_image_size: Natural = Field(
-        default=0, description="Height and width of a validation image; 0: as image_size."
-    )
+    val_image_size: Natural = Field(default=0, description="Height and width of a validation image; 0: as image_size.")
     image_size: Positive = Field(default=224, description="Height and width of a training image, in pixels.")
     val_image_size: Natural = Field(default=0, description="Height and width of a validation image; 0: as image_size.")
     val_resize: Natural = Field(
