@@ -32,8 +32,6 @@ class DataSettings(Settings):
         default=32, description="Sizes between size_start and image_size are rounded to a multiple of this, in pixels."
     )
     val_image_size: Natural = Field(default=0, description="Height and width of a validation image; 0: as image_size.")
-    image_size: Positive = Field(default=224, description="Height and width of a training image, in pixels.")
-    val_image_size: Natural = Field(default=0, description="Height and width of a validation image; 0: as image_size.")
     val_resize: Natural = Field(
         default=0,
         description="Validation images are resized to this shorter side, then centre-cropped; 0: 8/7 of their size.",
