@@ -76,7 +76,8 @@ def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slo
 def test_a_rank_without_a_sign_of_life_is_not_waited_for(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
     run = tmp_path / "run"
     env = {"STEP_SECONDS": "0.1", **faults(), **bounds(SILENT=HANG * slowness)}
-    process = trainer.start(run, 2, env, **{"model.name": "slow_models:net", "epochs": 1000})
+    over = {"model.name": "slow_models:net", "epochs": 1000, "checkpoint.every_steps": 0}  # one may take longer
+    process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 4, process)
     victim = ranks_of(process)[1]
     os.kill(victim, signal.SIGSTOP)
