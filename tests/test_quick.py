@@ -197,7 +197,7 @@ def test_checks_run_when_what_they_read_has_changed() -> None:
     always = ["ruff", "ruff format", "shellcheck"]
     assert checks.concerned(["tests/test_quick.py"]) == always
     assert checks.concerned(["src/trainyard/run/fence.py"]) == [*always, "mypy 3.11", "imports run downwards"]
-    assert "reference pages current" in checks.concerned(["src/trainyard/config/plan.py"])
+    assert "reference pages current" in checks.concerned(["src/trainyard/config/run_plan.py"])
     assert "schemas and chart READMEs current" in checks.concerned(["charts/trainyard/values.yaml"])
     assert "images' requirements current" in checks.concerned(["uv.lock"])
 

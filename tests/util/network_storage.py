@@ -231,7 +231,7 @@ class Server:
 
 
 class Machine:
-    """Storage (src/trainyard/run/storage.py) as one machine sees it: the server, through caches."""
+    """Storage (src/trainyard/run/lease_files.py) as one machine sees it: the server, through caches."""
 
     def __init__(self, world: World, server: Server, lost_answers: float = 0.0) -> None:
         self.world, self.server, self.lost_answers = world, server, lost_answers

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard import config
-from trainyard.config import cost, layers
-from trainyard.config.cost import CostWork, Expected, Rate
+from trainyard.config import estimate, layers
+from trainyard.config.estimate import CostWork, Expected, Rate
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError, printable
 from trainyard.core.storage import storage
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     rates.add_argument("--measured", type=Path, metavar="RUN",
                        help="take the rate of a run of the same model: its directory, or its summary.json")  # fmt: skip
-    rates.add_argument("--published", choices=tuple(cost.PUBLISHED), default="",
+    rates.add_argument("--published", choices=tuple(estimate.PUBLISHED), default="",
                        help="take a published rate of resnet50 at 224 pixels")  # fmt: skip
     add("--scaling", type=float, default=1.0, metavar="SHARE",
         help="share of the rate that is left on so many GPUs; default: 1, all of it")  # fmt: skip
@@ -124,7 +124,7 @@ def count_images(options: argparse.Namespace) -> tuple[int, int, str]:
         splits = manifests.load(options.data).splits
         return splits["train"].samples, splits["val"].samples if "val" in splits else 0, f"{options.data}'s manifest"
     if options.images == "imagenet":
-        return *cost.IMAGENET, "ILSVRC 2012"
+        return *estimate.IMAGENET, "ILSVRC 2012"
     count = options.images.replace(",", "").replace("_", "")
     if not count.isdecimal() or not int(count):
         raise UserError(
@@ -163,17 +163,17 @@ def rate_of(options: argparse.Namespace, settings: Config) -> Rate:
     if options.rate > 0:
         return Rate(options.rate, "--rate")
     if options.published:
-        if settings.model.name not in cost.PUBLISHED_MODELS or settings.data.image_size != cost.PUBLISHED_SIZE:
+        if settings.model.name not in estimate.PUBLISHED_MODELS or settings.data.image_size != estimate.PUBLISHED_SIZE:
             raise UserError(
-                f"--published is for resnet50 at {cost.PUBLISHED_SIZE} pixels, and this run trains "
+                f"--published is for resnet50 at {estimate.PUBLISHED_SIZE} pixels, and this run trains "
                 f"{settings.model.name} at {settings.data.image_size}: give --rate or --measured"
             )
-        return cost.PUBLISHED[options.published]
+        return estimate.PUBLISHED[options.published]
     if settings.cost.rate:
         return Rate(settings.cost.rate, settings.cost.source or "cost.rate of the settings")
     raise UserError(
         "images per second of a GPU are not known: give --measured RUN, --rate N, or --published "
-        f"({', '.join(cost.PUBLISHED)})"
+        f"({', '.join(estimate.PUBLISHED)})"
     )
 
 
@@ -184,12 +184,12 @@ def answer(options: argparse.Namespace, settings: Config, gpus: int) -> list[Fig
     """All figures of the answer; raises UserError."""
     train, val, where = count_images(options)
     batch = config.resolve_global_batch(settings, gpus)
-    work = cost.work_of(settings, train, val, batch)
+    work = estimate.work_of(settings, train, val, batch)
     known = measured(options.measured, settings) if options.measured else None
     rate = known.rate if known else rate_of(options, settings)
-    faster = known.validates if known and known.validates else cost.VALIDATES
-    expected = cost.expect(
-        work, gpus, rate.images * options.scaling, validates=faster, rest=known.rest if known else cost.REST
+    faster = known.validates if known and known.validates else estimate.VALIDATES
+    expected = estimate.expect(
+        work, gpus, rate.images * options.scaling, validates=faster, rest=known.rest if known else estimate.REST
     )
     price = options.price or settings.cost.price
     currency = options.currency or settings.cost.currency

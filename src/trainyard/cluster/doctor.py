@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from trainyard.cluster import proposal, published, survey, trials
-from trainyard.cluster.checks import api, images, namespace, network, nodes, operators, probes, queues, storage
+from trainyard.cluster.checks import api, images, kueue, namespace, network, nodes, operators, probes, volumes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, forbidden
 from trainyard.cluster.demand import Demand, assume, merge, named, read_values, render, sketch, split
 from trainyard.cluster.errors import KubeError
@@ -109,9 +109,9 @@ def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], 
         api.examine(seen),
         operators.examine(seen, demand),
         nodes.examine(seen, demand),
-        storage.examine(seen, demand, shown.claims, shown.why),
+        volumes.examine(seen, demand, shown.claims, shown.why),
         images.examine(shown, demand, seen.of("nodes")),
-        queues.examine(seen, demand),
+        kueue.examine(seen, demand),
         namespace.examine(seen, demand),
         network.examine(seen, demand, *images.resolution(shown)),
     ]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainyard.cluster.checks import nodes, operators, placement, queues, storage
+from trainyard.cluster.checks import kueue, nodes, operators, placement, volumes
 from trainyard.cluster.checks.diagnosis import several, show
-from trainyard.cluster.checks.storage import RWO, RWX, Probe
+from trainyard.cluster.checks.volumes import RWO, RWX, Probe
 from trainyard.cluster.demand import SMALL, Demand, at
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
 
@@ -51,7 +51,7 @@ def given(demand: Demand) -> Iterator[ValuesLine]:
 
 def claims(survey: ClusterSurvey, probes: Sequence[Probe], several_nodes: bool) -> Iterator[ValuesLine]:
     """Yield the claims: a class that bound a probe claim, and the mode in which it did."""
-    fallback = at(storage.default(survey.of("storageclasses")) or {}, "metadata.name", "")
+    fallback = at(volumes.default(survey.of("storageclasses")) or {}, "metadata.name", "")
     able = [one for one in probes if one.bound]
     best = next((one for one in able if one.mode == RWX), None)
     if best is None and not several_nodes:
@@ -161,8 +161,8 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
 def queue(survey: ClusterSurvey) -> Iterator[ValuesLine]:
     """Yield a queue of the namespace that lets jobs in."""
     for local in survey.of("localqueues"):
-        cluster = queues.named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
-        if not [one for thing in filter(None, (local, cluster)) for one in queues.stopped(thing)]:
+        cluster = kueue.named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        if not [one for thing in filter(None, (local, cluster)) for one in kueue.stopped(thing)]:
             yield ValuesLine("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
             return
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainyard.cluster import follow, inventory, jobs, kube, parsing, progress, trainjobs
+from trainyard.cluster import follow, inventory, jobs, kube, log_progress, parsing, trainjobs
 from trainyard.cluster.errors import UnreachableError
 from trainyard.cluster.watching import Watched
 from trainyard.core.exits import printable
@@ -56,7 +56,7 @@ class Log(NamedTuple):
 
     when: float  # on the monotonic clock
     over: bool  # whether the container had ended by then
-    found: progress.RunProgress
+    found: log_progress.RunProgress
 
 
 class Logs:
@@ -65,20 +65,20 @@ class Logs:
     def __init__(self) -> None:
         self._read: dict[tuple[str, str, int], Log] = {}  # by uid of the pod, container and its restarts
 
-    def look(self, pod: dict) -> progress.RunProgress:
+    def look(self, pod: dict) -> log_progress.RunProgress:
         """Return how far the job of a pod is; what was known before while the API server is away."""
         meta = pod["metadata"]
         status = next(iter(pod.get("status", {}).get("containerStatuses", [])), None)
         if status is None or "waiting" in status["state"]:
-            return progress.RunProgress()
+            return log_progress.RunProgress()
         key, over = (meta["uid"], status["name"], status.get("restartCount", 0)), "terminated" in status["state"]
         now = time.monotonic()
-        known = self._read.get(key, Log(-math.inf, False, progress.RunProgress()))
+        known = self._read.get(key, Log(-math.inf, False, log_progress.RunProgress()))
         if not known.over and (over or now - known.when >= EVERY):
             new: dict[str, Any] = {"since": int(now - known.when) + 2} if key in self._read else {"tail": TAIL}
             with contextlib.suppress(UnreachableError):
                 text = kube.logs(meta["name"], meta["namespace"], status["name"], timeout=10, **new)
-                known = self._read[key] = Log(now, over, progress.read(text, known.found))
+                known = self._read[key] = Log(now, over, log_progress.read(text, known.found))
         return known.found
 
 
@@ -103,7 +103,7 @@ def table_of(
 def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: float, price: float | None) -> Run:
     """Return what is known of a job; `pod` is the one whose log tells how far it is, if it exists."""
     state = jobs.state(job, pod)
-    far = logs.look(pod) if pod and state in TELLING else progress.RunProgress()
+    far = logs.look(pod) if pod and state in TELLING else log_progress.RunProgress()
     nodes, processes = jobs.size(job)
     return Run(
         namespace=job["metadata"]["namespace"],

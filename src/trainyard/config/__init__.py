@@ -19,7 +19,7 @@ from trainyard.config.load import (
     schema,
     warn_of_former_names,
 )
-from trainyard.config.plan import RunPlan, make_plan, resolve_global_batch
+from trainyard.config.run_plan import RunPlan, make_plan, resolve_global_batch
 from trainyard.config.settings import Config
 
 __all__ = [

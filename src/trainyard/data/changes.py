@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from trainyard import native
-from trainyard.data.policies import AugmentPlan, Change
+from trainyard.data.augmentation import AugmentPlan, Change
 
 _PADDING = (0.0,) * 8  # a step has so many numbers, as in augment.c; so is the order of the steps
 _ORDER = (

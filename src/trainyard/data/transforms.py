@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from trainyard.config.sections.data import AugmentSettings, DataSettings
 from trainyard.data import user
+from trainyard.data.augmentation import Colour, changed, colour_of, plan
 from trainyard.data.changes import steps
 from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
-from trainyard.data.policies import Colour, changed, colour_of, plan
 
 
 class Make(Protocol):

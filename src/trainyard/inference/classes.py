@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError
-from trainyard.inference.pictures import Pictures
+from trainyard.inference.inputs import Pictures
 from trainyard.models.described import Description
 from trainyard.prepare.layouts.base import nearest
 from trainyard.prepare.names import composed

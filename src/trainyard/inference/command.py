@@ -17,9 +17,9 @@ from trainyard.config.sections.running import CommSettings, DdpSettings
 from trainyard.core.exits import UserError, printable, whose
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
+from trainyard.inference.inputs import Pictures, open_pictures
 from trainyard.inference.model import Trained, open_trained
-from trainyard.inference.pictures import Pictures, open_pictures
-from trainyard.inference.waiting import wait_for_model
+from trainyard.inference.wait_for_model import wait_for_model
 from trainyard.models.described import rebuild
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.device import choose_device

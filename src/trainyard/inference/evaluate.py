@@ -13,9 +13,9 @@ from trainyard.core.exits import Exit, UserError
 from trainyard.core.storage import storage
 from trainyard.inference import classes, command
 from trainyard.inference.command import Done
+from trainyard.inference.evaluation_page import MOST_PICTURES, render
 from trainyard.inference.forward import named
 from trainyard.inference.measures import Measured, measure, worst
-from trainyard.inference.page import MOST_PICTURES, render
 from trainyard.models.described import Description
 from trainyard.telemetry.metrics import FEW
 

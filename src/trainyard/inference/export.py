@@ -14,7 +14,7 @@ from trainyard.inference.model import Trained, open_trained, published_folder
 from trainyard.models.described import as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.run import export
-from trainyard.run.publish import CARD, Published, add_exports, read_sums
+from trainyard.run.publishing import CARD, Published, add_exports, read_sums
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from trainyard.data import decode
 from trainyard.data.loader import Loader
 from trainyard.data.sampler import validation_batches
 from trainyard.data.transforms import centre, normalizer
-from trainyard.inference.pictures import Pictures, Unreadable
+from trainyard.inference.inputs import Pictures, Unreadable
 from trainyard.models.described import Description
 from trainyard.parallel import cores
 from trainyard.parallel.base import Strategy

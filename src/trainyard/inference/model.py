@@ -16,7 +16,7 @@ from trainyard.models import described, states
 from trainyard.models.described import Description
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.run import checkpoint
-from trainyard.run.publish import SUMS, read_sums
+from trainyard.run.publishing import SUMS, read_sums
 
 WEIGHTS = "model.safetensors"
 GIVE = "give a run directory, a checkpoint's folder (checkpoints/step-NNNNNNNN), or a published/"

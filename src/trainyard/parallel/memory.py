@@ -2,7 +2,7 @@
 
 from collections.abc import MutableMapping
 
-from trainyard.config.plan import WITH_GRAPHS
+from trainyard.config.run_plan import WITH_GRAPHS
 
 NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 GROWING = "expandable_segments:True"

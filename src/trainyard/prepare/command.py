@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def fetch_weights(options: argparse.Namespace) -> None:
     """Fetch the weights that the settings of a run name; raises UserError and ExitError."""
-    from trainyard.prepare.weights import fetch
+    from trainyard.prepare.fetch_weights import fetch
 
     run = training.load(options)
     retry(lambda: fetch(run.model, run.data, options.wait), options.retry)

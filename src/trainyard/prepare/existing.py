@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.prepare import converting, pictures, rewriting
+from trainyard.prepare import converting, decoding, rewriting
 from trainyard.prepare.plan import DatasetPlan, meaning
 from trainyard.prepare.progress import say
 from trainyard.prepare.settings import Preparation
@@ -64,9 +64,9 @@ def refuse_other_archive(root: Path, plan: DatasetPlan) -> None:
     """Raise UserError before a repair from another archive, or by another encoder, than the folder was made with."""
     if not manifests.exists(root) or (manifest := manifests.load(root)).plan == plan.key:
         return
-    if (before := manifest.settings.get("encoder")) and before != pictures.encoder():
+    if (before := manifest.settings.get("encoder")) and before != decoding.encoder():
         raise UserError(
-            f"{root} was re-encoded by {before}, and here is {pictures.encoder()}, which gives other bytes: repair it "
+            f"{root} was re-encoded by {before}, and here is {decoding.encoder()}, which gives other bytes: repair it "
             f"with the image that prepared it, or {_OTHER_FOLDER}"
         )
     if (before := manifest.settings.get("converter")) and before != converting.converter():

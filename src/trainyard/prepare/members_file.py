@@ -1,4 +1,4 @@
-"""Keeps what each sample is called in the source (shards/members.py), when all shards are made."""
+"""Keeps what each sample is called in the source (shards/sample_names.py), when all shards are made."""
 
 import gzip
 import io
@@ -15,7 +15,7 @@ from trainyard.prepare.archives.members import Container
 from trainyard.prepare.job import Finished
 from trainyard.prepare.names import shown
 from trainyard.prepare.plan import DatasetPlan, ShardPlan
-from trainyard.shards.members import file_of
+from trainyard.shards.sample_names import file_of
 
 TOGETHER = 1 << 18  # names that are held at a time, about 25 MB of them
 

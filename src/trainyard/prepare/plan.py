@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.prepare import converting, pictures, rewriting
+from trainyard.prepare import converting, decoding, rewriting
 from trainyard.prepare.catalogue import Catalogue
 from trainyard.prepare.settings import Preparation
 from trainyard.shards.manifest import FORMAT, SPLITS
@@ -77,7 +77,7 @@ def meaning(config: Preparation) -> dict[str, Any]:
     if config.convert != "none":
         chosen |= {"convert": config.convert, "converter": converting.converter()}
     if config.reencode:
-        chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": pictures.encoder()}
+        chosen |= {"reencode": config.reencode.model_dump(mode="json"), "encoder": decoding.encoder()}
     if config.seekable and (rewriter := rewriting.rewriter()):
         chosen["seekable"] = rewriter
     return {**chosen, "source": config.source.describe()}

@@ -12,7 +12,7 @@ from trainyard.prepare.build import Options, build
 from trainyard.prepare.progress import say
 from trainyard.prepare.settings import Preparation
 from trainyard.shards import manifest as manifests
-from trainyard.shards import members
+from trainyard.shards import sample_names
 from trainyard.shards.manifest import Manifest, ShardEntry
 
 
@@ -26,8 +26,8 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
     if not classes.is_file() or storage.hash_file(classes) != manifest.classes_sha256:
         wrong[manifests.CLASSES_FILE] = "is missing or was changed"
     for name, split in manifest.splits.items():
-        if damage := members.find_damage(root, name, split.samples):
-            wrong[members.file_of(root, name).name] = damage
+        if damage := sample_names.find_damage(root, name, split.samples):
+            wrong[sample_names.file_of(root, name).name] = damage
     return wrong
 
 

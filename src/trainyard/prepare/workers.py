@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
+from trainyard.prepare.decoding import NAMED
 from trainyard.prepare.job import Job
-from trainyard.prepare.pictures import NAMED
 from trainyard.prepare.plan import ShardPlan
 from trainyard.prepare.progress import ProgressMeter
 from trainyard.prepare.ranges import LARGEST_REQUEST, Request

@@ -27,7 +27,7 @@ from trainyard.core.exits import FULL, UserError
 from trainyard.core.files import forget_cached, sync_folder
 from trainyard.core.storage import storage
 from trainyard.data import limits
-from trainyard.prepare import converting, pictures, rewriting
+from trainyard.prepare import converting, decoding, rewriting
 from trainyard.prepare.archives.members import DamagedMemberError, Member, extract, name_of
 from trainyard.prepare.job import Finished, Job, write_record
 from trainyard.prepare.plan import ShardPlan
@@ -93,7 +93,7 @@ class OpenShard:
                 if self.job.seekable:
                     picture, crc32 = self._rewritten(picture, crc32)
                     clock.lap("rewrite")
-            except pictures.UndecodableError as error:
+            except decoding.UndecodableError as error:
                 clock.lap("decode")
                 name = name_of(self.job.container, member.offset)
                 with self._lock:
@@ -153,13 +153,13 @@ class OpenShard:
         crc32 = member.crc32 or zlib.crc32(content)
         made: memoryview | bytes = content
         if self.job.convert != "none" and converting.format_of(content):
-            made = pictures.convert(content)
+            made = decoding.convert(content)
         if self.job.reencode is not None:
-            made = pictures.reencode(made, self.job.reencode)
+            made = decoding.reencode(made, self.job.reencode)
         if made is not content:
             return made, zlib.crc32(made)
-        if pictures.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content):
-            pictures.check(content)
+        if decoding.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content):
+            decoding.check(content)
         return content, crc32
 
     def _rewritten(self, picture: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
@@ -169,7 +169,7 @@ class OpenShard:
         """
         content, outcome = rewriting.rewrite(picture)
         if outcome != rewriting.REWRITTEN and self.job.decode != "all" and limits.is_jpeg(picture):
-            pictures.check(picture)
+            decoding.check(picture)
         with self._lock:
             self._seekable[outcome] += 1
         return content, crc32 if content is picture else native.crc32(bytes(content))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.core.storage import storage
+from trainyard.report.dataset_survey import Header, Picture, Survey, evenly, read, survey
 from trainyard.report.page import Markup, card, note, page, table, tiles
-from trainyard.report.survey import Header, Picture, Survey, evenly, read, survey
 from trainyard.report.thumbnails import STYLE, figure, shots
 
 FILE = "dataset.html"

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from trainyard.config import Config, build, flat
-from trainyard.config.cost import Expected, expect, work_of
+from trainyard.config.estimate import Expected, expect, work_of
 from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
 from trainyard.report.confusion import Confusion, matrix, read_confusion, worst

@@ -26,7 +26,7 @@ from trainyard.core.exits import UserError
 from trainyard.core.files import MISSING, forget, rename, sync_folder
 from trainyard.core.storage import StorageError, storage, unreadable
 from trainyard.run import fence, manifest
-from trainyard.run import storage as calls
+from trainyard.run import lease_files as calls
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainyard.run.tensor_file import Buffer

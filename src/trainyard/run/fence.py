@@ -39,7 +39,7 @@ from typing import Any
 
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.files import fits
-from trainyard.run.storage import Calls, unique
+from trainyard.run.lease_files import Calls, unique
 
 FOLDER = "leases"
 MIRROR = "lease.json"  # the newest record again, for people and for version 0.1.0, which has no numbers

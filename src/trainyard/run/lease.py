@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trainyard.run import checkpoint, fence, storage
+from trainyard.run import checkpoint, fence, lease_files
 from trainyard.run.fence import Record
+from trainyard.run.lease_files import Calls, unique
 from trainyard.run.owner import TakenOverError, job_name, owner_name, refuse_strangers
-from trainyard.run.storage import Calls, unique
 
 
 class Lease:
     """The lease of a run directory; the first process takes it, the others `join`."""
 
-    def __init__(self, directory: Path, adopt: bool = False, on: Calls = storage) -> None:
+    def __init__(self, directory: Path, adopt: bool = False, on: Calls = lease_files) -> None:
         """`adopt` takes the directory over from another release."""
         self.root = directory
         self.holder = unique()

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from trainyard.core.exits import UserError
-from trainyard.run import fence, storage
+from trainyard.run import fence, lease_files
 
 
 class TakenOverError(UserError):
@@ -52,7 +52,7 @@ def refuse_strangers_of(root: Path, adopt: bool = False) -> None:
 
 def find_newest(root: Path) -> fence.Record | None:
     """Find the newest lease of a run directory, changing nothing; raises OSError."""
-    return fence.newest(storage, root, look_only=True)
+    return fence.newest(lease_files, root, look_only=True)
 
 
 def of_another_job(root: Path) -> bool:

@@ -28,7 +28,7 @@ from trainyard.core.storage import storage
 from trainyard.native import crc32
 from trainyard.shards import manifest as manifests
 from trainyard.shards.index import INDEX_DTYPE, load_index
-from trainyard.shards.members import member_name
+from trainyard.shards.sample_names import member_name
 
 MAX_GAP: Final = 64 << 10  # bytes: reading them and throwing them away is cheaper than asking again
 MAX_READ: Final = 4 << 20  # bytes in one read

@@ -29,7 +29,7 @@ from trainyard.parallel import probe
 from trainyard.parallel.base import CONTINUE, LEASE_LOST, SAVE, STOP
 from trainyard.parallel.environment import Place
 from trainyard.parallel.pairs import in_pairs
-from trainyard.run import attempts, checkpoint, publish, starts
+from trainyard.run import attempts, checkpoint, publishing, starts
 from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
@@ -411,7 +411,7 @@ def publish_model(t: Trainer, weights: Mapping[str, Tensor], result: Result) -> 
     if kinds := t.config.publish.export:
         t.records.recorder.say(f"publishing the weights, then exporting them: {', '.join(kinds)}")
     with directory.fenced():
-        publish.publish(
+        publishing.publish(
             directory.path / "published", t.learner.plain, weights, found=found, summary=summary,
             staging=directory.staging,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from trainyard.cluster import crds, demand, doctor, published, survey
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import Check, Diagnosis
-from trainyard.cluster.checks.storage import Probe
+from trainyard.cluster.checks.volumes import Probe
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ROOT = Path(__file__).resolve().parents[3]

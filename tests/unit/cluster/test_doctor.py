@@ -10,7 +10,7 @@ from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, 
 from trainyard.cluster import doctor, trials
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
-from trainyard.cluster.checks.storage import Probe
+from trainyard.cluster.checks.volumes import Probe
 from trainyard.cluster.survey import ClusterSurvey
 
 Change = Callable[[ClusterSurvey], object]

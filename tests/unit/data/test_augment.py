@@ -10,7 +10,7 @@ from PIL import Image
 from torchvision.transforms import InterpolationMode, v2
 
 from trainyard.config.sections.data import AugmentSettings
-from trainyard.data import policies, transforms
+from trainyard.data import augmentation, transforms
 from trainyard.data.sampler import Order
 
 pytestmark = pytest.mark.takes(15)
@@ -30,10 +30,10 @@ def picture() -> torch.Tensor:
 @pytest.mark.parametrize(("kind", "wide"), [(v2.TrivialAugmentWide, True), (v2.RandAugment, False)])
 def test_every_operation_at_every_strength_is_torchvisions(kind: Any, wide: bool, picture: torch.Tensor) -> None:
     theirs = kind(interpolation=InterpolationMode.BILINEAR)
-    table = policies.strengths(HEIGHT, WIDTH, wide)
+    table = augmentation.strengths(HEIGHT, WIDTH, wide)
     assert list(table) == list(theirs._AUGMENTATION_SPACE)
     for name, (magnitudes, signed) in theirs._AUGMENTATION_SPACE.items():
-        assert (name in policies.SIGNED) == signed
+        assert (name in augmentation.SIGNED) == signed
         values = magnitudes(31, HEIGHT, WIDTH)
         for bin_ in range(31):
             for sign in (1, -1) if signed else (1,):
@@ -41,8 +41,8 @@ def test_every_operation_at_every_strength_is_torchvisions(kind: Any, wide: bool
                 expected = theirs._apply_image_or_video_transform(
                     picture, name, value, InterpolationMode.BILINEAR, theirs._fill
                 )
-                change = policies.Change(name, policies.strength(name, bin_, table) * sign)
-                assert torch.equal(policies.apply(picture, change), expected), (name, bin_, sign)
+                change = augmentation.Change(name, augmentation.strength(name, bin_, table) * sign)
+                assert torch.equal(augmentation.apply(picture, change), expected), (name, bin_, sign)
 
 
 @pytest.mark.parametrize("level", [0.0, 2.5, 6.0, 9.9])  # at 10, Pillow refuses to keep 0 bits
@@ -51,23 +51,23 @@ def test_every_increasing_operation_is_timms(level: float, picture: torch.Tensor
 
     image = Image.fromarray(picture.permute(1, 2, 0).numpy())
     fill = tuple(round(255 * channel) for channel in MEAN)
-    assert len(policies.INCREASING) == len(timm._RAND_INCREASING_TRANSFORMS)
-    for name in policies.INCREASING:
+    assert len(augmentation.INCREASING) == len(timm._RAND_INCREASING_TRANSFORMS)
+    for name in augmentation.INCREASING:
         full = {"TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}.get(name, name)
         full = f"{name}Increasing" if f"{name}Increasing" in timm._RAND_INCREASING_TRANSFORMS else full
         arguments = timm.LEVEL_TO_ARG[full](level, {}) if timm.LEVEL_TO_ARG[full] else ()
-        mine = [policies.increasing(name, level, sign, HEIGHT, WIDTH) for sign in (1.0, -1.0)]
+        mine = [augmentation.increasing(name, level, sign, HEIGHT, WIDTH) for sign in (1.0, -1.0)]
         theirs = timm.NAME_TO_OP[full](image, *arguments, fillcolor=fill, resample=Image.Resampling.BILINEAR)
         expected = torch.from_numpy(np.array(theirs)).permute(2, 0, 1).float()
-        apart = [(policies.apply(picture, change, fill).float() - expected).abs().mean() for change in mine]
+        apart = [(augmentation.apply(picture, change, fill).float() - expected).abs().mean() for change in mine]
         # Pillow works in whole numbers and cuts turned pictures off sharply: another operation is 20 and more apart
         assert float(min(apart)) < 2.0, (name, level, apart)
 
 
 def test_policies_draw_as_their_sources_do() -> None:
-    def draws(count: int, **settings: Any) -> list[list[policies.Change]]:
+    def draws(count: int, **settings: Any) -> list[list[augmentation.Change]]:
         augment = AugmentSettings(**settings)
-        return [policies.draw(augment, transforms.random_numbers(1, 0, i), 100, 100) for i in range(count)]
+        return [augmentation.draw(augment, transforms.random_numbers(1, 0, i), 100, 100) for i in range(count)]
 
     assert draws(5) == [[]] * 5
     trivial = draws(4000, policy="trivial")
@@ -95,7 +95,7 @@ def test_rectangles_to_erase_are_torchvisions() -> None:
     """Where torchvision's parameters follow from a size and a ratio, by the same rule; within its bounds otherwise."""
     shares, ratios = [], []
     for sample in range(600):
-        area = policies.area_to_erase(90, 120, transforms.random_numbers(1, 0, sample))
+        area = augmentation.area_to_erase(90, 120, transforms.random_numbers(1, 0, sample))
         assert area is not None
         top, left, height, width = area
         assert 0 <= top <= 90 - height
@@ -105,7 +105,8 @@ def test_rectangles_to_erase_are_torchvisions() -> None:
     assert 0.018 < min(shares) < 0.04
     assert 0.28 < max(shares) < 0.34
     assert np.mean(np.log(ratios)) == pytest.approx(np.log(0.3 * 3.3) / 2, abs=0.1)
-    assert policies.area_to_erase(1, 200, transforms.random_numbers(1, 0, 0)) is None  # nothing of that ratio fits in
+    # nothing of that ratio fits in
+    assert augmentation.area_to_erase(1, 200, transforms.random_numbers(1, 0, 0)) is None
 
 
 def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -> None:
@@ -114,8 +115,10 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
     erased = 0
     for sample in range(400):
         generator = transforms.random_numbers(1, 0, sample)
-        drawn = policies.plan(AugmentSettings(erase=0.25, flip=0), generator, HEIGHT, WIDTH, policies.colour_of(MEAN))
-        result = policies.changed(picture, drawn)
+        drawn = augmentation.plan(
+            AugmentSettings(erase=0.25, flip=0), generator, HEIGHT, WIDTH, augmentation.colour_of(MEAN)
+        )
+        result = augmentation.changed(picture, drawn)
         apart = (result != picture).any(0)
         erased += bool(apart.any())
         assert torch.equal(result[:, apart], colour.expand(3, HEIGHT, WIDTH)[:, apart])

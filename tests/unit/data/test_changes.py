@@ -15,8 +15,8 @@ from torch import Tensor
 
 from trainyard import native
 from trainyard.config.sections.data import AugmentSettings
-from trainyard.data import changes, decode, policies, transforms
-from trainyard.data.policies import AugmentPlan, Change
+from trainyard.data import augmentation, changes, decode, transforms
+from trainyard.data.augmentation import AugmentPlan, Change
 
 pytestmark = pytest.mark.takes(30)
 
@@ -59,7 +59,7 @@ def changed(picture: Tensor, wanted: AugmentPlan) -> Tensor:
 
 def apart(picture: Tensor, wanted: AugmentPlan) -> int:
     """The largest difference of a value between C and torchvision."""
-    return int((changed(picture, wanted).int() - policies.changed(picture, wanted).int()).abs().max())
+    return int((changed(picture, wanted).int() - augmentation.changed(picture, wanted).int()).abs().max())
 
 
 @pytest.fixture(params=[512, 0], ids=["vectors", "plain"])
@@ -78,10 +78,10 @@ def test_torchvisions_operations_on_random_pictures(wide: bool) -> None:
     """Colours to the last bit; bilinear pixels, which torch computes in floats of each machine's own, within 1."""
     rng = np.random.Generator(np.random.Philox(key=[int(wide), 2]))
     for picture in pictures(100, seed=int(wide)):
-        table = policies.strengths(*picture.shape[1:], wide)
+        table = augmentation.strengths(*picture.shape[1:], wide)
         for name in table:
-            sign = -1 if name in policies.SIGNED and rng.random() < 0.5 else 1
-            change = Change(name, policies.strength(name, int(rng.integers(31)), table) * sign)
+            sign = -1 if name in augmentation.SIGNED and rng.random() < 0.5 else 1
+            change = Change(name, augmentation.strength(name, int(rng.integers(31)), table) * sign)
             most = int(name in MOVES or not FUSED)
             assert apart(picture, plan(change)) <= most, (change, picture.shape)
 
@@ -90,9 +90,9 @@ def test_torchvisions_operations_on_random_pictures(wide: bool) -> None:
 def test_increasing_operations_on_random_pictures() -> None:
     rng = np.random.Generator(np.random.Philox(key=[3, 3]))
     for picture in pictures(100, seed=7):
-        for name in policies.INCREASING:
+        for name in augmentation.INCREASING:
             height, width = picture.shape[1:]
-            change = policies.increasing(name, float(rng.uniform(0, 10)), float(rng.choice([-1, 1])), height, width)
+            change = augmentation.increasing(name, float(rng.uniform(0, 10)), float(rng.choice([-1, 1])), height, width)
             most = int(name in MOVES or not FUSED)
             assert apart(picture, plan(change, fills=True)) <= most, (change, picture.shape)
 
@@ -135,7 +135,7 @@ def test_vectors_and_plain_c_give_the_same_bits_and_they_stay_so() -> None:
             pixels = (torch.arange(picture.numel()) * (number * 2 + 7) % 251).to(torch.uint8).view_as(picture)
             for policy in ("trivial", "rand", "rand_increasing"):
                 augment = AugmentSettings(policy=policy, erase=0.5, policy_ops=3, policy_magnitude=8)  # type: ignore[arg-type]
-                wanted = policies.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
+                wanted = augmentation.plan(augment, transforms.random_numbers(1, 2, number), *picture.shape[1:], COLOUR)
                 digest.update(changed(pixels, wanted).contiguous().numpy().tobytes())
         digests.append(digest.hexdigest()[:16])
     library.trainyard_vectors(512)

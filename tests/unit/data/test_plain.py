@@ -15,7 +15,7 @@ from tests.unit.data.test_decode import built, encoded, photo
 from trainyard.core.exits import UserError
 from trainyard.data import decode, limits
 from trainyard.data.plain import plain
-from trainyard.prepare import pictures
+from trainyard.prepare import decoding
 from trainyard.prepare.settings import Reencode
 
 __all__ = ["built"]
@@ -61,9 +61,9 @@ def seen(name: str, data: bytes) -> NDArray[np.uint8]:
 
 def reencoded_like(data: bytes, wanted: NDArray[np.uint8]) -> bool:
     """Whether re-encoding gives the JPEG of these very pixels."""
-    found = pictures.reencode(memoryview(data), Reencode(resize=64))
+    found = decoding.reencode(memoryview(data), Reencode(resize=64))
     with Image.open(io.BytesIO(found)) as jpeg:
-        return found == pictures._encode(Image.fromarray(wanted).convert(jpeg.mode), jpeg.size, 90)
+        return found == decoding._encode(Image.fromarray(wanted).convert(jpeg.mode), jpeg.size, 90)
 
 
 def test_all_ways_give_the_same_pixels_of_every_png() -> None:

@@ -14,9 +14,9 @@ from conftest import Trainer, picture
 from tests import documents, patience
 from trainyard.core.exits import UserError
 from trainyard.inference import evaluate
+from trainyard.inference.evaluation_page import MOST_PICTURES, mistakes
 from trainyard.inference.forward import Outcome
 from trainyard.inference.measures import calibration, measure, worst
-from trainyard.inference.page import MOST_PICTURES, mistakes
 from trainyard.prepare.sample import CLASSES
 from trainyard.report.confusion import Confusion
 

@@ -20,7 +20,7 @@ from trainyard.config import Config
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.storage import storage
 from trainyard.models import factory, weights
-from trainyard.prepare import weights as fetched
+from trainyard.prepare import fetch_weights as fetched
 from trainyard.prepare.command import main as prepare
 
 RESNET = "models/" + ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]

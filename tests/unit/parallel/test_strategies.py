@@ -14,7 +14,7 @@ from inside_ranks import settings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests import patience
-from trainyard.config.plan import check_world
+from trainyard.config.run_plan import check_world
 from trainyard.core.exits import UserError
 from trainyard.parallel.horovod import tell_horovod
 from trainyard.parallel.process_group import tell_nccl

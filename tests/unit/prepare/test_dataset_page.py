@@ -16,7 +16,7 @@ from tests.util import browser
 from trainyard.core.exits import UserError
 from trainyard.prepare.command import main
 from trainyard.report import dataset
-from trainyard.report.survey import survey
+from trainyard.report.dataset_survey import survey
 
 TURNED = 6  # EXIF: shown after a quarter turn
 HOW = {"layout": "imagefolder", "undecodable": "leave_out", "decode": "all", "seekable": "false"}

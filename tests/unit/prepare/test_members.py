@@ -14,8 +14,8 @@ from trainyard.core.exits import UserError
 from trainyard.data.splits import open_splits
 from trainyard.prepare import members_file
 from trainyard.prepare.build import build
-from trainyard.shards.members import file_of, member_name
 from trainyard.shards.reader import open_split
+from trainyard.shards.sample_names import file_of, member_name
 
 WRITERS = {
     "folder": write_folder,

@@ -21,7 +21,7 @@ from trainyard.config import Config
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
 from trainyard.run import checkpoint, directory, fence
-from trainyard.run import storage as calls
+from trainyard.run import lease_files as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock

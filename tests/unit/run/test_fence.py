@@ -17,7 +17,7 @@ import pytest
 from network_storage import HERE, Machine, Meets, Node, Server, World
 
 from trainyard.core.exits import ExitError
-from trainyard.run import fence, lease, storage
+from trainyard.run import fence, lease, lease_files
 from trainyard.run.owner import TakenOverError
 
 pytestmark = pytest.mark.takes(20)
@@ -313,15 +313,15 @@ def test_a_number_that_was_taken_and_removed_is_not_given_again(tmp_path: Path) 
 
     class Watched:
         def __getattr__(self, name: str) -> Any:
-            return getattr(storage, name)
+            return getattr(lease_files, name)
 
         def rename(self, old: Path, new: Path) -> None:
-            storage.rename(old, new)
+            lease_files.rename(old, new)
             renamed.append(new.name)
 
     def taken(job: str) -> fence.Record:
-        record, _ = fence.take(storage, tmp_path, lambda _: fence.Record(holder=job))
-        fence.fence(storage, tmp_path, record)
+        record, _ = fence.take(lease_files, tmp_path, lambda _: fence.Record(holder=job))
+        fence.fence(lease_files, tmp_path, record)
         return record
 
     def slowly(newest: fence.Record | None) -> fence.Record:

@@ -34,8 +34,8 @@ from trainyard.core import storage
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.models.described import describe
 from trainyard.parallel.environment import Place
-from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publish, starts
-from trainyard.run import storage as calls
+from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publishing, starts
+from trainyard.run import lease_files as calls
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, is_retry
 from trainyard.run.failures import explain_errors
@@ -186,7 +186,7 @@ class Runs:
             "config": tree,
         }  # fmt: skip
         with place.fenced():
-            publish.publish(
+            publishing.publish(
                 self.path / "published", MODEL, state(step)["model"],
                 found=describe(settings, ["a", "b"], ["A", "B"]), summary=summary, staging=place.staging,
             )  # fmt: skip
@@ -217,7 +217,7 @@ class Runs:
             assert found["step"] == step
             for name, digest in encoded(step).items():
                 assert hashlib.sha256((path / name).read_bytes()).hexdigest() == digest, path / name
-        if (self.path / "published" / publish.SUMS).exists():
+        if (self.path / "published" / publishing.SUMS).exists():
             self.check_published("sealed")
 
     def check_published(self, when: str) -> None:
@@ -225,7 +225,7 @@ class Runs:
         here, HERE.process = HERE.process, None
         self.checks["publication"] += 1
         folder = self.path / "published"
-        for line in (folder / publish.SUMS).read_text().splitlines():
+        for line in (folder / publishing.SUMS).read_text().splitlines():
             digest, name = line.split("  ")
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, (when, name)
         weights = from_safetensors((folder / "model.safetensors").read_bytes())

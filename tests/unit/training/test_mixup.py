@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from trainyard.config.plan import forwards_needed
+from trainyard.config.run_plan import forwards_needed
 from trainyard.config.sections.data import AugmentSettings
 from trainyard.config.sections.learning import LossSettings
 from trainyard.data.sampler import Order

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks import policies, webhooks
+from trainyard.cluster.checks import network_policies, webhooks
 from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check
 from trainyard.cluster.checks.webhooks import answering
 from trainyard.cluster.demand import Demand, at
@@ -62,7 +62,7 @@ def examine(survey: ClusterSurvey, demand: Demand, resolved: str = "", broken: t
     if "services" not in unseen:
         wrong += dns(survey)
         wrong += webhooks.examine(survey, demand)
-    wrong += policies.examine(survey, demand)
+    wrong += network_policies.examine(survey, demand)
     wrong += [one for one in broken if not wrong]  # names fail for a cause that has been named
     sound = (
         [resolved]

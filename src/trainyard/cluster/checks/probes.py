@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from trainyard.cluster import kube, survey
-from trainyard.cluster.checks import placement, storage
-from trainyard.cluster.checks.storage import Probe
+from trainyard.cluster.checks import placement, volumes
+from trainyard.cluster.checks.volumes import Probe
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.findings import age
@@ -302,7 +302,7 @@ class Context:
     def storage_class(self, which: str) -> dict | None:
         """Return a class by name, or the default one."""
         spec = {"storageClassName": which} if which else {}
-        return storage.chosen({"spec": spec}, self.classes)
+        return volumes.chosen({"spec": spec}, self.classes)
 
     def unsafe(self, thing: dict | None) -> str:
         """Return why a class must not be probed: its volume would stay; empty where it may be."""
@@ -396,7 +396,7 @@ def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, second
             pods += [(called, one)] if called else []
             unproven += [f"image {one.image}: {why}"] if why and one.named else []
         end = time.monotonic() + seconds
-        wanted = storage.wanted_probes(demand, seen.of("storageclasses"))
+        wanted = volumes.wanted_probes(demand, seen.of("storageclasses"))
         claims = bind(made, wanted, context, seconds)
         if failed := [one for one in claims if not one.bound and not one.unproven]:
             claims += bind(made, instead(failed, claims, context), context, min(seconds, 30.0))
@@ -407,11 +407,11 @@ def show(seen: ClusterSurvey, demand: Demand, namespace: str, image: str, second
 def instead(failed: list[Probe], probes: list[Probe], context: Context) -> list[tuple[str, str]]:
     """Return what may be bound in place of what was not: the same class on one node, and other classes."""
     tried = {(one.storage_class, one.mode) for one in probes}
-    default = storage.default(context.classes)
+    default = volumes.default(context.classes)
     known = default["metadata"]["name"] if default else ""
-    others = [one["metadata"]["name"] for one in context.classes if one.get("provisioner") != storage.BY_HAND]
-    found = [(one.storage_class, storage.RWO) for one in failed if one.mode == storage.RWX]
+    others = [one["metadata"]["name"] for one in context.classes if one.get("provisioner") != volumes.BY_HAND]
+    found = [(one.storage_class, volumes.RWO) for one in failed if one.mode == volumes.RWX]
     found += [
-        (which, storage.RWX) for which in others if any(which not in (one.storage_class or known,) for one in failed)
+        (which, volumes.RWX) for which in others if any(which not in (one.storage_class or known,) for one in failed)
     ][:3]
     return [one for one in dict.fromkeys(found) if one not in tried]

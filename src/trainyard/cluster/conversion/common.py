@@ -27,9 +27,7 @@ USER = (
     "the pods run as user 1000, and their root file system is read-only: the program writes below its mounts, /tmp, "
     "$HOME and $TRAINYARD_RUN_DIR (another user: global.storage.uid)"
 )
-LEAST = (
-    "where no CPUs or no memory are named, a pod requests 1 CPU and 4 GiB per process, and memory for /dev/shm"
-)
+LEAST = "where no CPUs or no memory are named, a pod requests 1 CPU and 4 GiB per process, and memory for /dev/shm"
 CLAIM = "10Gi"  # for logs and what a program writes, where the manifest has no claim that can be written
 
 

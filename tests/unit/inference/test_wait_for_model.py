@@ -14,7 +14,7 @@ from starting import length_of
 from tests import patience
 from trainyard import config
 from trainyard.core.exits import UserError
-from trainyard.inference import waiting
+from trainyard.inference import wait_for_model
 
 pytestmark = pytest.mark.takes(30)
 
@@ -68,21 +68,21 @@ def test_the_first_line_comes_before_pytorch(what: str, tmp_path: Path) -> None:
 def test_what_a_run_lacks_is_said(trainer: Trainer, tmp_path: Path) -> None:
     asked = lambda epochs: length_of(config.build({"recipe": "demo", "epochs": epochs}))  # noqa: E731
     run = tmp_path / "run"
-    assert waiting.lacks(run) == "there is no such run yet"
+    assert wait_for_model.lacks(run) == "there is no such run yet"
     trainer.train(run)
-    assert waiting.lacks(run) == ""
-    assert waiting.lacks(run / "published") == "", "the folder of a model needs no run around it"
-    assert waiting.lacks(run, asked(2)) == ""
-    assert waiting.lacks(run, asked(3)) == "the run has ended after 16 steps and is to be longer"
+    assert wait_for_model.lacks(run) == ""
+    assert wait_for_model.lacks(run / "published") == "", "the folder of a model needs no run around it"
+    assert wait_for_model.lacks(run, asked(2)) == ""
+    assert wait_for_model.lacks(run, asked(3)) == "the run has ended after 16 steps and is to be longer"
     shutil.move(run / "published" / "SHA256SUMS", tmp_path)
-    assert waiting.lacks(run) == "its model is not published yet"
+    assert wait_for_model.lacks(run) == "its model is not published yet"
     (run / "failed.json").write_text(json.dumps({"message": "the loss of step 3 is nan\nmore", "code": 77}))
-    assert waiting.lacks(run) == "the run has failed (the loss of step 3 is nan)"
+    assert wait_for_model.lacks(run) == "the run has failed (the loss of step 3 is nan)"
     assert yaml.safe_load((run / "config.yaml").read_text())["epochs"] == 2
 
 
 def test_a_wait_that_is_over_says_what_was_lacking(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(UserError, match=r"there is no such run yet, after 1 s. See what its job waits for"):
-        waiting.wait_for_model(tmp_path / "run", 1, None, said.append)
+        wait_for_model.wait_for_model(tmp_path / "run", 1, None, said.append)
     assert said == [f"waiting for the model of {tmp_path / 'run'}: there is no such run yet; 1 s left"]

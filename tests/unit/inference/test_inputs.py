@@ -8,7 +8,7 @@ import pytest
 from tests.unit.prepare.make_archives import picture, write_folder, write_zip
 from trainyard.core.exits import UserError
 from trainyard.inference.classes import matched
-from trainyard.inference.pictures import Pictures, open_pictures
+from trainyard.inference.inputs import Pictures, open_pictures
 from trainyard.models.described import Description
 
 JPEG = picture(1)

@@ -15,7 +15,7 @@ from tests.unit.prepare.make_archives import DATA, SYNSETS, config, contents, im
 from trainyard.core.exits import ExitError, UserError
 from trainyard.data import limits
 from trainyard.prepare import build as building
-from trainyard.prepare import pictures as handling
+from trainyard.prepare import decoding as handling
 from trainyard.prepare.build import build
 from trainyard.prepare.settings import Reencode, parse
 from trainyard.prepare.verify import repair, verify

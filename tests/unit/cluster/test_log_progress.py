@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from trainyard.cluster import progress
-from trainyard.cluster.progress import RunProgress
+from trainyard.cluster import log_progress
+from trainyard.cluster.log_progress import RunProgress
 from trainyard.prepare.progress import ProgressMeter as Preparation
 from trainyard.prepare.sources.base import Traffic
 from trainyard.telemetry.console import Console
@@ -30,7 +30,7 @@ def test_a_step_tells_how_far_how_fast_and_how_well(printed):
     start = {"event": "start", "step": 0, "seconds_total": {"init": 10.0, "compute": 30.0}}
     spent = {"seconds": {"compute": 50.0, "data_wait": 10.0}}
     text = printed(start, TRAIN | spent | {"step": 40}, TRAIN | {"step": 41, "seconds": {}})
-    found = progress.read(text)
+    found = log_progress.read(text)
     assert (found.step, found.steps, found.images_per_second, found.goodput) == (41, 1600, 12346, 0.8)
     assert found.eta_seconds is not None
 
@@ -39,12 +39,12 @@ def test_goodput_counts_the_seconds_of_earlier_starts(printed):
     start = {"event": "start", "step": 0, "seconds_total": {"lost": 60.0, "compute": 20.0}}
     text = printed(start, TRAIN | {"step": 40, "seconds": {"compute": 20.0}})
     assert "goodput 40 %" in text
-    assert progress.read(text).goodput == 0.4
+    assert log_progress.read(text).goodput == 0.4
 
 
 def test_a_validation_tells_the_accuracy_and_keeps_the_rest(printed):
     validated = {"event": "validate", "epoch": 2, "samples": 9, "top1": 81.25, "top5": 90.0, "loss": 1.0}
-    found = progress.read(printed(TRAIN | {"step": 200}, validated))
+    found = log_progress.read(printed(TRAIN | {"step": 200}, validated))
     assert (found.step, found.top1) == (200, 81.25)
 
 
@@ -53,7 +53,7 @@ def test_a_validation_tells_the_accuracy_and_keeps_the_rest(printed):
 )
 def test_time_left_is_read_as_python_writes_it(text, seconds):
     line = f"step   4/1600  epoch 1/2  loss 1.0000  lr 0.1  100 img/s  goodput 50 %  eta {text}  slowest rank 1: 9 %"
-    assert progress.read(line).eta_seconds == seconds
+    assert log_progress.read(line).eta_seconds == seconds
 
 
 def test_a_run_that_ended_tells_its_result():
@@ -61,9 +61,9 @@ def test_a_run_that_ended_tells_its_result():
         "resnet50 on 6000 samples of 10 classes: 160 steps of 192, ddp on 4 processes (cpu, fp32), run directory /r\n"
         "resumed at step 40; 3 steps are done again\n"
     )
-    assert progress.read(text) == RunProgress(step=40, steps=160)
+    assert log_progress.read(text) == RunProgress(step=40, steps=160)
     text += "finished: top1 85.20 %, 1,234 img/s over 20 s of training, goodput 71 %; published to /r/published\n"
-    found = progress.read(text)
+    found = log_progress.read(text)
     assert (found.step, found.top1, found.images_per_second, found.goodput) == (160, 85.2, 1234, 0.71)
 
 
@@ -72,22 +72,24 @@ def test_a_preparation_tells_its_images():
     work = Preparation(traffic, samples=6000, shards=5, to=out)
     work._started = 0.0
     work.add(samples=1500, shards=1)
-    found = progress.read(f"preparing: {work._text(1.0, 250.0, 30.0)}")
+    found = log_progress.read(f"preparing: {work._text(1.0, 250.0, 30.0)}")
     assert (found.step, found.steps, found.eta_seconds, found.images_per_second) == (1500, 6000, 90, 250)
-    found = progress.read("prepared /data/pets: 6,000 train and 2,000 val samples, 10 classes, 5 shards, 1.0 MB in 1 s")
+    found = log_progress.read(
+        "prepared /data/pets: 6,000 train and 2,000 val samples, 10 classes, 5 shards, 1.0 MB in 1 s"
+    )
     assert (found.step, found.steps) == (8000, 8000)
 
 
 def test_the_last_step_but_one_is_not_the_last():
-    found = progress.read("step 159/160  epoch 5/5  loss 1.0000  lr 0.1  100 img/s  goodput 50 %  eta 0:00:00")
+    found = log_progress.read("step 159/160  epoch 5/5  loss 1.0000  lr 0.1  100 img/s  goodput 50 %  eta 0:00:00")
     assert (found.step, found.eta_seconds) == (159, 0)
 
 
 def test_other_lines_tell_nothing():
-    assert progress.read("launch: 4 processes on 2 nodes\nerror: step 3/4 is wrong\n\n") == RunProgress()
+    assert log_progress.read("launch: 4 processes on 2 nodes\nerror: step 3/4 is wrong\n\n") == RunProgress()
 
 
 def test_lines_that_look_like_ours_and_are_not_are_passed_over():
     ours = "step 4/16  epoch 1/2  loss 1.0000  lr 0.1  100 img/s  goodput 50 %  eta 0:00:09"
     for line in (ours.replace("100 img", ", img"), ours.replace("0:00:09", "soon"), "epoch 1/2  validated: top1 . %"):
-        assert progress.read(f"{ours}\n{line.replace('step 4', 'step 9')}") == progress.read(ours), line
+        assert log_progress.read(f"{ours}\n{line.replace('step 4', 'step 9')}") == log_progress.read(ours), line
