@@ -3,7 +3,7 @@
 sections/     the keys                        settings.py   all of them, and what must fit together
 layers.py     files and flags                 load.py       recipe, file, flags -> Config
 checking.py   messages about mistakes         run_plan.py   what the settings come to on N processes
-estimate.py    what a run takes before it starts
+estimate.py  what a run takes before it starts
 """
 
 from trainyard.config.layers import parse_override, read_file
