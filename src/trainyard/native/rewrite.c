@@ -17,7 +17,7 @@
 #include "encode.h"
 #include "library.h"
 
-#define MAX_PIXELS (1ull << 24) /* all coefficients are in memory: up to 6 bytes a pixel */
+#define MAX_PIXELS (1ull << 24) /* in memory are all symbols, 12 bytes a pixel at most; or coefficients, too */
 #define MAX_MEMORY (1l << 30)
 #define MAX_SCANS 500         /* these two as in trainyard/data/limits.py */
 #define MAX_WORK 2000000000ull /* pixels times scans */

@@ -15,7 +15,7 @@ from trainyard import native
 # Raise it when the written bytes change: a repair with another rewriter would mix the two
 VERSION = 1
 REWRITTEN = "rewritten"
-# All symbols of an image are in memory, 4 bytes each, and of some its coefficients: large ones go one at a time
+# In memory are all symbols of an image, 4 bytes each, and of some its coefficients: large ones one at a time
 LARGE_PIXELS = 1 << 21
 _one_large = threading.Lock()
 # Why a picture keeps its bytes, by what trainyard_rewrite returns

@@ -186,7 +186,7 @@ class DatasetSettings(BaseModel):
     seekable: bool = Field(
         default=True,
         description="Rewrite JPEGs without changing a pixel, with restart markers and tables of their own, so that "
-        "training reads only what a crop needs: about 1.25 times as fast, for about 5 ms an image here. A complete "
+        "training reads only what a crop needs: about 1.25 times as fast, for about 2 ms an image here. A complete "
         "folder stays as it is. See docs/data.md.",
     )
     skip: tuple[str, ...] = Field(

@@ -103,7 +103,8 @@ static size_t random_jpeg(uint8_t *out) {
   RandomTable tables[4]; /* DC and AC of 0, then of 1 */
   int skewed = !draw(8), most = skewed ? 300 : draw(4) ? 40 : 200;
   int components = draw(4) ? 3 : 1, height = 1 + (int)draw(most), width = 1 + (int)draw(most);
-  int interval = draw(2) ? (int)draw(9) : 0, dense = skewed ? 60 : 2 + (int)draw(draw(2) ? 6 : 60), wide = 1, tall = 1, blocks[3];
+  int interval = draw(2) ? (int)draw(9) : 0, dense = skewed ? 60 : 2 + (int)draw(draw(2) ? 6 : 60);
+  int wide = 1, tall = 1, blocks[3];
   BitWriter to = {.at = out};
   memcpy(to.at, "\xff\xd8\xff\xdb\0\x43\0", 7), to.at += 7;
   for (int k = 0; k < 64; k++) *to.at++ = 1 + draw(255);
@@ -119,7 +120,8 @@ static size_t random_jpeg(uint8_t *out) {
   if (interval) memcpy(to.at, "\xff\xdd\0\x04\0", 5), to.at[5] = (uint8_t)interval, to.at += 6;
   to.at[0] = 0xff, to.at[1] = SOS, put(to.at + 2, 6 + 2 * components), to.at[4] = (uint8_t)components, to.at += 5;
   int table = (int)draw(4), mcus = round_up(width, 8 * wide) * round_up(height, 8 * tall);
-  for (int c = 0; c < components; c++) *to.at++ = (uint8_t)(c + 1), *to.at++ = c ? (uint8_t)(table >> 1 << 4 | (table & 1)) : 0;
+  for (int c = 0; c < components; c++)
+    *to.at++ = (uint8_t)(c + 1), *to.at++ = c ? (uint8_t)(table >> 1 << 4 | (table & 1)) : 0;
   memcpy(to.at, "\0\x3f\0", 3), to.at += 3;
   for (int mcu = 0; mcu < mcus; mcu++) {
     if (interval && mcu && mcu % interval == 0) align(&to), *to.at++ = 0xff, *to.at++ = RST0 + (mcu / interval - 1) % 8;
