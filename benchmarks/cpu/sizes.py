@@ -96,6 +96,8 @@ def measure_loader(rounds: int) -> list[dict[str, Any]]:
     """Measure each size of each folder in turn; return a row for each."""
     found: dict[tuple[str, int], list[float]] = {}
     root = prepare()
+    if rounds:
+        load(root / next(iter(FOLDERS)), SIZES[0])  # imports, and the decoder's library
     for _, name, size in itertools.product(range(rounds), FOLDERS, SIZES):
         found.setdefault((name, size), []).append(load(root / name, size))
         print(f"loader, {name}, {size} pixels: {found[name, size][-1]:.0f} images per processor second", flush=True)
