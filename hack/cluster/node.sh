@@ -1,5 +1,5 @@
 # The node as the machine sees it: is it well, start one of its daemons, take it away.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2119,SC2120 # faults.sh names one node, teardown none
 . "$HERE/node/cgroups.sh"
 
 # in_our_cgroup PID: is this process one of the node's? (A number alone may long be another process.)
