@@ -52,9 +52,9 @@ def small(values: dict[str, Any], image: dict[str, str], claim: str, program: li
         training.pop(key, None)
     training |= {"command": program, "resources": RESOURCES, "shmSize": "64Mi", "gpusPerNode": 0, "processesPerNode": 1}
     training["nodes"] = min(2, training["nodes"])
-    theirs = [one["name"] for one in training.get("env", [])]  # Secrets may be behind them
-    kept = [name for name in theirs if not name.startswith(("NCCL_IB", "FI_", "OMPI_"))]
-    training["env"] = [{"name": name, "value": "x"} for name in kept]
+    kept = [one for one in training.get("env", []) if not one["name"].startswith(("NCCL_IB", "FI_", "OMPI_"))]
+    # A Secret of theirs becomes a text; what has a value keeps it, as LOGLEVEL, which torch reads
+    training["env"] = [{"name": one["name"], "value": one.get("value", "x")} for one in kept]
     for one in training.get("extraVolumes", []):
         name = one["name"]
         one.clear()
