@@ -66,6 +66,7 @@ def small(values: dict[str, Any], image: dict[str, str], claim: str, program: li
     own["image"] = {"repository": "trainyard-horovod" if mpi else "trainyard-pytorch"}
     own.get("elastic", {}).update(minNodes=training["nodes"])
     own.pop("launcher", None)
+    own.get("runPolicy", {}).pop("suspend", None)  # a queue of theirs would resume it
     shared["image"] = image
     shared["storage"] = {"results": {"existingClaim": claim}}
     shared.pop("scheduling", None)
