@@ -88,6 +88,13 @@ def test_pretrained_weights_are_found_in_settings_and_recipes(config: dict[str, 
     assert [one.name for one in mirror.of_run(settings)] == [address]
 
 
+def test_a_proxys_password_is_not_listed(tmp_path: Path, listed: Any) -> None:
+    proxy = ("--set", "global.training.env[0].name=HTTPS_PROXY,global.training.env[0].value=http://me:word@proxy:3128")
+    found = listed("-f", values(tmp_path), *proxy)
+    assert "http://proxy:3128" in found
+    assert "word" not in found
+
+
 def test_a_closed_run_names_no_address(tmp_path: Path, listed: Any) -> None:
     run = values(tmp_path, operator="trainjob", wandb={"mode": "offline"})
     words = ("--set", "dataset.source.dataset=null", "--set", "dataset.source.path=/data/pets")

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 import yaml
 
@@ -121,7 +122,7 @@ def of_objects(objects: list[dict]) -> Iterator[Needed]:
             yield Needed("image", INIT_IMAGE, f"{reason}, added by training-operator unless its flag names another")
         for name, value in environment(thing):
             if "://" in value:
-                yield Needed("address", value, f"{name} of {reason}")
+                yield Needed("address", without_login(value), f"{name} of {reason}")
         if thing["kind"] == "ConfigMap":
             for text in (thing.get("data") or {}).values():
                 yield from of_settings(text)
@@ -138,6 +139,15 @@ def images(tree: Any) -> Iterator[str]:
                 named = (one.get("image") for one in value if isinstance(one, dict))
                 yield from (str(one.get("reference", "")) if isinstance(one, dict) else one for one in named if one)
             yield from images(value)
+
+
+def without_login(address: str) -> str:
+    """Return an address without user and password, which a proxy's may have; the list is passed on."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return address.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def environment(tree: Any) -> Iterator[tuple[str, str]]:
