@@ -3,6 +3,7 @@
 REPOSITORY=https://... is the address that its links to the repository lead to (hack/site/repository.py).
 """
 
+import logging
 import os
 import shutil
 import sys
@@ -59,6 +60,7 @@ def settings(pages: Path, out: Path) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     """Lay the pages out and build the site; returns 1 where a link leads nowhere."""
+    logging.basicConfig(level=logging.WARNING, format="site: %(message)s")  # what a broken link is
     out = Path(arguments[0] if arguments else ROOT / "build" / "site").resolve()
     with tempfile.TemporaryDirectory() as work:
         pages = Path(work) / "pages"
