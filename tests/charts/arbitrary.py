@@ -171,6 +171,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     _mend_secrets(parts["secrets"], shared)
     _mend_filebrowser(parts["filebrowser"])
     _share(pods, shared, pick)
+    _mend_program(values, [training, *own], pick)
     return values
 
 
@@ -182,6 +183,19 @@ def _share(pods: list[helm.Values], shared: helm.Values, pick: random.Random) ->
             one.setdefault("podAnnotations", {})["example.com/shared"] = "the pod's"
         shared.setdefault("metrics", {}).setdefault("labels", {})["example.com/shared"] = "of metrics"
         shared.setdefault("labels", {})["example.com/shared"] = "of all"
+
+
+def _mend_program(values: helm.Values, trainings: list[helm.Values], pick: random.Random) -> None:
+    """Let half of those with a program of their own train by it, without what is of the project's own trainers."""
+    programs = [one.pop("command") for one in trainings if one.get("command")]
+    if not programs or pick.random() < 0.5:
+        return
+    trainings[0]["command"] = programs[0]
+    for one in trainings:
+        one.pop("recipe", None)
+        one.pop("config", None)
+    values["evaluate"]["enabled"] = False
+    values["global"].get("metrics", {}).get("rules", {}).pop("enabled", None)
 
 
 def _pulling(parts: dict[str, helm.Values], operator: str) -> set[str]:
