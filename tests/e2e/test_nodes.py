@@ -13,7 +13,8 @@ import pytest
 
 from tests import patience
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.nodes]
+# Soak: three nodes, and what enforces policies in them, take longer to build and start than `make test` has time for
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.nodes, pytest.mark.soak]
 ROOT = Path(__file__).resolve().parents[2]
 STATE = Path("/var/lib/trainyard-nodes")
 ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFIG", "TRAINYARD_HOLD")} | {
