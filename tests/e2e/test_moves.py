@@ -43,12 +43,15 @@ def move(seen: Moves, install, leg: int) -> None:
     install(RELEASE, space, *HELM, "--set", f"global.training.operator={WAY[leg]}")
     if leg == 0:
         seen.gate.stand(f"{RELEASE}-results")
-    until(lambda: str(seen), lambda: seen.gate.creep() and len(seen.events("resume")) == leg)
+    else:  # a stopped run ends the step in which it is held, and may vote on the stop in the next
+        until(lambda: str(seen), lambda: any("deletionTimestamp" in pod["metadata"] for pod in get("pods", space)))
+        seen.gate.allow(seen.gate.steps + 2)
+    until(lambda: str(seen), lambda: len(seen.events("resume")) == leg)
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     seen.kinds += [kind for kind in kinds if get(kind, space, f"app.kubernetes.io/instance={RELEASE}")]
     seen.gate.allow(seen.gate.steps + LEG)
-    # the last step of a held run is not written before the next one
-    until(lambda: str(seen), lambda: [e for e in seen.events("train") if e["step"] >= seen.gate.steps - 1])
+    # the last steps of a held run are not written before the next one
+    until(lambda: str(seen), lambda: [e for e in seen.events("train") if e["step"] >= seen.gate.steps - 3])
 
 
 @pytest.fixture(scope="module")
