@@ -18,7 +18,7 @@ KEYS = {
     "commonLabels": "write global.labels.",
     "global.imageRegistry": "write global.image.registry.",
     "global.imagePullSecrets": "write global.image.pullSecrets.",
-    "global.training.command": "write global.training.recipe or global.training.config.",
+    "global.training.args": "write global.training.command or",
     "pytorchjob.image.tag": "write global.image.tag.",
     "nameOverride": "names follow from the release's",
     "fullnameOverride": "names follow from the release's",

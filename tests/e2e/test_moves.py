@@ -40,7 +40,8 @@ class Moves:
 def move(seen: Moves, install, leg: int) -> None:
     """Upgrade the release to the operator of a leg while the run trains; wait until that leg's steps are done."""
     space = seen.namespace
-    install(RELEASE, space, *HELM, "--set", f"global.training.operator={WAY[leg]}")
+    settings = f"global.training.operator={WAY[leg]},mpijob.runPolicy.suspend=false"  # the demo's waits for a person
+    install(RELEASE, space, *HELM, "--set", settings)
     if leg == 0:
         seen.gate.stand(f"{RELEASE}-results")
     else:  # a stopped run ends the step in which it is held, and may vote on the stop in the next

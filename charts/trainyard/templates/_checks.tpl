@@ -5,8 +5,8 @@ before its consequences.
 {{- define "trainyard.check" -}}
 {{- range list "storage" "secrets" "dataset" "evaluate" "pytorchjob" "mpijob" "trainjob" "filebrowser" -}}
 {{- if not (kindIs "map" (get $.Values .)) -}}
-{{- $hint := ternary " With helm upgrade, take --reset-then-reuse-values in place of --reuse-values." "" $.Release.IsUpgrade -}}
-{{- include "common.refuse" (printf "\n\n%s is null: leave it out, or switch the part off by %s.enabled: false.%s\n" . . $hint) -}}
+{{- include "common.refuse" (printf (print "\n\n%s is null: leave it out, or switch the part off by %s.enabled: false. With helm upgrade, take "
+  "--reset-then-reuse-values in place of --reuse-values.\n") . .) -}}
 {{- end -}}
 {{- end -}}
 {{- if not (kindIs "map" .Values.networkPolicy) -}}
