@@ -221,4 +221,4 @@ def test_nothing_outside_asks_which_strategy_it_is() -> None:
     for path in {*folder.rglob("*.py")} - {*(folder / "parallel").rglob("*.py")}:
         lines = [line for line in path.read_text().splitlines() if line.lstrip().startswith(("if ", "elif "))]
         named = [line for line in lines if "horovod" in line.lower() or "fsdp" in line.lower() or '"ddp"' in line]
-        assert not named or path.name == "plan.py", f"{path}: {named}"
+        assert not named or path.name == "run_plan.py", f"{path}: {named}"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from trainyard.cluster.parsing import WrongInputError
 
+MPI = ("mpirun", "mpiexec", "horovodrun")
 SHELLS = ("sh", "bash", "ash", "dash", "zsh")
 PYTHON = re.compile(r"python[0-9.]*$")
 # Options of torchrun that take no value; all others take one (torch.distributed.run of PyTorch 2.8)
@@ -92,7 +93,7 @@ def bare(words: list[str]) -> Program:
         return of_torchrun(words[1:])
     if PYTHON.match(first) and words[1:3] in (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"]):
         return of_torchrun(words[3:])
-    if first in ("mpirun", "mpiexec", "horovodrun"):
+    if first in MPI:
         return of_mpirun(words[1:], first)
     if first == "deepspeed":
         return of_python(words[1:], "deepspeed", DEEPSPEED_FLAGS, DEEPSPEED_PLACES)
@@ -193,9 +194,6 @@ def of_script(words: Sequence[str]) -> Program:
     rest = script[:begin] + " ".join([*python, *kept]) + script[end:]
     others = [line.strip() for line in (script[:begin] + "\n" + script[end:]).splitlines() if not HARMLESS.match(line)]
     return inner._replace(words=[*words[:2], rest, *words[3:]], per_rank=tuple(others))
-
-
-MPI = ("mpirun", "mpiexec", "horovodrun")
 
 
 def _plain(word: str) -> str:
