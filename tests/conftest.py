@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs tests in the background has it ignored,
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # and what tests start would inherit that
     config.pluginmanager.register(costs.Costs(worker=hasattr(config, "workerinput")), "costs")
 
 

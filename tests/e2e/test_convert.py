@@ -21,7 +21,18 @@ CASES = [
     pytest.param(path, id=path.stem, marks=[] if path.stem in REPRESENTATIVE else [pytest.mark.soak])
     for path in sorted(FOLDER.glob("*.yaml"))
 ]
-PROGRAM = ["sh", "-c", 'echo "rank ${RANK:-$OMPI_COMM_WORLD_RANK} is here, $TRAINYARD_RUN_DIR"']
+# Each rank signs; rank 0 waits for all and prints: the operator may remove the others' pods, with their logs, after it
+SCRIPT = """\
+rank=${RANK:-$OMPI_COMM_WORLD_RANK} ranks=${WORLD_SIZE:-$OMPI_COMM_WORLD_SIZE}
+mkdir -p $TRAINYARD_RUN_DIR/signed
+echo "rank $rank is here, $TRAINYARD_RUN_DIR" > $TRAINYARD_RUN_DIR/signed/part-$rank
+mv $TRAINYARD_RUN_DIR/signed/part-$rank $TRAINYARD_RUN_DIR/signed/$rank
+[ $rank = 0 ] || exit 0
+for other in $(seq 0 $((ranks - 1))); do
+  until cat $TRAINYARD_RUN_DIR/signed/$other 2> /dev/null; do sleep 0.1; done
+done
+"""
+PROGRAM = ["sh", "-euc", SCRIPT]
 RESOURCES = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 NOT_HERE = (
     "gpusPerNode", "gpuResource", "rdma", "unrestricted", "extraInitContainers", "serviceAccount", "resourceClaims",

@@ -114,10 +114,11 @@ class Proxy(BaseHTTPRequestHandler):
                     if one is far and left is not None:
                         data = data[:left]
                         left -= len(data)
-                    if not data:
+                    if data:
+                        ends[one].sendall(data)
+                    if not data or left == 0:  # who waits for the rest would wait for its own timeout
                         self._hang_up()
                         return
-                    ends[one].sendall(data)
 
     def _hang_up(self) -> None:
         self.close_connection = True
