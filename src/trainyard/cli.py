@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from trainyard import __version__
 from trainyard.core import garbage
+from trainyard.core.environment import check_numbers
 from trainyard.core.exits import UserError, guarded
 
 
@@ -109,6 +110,7 @@ def run(name: str, rest: list[str]) -> int:
         near = difflib.get_close_matches(name, known(), 1)
         hint = f"; did you mean `trainyard {near[0]}`?" if near else ""
         raise UserError(f"there is no command `trainyard {name}`{hint} `trainyard --help` lists them")
+    check_numbers()
     sys.argv = [f"trainyard {name}", *rest]
     try:
         return function(command)()

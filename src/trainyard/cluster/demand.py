@@ -1,7 +1,6 @@
 """What a run asks of a cluster: the chart's objects for a user's values, or for a run of some nodes and GPUs."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainyard.cluster import connection
+from trainyard.cluster import helm
+from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
@@ -143,17 +143,12 @@ def split(image: str) -> tuple[str, str]:
     return registry, tag
 
 
-def helm() -> str:
-    """Return the Helm of this checkout, else the one on PATH; empty where there is none."""
-    pinned = connection.ROOT / "build/bin/helm3"
-    return str(pinned) if pinned.exists() else shutil.which("helm") or shutil.which("helm3") or ""
-
-
 def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list[dict], str, str]:
     """Return the chart's objects for values; else why they could not be rendered, or what the chart says of them."""
-    program = helm()
-    if not program:
-        return [], "helm is not on PATH", ""
+    try:
+        program = helm.program()
+    except KubeError as error:
+        return [], str(error), ""
     if "://" not in chart and not Path(chart, "Chart.yaml").is_file() and not Path(chart).is_file():
         return [], f"there is no chart {chart}: name it with --chart", ""
     line = [program, "template", RELEASE, chart, "-n", namespace, "-f", "-"]

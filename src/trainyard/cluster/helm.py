@@ -14,7 +14,7 @@ REMEDY = "install Helm 3.14 or later (https://helm.sh/docs/intro/install)"
 def program() -> str:
     """Return the pinned helm of build/bin, else the one on PATH; raises KubeError where there is none."""
     pinned = connection.ROOT / "build" / "bin" / "helm"
-    found = str(pinned) if pinned.exists() else shutil.which("helm")
+    found = str(pinned) if pinned.exists() else shutil.which("helm") or shutil.which("helm3")
     if not found:
         raise KubeError(f"helm is not on PATH: {REMEDY}")
     return found

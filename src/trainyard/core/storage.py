@@ -17,11 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
+from trainyard.core.environment import STORAGE_SECONDS, read_number
 from trainyard.core.exits import FULL, LIMITS, STORAGE, Exit, ExitError, UserError, too_many_files
 from trainyard.core.files import MISSING, atomic
 
-# A lost NFS or Gluster server is replaced in about a minute; and less than half of comm.hang_seconds
-DEFAULT_SECONDS = 120.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 LOOKS = 3
 
@@ -40,7 +39,7 @@ class Tries:
     """The tries of a call that has just failed: the pauses between them double, and the time for them is bounded."""
 
     def __init__(self) -> None:
-        self.seconds = float(os.environ.get("TRAINYARD_STORAGE_SECONDS", DEFAULT_SECONDS))
+        self.seconds = read_number(STORAGE_SECONDS)
         self.pause = FIRST_PAUSE  # seconds before the next try
         self._begun = time.monotonic()
 

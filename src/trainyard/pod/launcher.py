@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.core import garbage
+from trainyard.core.environment import GRACE_SECONDS, read_number
 from trainyard.core.exits import (
     LAUNCHER,
     SAID,
@@ -40,7 +41,6 @@ from trainyard.pod import log, peers, process, transport
 from trainyard.run import attempts
 from trainyard.telemetry import flight
 
-DEFAULT_GRACE = 30
 ONE_NODE = ("1", "1:1")
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 # How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     show_errors_once(quietly=not options.max_restarts)
     told_to_end: set[int] = set()
     restart_what_may_pass()
-    grace = float(os.environ.get("TRAINYARD_GRACE_SECONDS", DEFAULT_GRACE))
+    grace = read_number(GRACE_SECONDS)
     give_children(grace, told_to_end)
     process.end_with_hung_children(grace)
     flight.switch_on(torch.__version__)

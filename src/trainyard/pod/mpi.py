@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from trainyard.core.environment import GRACE_SECONDS, MAX_RESTARTS, WAIT_SECONDS, read_number
 from trainyard.core.exits import (
     Exit,
     ExitError,
@@ -113,7 +114,7 @@ def next_signal(arrived: "queue.SimpleQueue[int]", seconds: float) -> int | None
 
 def grace_seconds() -> float:
     """How long ranks may take to save: the pod's grace period less the time to report before the kubelet kills."""
-    return max(1.0, float(os.environ.get("TRAINYARD_GRACE_SECONDS", "30")) - 3)
+    return max(1.0, read_number(GRACE_SECONDS) - 3)
 
 
 def worker(places: Places) -> int:
@@ -260,7 +261,7 @@ def run_with_restarts(command: list[str], hosts: Sequence[str], places: Places, 
     Returns the last exit code and error. Raises ExitError where a worker is lost: its pod comes with the next launcher.
     """
     arrived = listen_for(signal.SIGTERM, signal.SIGINT)
-    left = int(os.environ.get("PET_MAX_RESTARTS") or 0)
+    left = int(read_number(MAX_RESTARTS))
     code, error = run_ranks(command, hosts, places, arrived)
     while left and code != Exit.STOPPED and may_pass_in_place(code) and arrived.empty():
         mpi_hosts.refuse_lost(hosts, port, code)
@@ -280,7 +281,7 @@ def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places:
     mpi_hosts.check_slots(hosts, np, places.hostfile)
     mpirun = mpirun_command(np, places, command)
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
-    mpi_hosts.wait_for_ssh(list(hosts), port, float(os.environ.get("TRAINYARD_WAIT_SECONDS", "600")))
+    mpi_hosts.wait_for_ssh(list(hosts), port, read_number(WAIT_SECONDS))
     on_all(list(hosts), places, "settle", grace_seconds() + 20)
     print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
     code, error = run_with_restarts(mpirun, list(hosts), places, port)

@@ -8,6 +8,7 @@ import warnings
 
 from trainyard import config, parallel
 from trainyard.core import garbage
+from trainyard.core.environment import check_numbers
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.models import weights
 from trainyard.parallel.memory import let_segments_grow
@@ -19,6 +20,7 @@ from trainyard.run.failures import Attempt, explain_errors
 def main(program: str, launcher: str, description: str) -> int:
     """Train as the command line says, under one of the two launchers (`ddp`: torchrun, `horovod`: mpirun)."""
     end_on_failed_preflight()
+    check_numbers()
     parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)
     options = parser.parse_args()
