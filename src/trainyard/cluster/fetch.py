@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from trainyard.cluster import inventory, kube, why
+from trainyard.cluster import inventory, kube, parsing, why
 from trainyard.cluster.errors import KubeError
 from trainyard.core.exits import printable
 
@@ -208,7 +208,7 @@ def fetch(namespace: str, what: ClaimSource, path: str, destination: Path, send:
 
 def add_options(parser: argparse.ArgumentParser, claim: str) -> None:
     """Give a command the options that say which claim is meant, and with which image."""
-    parser.add_argument("-n", "--namespace", default="default")
+    parsing.add_namespace(parser)
     parser.add_argument("--claim", default=claim, help=f"results, data, or a claim's own name (default: {claim})")
     parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
 
@@ -219,18 +219,31 @@ def named_by(args: argparse.Namespace) -> ClaimSource:
     return source(args.release, args.claim, pods, args.image)
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `trainyard fetch`."""
+    own = parsing.command(
+        "fetch",
+        "Copy files of a release's claim to this machine, through a short-lived pod that mounts the claim read-only.",
+        """
+        trainyard fetch run runs/run/published model -n vision
+        trainyard fetch run prepared . -n vision --claim data
+        """,
+        {0: "the files are here"},
+        "Where the connection to the cluster breaks, or the copy is cut off, it begins again; five tries in all.",
+    )
+    own.add_argument("release")
+    own.add_argument("path", help="folder on the claim, such as runs/demo-pytorchjob/published")
+    own.add_argument("destination", type=Path)
+    add_options(own, "results")
+    return own
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Copy what the command line names."""
-    parser = argparse.ArgumentParser(prog="trainyard fetch", description=__doc__.splitlines()[0])
-    parser.add_argument("release")
-    parser.add_argument("path", help="folder on the claim, such as runs/demo-pytorchjob/published")
-    parser.add_argument("destination", type=Path)
-    add_options(parser, "results")
-    args = parser.parse_args()
-    try:
-        what = named_by(args)
-        fetch(args.namespace, what, args.path.strip("/"), args.destination)
-    except KubeError as error:
-        print(printable(f"fetch: {error}"), file=sys.stderr)
-        return 2
-    return 0
+    args = parser().parse_args(arguments)
+
+    def run() -> int:
+        fetch(args.namespace, named_by(args), args.path.strip("/"), args.destination)
+        return 0
+
+    return parsing.ended("fetch", run)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from trainyard.cluster import inventory, kube, trainjobs, why
+from trainyard.cluster import inventory, kube, parsing, trainjobs, why
 from trainyard.cluster.errors import KubeError, UnreachableError
 from trainyard.cluster.findings import conditions, name
 from trainyard.cluster.watching import Watched
@@ -132,21 +132,32 @@ def explained(release: str, namespace: str, over: str) -> int:
     return 1
 
 
-def main() -> int:
-    """Follow the release named on the command line."""
-    parser = argparse.ArgumentParser(prog="trainyard follow", description=__doc__.splitlines()[0])
-    parser.add_argument("release")
-    parser.add_argument("-n", "--namespace", default="default")
-    parser.add_argument(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `trainyard follow`."""
+    own = parsing.command(
+        "follow",
+        "Follow a release until its jobs have ended: pulling, waiting, epochs, images per second, time left.",
+        """
+        trainyard follow run -n vision
+        trainyard follow run -n vision --only pytorchjob --timeout 3600
+        """,
+        {0: "all jobs have succeeded", 1: "a job has failed, or time is up"},
+        "Ctrl-C ends the following; the release continues.",
+    )
+    own.add_argument("release")
+    parsing.add_namespace(own)
+    own.add_argument(
         "--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob, trainjob (default: all)"
     )
-    parser.add_argument("--timeout", type=float, default=7 * 86400, help="seconds to follow at most (default: a week)")
-    args = parser.parse_args()
-    try:
-        return follow(args.release, args.namespace, {kind.lower() for kind in args.only}, args.timeout)
-    except KubeError as error:
-        print(printable(f"follow: {error}"), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("\nfollow: stopped; the release continues", file=sys.stderr)
-        return 130
+    own.add_argument(
+        "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
+    )
+    return own
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Follow the release that the command line names."""
+    args = parser().parse_args(arguments)
+    only = {kind.lower() for kind in args.only}
+    interrupted = "stopped; the release continues"
+    return parsing.ended("follow", lambda: follow(args.release, args.namespace, only, args.timeout), interrupted)

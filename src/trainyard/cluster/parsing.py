@@ -40,15 +40,15 @@ def add_namespace(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-n", "--namespace", default="default", help="namespace of the release (default: default)")
 
 
-def ended(name: str, function: Callable[[], int]) -> int:
-    """Return what a command's function returns; tell an error in one line instead, and return its exit code."""
+def ended(name: str, function: Callable[[], int], interrupted: str = "stopped") -> int:
+    """Return what a command's function returns; print an error in one line instead, and return its exit code."""
     try:
         return function()
     except (KubeError, WrongInputError) as error:
         print(printable(f"{name}: {error}"), file=sys.stderr)
         return 2
     except (KeyboardInterrupt, EOFError):  # Ctrl-C, and Ctrl-D in answer to a question
-        print(f"\n{name}: stopped", file=sys.stderr)
+        print(f"\n{name}: {interrupted}", file=sys.stderr)
         return Exit.INTERRUPTED
     except BrokenPipeError:  # who reads the pipe has ended, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,15 +7,13 @@ The folder appears on the claim whole or not at all: who waits for it never sees
 
 import argparse
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import IO, cast
 
-from trainyard.cluster import kube
+from trainyard.cluster import kube, parsing
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.fetch import ClaimSource, add_options, idle_pod, named_by, pod_name, start
-from trainyard.core.exits import printable
 
 # The last file of the tar: without it a copy was cut off, which tar itself does not notice between two files
 LAST = ".sent-whole"
@@ -65,17 +63,30 @@ def pack(folder: Path, command: list[str], environment: dict[str, str]) -> str:
     return (said or "could not be copied") if received.returncode or packer.returncode else ""
 
 
-def main() -> int:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `trainyard send`."""
+    own = parsing.command(
+        "send",
+        "Copy a folder of this machine onto a release's claim, through a short-lived pod.",
+        """
+        trainyard send run pictures raw/pictures -n vision
+        """,
+        {0: "the folder is on the claim"},
+        "The folder appears on the claim whole or not at all: who waits for it never sees a part.",
+    )
+    own.add_argument("release")
+    own.add_argument("folder", type=Path, help="folder of this machine")
+    own.add_argument("path", help="where it shall be on the claim, such as raw/pictures")
+    add_options(own, "data")
+    return own
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Copy what the command line names."""
-    parser = argparse.ArgumentParser(prog="trainyard send", description=__doc__.splitlines()[0])
-    parser.add_argument("release")
-    parser.add_argument("folder", type=Path, help="folder of this machine")
-    parser.add_argument("path", help="where it shall be on the claim, such as raw/pictures")
-    add_options(parser, "data")
-    args = parser.parse_args()
-    try:
+    args = parser().parse_args(arguments)
+
+    def run() -> int:
         send(args.namespace, named_by(args), args.folder, args.path.strip("/"))
-    except KubeError as error:
-        print(printable(f"send: {error}"), file=sys.stderr)
-        return 2
-    return 0
+        return 0
+
+    return parsing.ended("send", run)

@@ -7,12 +7,21 @@ Reads conditions, events and termination messages; the answer also for what neve
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from trainyard.cluster import claims, crds, deployments, inventory, kube, lost_nodes, queues, recreated, trainjobs
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster import (
+    claims,
+    crds,
+    deployments,
+    inventory,
+    kube,
+    lost_nodes,
+    parsing,
+    queues,
+    recreated,
+    trainjobs,
+)
 from trainyard.cluster.findings import Finding, age, conditions, events_of, name
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
@@ -245,18 +254,31 @@ def show(findings: list[Finding]) -> str:
     return printable("\n".join(lines))
 
 
-def main() -> int:
-    """Print the findings; end 1 when one of them has a remedy, 2 when the cluster cannot be read."""
-    parser = argparse.ArgumentParser(prog="trainyard why", description=__doc__.splitlines()[0])
-    parser.add_argument("release")
-    parser.add_argument("-n", "--namespace", default="default")
-    args = parser.parse_args()
-    try:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of `trainyard why`."""
+    own = parsing.command(
+        "why",
+        "Print, for each object of a release, what it waits for or failed on, and the remedy.",
+        """
+        trainyard why run -n vision
+        """,
+        {0: "nothing is wrong", 1: "something is wrong: a remedy is printed"},
+        "It reads conditions, events and termination messages, so it also answers for what never started a container.",
+    )
+    own.add_argument("release")
+    parsing.add_namespace(own)
+    return own
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the findings of the release that the command line names."""
+    args = parser().parse_args(arguments)
+
+    def run() -> int:
         objects = inventory.read_release(args.release, args.namespace)
         objects |= inventory.read_causes(args.release, args.namespace)
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
-    except KubeError as error:
-        print(printable(f"why: {error}"), file=sys.stderr)
-        return 2
-    print(show(findings))
-    return 1 if any(f.remedy for f in findings) else 0
+        print(show(findings))
+        return int(any(one.remedy for one in findings))
+
+    return parsing.ended("why", run)
