@@ -291,7 +291,7 @@ def die_with_launcher() -> None:
 
 
 def no_core_dumps() -> None:
-    """Leave no core dumps, which hold weights, pictures and secrets, and can fill a node.
+    """Leave no core dumps, which hold weights, images and secrets, and can fill a node.
 
     The hard limit stays, so that a program may still ask for its own.
     """

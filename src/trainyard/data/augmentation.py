@@ -1,7 +1,7 @@
-"""Random changes of a training picture's shape and colour: TrivialAugment, RandAugment (two kinds) and random erasing.
+"""Random changes of a training image's shape and colour: TrivialAugment, RandAugment (two kinds) and random erasing.
 
 Operations are drawn from the sample's own random numbers, so they do not depend on the process that prepares the
-picture. Pixels are computed in C where the decoder is `native` (`trainyard.data.changes`), else by torchvision's
+image. Pixels are computed in C where the decoder is `native` (`trainyard.data.changes`), else by torchvision's
 functions, here. The tables of operations and strengths are those of the sources:
 
 `trivial`  TrivialAugment Wide, arXiv:2103.10158, as torchvision's v2.TrivialAugmentWide: one of 14 operations, one of
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 class AugmentPlan(NamedTuple):
-    """What becomes of a picture: a flip, changes one after the other, and a rectangle that is erased, or None."""
+    """What becomes of an image: a flip, changes one after the other, and a rectangle that is erased, or None."""
 
     flip: bool
     changes: list[Change]
@@ -93,7 +93,7 @@ def strength(name: str, bin_: int, table: dict[str, tuple[float, float]]) -> flo
 
 
 def draw(augment: AugmentSettings, generator: np.random.Generator, height: int, width: int) -> list[Change]:
-    """Return the operations for one picture, in their order."""
+    """Return the operations for one image, in their order."""
     if augment.policy == "none":
         return []
     if augment.policy == "rand_increasing":
@@ -141,7 +141,7 @@ def _signed(name: str, value: float, generator: np.random.Generator) -> float:
 
 
 def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
-    """Apply one operation to a uint8 picture (3, H, W); areas that become empty are black, or `fill`."""
+    """Apply one operation to a uint8 image (3, H, W); areas that become empty are black, or `fill`."""
     functional = _functional()
     name, value = change
     if name in ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"):
@@ -186,7 +186,7 @@ def _functional() -> Any:
 def plan(
     augment: AugmentSettings, generator: np.random.Generator, height: int, width: int, colour: Colour
 ) -> AugmentPlan:
-    """Draw what becomes of a picture of this size; `colour` is what erased areas get."""
+    """Draw what becomes of an image of this size; `colour` is what erased areas get."""
     flip = generator.random() < augment.flip
     changes = draw(augment, generator, height, width)
     erases = augment.erase and generator.random() < augment.erase
@@ -195,7 +195,7 @@ def plan(
 
 
 def changed(picture: Tensor, drawn: AugmentPlan) -> Tensor:
-    """Return a uint8 picture (3, H, W) after its changes, computed by torchvision's functions."""
+    """Return a uint8 image (3, H, W) after its changes, computed by torchvision's functions."""
     picture = picture.flip(2) if drawn.flip else picture
     for change in drawn.changes:
         picture = apply(picture, change, drawn.colour if drawn.fills else None)
@@ -208,9 +208,9 @@ def colour_of(mean: Sequence[float]) -> Colour:
 
 
 def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tuple[int, int, int, int] | None:
-    """Top, left, height and width of a random rectangle of 2 to 33 % of the picture, aspect ratio 0.3 to 3.3.
+    """Top, left, height and width of a random rectangle of 2 to 33 % of the image, aspect ratio 0.3 to 3.3.
 
-    arXiv:1708.04896, as torchvision's RandomErasing: ten tries to find one smaller than the picture, else none.
+    arXiv:1708.04896, as torchvision's RandomErasing: ten tries to find one smaller than the image, else none.
     """
     (least, most), (low, high) = ERASE_SCALE, map(math.log, ERASE_RATIO)
     for _ in range(10):
@@ -223,7 +223,7 @@ def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tu
 
 
 def erased(picture: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
-    """Set a rectangle to a colour: the mean, which is 0 once the picture is normalised (to half a step of uint8)."""
+    """Set a rectangle to a colour: the mean, which is 0 once the image is normalised (to half a step of uint8)."""
     top, left, tall, wide = area
     result = picture.clone()
     result[:, top : top + tall, left : left + wide] = torch.tensor(colour, dtype=picture.dtype).view(3, 1, 1)

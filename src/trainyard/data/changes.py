@@ -1,6 +1,6 @@
-"""A picture's changes as the C library takes them (trainyard/native/augment.c): its loops run without Python's lock.
+"""An image's changes as the C library takes them (trainyard/native/augment.c): its loops run without Python's lock.
 
-Colours come out as torchvision's functions in `policies` compute them, bit for bit; pictures that are turned, sheared
+Colours come out as torchvision's functions in `policies` compute them, bit for bit; images that are turned, sheared
 or shifted by parts of a pixel within 1 of 255.
 """
 
@@ -34,7 +34,7 @@ NOTHING = Steps(b"", 0, bytes(3))
 
 
 def steps(plan: AugmentPlan, height: int, width: int) -> Steps:
-    """Return what the library has to do with a picture of this size."""
+    """Return what the library has to do with an image of this size."""
     rows = [[_CODES["Flip"]]] if plan.flip else []
     rows += [_row(change, height, width, plan.fills) for change in plan.changes if not _is_idle(change)]
     if plan.erased is not None:
@@ -69,7 +69,7 @@ def _row(change: Change, height: int, width: int, fills: bool) -> list[float]:
 def matrix(change: Change, height: int, width: int) -> tuple[float, ...]:
     """From where a turned, sheared or shifted pixel comes: (a, b, c, d, e, f) for (a x + b y + c, d x + e y + f).
 
-    Both places are counted from the picture's centre. Shearing keeps the upper left corner, as torchvision does.
+    Both places are counted from the image's centre. Shearing keeps the upper left corner, as torchvision does.
     """
     name, value = change
     if name == "Rotate":

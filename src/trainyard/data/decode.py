@@ -1,7 +1,7 @@
-"""Decoders: from an encoded picture to the pixels of an area of it, at the wanted size.
+"""Decoders: from an encoded image to the pixels of an area of it, at the wanted size.
 
 `data.decoder` chooses one of three. `native` is our own C code on libjpeg-turbo (trainyard/native): it decodes only the
-area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole picture. Pictures
+area, at 1/2, 1/4 or 1/8 of the scale if that is enough. `torchvision` and `pillow` decode the whole image. Images
 that `native` cannot decode are decoded by torchvision (CMYK, broken JPEGs) or Pillow (PNGs), and resized by the same C
 code. All of them keep to `trainyard.data.limits`, and give 8-bit RGB by the rule of `trainyard.data.plain`: of a PNG
 the same pixels. Of JPEGs they differ a little, so all processes must use the same one.
@@ -32,7 +32,7 @@ from trainyard.data.plain import rgb
 
 log = logging.getLogger("trainyard")
 
-Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the picture
+Area = tuple[float, float, float, float]  # top, left, height, width, in pixels of the image
 Filter = Literal["bilinear", "bicubic"]
 
 warnings.filterwarnings("ignore", message="The image decoding and encoding capabilities of TorchVision are deprecated")
@@ -40,11 +40,11 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # at
 
 
 _Three = ctypes.c_int * 3
-KEPT_PIXELS = 4_000_000  # a picture that was decoded whole is kept for the next area if it is no larger
+KEPT_PIXELS = 4_000_000  # an image that was decoded whole is kept for the next area if it is no larger
 
 
 class Encoded:
-    """A picture of which only the requested area is decoded; `shape` is (3, height, width), as a tensor's."""
+    """An image of which only the requested area is decoded; `shape` is (3, height, width), as a tensor's."""
 
     def __init__(self, data: bytes = b"", pixels: Tensor | None = None) -> None:
         self._data = data
@@ -78,7 +78,7 @@ class Encoded:
             bounds = native.Bounds(int(left), int(top), -int(-(left + wide) // 1), -int(-(top + tall) // 1))
         rest = (box, bounds, how == "bicubic", height, width)
         if self._native and not self._decoded_by_library(rest, wanted, out):
-            # The whole picture is decoded instead, if that keeps to the limits, too
+            # The whole image is decoded instead, if that keeps to the limits, too
             self._native, self._held = False, self.shape[1] * self.shape[2]
             _read_header(self._data).close()
         if not self._native:
@@ -117,7 +117,7 @@ class Decoder:
     open: Callable[[bytes], Picture]
 
     def picture(self, content: bytes | Tensor) -> Picture:
-        """Return a sample of a dataset as a picture: encoded bytes, or pixels (3, height, width) as they are."""
+        """Return a sample of a dataset as an image: encoded bytes, or pixels (3, height, width) as they are."""
         if isinstance(content, Tensor):
             return Encoded(pixels=content) if self.name == "native" else content
         return self.open(content)
@@ -169,7 +169,7 @@ def _library() -> ctypes.CDLL:
 def torchvisions() -> Callable[[Tensor], Tensor] | None:
     """Get the decoder of torchvision, which releases Python's lock; None without it, or where a release has dropped it.
 
-    torchvision is imported at the first picture that needs it: that takes a second, and `native` needs it for few.
+    torchvision is imported at the first image that needs it: that takes a second, and `native` needs it for few.
     """
     try:
         from torchvision.io import ImageReadMode, decode_image
@@ -197,7 +197,7 @@ def _open_with_pillow(data: bytes) -> Tensor:
 
 
 def _whole(data: bytes) -> Tensor:
-    """All of a picture as RGB, shape (3, height, width); Pillow reads PNGs, and JPEGs that torchvision cannot.
+    """All of an image as RGB, shape (3, height, width); Pillow reads PNGs, and JPEGs that torchvision cannot.
 
     torchvision 0.29.2 ends the process (SIGSEGV) at the first error that libpng finds in a PNG's data. It has no limits
     of its own: the caller has read the header.
@@ -214,7 +214,7 @@ def _whole(data: bytes) -> Tensor:
 
 
 def _check(pixels: Tensor, shape: tuple[int, ...] | None = None) -> None:
-    """Raise UserError unless a picture was decoded to RGB in bytes: C and whatever follows would take it for that."""
+    """Raise UserError unless an image was decoded to RGB in bytes: C and whatever follows would take it for that."""
     if pixels.dtype != torch.uint8 or pixels.dim() != 3 or pixels.shape[0] != 3 or shape not in (None, pixels.shape):
         wanted = "(3, height, width)" if shape is None else shape
         raise UserError(
@@ -224,7 +224,7 @@ def _check(pixels: Tensor, shape: tuple[int, ...] | None = None) -> None:
 
 
 def _read_header(data: bytes) -> Image.Image:
-    """Open a picture within the limits; raises UserError."""
+    """Open an image within the limits; raises UserError."""
     with _in_words():
         return limits.read_header(data)
 
@@ -236,7 +236,7 @@ def _with_pillow(data: bytes) -> Tensor:
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """Raise UserError where a picture is broken; Pillow raises many kinds then."""
+    """Raise UserError where an image is broken; Pillow raises many kinds then."""
     try:
         yield
     except MemoryError:

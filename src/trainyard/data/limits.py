@@ -1,6 +1,6 @@
-"""What an encoded picture may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
+"""What an encoded image may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
 
-A small file can claim a huge picture, or ask for hours of decoding with thousands of scans. Every decoder stays within
+A small file can claim a huge image, or ask for hours of decoding with thousands of scans. Every decoder stays within
 these limits: `trainyard/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.
 """
 
@@ -22,7 +22,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about m
 FORMATS = ("JPEG", "PNG")
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how such files begin
 LARGEST_PIXELS = 128_000_000
-# Decoding works through the whole picture once for each scan; photos have about 10
+# Decoding works through the whole image once for each scan; photos have about 10
 MOST_SCANS = 500
 MOST_WORK = 2_000_000_000
 _START_OF_SCAN = b"\xff\xda"
@@ -54,9 +54,9 @@ pixels = Budget(LARGEST_PIXELS)
 
 
 def read_header(content: bytes | memoryview) -> "Image.Image":
-    """Open a picture with Pillow, which reads no more than its header.
+    """Open an image with Pillow, which reads no more than its header.
 
-    Metadata refuses no picture. Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on
+    Metadata refuses no image. Raises ValueError, whose message says which limit it exceeds, or what Pillow raises on
     a broken header.
     """
     from PIL import Image
@@ -71,7 +71,7 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
         # Of metadata that is odd, Pillow refuses what libjpeg does not even read
         picture = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
     check_size(picture)
-    # In a picture's data this marker can be nothing else, so this counts at least all scans
+    # In an image's data this marker can be nothing else, so this counts at least all scans
     scans = 1 if picture.format == "PNG" else bytes(content).count(_START_OF_SCAN)
     most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
     if scans > most:
@@ -81,7 +81,7 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
 
 
 def check_size(picture: "Image.Image") -> None:
-    """Close a picture that claims too many pixels, and raise ValueError."""
+    """Close an image that claims too many pixels, and raise ValueError."""
     if picture.width * picture.height > LARGEST_PIXELS:
         picture.close()
         raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
@@ -104,5 +104,5 @@ def is_png(content: bytes | memoryview) -> bool:
 
 
 def bare(content: bytes | memoryview) -> bytes | memoryview:
-    """Return what decoders get of a picture: of a PNG what its pixels depend on, of others all."""
+    """Return what decoders get of an image: of a PNG what its pixels depend on, of others all."""
     return bare_png(content) if is_png(content) else content

@@ -1,6 +1,6 @@
 """Batches, prepared ahead by threads of this process.
 
-Reading, decoding, resizing and augmenting release Python's lock, and each picture is written to its place in the batch,
+Reading, decoding, resizing and augmenting release Python's lock, and each image is written to its place in the batch,
 which lies in pinned memory for a GPU. So threads scale, without the copies, start-up time and shared memory that worker
 processes need. Separate threads read, further ahead than decoding: slow storage gets many requests
 early. Batches come in the order of the jobs, whichever thread finishes first.
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Batch:
-    """The samples of one process in one step: uint8 pictures (N, 3, size, size) and labels (N,)."""
+    """The samples of one process in one step: uint8 images (N, 3, size, size) and labels (N,)."""
 
     ids: Ids
     pictures: Tensor
@@ -38,7 +38,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A batch being prepared: threads fill the places of `content` and `pictures`."""
+    """A batch being prepared: threads fill the places of `content` and `images`."""
 
     ids: Ids
     draws: Ids

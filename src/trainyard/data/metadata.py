@@ -1,6 +1,6 @@
-"""Pictures without what their pixels do not depend on: texts, colour profiles, EXIF, animations, transparency.
+"""Images without what their pixels do not depend on: texts, colour profiles, EXIF, animations, transparency.
 
-Pillow refuses sound pictures for it (a large text in a PNG, a profile that is cut short in a JPEG), libpng unpacks any
+Pillow refuses sound images for it (a large text in a PNG, a profile that is cut short in a JPEG), libpng unpacks any
 number of texts, and no decoder needs it.
 """
 

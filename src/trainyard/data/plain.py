@@ -1,4 +1,4 @@
-"""The one rule by which a picture of any kind becomes 8-bit grey or RGB, for every decoder and for preparation.
+"""The one rule by which an image of any kind becomes 8-bit grey or RGB, for every decoder and for preparation.
 
 - 1, 2 and 4 bits are stretched to 0..255, and a palette's colours looked up.
 - 16 bits: value >> 8, which PNG's standard calls acceptable; white stays white whatever else the file holds.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plain(picture: "Image.Image") -> "Image.Image":
-    """Get a Pillow picture in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
+    """Get a Pillow image in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
     from PIL import Image
 
     if picture.mode in ("L", "RGB"):

@@ -8,7 +8,7 @@ from trainyard.data.loader import Batch
 
 
 def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield the same batches with pictures and labels on the device.
+    """Yield the same batches with images and labels on the device.
 
     A batch is copied when it is asked for, on a stream beside the one that trains. The host asks while the device still
     does the steps before (training/pace.py), so it need not be asked for earlier; and none waits for the one after it.

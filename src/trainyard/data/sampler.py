@@ -34,7 +34,7 @@ class Order:
     With `repeats` R, an epoch repeats each sample of its permutation R times and takes the first `samples` of that: the
     number of steps stays, and 1/R of the samples are used. The copies of a sample, each augmented differently, lie in
     one global batch, or in two. A global batch has all first copies first, then all second ones, so that neighbours,
-    and mostly the samples of one process, are different pictures.
+    and mostly the samples of one process, are different images.
 
     With `pieces`, a multiple of the processes, each gets as many pieces of the global batch, which are the same on any
     number of processes, and are its forwards: also where a batch does not divide evenly.

@@ -1,4 +1,4 @@
-"""The two splits of a run, as loaders: prepared shards, the sample set, generated pictures, or the user's dataset."""
+"""The two splits of a run, as loaders: prepared shards, the sample set, generated images, or the user's dataset."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ log = logging.getLogger("trainyard")
 
 @dataclass(frozen=True)
 class Splits:
-    """Training and validation data; `decoder` describes what decodes their pictures."""
+    """Training and validation data; `decoder` describes what decodes their images."""
 
     train: Loader
     val: Loader
@@ -128,7 +128,7 @@ def _loader(stored: Stored, make: Make, size: int, options: dict[str, Any]) -> L
 def _naming(  # noqa: PLR0917
     make: Make, name: Callable[[int], str], content: Any, sample: int, draw: int, out: Tensor
 ) -> Tensor:
-    """Make a picture; an error reports its sample."""
+    """Make an image; an error reports its sample."""
     try:
         return make(content, sample, draw, out)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Generated pictures in memory, for measuring a model's speed without reading and decoding."""
+"""Generated images in memory, for measuring a model's speed without reading and decoding."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ VARIANTS = 64
 
 
 class Synthetic:
-    """A split of generated pictures; each class has a pattern under noise, which training can learn."""
+    """A split of generated images; each class has a pattern under noise, which training can learn."""
 
     def __init__(self, samples: int, classes: int, size: int, channels_last: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -29,9 +29,9 @@ class Synthetic:
         return len(self.labels)
 
     def read(self, ids: Ids) -> list[Tensor]:
-        """Return the uint8 pictures (3, size, size) of some samples."""
+        """Return the uint8 images (3, size, size) of some samples."""
         return [self.picture(int(sample)) for sample in ids]
 
     def picture(self, sample: int) -> Tensor:
-        """Return the uint8 picture of a sample."""
+        """Return the uint8 image of a sample."""
         return self._patterns[int(self.labels[sample]) % len(self._patterns)] + self._noise[sample % VARIANTS]

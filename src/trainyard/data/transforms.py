@@ -1,7 +1,7 @@
-"""From a picture to a uint8 tensor (3, size, size): crops, resizing and augmentation.
+"""From an image to a uint8 tensor (3, size, size): crops, resizing and augmentation.
 
 Augmentation is a function of (seed, epoch, sample), and of the copy in repeated augmentation (`Order.draws`). It does
-not depend on which process or thread prepares a picture, or when. Pixels stay uint8 here; whole batches are normalised
+not depend on which process or thread prepares an image, or when. Pixels stay uint8 here; whole batches are normalised
 on the device.
 """
 
@@ -23,14 +23,14 @@ from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
 
 
 class Make(Protocol):
-    """Makes a picture (3, size, size), uint8: writes it to `out`, which it returns then, or returns another tensor."""
+    """Makes an image (3, size, size), uint8: writes it to `out`, which it returns then, or returns another tensor."""
 
     def __call__(self, content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         """`content`: what a dataset holds of the sample; `draw`: the key of its augmentation."""
 
 
 def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: Decoder) -> Make:
-    """Make training pictures."""
+    """Make training images."""
     numbers, colour = RandomNumbers(seed), colour_of(data.mean)
     own = user.augmentation(augment.function) if augment.function else None
 
@@ -44,7 +44,7 @@ def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: D
 
 
 def validation(data: DataSettings, augment: AugmentSettings, decoder: Decoder) -> Make:
-    """Make validation pictures: the shorter side resized, the centre cut out."""
+    """Make validation images: the shorter side resized, the centre cut out."""
     size, shorter = data.val_sizes
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def training_picture(  # noqa: PLR0917
 
 
 def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
-    """Put black pixels around a picture, then cut its own size out of that."""
+    """Put black pixels around an image, then cut its own size out of that."""
     height, width = picture.shape[1:]
     return functional.pad(picture, [pad] * 4)[:, top : top + height, left : left + width]
 
@@ -114,7 +114,7 @@ def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
 def random_area(
     height: int, width: int, scale: list[float], ratio: list[float], random: Callable[[], float]
 ) -> tuple[int, int, int, int]:
-    """Return a random area of a picture: a fraction of its size within `scale`, an aspect ratio within `ratio`.
+    """Return a random area of an image: a fraction of its size within `scale`, an aspect ratio within `ratio`.
 
     Ten tries, then the largest centred area whose ratio is allowed, as in torchvision's RandomResizedCrop. `random`
     gives numbers from 0 to 1.
@@ -136,7 +136,7 @@ def random_area(
 
 
 def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
-    """Cut an area of whole pixels out of a picture and resize it with antialiasing."""
+    """Cut an area of whole pixels out of an image and resize it with antialiasing."""
     if isinstance(picture, Encoded):
         return picture.cut(area, height, width, how)
     top, left, tall, wide = (int(number) for number in area)
@@ -170,7 +170,7 @@ def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", 
 def normalizer(
     mean: list[float], std: list[float], device: torch.device, dtype: torch.dtype, out: torch.dtype | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Return a function that turns a batch of uint8 pictures into normalised numbers on the device.
+    """Return a function that turns a batch of uint8 images into normalised numbers on the device.
 
     They are computed in `dtype`. With `out` they are rounded to that in the same pass over memory: one kernel reads a
     byte and writes two, where three would read and write 4 bytes each, and a fourth would round.

@@ -1,8 +1,8 @@
 """The user's own dataset and augmentation: `data.dataset` and `augment.function`, each `package.module:function`.
 
 A dataset's function is called with split="train" and split="val". It returns an object with `len()` and `[i]`, as
-torch's map-style datasets have; `[i]` gives (picture, label). A picture is a PIL image, a uint8 tensor (3, height,
-width), or the bytes of an encoded picture, which `data.decoder` decodes; bytes are fastest. An attribute `classes`
+torch's map-style datasets have; `[i]` gives (image, label). An image is a PIL image, a uint8 tensor (3, height,
+width), or the bytes of an encoded image, which `data.decoder` decodes; bytes are fastest. An attribute `classes`
 names the classes. Several threads call `[i]` at once.
 """
 
@@ -40,7 +40,7 @@ class UserDataset:
         return f"{self._key}: sample {sample} of {self._split}"
 
     def read(self, ids: Ids) -> list[Any]:
-        """Return the pictures of some samples: bytes or uint8 tensors; their labels are kept."""
+        """Return the images of some samples: bytes or uint8 tensors; their labels are kept."""
         return [self._read(int(sample)) for sample in ids]
 
     def _read(self, sample: int) -> Any:
@@ -98,7 +98,7 @@ def open_dataset(name: str, split: str, num_classes: int) -> UserDataset:
 
 
 def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], torch.Tensor]:
-    """Return the user's function of a picture (3, size, size), uint8, and its random numbers; raises UserError."""
+    """Return the user's function of an image (3, size, size), uint8, and its random numbers; raises UserError."""
     key = f"augment.function = {name!r}"
     function = import_object(key, name)
 

@@ -15,7 +15,7 @@ SHOWN = 5
 
 
 def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], str]:
-    """Return the label of each picture as a class of the model, and a remark for people; raises UserError.
+    """Return the label of each image as a class of the model, and a remark for people; raises UserError.
 
     Classes are the same if the archive's names for them are (`n01440764`), or those for people (`tench`). A model that
     knows more classes than the data has is measured on those.

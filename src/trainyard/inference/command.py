@@ -1,4 +1,4 @@
-"""What both programs do: options, the processes, the model on its device, and the pass over all pictures."""
+"""What both programs do: options, the processes, the model on its device, and the pass over all images."""
 
 import argparse
 import errno
@@ -32,7 +32,7 @@ Labels = Callable[[Pictures, Trained], NDArray[np.int64] | None]
 
 @dataclass(frozen=True)
 class Done:
-    """The model, the pictures, and the outcome; on every process."""
+    """The model, the images, and the outcome; on every process."""
 
     trained: Trained
     pictures: Pictures
@@ -65,7 +65,7 @@ def parser(name: str, description: str, out: str) -> argparse.ArgumentParser:
 
 
 def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple[Strategy, Done]:
-    """Run the model over the pictures that the options name; every process calls it. Raises UserError."""
+    """Run the model over the images that the options name; every process calls it. Raises UserError."""
     place = parallel.locate("ddp")
     if place.rank == 0:
         ready_to_write(options.out)
@@ -119,7 +119,7 @@ def ready_to_write(out: Path) -> None:
 
 
 def sized(trained: Trained, size: int) -> Trained:
-    """Return the same model for pictures of another size (0: its own), of which the same share is cut out."""
+    """Return the same model for images of another size (0: its own), of which the same share is cut out."""
     found = trained.found
     if not size or size == found.size:
         return trained

@@ -1,4 +1,4 @@
-"""The command `trainyard evaluate`: how good a model is on any pictures whose classes are known."""
+"""The command `trainyard evaluate`: how good a model is on any images whose classes are known."""
 
 import io
 import time

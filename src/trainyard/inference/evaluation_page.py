@@ -49,7 +49,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
 
 
 def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
-    """Return the wrong pictures with the highest loss: where labels are wrong, or the model is."""
+    """Return the wrong images with the highest loss: where labels are wrong, or the model is."""
     assert done.labels is not None
     figures = []
     for sample, row in zip(worst(done.outcome, done.labels, MOST_PICTURES), result["worst"], strict=True):

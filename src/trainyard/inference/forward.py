@@ -1,7 +1,7 @@
-"""A model over pictures, each once, for any number of processes.
+"""A model over images, each once, for any number of processes.
 
-The pictures are cut into the same batches on any number of processes, which take them in turn, as in a run's
-validation. Each process fills in the rows of its pictures, and the tables are summed: so the outcome is the same, bit
+The images are cut into the same batches on any number of processes, which take them in turn, as in a run's
+validation. Each process fills in the rows of its images, and the tables are summed: so the outcome is the same, bit
 by bit, for any number of processes on the same kind of device.
 """
 
@@ -36,9 +36,9 @@ _ADDRESS = re.compile(r" <_io\.BytesIO object at 0x[0-9a-f]+>")  # in Pillow's m
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of each picture: the likeliest classes (N, k) and their probabilities (N, k), likeliest first; its loss (N,).
+    """Of each image: the likeliest classes (N, k) and their probabilities (N, k), likeliest first; its loss (N,).
 
-    `failures` says why a picture could not be decoded; its row means nothing. A loss without a label is 0.
+    `failures` says why an image could not be decoded; its row means nothing. A loss without a label is 0.
     """
 
     guesses: NDArray[np.int64]
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def seen(self) -> NDArray[np.bool_]:
-        """Which pictures the model has seen."""
+        """Which images the model has seen."""
         mask = np.ones(len(self.losses), dtype=bool)
         mask[list(self.failures)] = False
         return mask
@@ -56,7 +56,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """How the pictures are gone through; sizes of batches in pictures per process and forward."""
+    """How the images are gone through; sizes of batches in images per process and forward."""
 
     batch: int
     precision: str
@@ -75,7 +75,7 @@ def run(
     strategy: Strategy,
     work: Work,
 ) -> Outcome:
-    """Go through all pictures; every process calls it. `model` is the plain one, on the strategy's device."""
+    """Go through all images; every process calls it. `model` is the plain one, on the strategy's device."""
     decoder = decode.choose(found.decoder)
     decode.agree(strategy.gather_objects, decoder.description)
     top = min(work.top, len(found.names))
@@ -95,7 +95,7 @@ def run(
     mine = validation_batches(pictures.count, work.batch, strategy.rank, strategy.world)
     said = time.monotonic()
     for number, item in enumerate(loader.batches((0, ids) for ids in mine), 1):
-        with torch.inference_mode():  # not around the loader: its threads write to the pictures outside of that mode
+        with torch.inference_mode():  # not around the loader: its threads write to the images outside of that mode
             outputs = forward(item.pictures.to(strategy.device, non_blocking=True))
             table[torch.from_numpy(item.ids)] = _rows(outputs.double(), item.labels, top)
         if strategy.first and time.monotonic() - said > SAY_EVERY:
@@ -119,7 +119,7 @@ def _rows(outputs: Tensor, labels: Tensor, top: int) -> Tensor:
 
 
 def _forward(model: nn.Module, found: Description, device: torch.device, precision: str) -> Callable[[Tensor], Tensor]:
-    """From uint8 pictures (N, 3, H, W) to outputs (N, classes), as a run's validation computes them."""
+    """From uint8 images (N, 3, H, W) to outputs (N, classes), as a run's validation computes them."""
     normalise = normalizer(
         list(found.mean), list(found.std), device, torch.float64 if precision == "fp64" else torch.float32
     )
@@ -136,7 +136,7 @@ def _forward(model: nn.Module, found: Description, device: torch.device, precisi
 
 
 def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str]) -> Any:
-    """Make pictures as a run's validation does; of one that cannot be made it notes why, and makes a black one."""
+    """Make images as a run's validation does; of one that cannot be made it notes why, and makes a black one."""
     how: Any = found.interpolation
 
     def make(content: bytes | Unreadable, sample: int, draw: int, out: Tensor) -> Tensor:
@@ -152,6 +152,6 @@ def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str
 
 
 def named(failures: dict[int, str], name: Callable[[int], str], most: int = 20) -> Sequence[str]:
-    """Return a line for each picture that could not be decoded, `most` of them."""
+    """Return a line for each image that could not be decoded, `most` of them."""
     lines = [f"{name(sample)}: {why}" for sample, why in list(failures.items())[:most]]
     return [*lines, f"... and {len(failures) - most} more"] if len(failures) > most else lines

@@ -1,8 +1,8 @@
-"""Pictures to look at: a folder of them, a zip, a prepared dataset, or the sample set.
+"""Images to look at: a folder of them, a zip, a prepared dataset, or the sample set.
 
-In a folder or a zip, a picture's class is the folder that it lies in: `val/CLASS/...` where there are splits, else
-`CLASS/...`. Pictures without such a folder have no class. What is a picture, and what no data, is decided as in a
-preparation (prepare/listing.py). A picture that cannot be read is no error here: it is named when all have been seen.
+In a folder or a zip, an image's class is the folder that it lies in: `val/CLASS/...` where there are splits, else
+`CLASS/...`. Images without such a folder have no class. What is an image, and what no data, is decided as in a
+preparation (prepare/listing.py). An image that cannot be read is no error here: it is named when all have been seen.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -34,14 +34,14 @@ from trainyard.shards.reader import open_split
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In the place of a picture's content: why there is none."""
+    """In the place of an image's content: why there is none."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """Pictures by number: `read` gives their encoded bytes, `labels` their classes as numbers into `keys`."""
+    """Images by number: `read` gives their encoded bytes, `labels` their classes as numbers into `keys`."""
 
     where: str  # for people
     count: int
@@ -56,7 +56,7 @@ class Pictures:
 
 
 def open_pictures(path: str, split: str, known: Collection[str]) -> Pictures:
-    """Open pictures; `split` is train, val, or empty (val where there are splits); raises UserError.
+    """Open images; `split` is train, val, or empty (val where there are splits); raises UserError.
 
     `known` are the model's classes, by which a zip's folders of classes are told from those around them.
     """
@@ -115,7 +115,7 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
         if not is_utf8(folder):
             foreign.note(entry.raw)
     index = {key: number for number, key in enumerate(keys)}
-    # One picture without a class, and they are what somebody wants to have classified
+    # One image without a class, and they are what somebody wants to have classified
     labels = None if "" in folders else np.array([index[key] for key in folders], dtype=np.int64)
     return Pictures(
         where=f"{split} of {label}" if split else label,
@@ -133,7 +133,7 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
 def _of_split(
     entries: list[Entry], split: str, label: str, known: Collection[str]
 ) -> tuple[list[Entry], list[str]] | None:
-    """Find the pictures of a split and their class folders; None where there are no splits and none was asked for."""
+    """Find the images of a split and their class folders; None where there are no splits and none was asked for."""
     found = [(entry, place) for entry in entries if (place := split_of(entry.member.name))]
     if not split and _are_classes(found, len(entries), known):
         return None
@@ -149,13 +149,13 @@ def _of_split(
 
 
 def _are_classes(found: list[tuple[Entry, SplitFolders]], count: int, known: Collection[str]) -> bool:
-    """Whether folders called as splits are classes: pictures lie directly in them, beside other classes' folders."""
+    """Whether folders called as splits are classes: images lie directly in them, beside other classes' folders."""
     flat = not any(place.klass for _, place in found)
     return flat and (len(found) < count or {place.folder for _, place in found} <= set(known))
 
 
 def _first_folders(entries: list[Entry], known: Collection[str]) -> list[str]:
-    """Return the first folder of each picture, below folders that all have in common; empty where it has none."""
+    """Return the first folder of each image, below folders that all have in common; empty where it has none."""
     paths = [entry.member.name.split("/")[:-1] for entry in entries]
     depth = 0
     while (

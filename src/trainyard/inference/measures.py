@@ -13,7 +13,7 @@ BINS = 15
 
 @dataclass(frozen=True)
 class Bin:
-    """Pictures whose first guess has a probability above `low`, up to `high`; means over them, 0 without any."""
+    """Images whose first guess has a probability above `low`, up to `high`; means over them, 0 without any."""
 
     low: float
     high: float
@@ -24,14 +24,14 @@ class Bin:
 
 @dataclass(frozen=True)
 class Measured(Counts):
-    """Numbers over all pictures; `confusion` (classes, classes) counts [truth, guess]. Accuracies are in percent."""
+    """Numbers over all images; `confusion` (classes, classes) counts [truth, guess]. Accuracies are in percent."""
 
     ece: float
     bins: list[Bin]
     confusion: NDArray[np.int64]
 
     def recall(self, index: int) -> float | None:
-        """Of the pictures of a class, the share that was found, in percent; None without any."""
+        """Of the images of a class, the share that was found, in percent; None without any."""
         return _share(self.confusion[index, index], self.confusion[index].sum())
 
     def precision(self, index: int) -> float | None:
@@ -40,7 +40,7 @@ class Measured(Counts):
 
 
 def measure(outcome: Outcome, labels: NDArray[np.int64], classes: int) -> Measured:
-    """Measure an outcome in which every picture was seen."""
+    """Measure an outcome in which every image was seen."""
     first = outcome.guesses[:, 0]
     right = first == labels
     confusion = np.bincount(labels * classes + first, minlength=classes**2).reshape(classes, classes)
@@ -73,7 +73,7 @@ def calibration(confidence: NDArray[np.float64], right: NDArray[np.bool_]) -> li
 
 
 def worst(outcome: Outcome, labels: NDArray[np.int64], most: int) -> list[int]:
-    """Numbers of the pictures that are predicted as another class, those with the highest loss first."""
+    """Numbers of the images that are predicted as another class, those with the highest loss first."""
     order = np.argsort(-outcome.losses, kind="stable")
     wrong = order[outcome.guesses[order, 0] != labels[order]]
     return [int(sample) for sample in wrong[:most]]

@@ -1,4 +1,4 @@
-"""The command `trainyard predict`: the likeliest classes of each picture, as CSV and as JSON lines."""
+"""The command `trainyard predict`: the likeliest classes of each image, as CSV and as JSON lines."""
 
 import csv
 import io
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write(out: Path, done: Done) -> None:
-    """Write predictions.csv and predictions.jsonl, a line per picture in the order of their names or numbers."""
+    """Write predictions.csv and predictions.jsonl, a line per image in the order of their names or numbers."""
     top = done.outcome.guesses.shape[1]
     table = io.StringIO(newline="")
     writer = csv.writer(table)
@@ -66,7 +66,7 @@ def write(out: Path, done: Done) -> None:
 
 
 def of(done: Done, sample: int) -> list[dict[str, Any]]:
-    """Return the likeliest classes of a picture: name, number, probability."""
+    """Return the likeliest classes of an image: name, number, probability."""
     outcome, names = done.outcome, done.trained.found.names
     return [
         {"class": names[int(index)], "index": int(index), "probability": round(float(chance), 6)}

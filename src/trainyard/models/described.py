@@ -1,4 +1,4 @@
-"""What a trained model must be told with: its name, its classes, and how its pictures are prepared.
+"""What a trained model must be told with: its name, its classes, and how its images are prepared.
 
 `config.json` of a published model holds it in the form of timm's model hubs, which `timm.create_model("local-dir:...")`
 reads, with a part of our own (`trainyard`) for what that form has no key for.
@@ -40,8 +40,8 @@ class Description:
     model: str  # as model.name
     keys: Sequence[str]  # classes as the dataset's archive names them; empty where they are not known
     names: Sequence[str]  # classes for people, in the same order
-    built_for: int  # size of the pictures that the model was created for
-    size: int  # height and width of a validation picture
+    built_for: int  # size of the images that the model was created for
+    size: int  # height and width of a validation image
     resize: int  # the shorter side before the centre of that size is cut out
     mean: Sequence[float]
     std: Sequence[float]
@@ -53,7 +53,7 @@ class Description:
     blur_pool: BlurPool = "none"  # as model.blur_pool
 
     def in_channels_last(self, on_gpu: bool) -> bool:
-        """Whether pictures and weights lie in channels_last order, on a GPU or elsewhere."""
+        """Whether images and weights lie in channels_last order, on a GPU or elsewhere."""
         return on_gpu if self.channels_last is None else self.channels_last
 
     @property

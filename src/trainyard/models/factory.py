@@ -29,7 +29,7 @@ from trainyard.models.synchronised import Sum
 
 log = logging.getLogger("trainyard")
 
-# torchvision's models for one size of picture, and their parameter for it; all others take any size.
+# torchvision's models for one size of image, and their parameter for it; all others take any size.
 SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 # torchvision's models that return several tensors in training.
 AUXILIARY = ("googlenet", "inception_v3")
@@ -61,7 +61,7 @@ def build(
 
 
 def create(name: str, classes: int, image_size: int = 224, blur_pool: BlurPool = "none") -> nn.Module:
-    """Create the model of a name, for pictures `image_size` pixels high and wide; raises UserError.
+    """Create the model of a name, for images `image_size` pixels high and wide; raises UserError.
 
     The size is passed on to models that are built for one (`size_argument`).
     """
@@ -139,7 +139,7 @@ def import_timm(name: str) -> Any:
 
 
 def _called(name: str, make: Callable[[], Any]) -> nn.Module:
-    """Make a model; raises UserError where it fails, as on a size of picture that it cannot take."""
+    """Make a model; raises UserError where it fails, as on a size of image that it cannot take."""
     try:
         model: nn.Module = make()
     except (AssertionError, ValueError, RuntimeError, TypeError) as error:

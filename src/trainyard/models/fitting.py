@@ -212,7 +212,7 @@ def _common(state: State) -> list[str]:
 
 
 def _adapted(state: State, model: nn.Module) -> State:
-    """Get a state as this model has it: timm renames older names, and resizes position embeddings to the pictures."""
+    """Get a state as this model has it: timm renames older names, and resizes position embeddings to the images."""
     module = type(model).__module__
     adapt = getattr(sys.modules[module], "checkpoint_filter_fn", None)
     place = "encoder.pos_embedding"

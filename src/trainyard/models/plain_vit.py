@@ -17,7 +17,7 @@ PATCH, WIDTH, DEPTH, HEADS = 16, 384, 12, 6
 
 
 def vit_s16(num_classes: int, image_size: int = 224) -> nn.Module:
-    """ViT-S/16 for pictures `image_size` pixels high and wide, a multiple of 16; raises UserError."""
+    """ViT-S/16 for images `image_size` pixels high and wide, a multiple of 16; raises UserError."""
     if image_size % PATCH:
         raise UserError(f"data.image_size = {image_size}: this transformer needs a multiple of {PATCH}")
     timm = import_timm("trainyard.models.plain_vit:vit_s16")

@@ -1,4 +1,4 @@
-"""Pretrained weights as files: where they lie, and what they say about the pictures that they were trained on.
+"""Pretrained weights as files: where they lie, and what they say about the images that they were trained on.
 
 Weights that are not given as a path are fetched once, by `trainyard prepare weights`; trainers only read
 files. Fetched weights are a folder with the state dict and a config.json in the form of timm's model hubs, written
@@ -156,7 +156,7 @@ def _preprocessing(kept: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str,
 
 
 def picture_sizes(kept: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[int, int, int]:
-    """In pixels: what the model was built for, a validation picture, and the shorter side that this is cut from.
+    """In pixels: what the model was built for, a validation image, and the shorter side that this is cut from.
 
     `kept` is a pretrained_cfg, `own` our part. timm resizes to floor(size / crop_pct) (timm, data/transforms_factory).
     """

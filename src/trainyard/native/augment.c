@@ -1,4 +1,4 @@
-/* Changes a picture's shape and colour, in place: what policies draw (trainyard/data/policies.py), a flip, a rectangle.
+/* Changes an image's shape and colour, in place: what policies draw (trainyard/data/policies.py), a flip, a rectangle.
 
    Pixels are RGB, three bytes each, row by row. Colours are what torchvision's functions give, to the last bit: each
    sum of theirs that is one fused multiply-add is `fused` here, which needs no such instruction. Turning, shearing and
@@ -258,7 +258,7 @@ static void clip(int64_t at, int64_t step, int64_t low, int64_t high, int *first
   if (to < *end) *end = to > *first ? (int)to : *first;
 }
 
-/* The x of a line whose places have neighbours in the picture within `margin` pixels around it. */
+/* The x of a line whose places have neighbours in the image within `margin` pixels around it. */
 static void reach(const Picture *picture, const Line *line, int margin, int *first, int *end) {
   clip(line->x, line->step_x, -margin, picture->width - 1 + margin, first, end);
   clip(line->y, line->step_y, -margin, picture->height - 1 + margin, first, end);
@@ -363,7 +363,7 @@ static void move_row(const Picture *picture, const Line *line, int fill, uint8_t
   paint(out + end * 3, picture->width - end, empty);
 }
 
-/* Pixel (x, y) comes from (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), both from the picture's centre. */
+/* Pixel (x, y) comes from (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), both from the image's centre. */
 static void move(const Picture *picture, const double *m, int fill) {
   double right = (picture->width - 1) / 2.0, bottom = (picture->height - 1) / 2.0;
   int64_t nearest = ONE >> (SHARES + 1);
@@ -379,7 +379,7 @@ static void move(const Picture *picture, const double *m, int fill) {
 static double absolute(double value) { return value < 0 ? -value : value; }
 static int within(double value, double low, double high) { return value >= low && value <= high; }
 
-/* Whether a step's numbers are such that nothing overflows, and a rectangle lies in the picture. */
+/* Whether a step's numbers are such that nothing overflows, and a rectangle lies in the image. */
 static int valid(const Picture *picture, const double *step) {
   int ok = within(step[0], FLIP, ERASE) && step[0] == (int)step[0];
   switch (ok ? (int)step[0] : FLIP) {

@@ -21,7 +21,7 @@
 #include "scan.h"
 
 #define MAX_PIXELS 128000000ull     /* trainyard/data/limits.py has the same: no other decoder takes more */
-#define MAX_MEMORY (1l << 30)       /* of the coefficients of a picture in several scans; 6 bytes a pixel as a rule */
+#define MAX_MEMORY (1l << 30)       /* of the coefficients of an image in several scans; 6 bytes a pixel as a rule */
 #define MAX_SCANS 500               /* these two as in limits.py */
 #define MAX_WORK 2000000000ull      /* pixels times scans */
 #define MARGIN 4                    /* columns beside the area that smooth chroma upsampling looks at, and some */
@@ -91,7 +91,7 @@ int trainyard_size(const uint8_t *data, size_t bytes, int *size) {
   return leave(decoder, 0);
 }
 
-/* By what libjpeg divides a picture's sides for this box: 8, 4, 2 or 1, as far as that leaves the wanted size. */
+/* By what libjpeg divides an image's sides for this box: 8, 4, 2 or 1, as far as that leaves the wanted size. */
 static int denominator_of(const double *box, int size_y, int size_x) {
   int denominator = 8;
   while (denominator > 1 && (box[2] < (double)size_x * denominator || box[3] < (double)size_y * denominator))
@@ -109,7 +109,7 @@ static void start(j_decompress_ptr jpeg, int denominator) {
 
 static int scaled(int pixels, int denominator) { return (pixels + denominator - 1) / denominator; }
 
-/* The columns of the decoded picture that the filter looks at, and some beside them. */
+/* The columns of the decoded image that the filter looks at, and some beside them. */
 static void columns_of(const Work *work, int columns, int *left, int *right) {
   int first = work->across.start[0], end = work->across.end;
   *left = first > MARGIN ? first - MARGIN : 0;
@@ -181,7 +181,7 @@ static void choose_mcus(Decoder *decoder, int denominator, int *corner) {
 }
 
 /* libjpeg gets a header of the size of the area's MCUs, and asks us for their coefficients, which come from the
-   segments that hold them. The filter is computed for the whole picture: its weights must be the same to the last bit. */
+   segments that hold them. The filter is computed for the whole image: its weights must be the same to the last bit. */
 static void decode_window(Decoder *decoder, const uint8_t *data, size_t bytes, const double *box, const int *bounds,
                           int cubic, int size_y, int size_x, uint8_t *out) {
   Scan *scan = &decoder->scan;

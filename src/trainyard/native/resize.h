@@ -24,7 +24,7 @@ typedef struct {
   size_t stride;
 } Work;
 
-/* Compute both filters for the area `box`, of a picture of `columns` x `rows` pixels that is `denominator` times
+/* Compute both filters for the area `box`, of an image of `columns` x `rows` pixels that is `denominator` times
    smaller than `box` and `bounds` take it for. 0 where no pixel of it counts, or memory is short. */
 int resize_axes(Work *work, const double *box, const int *bounds, int cubic, int denominator, int columns, int rows,
                 int size_y, int size_x);

@@ -74,7 +74,7 @@ static void open_source(Rewriter *all, j_decompress_ptr jpeg, const uint8_t *dat
   jpeg_mem_src(jpeg, (unsigned char *)data, bytes);
 }
 
-/* Whether chroma can be enlarged to the picture's size; where it takes a fraction, no decoder of ours does. */
+/* Whether chroma can be enlarged to the image's size; where it takes a fraction, no decoder of ours does. */
 static int whole_sampling(j_decompress_ptr jpeg) {
   for (int c = 0; c < jpeg->num_components; c++)
     if (jpeg->max_h_samp_factor % jpeg->comp_info[c].h_samp_factor ||

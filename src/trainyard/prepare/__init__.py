@@ -1,1 +1,1 @@
-"""Turns an archive of pictures into verified tar shards with an index and a manifest."""
+"""Turns an archive of images into verified tar shards with an index and a manifest."""

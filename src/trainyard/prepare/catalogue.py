@@ -1,4 +1,4 @@
-"""Which members of an archive become samples, with which labels. Held in arrays, about 60 bytes a picture.
+"""Which members of an archive become samples, with which labels. Held in arrays, about 60 bytes an image.
 
 A layout says which class or key each name stands for; see `imagenet`, `imagefolder` and `table`.
 """

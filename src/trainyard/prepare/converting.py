@@ -1,6 +1,6 @@
-"""Makes PNGs of pictures in formats that training does not read, where `convert` asks for it.
+"""Makes PNGs of images in formats that training does not read, where `convert` asks for it.
 
-A PNG holds the very pixels that trainyard.data.plain makes of a picture, 8-bit grey or RGB, also of a lossy WebP.
+A PNG holds the very pixels that trainyard.data.plain makes of an image, 8-bit grey or RGB, also of a lossy WebP.
 Training's own decoders stay few, since every further one reads what strangers wrote.
 """
 
@@ -23,7 +23,7 @@ _WHITE_IS_ZERO, _UNSIGNED = 0, 1
 
 
 def format_of(content: bytes | memoryview) -> str:
-    """Return the name of the format that `convert` takes, by a picture's first bytes; empty for all others."""
+    """Return the name of the format that `convert` takes, by an image's first bytes; empty for all others."""
     start = bytes(content[:12])
     if start[:4] == b"RIFF" and start[8:] == b"WEBP":
         return "WEBP"
@@ -31,7 +31,7 @@ def format_of(content: bytes | memoryview) -> str:
 
 
 def convert(content: bytes | memoryview) -> bytes:
-    """Get a WebP, BMP or TIFF, or the first picture of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
+    """Get a WebP, BMP or TIFF, or the first image of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=(format_of(content),)) as picture:
@@ -47,7 +47,7 @@ def convert(content: bytes | memoryview) -> bytes:
 
 
 def converter() -> str:
-    """Name the versions that determine the bytes of a converted picture."""
+    """Name the versions that determine the bytes of a converted image."""
     import PIL
     from PIL import features
 
@@ -56,7 +56,7 @@ def converter() -> str:
 
 
 def _full_range(picture: "Image.Image") -> "Image.Image":
-    """Return a TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other pictures as they are."""
+    """Return a TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other images as they are."""
     tags = getattr(picture, "tag_v2", {})
     if any(kind > _UNSIGNED for kind in tags.get(_NUMBERS, ())):
         raise ValueError("its samples are signed or floats, of which no value is known to be white; convert it")

@@ -1,6 +1,6 @@
-"""Checks that a picture can be decoded, and converts or re-encodes it, before it goes into a shard.
+"""Checks that an image can be decoded, and converts or re-encodes it, before it goes into a shard.
 
-Re-encoding is declared in the settings and off by default. It only makes pictures smaller: one whose shorter side is no
+Re-encoding is declared in the settings and off by default. It only makes images smaller: one whose shorter side is no
 longer than the setting keeps its bytes, unless it is CMYK or a PNG (under any name), which becomes an RGB JPEG. Only
 the same version of Pillow and of its JPEG library gives the same bytes, so both are part of the plan.
 """
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from PIL import Image
 
 CHECK_ONE_OF = 100
-# Undecodable pictures that are named before a preparation gives up
+# Undecodable images that are named before a preparation gives up
 NAMED = 20
 
 
 class UndecodableError(Exception):
-    """A member that cannot be decoded as a picture. The message says why."""
+    """A member that cannot be decoded as an image. The message says why."""
 
 
 def wants_check(decode: str, crc32: int) -> bool:
-    """Tell whether a picture with this CRC-32 is decoded: the choice is the same at every run."""
+    """Tell whether an image with this CRC-32 is decoded: the choice is the same at every run."""
     return decode == "all" or (decode == "sampled" and crc32 % CHECK_ONE_OF == 0)
 
 
 def check(content: memoryview | bytes) -> None:
-    """Decode a picture completely, as training will where no other decoder can; raises UndecodableError."""
+    """Decode an image completely, as training will where no other decoder can; raises UndecodableError."""
     with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         _load(picture)
 
 
 def convert(content: memoryview) -> bytes:
-    """Make a PNG of a picture in another format; raises UndecodableError."""
+    """Make a PNG of an image in another format; raises UndecodableError."""
     try:
         return converting.convert(content)
     except Exception as error:
@@ -45,7 +45,7 @@ def convert(content: memoryview) -> bytes:
 
 
 def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
-    """Return the picture as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
+    """Return the image as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
     with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
         odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
         width, height = picture.size
@@ -61,7 +61,7 @@ def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
 
 
 def encoder() -> str:
-    """Name the versions that determine the bytes of a re-encoded picture."""
+    """Name the versions that determine the bytes of a re-encoded image."""
     import PIL
     from PIL import features
 
@@ -84,7 +84,7 @@ def _encode(picture: "Image.Image", size: tuple[int, int], quality: int) -> byte
 
 
 def _open(content: memoryview | bytes) -> "Image.Image":
-    """Read a picture's header, and refuse what would take too much memory before it does."""
+    """Read an image's header, and refuse what would take too much memory before it does."""
     try:
         return limits.read_header(content)
     except Exception as error:

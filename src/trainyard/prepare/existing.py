@@ -14,7 +14,7 @@ _OTHER_FOLDER = "give the dataset another name, or delete that folder"
 
 
 def as_before(config: Preparation) -> Preparation:
-    """Keep what a prepared folder decided about seekable pictures: their pixels are the same with and without."""
+    """Keep what a prepared folder decided about seekable images: their pixels are the same with and without."""
     if not manifests.exists(config.out):
         return config
     before = "seekable" in manifests.load(config.out).settings

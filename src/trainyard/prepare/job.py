@@ -24,12 +24,12 @@ class Job:
     convert: Literal["none", "png"] = "none"
     reencode: Reencode | None = None
     seekable: bool = False
-    # Pictures that cannot be decoded: leave them out, or fail
+    # Images that cannot be decoded: leave them out, or fail
     leave_out: bool = False
 
     @property
     def resized(self) -> bool:
-        """Whether pictures get other sizes than the plan knows."""
+        """Whether images get other sizes than the plan knows."""
         return self.seekable or self.reencode is not None or self.convert != "none"
 
     @property
@@ -47,7 +47,7 @@ class Finished(NamedTuple):
 
     entry: ShardEntry
     left_out: tuple[str, ...]
-    # How many pictures were rewritten, and how many kept their bytes for which reason
+    # How many images were rewritten, and how many kept their bytes for which reason
     seekable: dict[str, int]
 
 

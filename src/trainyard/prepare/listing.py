@@ -67,12 +67,12 @@ class Listing:
             found = folder_noise or names.noise(last)
             if found:
                 self.noise[found] += 1
-            # Versions before these rules took such a picture, or under another name
+            # Versions before these rules took such an image, or under another name
             self.renamed |= name is not raw or bool(found and names.is_picture(name))
             yield Entry(member if name is raw else member._replace(name=name), raw, found, identity)
 
     def pictures(self) -> Iterator[Entry]:
-        """Every picture: by its name, or by its first bytes; and those of formats that are not decoded."""
+        """Every image: by its name, or by its first bytes; and those of formats that are not decoded."""
         doubtful: list[Entry] = []
         for entry in self.entries():
             kind = None if entry.noise else names.is_picture(entry.member.name)
@@ -106,7 +106,7 @@ class Listing:
 
 
 def pictures_among(container: Container, members: Collection[Member], converts: bool = False) -> list[bool]:
-    """Tell which members are pictures by their first bytes, with several requests at a time.
+    """Tell which members are images by their first bytes, with several requests at a time.
 
     With `converts`, those that can be made PNGs are, too.
     """

@@ -1,4 +1,4 @@
-"""Names of files in data sets: which are no data, which may be pictures, and text that decides labels.
+"""Names of files in data sets: which are no data, which may be images, and text that decides labels.
 
 Every layout, evaluation and prediction see names only as `listing.py` gives them, which is by these rules.
 """
@@ -8,12 +8,12 @@ import unicodedata
 
 from trainyard.core.exits import UserError
 
-PICTURES = (".jpg", ".jpeg", ".png")  # how the names of pictures end, in lower case
-# Pictures in formats that are not decoded: they are named, never dropped
+PICTURES = (".jpg", ".jpeg", ".png")  # how the names of images end, in lower case
+# Images in formats that are not decoded: they are named, never dropped
 FORMATS = (".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".psd", ".dcm")
 CONVERTED = (".webp", ".gif", ".bmp", ".tif", ".tiff")  # of them, those of which `convert` makes PNGs
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-# What is no picture whatever its first bytes are; files of any other ending are looked into
+# What is no image whatever its first bytes are; files of any other ending are looked into
 _OTHER_ENDINGS = """
 .txt .md .rst .xml .json .jsonl .csv .tsv .yaml .yml .toml .html .htm .pdf .py .ipynb .sh .m .log .npy .npz .mat .pkl
 .pt .pth .h5 .hdf5 .parquet .arrow .db .sqlite .mp4 .avi .mov .mkv .wav .mp3 .doc .docx .xls .xlsx
@@ -56,7 +56,7 @@ def composed(text: str) -> str:
 
 
 def is_picture(name: str) -> bool | None:
-    """Whether a file is a picture as far as its name tells; None where its first bytes must."""
+    """Whether a file is an image as far as its name tells; None where its first bytes must."""
     lower = name.lower()
     if lower.endswith(PICTURES):
         return True

@@ -91,7 +91,7 @@ def _plan_split(split: str, members: NDArray[Any], shard_bytes: int, seed: int) 
     before = np.cumsum(costs) - costs
     total = int(costs.sum())
     count = max(1, -(-total // shard_bytes))
-    # A picture larger than a shard would leave an empty neighbour: equal borders count once
+    # An image larger than a shard would leave an empty neighbour: equal borders count once
     borders = np.unique(np.searchsorted(before, np.arange(count + 1) * total // count))
     plans = []
     for shard, (start, stop) in enumerate(itertools.pairwise(borders)):

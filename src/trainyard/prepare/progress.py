@@ -56,7 +56,7 @@ class ProgressMeter:
         self.samples_done = self.shards_done = self.payload = 0
 
     def add(self, *, samples: int = 0, shards: int = 0, payload: int = 0) -> None:
-        """Count finished work; `payload` is bytes of pictures."""
+        """Count finished work; `payload` is bytes of images."""
         with self._lock:
             self.samples_done += samples
             self.shards_done += shards

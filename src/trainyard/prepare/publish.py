@@ -55,7 +55,7 @@ def publish(
 
 
 def _outcomes(found: list[Finished]) -> dict[str, int]:
-    """How many pictures were made seekable, and how many were not for which reason."""
+    """How many images were made seekable, and how many were not for which reason."""
     total: Counter[str] = Counter()
     for record in found:
         total.update(record.seekable)

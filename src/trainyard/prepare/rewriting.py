@@ -18,7 +18,7 @@ REWRITTEN = "rewritten"
 # In memory are all symbols of an image, 4 bytes each, and of some its coefficients: large ones one at a time
 LARGE_PIXELS = 1 << 21
 _one_large = threading.Lock()
-# Why a picture keeps its bytes, by what trainyard_rewrite returns
+# Why an image keeps its bytes, by what trainyard_rewrite returns
 KEPT = {
     1: "not a JPEG",
     2: "CMYK, 12 bits or arithmetic coding",
@@ -29,13 +29,13 @@ KEPT = {
 
 
 def rewriter() -> str:
-    """Name the versions that determine the bytes of a rewritten picture; empty where the C library was not built."""
+    """Name the versions that determine the bytes of a rewritten image; empty where the C library was not built."""
     library = native.library()
     return f"{VERSION} on {library.trainyard_version().decode()}" if library else ""
 
 
 def rewrite(content: memoryview | bytes, interval: int = 0) -> tuple[memoryview | bytes, str]:
-    """Return a picture and REWRITTEN, or its own bytes and why; `interval`: MCUs between restart markers, 0 chooses."""
+    """Return an image and REWRITTEN, or its own bytes and why; `interval`: MCUs between restart markers, 0 chooses."""
     library = native.library()
     assert library is not None, "rewriter() has looked"
     data = np.frombuffer(content, np.uint8)  # without a copy

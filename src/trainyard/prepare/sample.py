@@ -1,6 +1,6 @@
-"""The sample set: real pictures that need no network to a data host.
+"""The sample set: real images that need no network to a data host.
 
-Fashion-MNIST (70,000 pictures of clothing, MIT licence, github.com/zalandoresearch/fashion-mnist) comes as Debian's
+Fashion-MNIST (70,000 images of clothing, MIT licence, github.com/zalandoresearch/fashion-mnist) comes as Debian's
 package `dataset-fashion-mnist`. A balanced part of it is encoded as JPEG and packed in Kaggle's ImageNet layout, so
 that it takes the same path as the real archive: zip, ranges, checks, shards.
 """
@@ -73,7 +73,7 @@ def _source() -> Path:
 
 
 def make_archive(path: Path) -> None:
-    """Write the archive; the same pictures give the same bytes."""
+    """Write the archive; the same images give the same bytes."""
     with atomic(path) as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in _members():
             info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
@@ -109,7 +109,7 @@ def _members() -> Iterator[tuple[str, bytes]]:
 
 
 def _balanced(labels: NDArray[np.uint8], count: int) -> list[int]:
-    """Choose the first pictures of each class, class by class as an archive lists them."""
+    """Choose the first images of each class, class by class as an archive lists them."""
     chosen = [np.flatnonzero(labels == label)[:count] for label in range(len(CLASSES))]
     return [int(at) for at in np.concatenate(chosen)]
 
@@ -123,7 +123,7 @@ def _encode(picture: NDArray[np.uint8]) -> bytes:
 
 
 def _pictures(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Read pictures and labels of a split from the IDX files."""
+    """Read images and labels of a split from the IDX files."""
     folder = _source()
     stem = _FILES[split]
     pictures = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")

@@ -1,7 +1,7 @@
 """Decides member by member what becomes a sample, so that nothing in a class's folder is lost in silence.
 
-A picture is what its name says is one, or its first bytes where the name says nothing (`1.jfif`, `2`, `3.jpg?w=300`).
-What lies in a class's folder and is no picture is an error that counts and names it, unless `skip` names it.
+An image is what its name says is one, or its first bytes where the name says nothing (`1.jfif`, `2`, `3.jpg?w=300`).
+What lies in a class's folder and is no image is an error that counts and names it, unless `skip` names it.
 """
 
 import hashlib
@@ -68,14 +68,14 @@ class Selection:
         self._doubtful: list[tuple[Entry, MemberPlace | OutOfPlaceError]] = []
         self._by_content = 0
         self._foreign = Foreign(listing.container)
-        # No pictures in folders of classes, by place and ending; and elsewhere, by ending
+        # No images in folders of classes, by place and ending; and elsewhere, by ending
         self._strays: dict[tuple[MemberPlace, str], list[str]] = {}
         self._outside: Counter[str] = Counter()
         self._unlabelled = 0
         self._archives: list[str] = []
 
     def take(self, entry: Entry) -> None:
-        """Decide about the next entry; raises UserError for a picture that has no place, is empty, or is too large."""
+        """Decide about the next entry; raises UserError for an image that has no place, is empty, or is too large."""
         if entry.noise:
             self._skip.names(entry)
             return
@@ -175,7 +175,7 @@ class Selection:
             self._outside[ending] += 1
 
     def _look(self) -> None:
-        """Tell by their first bytes which of the doubtful entries are pictures."""
+        """Tell by their first bytes which of the doubtful entries are images."""
         doubtful, self._doubtful = self._doubtful, []
         found = pictures_among(self._listing.container, [entry.member for entry, _ in doubtful], self._converts)
         for (entry, place), picture in zip(doubtful, found, strict=True):
@@ -183,7 +183,7 @@ class Selection:
             self._by_content += picture
 
     def _follow_links(self) -> None:
-        """Count links to nothing; raises UserError where they would be pictures."""
+        """Count links to nothing; raises UserError where they would be images."""
         lost = []
         for raw in self._listing.links:
             name = names.composed(raw)
@@ -202,13 +202,13 @@ class Selection:
             )
 
     def _in_class(self, place: MemberPlace | OutOfPlaceError) -> bool:
-        """Whether the folder is a class's: where any may be one, it holds pictures."""
+        """Whether the folder is a class's: where any may be one, it holds images."""
         if isinstance(place, OutOfPlaceError):
             return False
         return not self._layout.loose or (place.root, place.below) in self._layout.places
 
     def _forget_folders_without_pictures(self) -> None:
-        """Forget folders without pictures, such as annotations; pictures in a format that is not read make a class."""
+        """Forget folders without images, such as annotations; images in a format that is not read make a class."""
         for place, ending in list(self._strays):
             if not self._in_class(place) and ending not in names.FORMATS:
                 self._outside[ending] += len(self._strays.pop((place, ending)))

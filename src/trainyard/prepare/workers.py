@@ -1,7 +1,7 @@
 """Makes shards with several threads that take requests from one queue, so that even one shard keeps all of them busy.
 
 Few shards are open at a time, so a kill loses little. Memory is bounded: every thread has one buffer, and only one
-thread at a time handles a picture larger than that.
+thread at a time handles an image larger than that.
 """
 
 import threading

@@ -38,7 +38,7 @@ from trainyard.shards.index import INDEX_DTYPE
 from trainyard.shards.manifest import ShardEntry
 from trainyard.shards.tar_member import BLOCK, OVERHEAD, TAR_END, frame
 
-# A damaged picture is fetched again before it is blamed on the archive
+# A damaged image is fetched again before it is blamed on the archive
 TRIES = 3
 _MEMBER_FIELDS = Member._fields[1:]
 
@@ -48,7 +48,7 @@ Result = TypeVar("Result")
 class OpenShard:
     """An unfinished shard. Any threads fetch its requests concurrently; then one thread closes it.
 
-    Pictures whose size is known are written at their planned position. Rewritten and re-encoded ones are written in
+    Images whose size is known are written at their planned position. Rewritten and re-encoded ones are written in
     order of arrival, and moved to their final positions when all are there.
     """
 
@@ -59,7 +59,7 @@ class OpenShard:
         stem = job.work / f"{plan.split}-{plan.number:05d}.{unique}"
         self._tar, self._index, self._second = (Path(f"{stem}.{end}.tmp") for end in ("tar", "npy", "two"))
         self._lock = threading.Lock()
-        # Name and cause of each picture that cannot be decoded
+        # Name and cause of each image that cannot be decoded
         self.undecodable: dict[int, tuple[str, str]] = {}
         self._seekable: Counter[str] = Counter()
         self._rows = np.empty(len(plan.members), INDEX_DTYPE)
@@ -74,7 +74,7 @@ class OpenShard:
             os.ftruncate(self._descriptor, plan.bytes)
 
     def fetch(self, request: Request, buffer: memoryview) -> tuple[int, bool]:
-        """Write a request's samples; return the bytes of their pictures, and whether the shard can be closed now."""
+        """Write a request's samples; return the bytes of their images, and whether the shard can be closed now."""
         clock = self._spent.clock()
         source, length = self.job.container.source, request.stop - request.start
         raw = buffer[:length] if length <= len(buffer) else memoryview(bytearray(length))
@@ -108,7 +108,7 @@ class OpenShard:
             return written, self._left == 0
 
     def close(self) -> bool:
-        """Publish the shard, unless pictures were found that cannot be decoded and are not to be left out."""
+        """Publish the shard, unless images were found that cannot be decoded and are not to be left out."""
         if self.undecodable and not self.job.leave_out:
             return False
         clock = self._spent.clock()
@@ -145,7 +145,7 @@ class OpenShard:
                 path.unlink(missing_ok=True)
 
     def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
-        """Return a picture with its CRC-32, converted and re-encoded if that is wanted.
+        """Return an image with its CRC-32, converted and re-encoded if that is wanted.
 
         Whatever no JPEG is gets decoded as a check; so do JPEGs, as far as `decode` says.
         """
@@ -163,7 +163,7 @@ class OpenShard:
         return content, crc32
 
     def _rewritten(self, picture: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
-        """Make a picture of this CRC-32 seekable where that can be done exactly; return it with its new CRC-32.
+        """Make an image of this CRC-32 seekable where that can be done exactly; return it with its new CRC-32.
 
         What was rewritten was read to its end; a JPEG that was not is decoded, unless all are: it may be broken.
         """
@@ -199,12 +199,12 @@ class OpenShard:
             return storage.recover(path, _reopened, path, descriptor, action)
 
     def _read(self, path: Path, descriptor: int, row: Any) -> bytes:
-        """Read back a picture of the index."""
+        """Read back an image of the index."""
         size, offset = int(row["size"]), int(row["offset"])
         return self._do(path, descriptor, lambda file: _read_all(file, size, offset))
 
     def _verify(self) -> None:
-        """Read back all pictures past the kernel's cache; raises OSError where one does not have its checksum."""
+        """Read back all images past the kernel's cache; raises OSError where one does not have its checksum."""
         fresh = os.open(self._tar, os.O_RDONLY | os.O_CLOEXEC)
         try:
             forget_cached(fresh)
@@ -215,7 +215,7 @@ class OpenShard:
             os.close(fresh)
 
     def _lay_out(self) -> None:
-        """Write the tar again, with each picture at its final position."""
+        """Write the tar again, with each image at its final position."""
         kept = np.array([at for at in range(len(self._rows)) if at not in self.undecodable], np.int64)
         second = os.open(self._second, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         position = 0
@@ -230,7 +230,7 @@ class OpenShard:
     def _move(self, second: int, at: int, position: int) -> int:
         """Write a sample of the first file into the second; return where the next one begins there.
 
-        A function of its own: two large pictures must not be in memory, one that was written and one that is read.
+        A function of its own: two large images must not be in memory, one that was written and one that is read.
         """
         row = self._rows[at]
         content = self._read(self._tar, self._descriptor, row)
@@ -263,7 +263,7 @@ class OpenShard:
         write_record(job, plan, Finished(entry, left_out, dict(self._seekable)))
 
     def _checked(self, member: Member, span: int, raw: memoryview) -> memoryview:
-        """Extract a picture from the fetched bytes; fetch it again separately if it is damaged."""
+        """Extract an image from the fetched bytes; fetch it again separately if it is damaged."""
         for attempt in range(1, TRIES + 1):
             try:
                 return extract(raw, member)

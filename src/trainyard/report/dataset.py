@@ -13,8 +13,8 @@ from trainyard.report.page import Markup, card, note, page, table, tiles
 from trainyard.report.thumbnails import STYLE, figure, shots
 
 FILE = "dataset.html"
-MOST_SHOWN = 48  # pictures of the contact sheet
-MOST_GROUPS = 12  # of equal pictures
+MOST_SHOWN = 48  # images of the contact sheet
+MOST_GROUPS = 12  # of equal images
 MOST_ODD = 24
 MOST_CLASSES = 24  # shown before the rest is folded away
 MOST_NAMES = 100
@@ -83,14 +83,14 @@ def _lead(found: Survey) -> str:
 
 
 def _contact_sheet(found: Survey) -> str:
-    """Return some pictures of each class, or one of some classes."""
+    """Return some images of each class, or one of some classes."""
     chosen = _of_each_class([one.picture for one in found.headers], found.manifest.classes)
     text = "The first pictures of each class, or of classes evenly chosen. Look for wrong labels and bad crops."
     return card("Contact sheet", _shots(found, [(one, "") for one in chosen]) + note(text), wide=True)
 
 
 def _of_each_class(pictures: Sequence[Picture], classes: int) -> list[Picture]:
-    """At most MOST_SHOWN pictures: equally many of each class, of each as many splits as there are."""
+    """At most MOST_SHOWN images: equally many of each class, of each as many splits as there are."""
     chosen = {int(i) for i in evenly(classes, MOST_SHOWN)}
     each = max(1, MOST_SHOWN // max(1, len(chosen)))
     seen: Counter[int] = Counter()
@@ -190,7 +190,7 @@ def _shots(found: Survey, chosen: Sequence[tuple[Picture, str]]) -> str:
         remarks = [why] if why else []
         try:
             figures.append(figure(content, found.names[one.label], [*remarks, f"{one.split} {one.sample}"]))
-        except (OSError, ValueError, SyntaxError):  # a header alone is no picture
+        except (OSError, ValueError, SyntaxError):  # a header alone is no image
             continue
     return shots(figures)
 

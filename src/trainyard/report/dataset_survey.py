@@ -1,7 +1,7 @@
-"""Looks through a prepared dataset: counts, sizes, pictures that occur twice, and odd ones.
+"""Looks through a prepared dataset: counts, sizes, images that occur twice, and odd ones.
 
-Counts and duplicates are those of all pictures: indexes tell which pictures may be equal, and only these are read.
-Sizes and oddities come from the headers of at most MOST_LOOKED_AT pictures, evenly chosen. Nothing is random, so the
+Counts and duplicates are those of all images: indexes tell which images may be equal, and only these are read.
+Sizes and oddities come from the headers of at most MOST_LOOKED_AT images, evenly chosen. Nothing is random, so the
 same folder gives the same survey.
 """
 
@@ -35,7 +35,7 @@ _ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
 
 @dataclass(frozen=True, order=True)
 class Picture:
-    """A picture's place in the dataset."""
+    """An image's place in the dataset."""
 
     split: str
     sample: int
@@ -44,7 +44,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Header:
-    """What a picture's header says; sizes in pixels and bytes."""
+    """What an image's header says; sizes in pixels and bytes."""
 
     picture: Picture
     width: int
@@ -59,7 +59,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Survey:
-    """A dataset as found: `counts` of each split are (classes,); `copies` are pictures of equal content."""
+    """A dataset as found: `counts` of each split are (classes,); `copies` are images of equal content."""
 
     root: Path
     manifest: Manifest
@@ -91,7 +91,7 @@ def survey(root: Path) -> Survey:
 
 
 def read(root: Path, pictures: list[Picture]) -> list[bytes]:
-    """Return the encoded pictures; raises UserError and StorageError."""
+    """Return the encoded images; raises UserError and StorageError."""
     splits = {name: open_split(root, name) for name in {one.split for one in pictures}}
     try:
         return [splits[one.split].read(one.sample) for one in pictures]
@@ -115,7 +115,7 @@ def _headers(splits: dict[str, Shards]) -> Iterator[Header]:
 
 
 def _header(shards: Shards, picture: Picture) -> Header | None:
-    """Return a picture's header; None where it has none that can be read (a preparation may leave that unchecked)."""
+    """Return an image's header; None where it has none that can be read (a preparation may leave that unchecked)."""
     content = shards.read(picture.sample)
     try:
         with limits.read_header(content) as found:
@@ -136,7 +136,7 @@ def _turned(picture: "Image.Image") -> bool:
 
 
 def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[list[Picture]]:
-    """Return groups of pictures with the same content, first those that occur most often."""
+    """Return groups of images with the same content, first those that occur most often."""
     names = list(splits)
     index = {
         name: np.concatenate(
@@ -163,7 +163,7 @@ def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[l
 
 
 def _odd(headers: list[Header]) -> Iterator[tuple[Header, str]]:
-    """Pictures that differ much from the others, each with what is odd about it."""
+    """Images that differ much from the others, each with what is odd about it."""
     if not headers:
         return
     side = float(np.median([min(one.width, one.height) for one in headers]))

@@ -1,4 +1,4 @@
-"""Small pictures within our pages."""
+"""Small images within our pages."""
 
 import base64
 import html
@@ -18,7 +18,7 @@ STYLE = (
 
 
 def figure(content: bytes, title: str, remarks: Sequence[str]) -> str:
-    """Return a picture with what it is below it."""
+    """Return an image with what it is below it."""
     lines = "".join(f"<span>{html.escape(remark)}</span>" for remark in remarks)
     return (
         f'<figure><img src="{thumbnail(content)}" alt="{html.escape(" ".join(remarks[-1:]), quote=True)}" '
@@ -32,7 +32,7 @@ def shots(figures: Sequence[str]) -> str:
 
 
 def thumbnail(content: bytes) -> str:
-    """Return an encoded picture as a data URI, no larger than LARGEST; raises what Pillow raises, and ValueError."""
+    """Return an encoded image as a data URI, no larger than LARGEST; raises what Pillow raises, and ValueError."""
     with limits.read_header(content) as picture:
         picture.draft("RGB", (2 * LARGEST, 2 * LARGEST))
         small = rgb(picture)

@@ -1,6 +1,6 @@
 """A trained model in formats that need none of its code: `torch.export` and ONNX.
 
-Each file is loaded again and compared with the model before it is written. The model takes normalised pictures,
+Each file is loaded again and compared with the model before it is written. The model takes normalised images,
 float32 (N, 3, size, size), any number of them, and gives logits (N, classes).
 """
 
@@ -50,7 +50,7 @@ def of_a_run(kind: str, reason: str) -> str:
 
 
 def export_model(kind: str, model: nn.Module, size: int, refusal: Refusal = of_a_run) -> tuple[bytes, float]:
-    """Return a file's content and its largest difference from the model's outputs, on pictures of a size in pixels.
+    """Return a file's content and its largest difference from the model's outputs, on images of a size in pixels.
 
     Raises UserError, in the words of `refusal`, where the model cannot be exported, or gives other outputs then.
     """

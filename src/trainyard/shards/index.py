@@ -1,4 +1,4 @@
-"""The index beside each shard: where every sample's picture lies, its label, and its CRC-32."""
+"""The index beside each shard: where every sample's image lies, its label, and its CRC-32."""
 
 import hashlib
 import io

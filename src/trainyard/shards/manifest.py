@@ -57,9 +57,9 @@ class Manifest:
     plan: str
     splits: Mapping[str, SplitEntry]
     classes_sha256: str
-    # Names of pictures that cannot be decoded and were left out on request
+    # Names of images that cannot be decoded and were left out on request
     left_out: tuple[str, ...] = ()
-    # How many pictures were rewritten so that areas of them can be read alone, and how many were not for which reason
+    # How many images were rewritten so that areas of them can be read alone, and how many were not for which reason
     seekable: Mapping[str, int] | None = None
     # How many files of the source are no data, by why they are none and by kind
     ignored: Mapping[str, Mapping[str, int]] | None = None

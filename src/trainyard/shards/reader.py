@@ -81,11 +81,11 @@ class Shards:
         return self._starts[-1]
 
     def read(self, i: int) -> bytes:
-        """Return the encoded picture of sample i, checked against its CRC-32."""
+        """Return the encoded image of sample i, checked against its CRC-32."""
         return self.read_many(np.array([i]))[0]
 
     def read_many(self, ids: Ids) -> list[bytes]:
-        """Return the encoded pictures of some samples, with one read for those that `neighbours` puts together."""
+        """Return the encoded images of some samples, with one read for those that `neighbours` puts together."""
         found = [b""] * len(ids)
         for places in self.neighbours(ids):
             for place, content in zip(places, self.read_together(ids[places]), strict=True):

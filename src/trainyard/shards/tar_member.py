@@ -1,4 +1,4 @@
-"""A sample's bytes in a shard: a tar header, the picture, padding, and a second member with its label.
+"""A sample's bytes in a shard: a tar header, the image, padding, and a second member with its label.
 
 The headers are those of POSIX.1-1988 ustar, without anything that depends on the clock or the user.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 BLOCK = 512
 TAR_END = 2 * BLOCK
-# A picture's header, its label's header, and the label
+# An image's header, its label's header, and the label
 OVERHEAD = 3 * BLOCK
 PNG = b"\x89PNG\r\n\x1a\n"
 _NAME_BYTES = 100

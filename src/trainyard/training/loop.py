@@ -141,7 +141,7 @@ def settle(t: Trainer) -> None:
 
 
 def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
-    """Compute the summed loss of uint8 pictures (N, 3, H, W) and labels (N,), which begin at an even position.
+    """Compute the summed loss of uint8 images (N, 3, H, W) and labels (N,), which begin at an even position.
 
     A forward without samples takes a blank one in their place, which counts nothing: its loss is 0, and so are its
     gradients. Flash attention, and many models, refuse a batch of none.
@@ -153,7 +153,7 @@ def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
 
 
 def _loss_sum(t: Trainer, pictures: Tensor, labels: Tensor, samples: int) -> Tensor:
-    """Compute the loss of pictures of which `samples` count: all, or none."""
+    """Compute the loss of images of which `samples` count: all, or none."""
     config = t.config
     inputs, targets = t.learner.normalise(pictures), labels
     if mixes(config.augment):

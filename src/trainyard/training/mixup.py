@@ -1,4 +1,4 @@
-"""Mixup and CutMix: pictures of a step blended with, or patched from, their neighbours; labels become probabilities.
+"""Mixup and CutMix: images of a step blended with, or patched from, their neighbours; labels become probabilities.
 
 One draw per (seed, step) decides for the whole global batch which of the two is used, how much, and where. Partners are
 the neighbours (0, 1), (2, 3), ... of the global batch. Every process's samples and every forward begin at an even
@@ -29,12 +29,12 @@ class Draw:
 
 
 def mixes(augment: AugmentSettings) -> bool:
-    """Whether pictures are mixed at all."""
+    """Whether images are mixed at all."""
     return augment.mixup > 0 or augment.cutmix > 0
 
 
 def draw(augment: AugmentSettings, seed: int, step: int, height: int, width: int) -> Draw:
-    """Return the draw of a step; with both on, each is as likely as the other. `own` is the share a picture keeps."""
+    """Return the draw of a step; with both on, each is as likely as the other. `own` is the share an image keeps."""
     generator = np.random.Generator(np.random.Philox(key=[(seed << 32) | NO_EPOCH, step]))
     patch = generator.uniform() < 0.5 if augment.mixup and augment.cutmix else bool(augment.cutmix)
     alpha = augment.cutmix if patch else augment.mixup
@@ -48,7 +48,7 @@ def draw(augment: AugmentSettings, seed: int, step: int, height: int, width: int
 
 
 def box_around(x: int, y: int, own: float, height: int, width: int) -> Box:
-    """Return the box of share 1 - own around a point, cut off at the picture's edges."""
+    """Return the box of share 1 - own around a point, cut off at the image's edges."""
     half = 0.5 * math.sqrt(1.0 - own)
     w, h = int(half * width), int(half * height)
     return max(0, x - w), max(0, y - h), min(width, x + w), min(height, y + h)
@@ -57,9 +57,9 @@ def box_around(x: int, y: int, own: float, height: int, width: int) -> Box:
 def mix(  # noqa: PLR0917
     pictures: Tensor, labels: Tensor, classes: int, augment: AugmentSettings, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Mix a forward's normalised pictures (N, 3, H, W) and labels (N,): pictures, and probabilities (N, classes).
+    """Mix a forward's normalised images (N, 3, H, W) and labels (N,): images, and probabilities (N, classes).
 
-    The first picture must stand at an even position of the global batch. An odd last one has no partner and stays.
+    The first image must stand at an even position of the global batch. An odd last one has no partner and stays.
     """
     what = draw(augment, seed, step, pictures.size(-2), pictures.size(-1))
     targets = one_hot(labels, classes, pictures.dtype)

@@ -73,10 +73,10 @@ class Learner:
     scaler: torch.amp.GradScaler  # scales the loss in fp16, else does nothing
     ema: Ema | None
     autocast: torch.autocast  # to be entered for each forward
-    normalise: Callable[[Tensor], Tensor]  # uint8 pictures (N, 3, H, W) -> normalised numbers on the device
+    normalise: Callable[[Tensor], Tensor]  # uint8 images (N, 3, H, W) -> normalised numbers on the device
 
     def predict(self, pictures: Tensor) -> Tensor:
-        """Compute outputs (N, classes) for uint8 pictures (N, 3, H, W), by the model without the strategy around it."""
+        """Compute outputs (N, classes) for uint8 images (N, 3, H, W), by the model without the strategy around it."""
         with self.autocast:
             outputs: Tensor = self.validated(self.normalise(pictures))
         return outputs

@@ -1,7 +1,7 @@
 """Exact validation: every sample of the split is measured once, for any number of processes.
 
 Counts stay on the device until the end. Where a strategy requires the same number of forwards of every process
-(`lockstep`), processes without samples forward blank pictures that are not counted.
+(`lockstep`), processes without samples forward blank images that are not counted.
 """
 
 import math
@@ -34,7 +34,7 @@ def evaluate(
 ) -> Result | int:
     """Measure the model on the whole split, or return the vote that ended it early.
 
-    `forward` gives outputs (N, classes) for uint8 pictures (N, 3, H, W) on the device, for up to `batch` at a time.
+    `forward` gives outputs (N, classes) for uint8 images (N, 3, H, W) on the device, for up to `batch` at a time.
     The host waits for the device only as `pace` asks, so that few batches lie there, until the counts are read.
     """
     samples = len(loader.labels)
@@ -100,7 +100,7 @@ class Tally:
 
 
 def blank(loader: Loader, device: torch.device) -> Tensor:
-    """Return a batch of one black picture."""
+    """Return a batch of one black image."""
     return torch.zeros(1, 3, loader.size, loader.size, dtype=torch.uint8, device=device)
 
 

@@ -17,7 +17,7 @@ from trainyard.prepare.sources.base import Source
 STORED, DEFLATED = 0, 8
 # Beside zip's own: bare bytes of a tar, whose CRC-32 a first pass found, and of a file in a folder, where none is known
 CHECKED, BARE = 254, 255
-# No picture of a data set is larger; bounds the memory that a damaged or hostile member can take
+# No image of a data set is larger; bounds the memory that a damaged or hostile member can take
 LARGEST_MEMBER = 256 << 20
 _PIECE = 4 << 20
 # First bytes that tell what a file is, and in which many packed ones these are

@@ -15,7 +15,7 @@ from trainyard.prepare.sources.base import Source
 
 PIECE = 4 << 20
 DEPTH = 8
-# Pictures hardly compress; a file that unpacks to more than this many times its size is not a dataset
+# Images hardly compress; a file that unpacks to more than this many times its size is not a dataset
 LARGEST_RATIO = 100
 _PART = 64 << 10
 _ALLOWANCE = 64 << 20

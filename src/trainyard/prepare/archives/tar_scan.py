@@ -5,7 +5,7 @@ Formats: ustar and pax headers (POSIX.1-2017, utility pax), and of GNU tar long 
 
 Why not the standard library's tarfile in its mode `r|`: it was tried, and takes as many lines. It ends at a damaged
 header as if the tar ended there, and before Python 3.11.10 and 3.12.6 it reads another name out of a damaged pax
-record, both silently: pictures would be lost. It reads extension headers however long they claim to be, keeps all
+record, both silently: images would be lost. It reads extension headers however long they claim to be, keeps all
 members in memory, and takes 20 to 25 % more CPU time (measured on files of 20 and 110 KB). Each of the first four
 needs a hook into its private parts.
 """

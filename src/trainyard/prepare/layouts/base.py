@@ -37,11 +37,11 @@ class Layout(Protocol):
     texts: frozenset[str]
     # Whether it needs them before it can place anything; they are then read in a separate pass
     learns_first: bool
-    # Whether any folder counts as a class, so that one which holds no picture is none
+    # Whether any folder counts as a class, so that one which holds no image is none
     loose: bool
-    # The part of each class that becomes val by the lots of its pictures; 0: `place` says the split
+    # The part of each class that becomes val by the lots of its images; 0: `place` says the split
     drawn: float
-    # The folders in which pictures were found
+    # The folders in which images were found
     places: set[tuple[str, str]]
 
     def learn(self, name: str, text: bytes, label: str) -> None:
@@ -49,9 +49,9 @@ class Layout(Protocol):
         ...
 
     def place(self, name: str) -> MemberPlace | None:
-        """Say what a picture of this name would be, or None when it has no label.
+        """Say what an image of this name would be, or None when it has no label.
 
-        Any other name raises OutOfPlaceError: no picture may be lost because its name is slightly wrong.
+        Any other name raises OutOfPlaceError: no image may be lost because its name is slightly wrong.
         """
         ...
 
@@ -135,7 +135,7 @@ def nearest(klass: str, known: Iterable[str]) -> str:
 
 
 def lot(name: str, seed: int, size: int = hashlib.blake2b.MAX_DIGEST_SIZE) -> bytes:
-    """Draw `size` bytes for a picture, by its name and the seed alone."""
+    """Draw `size` bytes for an image, by its name and the seed alone."""
     key = seed.to_bytes(8, "little")
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), key=key, digest_size=size).digest()
 

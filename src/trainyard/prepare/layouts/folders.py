@@ -1,7 +1,7 @@
 """A folder per class without splits, below any common folder: `CLASS/*`. A part of each class becomes val.
 
-Each picture has a lot, drawn by the seed and its name in its class; those with the lowest lots become val. So a class's
-split does not depend on other classes, nor on the order of the pictures or the folders around them, and a picture that
+Each image has a lot, drawn by the seed and its name in its class; those with the lowest lots become val. So a class's
+split does not depend on other classes, nor on the order of the images or the folders around them, and an image that
 is added moves at most one other of its class.
 """
 
@@ -23,7 +23,7 @@ _SPLITS = {*SPLIT_FOLDERS, "test"}
 
 
 class Folders:
-    """A class is the folder that a picture lies in; a class's index is its position in sorted order."""
+    """A class is the folder that an image lies in; a class's index is its position in sorted order."""
 
     texts: frozenset[str] = frozenset()
     learns_first = False
@@ -38,7 +38,7 @@ class Folders:
         """No text is needed."""
 
     def place(self, name: str) -> MemberPlace | None:
-        """Key each picture by its folder, and draw its lot; folders of splits are another layout's.
+        """Key each image by its folder, and draw its lot; folders of splits are another layout's.
 
         A class may be called `train`: what holds folders is a split.
         """

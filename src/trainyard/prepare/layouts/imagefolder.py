@@ -34,7 +34,7 @@ class ImageFolder:
         """No text is needed."""
 
     def place(self, name: str) -> MemberPlace | None:
-        """Key each picture by its class folder."""
+        """Key each image by its class folder."""
         around = name.rpartition("/")[0]
         if self._last and around == self._last[0]:  # neighbours are in one folder as a rule
             return self._last[1]

@@ -3,7 +3,7 @@
 `Data/CLS-LOC/train/SYNSET/*.JPEG`, `Data/CLS-LOC/val/*.JPEG` in one flat folder, whose labels are in
 `LOC_val_solution.csv` (the first word of PredictionString), and names for people in `LOC_synset_mapping.txt`. A class's
 index is its position among the sorted synsets, which is what torchvision's ImageFolder gives and what published weights
-expect. `test/` has no labels and `Annotations/` no pictures: both are left out.
+expect. `test/` has no labels and `Annotations/` no images: both are left out.
 """
 
 import csv
@@ -38,7 +38,7 @@ class ImageNet:
         """Let it pass: the tables are needed at the end only."""
 
     def place(self, name: str) -> MemberPlace | None:
-        """Key a training picture by its synset, a validation picture by its name."""
+        """Key a training image by its synset, a validation image by its name."""
         if match := _TRAIN.search(name):
             return MemberPlace(0, match[1], name[: match.start()], "Data/CLS-LOC/train")
         if match := _VAL.search(name):
@@ -50,7 +50,7 @@ class ImageNet:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Give the sorted synsets numbers, and look up each validation picture in the CSV file."""
+        """Give the sorted synsets numbers, and look up each validation image in the CSV file."""
         check_places(self.places, label, "ImageNet's layout")
         synsets = sorted(train)
         index = {synset: i for i, synset in enumerate(synsets)}
@@ -85,7 +85,7 @@ def _read_names(text: bytes, label: str) -> dict[str, str]:
 
 
 def _read_solution(text: bytes, label: str) -> dict[str, str]:
-    """Parse the labels of the validation pictures."""
+    """Parse the labels of the validation images."""
     rows = csv.DictReader(io.StringIO(decoded(text, f"{VAL_LABELS} of {label}"), newline=""))
     solution = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""The layout of a CSV file: one row for each picture, with its path, its class and, where there is one, its split.
+"""The layout of a CSV file: one row for each image, with its path, its class and, where there is one, its split.
 
-Without a split column each class is divided by the declared fraction. Which pictures become val depends on their names
-and the seed alone, so that rows may change places, and a class always keeps one picture for train.
+Without a split column each class is divided by the declared fraction. Which images become val depends on their names
+and the seed alone, so that rows may change places, and a class always keeps one image for train.
 """
 
 import csv
@@ -21,7 +21,7 @@ _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
 
 class TableLayout:
-    """Pictures and their classes as a CSV file lists them; a class's index is its position in sorted order."""
+    """Images and their classes as a CSV file lists them; a class's index is its position in sorted order."""
 
     learns_first = True
     loose = False
@@ -33,7 +33,7 @@ class TableLayout:
         self.texts = frozenset({composed(settings.file)})
         self.places: set[tuple[str, str]] = set()
         self._folder = ""
-        # By a picture's name in the archive: its split, and a number into `_labels`; seen ones are taken out
+        # By an image's name in the archive: its split, and a number into `_labels`; seen ones are taken out
         self._rows: dict[str, tuple[int, str]] = {}
         self._seen: set[str] = set()
 
@@ -54,7 +54,7 @@ class TableLayout:
         self._rows = self._divide(rows, where)
 
     def place(self, name: str) -> MemberPlace | None:
-        """Look the name up; raises OutOfPlaceError for a picture in the folder that has no row."""
+        """Look the name up; raises OutOfPlaceError for an image in the folder that has no row."""
         if row := self._rows.get(name):
             if name in self._seen:
                 raise OutOfPlaceError(f"{self._settings.file} lists it once, and two files have this name: in two "
@@ -71,7 +71,7 @@ class TableLayout:
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Give the sorted classes numbers; raises UserError for rows without a picture."""
+        """Give the sorted classes numbers; raises UserError for rows without an image."""
         if absent := [name for name in self._rows if name not in self._seen]:
             raise UserError(
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
@@ -99,7 +99,7 @@ class TableLayout:
             raise UserError(f"{where} is not sound CSV at line {rows.line_num}: {error}; correct it") from None
 
     def _divide(self, rows: dict[str, tuple[str, str]], where: str) -> dict[str, tuple[int, str]]:
-        """Give each picture its split."""
+        """Give each image its split."""
         if not self._settings.split_column:
             return self._draw(rows)
         splits = _SPLITS | dict.fromkeys(self._settings.ignored_splits, _IGNORED)
