@@ -24,7 +24,7 @@ LATE = "the time is over; BUDGET=SECONDS make quick has more"  # why hack/quick/
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "test-costs.json"
 RING = "TRAINYARD_RING"  # scripts/test names what it runs
-RINGS = {"without a cluster", "on the cluster", "on the cluster, alone", "that measure"}  # of a whole run
+RINGS = {"without a cluster", "on the cluster", "on the cluster, alone"}  # of a whole run
 SHARE, NEAR = 0.04, 0.03  # of all processor seconds: more fails the run; more is named
 SHOWN = 10
 # Files that may take more than SHARE, and why

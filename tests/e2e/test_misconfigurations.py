@@ -18,7 +18,6 @@ from tests.e2e.cluster import kubectl
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.alone,
-    pytest.mark.measures,
     pytest.mark.skipif(not cluster.OWN, reason="it takes operators away and fills a disk of the one-node cluster"),
 ]
 

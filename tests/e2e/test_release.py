@@ -10,7 +10,7 @@ from tests import documents, patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
-pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.alone, pytest.mark.measures]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.alone]
 RELEASE = "demo"
 JOBS = ("pytorchjob", "mpijob")
 
