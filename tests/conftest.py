@@ -10,8 +10,9 @@ import pytest
 
 from tests import costs, ranks
 
-UNPACKED = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard") / "debian/bin"
-os.environ["PATH"] += f":{UNPACKED}"  # Debian's programs that are not installed (hack/bootstrap)
+CACHE = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
+os.environ["PATH"] += f":{CACHE / 'debian/bin'}"  # Debian's programs that are not installed (hack/bootstrap)
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(CACHE / "inductor"))  # by content, so a new graph is compiled
 os.environ.setdefault("GOGC", "800")  # thousands of helm and kubectl run: they spend a seventh less processor time
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # more threads than cores: one that waits keeps no core busy
 HERE = Path(__file__).parent
