@@ -1,7 +1,9 @@
 """A little prepared dataset, and real runs of the trainers as processes."""
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,13 +159,27 @@ def trainer(session_trainer: Trainer) -> Trainer:
 @pytest.fixture(scope="session")
 def fashion_run(session_trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of a ResNet-18 on the sample set's real pictures, published in every format."""
-    over = {
+    over: dict[str, Any] = {
         "data.dir": "sample", "data.image_size": 32, "data.val_resize": 36, "model.name": "torchvision:resnet18",
         "model.batch_norm": "local", "precision": "fp32", "epochs": None, "max_steps": 3, "batch.global": 64,
         "optimizer.lr": 0.03, "schedule.warmup_epochs": 0, "publish.export": ["torch", "onnx"],
         "debug.record_samples": False,
     }  # fmt: skip
-    return session_trainer.train(tmp_path_factory.mktemp("fashion") / "fashion", **over)
+    made = common_folder(tmp_path_factory) / "fashion"
+    with made.with_suffix(".lock").open("a") as lock:  # one worker trains, each has a copy of its own
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "summary.json").exists():
+            shutil.rmtree(made, ignore_errors=True)
+            session_trainer.train(made, **over)
+    return shutil.copytree(made, tmp_path_factory.mktemp("fashion") / "fashion", symlinks=True)
+
+
+def common_folder(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all workers of this run of pytest share."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "common"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
