@@ -30,7 +30,7 @@ SHOWN = 10
 # Files that may take more than SHARE, and why
 LARGE = {
     "tests/e2e/test_release.py": "make demo and a TrainJob, whole",
-    "tests/test_ordinary_user.py": "make train and the collection of all tests, as another user, whole",
+    "tests/test_ordinary_user.py": "make train as another user, whole",
     "tests/unit/training/test_worlds.py": "every strategy on 1 to 4 processes; Horovod's spin while they wait",
 }
 

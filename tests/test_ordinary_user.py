@@ -1,9 +1,8 @@
 """README's first command and the unit tests, as an ordinary user with an empty home: nothing they need asks for root.
 
-Run by root, the tests become nobody. Of the unit tests those run that meet the user's rights; all are collected. Only
-Python packages that uv has fetched before are shared, and bytecode; everything else is fetched, unpacked and compiled
-as on a new machine. The demo trains for one epoch of its five; what the whole of it learns,
-tests/e2e/test_release.py sees.
+Run by root, the tests become nobody. Of the unit tests those run that meet the user's rights. Only Python packages that
+uv has fetched before are shared, and bytecode; everything else is fetched, unpacked and compiled as on a new machine.
+The demo trains for one epoch of its five; what the whole of it learns, tests/e2e/test_release.py sees.
 """
 
 import os
@@ -119,12 +118,8 @@ def test_an_ordinary_user_with_an_empty_home_trains(place, trained):
 
 def test_an_ordinary_user_runs_unit_tests(place, trained):
     assert trained.returncode == 0, trained.stdout + trained.stderr
-    chosen = " or ".join(Path(name).name for name in OF_THE_USER)
-    command = [".venv/bin/pytest", "-p", "no:cacheprovider", "--basetemp", str(place / "home/tests"), "-k", chosen]
+    command = [".venv/bin/pytest", "-p", "no:cacheprovider", "--basetemp", str(place / "home/tests"), *OF_THE_USER]
     done = as_user(place, *command, "-m", "not e2e and not images and not soak")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"^collected (\d+) items / (\d+) deselected / (\d+) selected$", done.stdout, re.M)
-    assert found, done.stdout
-    assert int(found[1]) > 1500
     for name in OF_THE_USER:
         assert re.search(rf"^{name} .*[.]", done.stdout, re.M), done.stdout

@@ -50,27 +50,29 @@ def template(values: Values | Path, helm: str = "helm3", release: str = "demo", 
         # the examples' own release: one of them names what is derived from it
         release = "run" if values in EXAMPLES else release
         return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
-    return render(helm, release, ("-f", "-"), yaml.safe_dump(values))
+    return render(helm, release, ("-f", "-"), yaml.dump(values, Dumper=yaml.CSafeDumper))
 
 
 def render_all(many: list[Values], workers: int = 2) -> list[dict[str, str]]:
     """Render many values in few processes, as Helm 3 does: each gives `manifests` or an `error`."""
-    shares = [many[index::workers] for index in range(workers)]
+    asked = [json.dumps(values) for values in many]
+    once = list(dict.fromkeys(asked))
+    shares = [once[index::workers] for index in range(workers)]
 
-    def render(share: list[Values]) -> list[dict[str, str]]:
-        lines = run("render", CHART, stdin="".join(f"{json.dumps(values)}\n" for values in share))
-        return [json.loads(line) for line in lines.splitlines()]
+    def render(share: list[str]) -> list[dict[str, str]]:
+        return [
+            json.loads(line) for line in run("render", CHART, stdin="".join(f"{line}\n" for line in share)).splitlines()
+        ]
 
-    answers: list[dict[str, str]] = [{} for _ in many]
     with ThreadPoolExecutor(workers) as pool:
-        for index, share in enumerate(pool.map(render, shares)):
-            answers[index::workers] = share
-    return answers
+        answers = {line: answer for share, found in zip(shares, pool.map(render, shares), strict=True)
+                   for line, answer in zip(share, found, strict=True)}  # fmt: skip
+    return [answers[line] for line in asked]
 
 
 def documents(text: str) -> list[Values]:
     """Split rendered manifests into objects, those of a List too."""
-    found = [document for document in yaml.safe_load_all(text) if document]
+    found = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
     return [item for one in found for item in (one["items"] if one["kind"] == "List" else [one])]
 
 
@@ -119,6 +121,7 @@ def templates() -> list[Path]:
     return sorted(path for path in CHART.rglob("templates/**/*") if path.is_file())
 
 
+@functools.cache
 def schema() -> Values:
     """Return the whole schema of the values, as editors have it."""
     whole: Values = json.loads((CHART / "values.strict.schema.json").read_text())
@@ -129,6 +132,7 @@ def schema() -> Values:
 WHOLE = ("training", "trainer-config", "prepare-config", "amounts", "placement", "dataset-placement", "pod-security")
 
 
+@functools.cache
 def leaves() -> dict[str, Any]:
     """Return the dotted paths of all keys that hold no further ones, also of those without a default."""
     known = schema()
@@ -158,6 +162,11 @@ def is_key(path: str) -> bool:
 
 def defaults() -> Values:
     """Return all default values, the subcharts' under their names."""
+    return copy.deepcopy(_defaults())
+
+
+@functools.cache
+def _defaults() -> Values:
     own = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     for values in own.values():
         del values["global"]

@@ -12,6 +12,7 @@ from trainyard.cluster import helm
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library reads manifests in an eighth of the time
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
 IMAGE = "registry.example.com/trainyard"  # stands for an image that nobody has named
 PROGRAMS = {"pytorchjob": "trainyard-pytorch", "mpijob": "trainyard-horovod", "trainjob": "trainyard-pytorch"}
@@ -161,7 +162,7 @@ def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list
 
 def documents(text: str) -> Iterator[dict]:
     """Yield the objects of rendered manifests, those of a List too."""
-    for one in yaml.safe_load_all(text):
+    for one in yaml.load_all(text, Loader=LOADER):
         if one:
             yield from one["items"] if one["kind"] == "List" else [one]
 
