@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,12 +28,13 @@ class HelmError(Exception):
     """Helm refused; the message is its own."""
 
 
-def run(*command: str | Path, stdin: str = "") -> str:
+def run(*command: str | Path, stdin: str = "", **env: str) -> str:
     """Run a pinned tool and return what it prints; if it fails, raise HelmError."""
     program = BIN / str(command[0])
     assert program.exists(), f"{program} is missing: run hack/tools/build"
     arguments = [str(part) for part in command[1:]]
-    done = subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, check=False)
+    whole = os.environ | env
+    done = subprocess.run([program, *arguments], input=stdin, env=whole, capture_output=True, text=True, check=False)
     if done.returncode:
         raise HelmError(done.stdout + done.stderr)
     return done.stdout
