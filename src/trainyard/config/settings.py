@@ -1,8 +1,9 @@
 """All settings of a run, and what must fit together across sections.
 
 The model is closed (an unknown key is an error), frozen, and strict about types. Each section checks itself
-(sections/), this file checks sections against each other, and plan.py checks what depends on the number of processes;
-nothing is checked twice. This package does not import torch, so a mistake is reported in a tenth of a second.
+(sections/), this file checks sections against each other, and run_plan.py checks what depends on the number of
+processes; nothing is checked twice. This package does not import torch, so a mistake is reported in a tenth of a
+second.
 """
 
 from collections.abc import Iterator

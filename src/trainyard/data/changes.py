@@ -1,7 +1,7 @@
 """An image's changes as the C library takes them (trainyard/native/augment.c): its loops run without Python's lock.
 
-Colours come out as torchvision's functions in `policies` compute them, bit for bit; images that are turned, sheared
-or shifted by parts of a pixel within 1 of 255.
+Colours come out as torchvision's functions in `augmentation.py` compute them, bit for bit; images that are turned,
+sheared or shifted by parts of a pixel within 1 of 255.
 """
 
 import math

@@ -1,4 +1,4 @@
-/* Changes an image's shape and colour, in place: what policies draw (trainyard/data/policies.py), a flip, a rectangle.
+/* Changes an image's shape and colour, in place: what trainyard/data/augmentation.py draws, a flip, a rectangle.
 
    Pixels are RGB, three bytes each, row by row. Colours are what torchvision's functions give, to the last bit: each
    sum of theirs that is one fused multiply-add is `fused` here, which needs no such instruction. Turning, shearing and

@@ -13,7 +13,7 @@ GPU = re.compile(r"(^|[./-])gpu|/mig-|/gaudi$")
 FABRIC = re.compile(r"^rdma/|/efa$|hostdev|/rdma|/ib|roce|infiniband|mlnx", re.I)
 PLAIN = ("cpu", "memory", "ephemeral-storage")
 FABRIC_ENV = re.compile(r"^(NCCL_IB_|FI_)")
-# Names of variables that the operator or the chart gives a pod (charts/common/templates/_run.tpl)
+# Names of variables that the operator or the chart gives a pod (common's _run.tpl)
 RESERVED = (
     "HOME", "PYTHONUNBUFFERED", "TRAINYARD_JOB", "TRAINYARD_NAMESPACE", "TRAINYARD_RELEASE", "TRAINYARD_GRACE_SECONDS",
     "TRAINYARD_PREFLIGHT", "TRAINYARD_WAIT_SECONDS", "TRAINYARD_LOGS", "TRAINYARD_LOG_BYTES", "TRAINYARD_PEERS_PORT",

@@ -33,7 +33,7 @@ class TableLayout:
         self.texts = frozenset({composed(settings.file)})
         self.places: set[tuple[str, str]] = set()
         self._folder = ""
-        # By an image's name in the archive: its split, and a number into `_labels`; seen ones are taken out
+        # By an image's name in the archive: its split and its class
         self._rows: dict[str, tuple[int, str]] = {}
         self._seen: set[str] = set()
 
