@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the demo's archive: real pictures as JPEG in the layout of Kaggle's ImageNet zip.
+"""Makes the demo's archive: real images as JPEG in the layout of Kaggle's ImageNet zip.
 
 scripts/demo/make_archive.py OUT.zip
 """
