@@ -14,6 +14,7 @@ from trainyard.prepare.archives.folder import Folder
 from trainyard.prepare.archives.members import LARGEST_HEADER, Container, Member, head, name_hash
 from trainyard.prepare.archives.zip import Archive
 
+DECODED = "JPEG or PNG"
 _THREADS = 16
 _SHOWN = 5
 
@@ -80,8 +81,8 @@ class Listing:
                 yield entry
             elif kind is None and not entry.noise:
                 doubtful.append(entry)
-        found = pictures_among(self.container, [entry.member for entry in doubtful])
-        yield from (entry for entry, picture in zip(doubtful, found, strict=True) if picture)
+        found = formats_among(self.container, [entry.member for entry in doubtful])
+        yield from (entry for entry, known in zip(doubtful, found, strict=True) if known)
 
     def remarks(self) -> Iterator[str]:
         """Yield what people should know about names, after a whole pass."""
@@ -105,20 +106,16 @@ class Listing:
         return self._separators
 
 
-def pictures_among(container: Container, members: Collection[Member], converts: bool = False) -> list[bool]:
-    """Tell which members are images by their first bytes, with several requests at a time.
+def formats_among(container: Container, members: Collection[Member]) -> list[str]:
+    """Tell the formats of members by their first bytes, with several requests at a time.
 
-    With `converts`, those that can be made PNGs are, too.
+    They are DECODED, the name of another one that `convert` takes, or nothing.
     """
 
-    def look(member: Member) -> bool:
+    def look(member: Member) -> str:
         length = min(LARGEST_HEADER + member.stored, container.members_end - member.offset)
         start = head(container.source, member, length)
-        try:
-            limits.check_format(start)
-        except ValueError:
-            return converts and bool(converting.format_of(start))
-        return True
+        return DECODED if limits.is_jpeg(start) or limits.is_png(start) else converting.format_of(start)
 
     if not members:
         return []

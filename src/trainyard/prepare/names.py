@@ -10,7 +10,10 @@ from trainyard.core.exits import UserError
 
 PICTURES = (".jpg", ".jpeg", ".png")  # how the names of images end, in lower case
 # Images in formats that are not decoded: they are named, never dropped
-FORMATS = (".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".psd", ".dcm")
+FORMATS = (
+    ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jxr", ".svg", ".psd",
+    ".dcm", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".pcx", ".dib", ".exr", ".dng", ".nef", ".cr2", ".arw",
+)  # fmt: skip
 CONVERTED = (".webp", ".gif", ".bmp", ".tif", ".tiff")  # of them, those of which `convert` makes PNGs
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 # What is no image whatever its first bytes are; files of any other ending are looked into

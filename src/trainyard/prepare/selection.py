@@ -14,7 +14,7 @@ from trainyard.prepare import names
 from trainyard.prepare.archives.members import BARE, Member
 from trainyard.prepare.converting import LARGEST_PICTURE
 from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError
-from trainyard.prepare.listing import Entry, Foreign, Listing, counted, pictures_among
+from trainyard.prepare.listing import DECODED, Entry, Foreign, Listing, counted, formats_among
 from trainyard.prepare.progress import say
 
 # Entries whose first bytes are looked at together
@@ -71,6 +71,7 @@ class Selection:
         # No images in folders of classes, by place and ending; and elsewhere, by ending
         self._strays: dict[tuple[MemberPlace, str], list[str]] = {}
         self._outside: Counter[str] = Counter()
+        self._undecoded: set[MemberPlace] = set()  # where images of formats lie that are not decoded, by first bytes
         self._unlabelled = 0
         self._archives: list[str] = []
 
@@ -177,10 +178,13 @@ class Selection:
     def _look(self) -> None:
         """Tell by their first bytes which of the doubtful entries are images."""
         doubtful, self._doubtful = self._doubtful, []
-        found = pictures_among(self._listing.container, [entry.member for entry, _ in doubtful], self._converts)
-        for (entry, place), picture in zip(doubtful, found, strict=True):
+        found = formats_among(self._listing.container, [entry.member for entry, _ in doubtful])
+        for (entry, place), known in zip(doubtful, found, strict=True):
+            picture = known == DECODED or (known != "" and self._converts)
             (self._sample if picture else self._no_picture)(entry, place)
             self._by_content += picture
+            if known and not picture and isinstance(place, MemberPlace):
+                self._undecoded.add(place._replace(lot=None))
 
     def _follow_links(self) -> None:
         """Count links to nothing; raises UserError where they would be images."""
@@ -210,7 +214,7 @@ class Selection:
     def _forget_folders_without_pictures(self) -> None:
         """Forget folders without images, such as annotations; images in a format that is not read make a class."""
         for place, ending in list(self._strays):
-            if not self._in_class(place) and ending not in names.FORMATS:
+            if not self._in_class(place) and ending not in names.FORMATS and place not in self._undecoded:
                 self._outside[ending] += len(self._strays.pop((place, ending)))
 
     def _say(self) -> None:

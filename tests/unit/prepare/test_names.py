@@ -244,6 +244,18 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
     assert classes(path, "folders", skip=skip) == {"cat": 40, "dog": 40}
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("0.ppm", b"P6 1 1 255 abc"), ("0.tga", b"\0\0\2"), ("000", WEBP), ("x.webp?w=300", WEBP), ("1", b"GIF89a")],
+)
+def test_a_class_of_images_that_are_not_decoded_is_no_silent_loss_whatever_they_are_called(tmp_path, name, content):
+    members = undivided() | {f"emu/{name}": content, "notes/LICENSE": b"x"}
+    for path in (write_folder(tmp_path / "a", members), write_zip(tmp_path / "a.zip", members)):
+        with pytest.raises(UserError, match=r"JPEG nor PNG: 1 .*without them class 'emu' has no picture"):
+            classes(path, "folders")
+        assert classes(path, "folders", skip=["emu/*"]) == {"cat": 40, "dog": 40}
+
+
 def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):
     members = undivided(prefix="pets/") | {"pets/README.md": b"x", "boxes/cat/1.xml": b"x", "LICENSE": b"x"}
     assert classes(write_zip(tmp_path / "a.zip", members), "folders") == {"cat": 40, "dog": 40}
