@@ -46,3 +46,10 @@ def unread(head: bytes | memoryview) -> str:
         if begin.startswith(kind.begins) or begin[:16].lower().startswith(kind.begins):
             return f"{kind.what}; {kind.remedy}. Read are {READ}"
     return ""
+
+
+def unread_within(head: bytes) -> str:
+    """Words about what a packed object holds in place of a tar; nothing where it may be a damaged tar."""
+    if packed := packing(head):
+        return f"is packed by {packed} once more; unpack it, and give the tar that it holds. Read are {READ}"
+    return f"is a zip; unpack it, and give that. Read are {READ}" if head.startswith(b"PK\x03\x04") else unread(head)

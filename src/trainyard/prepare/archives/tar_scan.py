@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 
 from trainyard.core.exits import UserError
+from trainyard.prepare.archives.kinds import unread_within
 from trainyard.prepare.archives.members import CHECKED, Member, name_hash, refuse_unsafe
 from trainyard.prepare.archives.stream import CutShortError, Reader
 from trainyard.prepare.names import shown
@@ -38,6 +39,8 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             if not header.strip(b"\0"):
                 return
             if not sound(header):
+                if at == 0 and (what := unread_within(header)):
+                    raise UserError(f"{label} is packed, and what it holds {what}")
                 raise UserError(f"{label} is not a sound tar: its header at byte {at:,} is damaged; get it again")
             kind = header[156:157]
             told = overrides.get("size") if kind not in (b"x", b"g", b"L", b"K") else None

@@ -197,6 +197,21 @@ def test_damage_in_a_gzipped_tar_is_named(tmp_path, monkeypatch):
         refused(tmp_path / "a.tgz", tmp_path, r"a\.tgz.*(damaged|cut short|sound)")
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("zip", "is a zip; unpack it, and give that"), ("tgz", "is packed by gzip once more; unpack it"),
+    ("html", "is an HTML page, not the archive; open the address"), ("7z", "is a 7z archive; unpack it"),
+])  # fmt: skip
+def test_a_packing_without_a_tar_is_named_for_what_it_holds(tmp_path, name, words):
+    held = {
+        "zip": write_zip(tmp_path / "held.zip", MEMBERS).read_bytes(),
+        "tgz": write_tar(tmp_path / "held.tgz", MEMBERS, "w:gz").read_bytes(),
+        "html": b"<!DOCTYPE html><html>" + b" " * 600,
+        "7z": b"7z\xbc\xaf\x27\x1c" + bytes(600),
+    }
+    (tmp_path / "a.gz").write_bytes(gzip.compress(held[name]))
+    refused(tmp_path / "a.gz", tmp_path, rf"a\.gz is packed, and what it holds {words}")
+
+
 def test_damage_in_a_tars_header_is_named(tmp_path):
     whole = bytearray(write_tar(tmp_path / "a.tar", MEMBERS, kind=tarfile.USTAR_FORMAT).read_bytes())
     second = 512 + -(-len(next(iter(MEMBERS.values()))) // 512) * 512
