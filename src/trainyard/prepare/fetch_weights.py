@@ -47,14 +47,15 @@ class Origin:
 def fetch(model: ModelSettings, data: DataSettings, wait_seconds: float = 3600.0) -> Path | None:
     """Fetch the weights that the settings of a run name; None where there is nothing to fetch.
 
-    One process fetches, others wait for it. Raises UserError, and InputError and ExitError for what may pass.
+    One process fetches, others wait for it; while storage fails, it is done again. Raises UserError, and InputError and
+    ExitError for what may pass.
     """
     if not is_fetched(model.pretrained):
         say("model.pretrained names no weights that must be fetched")
         return None
     folder = folder_of(model, data)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        storage.make_folder(folder)
     except OSError as error:
         raise UserError(f"{folder} cannot be made ({error.strerror}); set model.weights_dir to one that can") from None
     with exclusive(folder / "lock", wait_seconds, say):
@@ -80,13 +81,7 @@ def _fetch(model: ModelSettings, folder: Path) -> Path:
     signed = Signed("weights-url", "model.pretrained", strict=kind_of(model.pretrained) == "address")
     source = open_source(where, Traffic(), signed=signed)
     try:
-        with atomic(file) as out:
-            digest = _copy(source, out, shown)
-            if not digest.startswith(origin.digits):
-                raise InputError(
-                    f"{shown} has SHA-256 {digest}, and {origin.digits} was expected: it is not the file that was "
-                    "meant, or was damaged on its way; check the address and model.pretrained_sha256"
-                )
+        digest = storage.perform(file, _write, source, file, shown, origin.digits)
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}); enlarge the claim or free space") from None
     finally:
@@ -101,6 +96,18 @@ def _fetch(model: ModelSettings, folder: Path) -> Path:
             f"you trust this file, set model.pretrained_sha256 to {digest}"
         )
     return file
+
+
+def _write(source: Source, file: Path, shown: str, digits: str) -> str:
+    """Write what a source holds; returns its SHA-256. Raises InputError where it has other digits, and OSError."""
+    with atomic(file) as out:
+        digest = _copy(source, out, shown)
+        if not digest.startswith(digits):
+            raise InputError(
+                f"{shown} has SHA-256 {digest}, and {digits} was expected: it is not the file that was meant, or was "
+                "damaged on its way; check the address and model.pretrained_sha256"
+            )
+    return digest
 
 
 def _copy(source: Source, out: BinaryIO, shown: str) -> str:

@@ -1,5 +1,6 @@
 """Pretrained weights: found by name, fetched from a real server once, checked, and loaded with their preprocessing."""
 
+import errno
 import json
 import re
 import shutil
@@ -17,7 +18,7 @@ from torchvision.models import ResNet18_Weights
 from tests.fakes.files import FileServer, running
 from trainyard import config
 from trainyard.config import Config
-from trainyard.core.exits import InputError, UserError
+from trainyard.core.exits import Exit, ExitError, InputError, UserError
 from trainyard.core.storage import storage
 from trainyard.models import factory, weights
 from trainyard.prepare import fetch_weights as fetched
@@ -82,6 +83,32 @@ def test_an_address_is_fetched_once_and_checked(tmp_path: Path, capsys: pytest.C
     assert weights.apply_preprocessing(run) == run, "nothing is known of its preprocessing"
     for key, value in build(run, 1000).state_dict().items():
         assert torch.equal(value, resnet18()[key]), key
+
+
+def test_storage_that_fails_for_a_while_costs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where it fails for longer, the code is one that is retried, not that of wrong settings."""
+    (served := tmp_path / "served").mkdir()
+    name = with_hash(served, "birds", {"weight": torch.zeros(3)})
+    real, faults = Path.rename, [errno.EIO, errno.ESTALE]
+
+    def rename(path: Path, target: Path) -> Path:
+        if faults and target.name == "model.pth":
+            raise OSError(faults.pop(), "failed")
+        return real(path, target)
+
+    with running(served) as server:
+        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}")
+        monkeypatch.setattr(Path, "rename", rename)
+        file = fetch(run)
+        assert file
+        assert (storage.hash_file(file), faults) == (storage.hash_file(served / name), [])
+        shutil.rmtree(file.parent)
+        monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
+        faults += [errno.EIO] * 1000
+        with pytest.raises(ExitError, match="the storage does not answer") as caught:
+            fetch(run)
+    assert caught.value.code == Exit.STORAGE
+    assert not list(file.parent.glob("model*"))
 
 
 @pytest.mark.parametrize("how", ["name", "key"])
