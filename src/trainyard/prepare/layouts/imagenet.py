@@ -87,12 +87,16 @@ def _read_names(text: bytes, label: str) -> dict[str, str]:
 def _read_solution(text: bytes, label: str) -> dict[str, str]:
     """Parse the labels of the validation images."""
     rows = csv.DictReader(io.StringIO(decoded(text, f"{VAL_LABELS} of {label}"), newline=""))
-    solution = {}
+    solution: dict[str, str] = {}
     for row in rows:
         image, words = row.get("ImageId"), (row.get("PredictionString") or "").split()
         if not image or not words:
             raise UserError(
                 f"{VAL_LABELS} of {label} is not as expected at line {rows.line_num}; get the archive again"
             )
-        solution[image] = words[0]
+        if solution.setdefault(image, words[0]) != words[0]:
+            raise UserError(
+                f"{VAL_LABELS} of {label} gives {image} two classes, {solution[image]} and {words[0]} at line "
+                f"{rows.line_num}; get the archive again"
+            )
     return solution

@@ -45,6 +45,16 @@ def test_a_validation_picture_without_label_or_a_label_without_picture_is_named(
         attempt(tmp_path, members)
 
 
+def test_a_validation_picture_with_two_classes_is_named(tmp_path):
+    members = imagenet(9, 6)
+    members["LOC_val_solution.csv"] += f"val_3,{SYNSETS[0]} 1 2 3 4\n".encode()  # once more, with the same class
+    attempt(tmp_path, members)
+    members["LOC_val_solution.csv"] += f"val_3,{SYNSETS[1]} 1 2 3 4\n".encode()
+    (tmp_path / "again").mkdir()
+    with pytest.raises(UserError, match=rf"gives val_3 two classes, {SYNSETS[0]} and {SYNSETS[1]} at line 9"):
+        attempt(tmp_path / "again", members)
+
+
 def test_a_class_without_training_pictures_would_shift_labels(tmp_path):
     members = {name: content for name, content in imagenet(9, 6).items() if f"train/{SYNSETS[1]}" not in name}
     with pytest.raises(UserError, match=rf"no training picture of class {SYNSETS[1]}"):
