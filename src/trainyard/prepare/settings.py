@@ -6,7 +6,7 @@ they may hold a signature.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -69,6 +69,17 @@ class SourceSettings(BaseModel):
         "if it has another one. Not for folders.",
         pattern="^$|^[0-9a-f]{64}$",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_its_address(cls, data: Any) -> Any:
+        """Set the kind that follows from the address, as the chart does, where none is set."""
+        if not isinstance(data, dict) or "kind" in data:
+            return data
+        kinds = [kind for kind, key in ADDRESS_KEYS.items() if data.get(key)]
+        if data.get("url") and str(data["url"]).partition("://")[0] in OBJECT_STORES:
+            kinds = ["objectstore"]
+        return {"kind": kinds[0], **data} if kinds else data
 
     @model_validator(mode="after")
     def _one_address(self) -> "SourceSettings":

@@ -48,6 +48,22 @@ def test_wrong_sources_are_named(source, words):
         parse({"source": source, "out": "/data/x"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("http", {"url": "https://h/a.zip"}),
+        ("objectstore", {"url": "s3://b/a.tar", "anonymous": True}),
+        ("kaggle", {"competition": "a"}),
+        ("kaggle-dataset", {"dataset": "a/b"}),
+        ("path", {"path": "/a.zip"}),
+    ],
+)
+def test_the_kind_of_a_source_follows_from_its_address(kind, source):
+    assert parse({"source": source, "out": "/data/x"}).source.kind == kind
+    with pytest.raises(UserError, match=r"source: kind '.*' takes '.*' only, not '.*'; remove it"):
+        parse({"source": {"path": "/b.zip", "url": "https://h/b.zip", **source}, "out": "/data/x"})
+
+
 def test_settings_from_a_file_and_from_the_command_line(tmp_path):
     path = tmp_path / "prepare.yaml"
     path.write_text("source: {kind: path, path: /a.zip}\nout: /data/x\nseed: 3\n")
