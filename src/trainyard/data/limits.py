@@ -21,6 +21,7 @@ warnings.filterwarnings("ignore", category=UserWarning, module="PIL")  # about m
 # Every further format is another library that reads what strangers wrote
 FORMATS = ("JPEG", "PNG")
 JPEG, PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"  # how such files begin
+JPEG_END = b"\xff\xd9"  # how one ends, unless it is cut short or something is behind it
 LARGEST_PIXELS = 128_000_000
 # Decoding works through the whole image once for each scan; photos have about 10
 MOST_SCANS = 500

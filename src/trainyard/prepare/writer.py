@@ -147,7 +147,8 @@ class OpenShard:
     def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
         """Return an image with its CRC-32, converted and re-encoded if that is wanted.
 
-        Whatever no JPEG is gets decoded as a check; so do JPEGs, as far as `decode` says.
+        Whatever no JPEG is gets decoded as a check. So do JPEGs, as far as `decode` says, and those that do not end as
+        one does where none is rewritten.
         """
         # Some containers know no CRC-32
         crc32 = member.crc32 or zlib.crc32(content)
@@ -158,7 +159,8 @@ class OpenShard:
             made = decoding.reencode(made, self.job.reencode)
         if made is not content:
             return made, zlib.crc32(made)
-        if decoding.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content):
+        cut = self.job.decode == "sampled" and not self.job.seekable and content[-2:] != limits.JPEG_END
+        if decoding.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content) or cut:
             decoding.check(content)
         return content, crc32
 

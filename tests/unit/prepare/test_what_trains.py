@@ -105,6 +105,13 @@ def test_a_truncated_picture_is_named_by_default(decoded: str, tmp_path: Path) -
         built_from(archive(tmp_path / "a.zip", members), tmp_path / "out", decode=decoded)
 
 
+def test_a_truncated_jpeg_is_named_by_default_where_none_is_rewritten_too(tmp_path: Path) -> None:
+    whole = encoded(photo(300, 400))
+    members = {"cut.jpg": whole[: len(whole) * 2 // 3], "longer.jpg": encoded(photo(40, 56)) + b"more"}
+    with pytest.raises(UserError, match=r"1 pictures .* train/a/cut.jpg \(OSError"):
+        built_from(archive(tmp_path / "a.zip", members), tmp_path / "out", seekable=False)
+
+
 def test_pngs_with_large_texts_and_of_16_bits_and_jpegs_with_odd_exif_train(tmp_path: Path) -> None:
     entry = b"\x12\x01\x03\x00\xff\xff\xff\xff" * 10
     exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + entry
