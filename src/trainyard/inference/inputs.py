@@ -104,6 +104,8 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
             f"--data {label}: {len(lost):,} links to pictures that are not there (first {lost[0]}); fetch them (git "
             "annex get, dvc pull), or remove the links"
         )
+    if listing.links:
+        remarks.append(f"links to nothing left out: {len(listing.links):,}")
     if not entries:
         seen = "".join(f"; {remark}" for remark in remarks)
         raise UserError(f"--data {label} holds no pictures ({', '.join((*PICTURES, *FORMATS))}){seen}; check the path")

@@ -86,7 +86,8 @@ def test_val_has_three_names_as_in_a_preparation(tmp_path: Path, val: str) -> No
 def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", {"cat/1.jpg": JPEG})
     (root / "README").symlink_to("nowhere")
-    assert open_pictures(str(root), "", ()).count == 1
+    found = open_pictures(str(root), "", ())
+    assert (found.count, found.remarks) == (1, ["links to nothing left out: 1"])
     (root / "cat" / "2.jpg").symlink_to("nowhere")
     with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/2.jpg\)"):
         open_pictures(str(root), "", ())
