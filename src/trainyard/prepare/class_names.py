@@ -44,7 +44,12 @@ def _read(file: str, text: bytes, label: str) -> dict[str, str]:
     lines = decoded(text, f"{file} in {label}")
     if file.lower().endswith(".csv"):
         rows = csv.reader(io.StringIO(lines, newline=""))
-        return {row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
+        try:
+            return {row[0]: row[1] for row in rows if len(row) > 1 and row[1]}
+        except csv.Error as error:
+            raise UserError(
+                f"{file} in {label} is not sound CSV at line {rows.line_num}: {error}; correct it"
+            ) from None
     pairs = (line.strip().partition(" ") for line in lines.splitlines())
     return {key: name.strip() for key, _, name in pairs if name.strip()}
 
