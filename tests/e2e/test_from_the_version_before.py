@@ -5,6 +5,7 @@ names by which its jobs call the trainers.
 """
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,7 +84,10 @@ def story(namespace, archive, image, tmp_path_factory) -> Story:
     gate.allow(FIRST + 2)
     until(lambda: why(RELEASE, namespace), lambda: step(namespace) >= FIRST + 2)
     look("one step on")
-    upgrade("changed", "charts/trainyard", *NOW, *CHANGED)
+    with ThreadPoolExecutor(1) as beside:  # Helm deletes the old job before it ends; the old run saves at a step's end
+        upgraded = beside.submit(upgrade, "changed", "charts/trainyard", *NOW, *CHANGED)
+        until(lambda: why(RELEASE, namespace), lambda: gate.creep() and upgraded.done())
+        upgraded.result()
     until(lambda: why(RELEASE, namespace), lambda: gate.creep() and "resumed at step" in console(namespace))
     gate.open()
     cluster.follow(RELEASE, namespace)
