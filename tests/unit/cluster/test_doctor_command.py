@@ -16,7 +16,7 @@ from tests.charts import helm
 from tests.fakes import objects
 from tests.fakes.objects import Objects
 from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, sound, stamp
-from trainyard.cluster import connection, demand, doctor, kube, survey
+from trainyard.cluster import connection, doctor, kube, survey
 
 API = {
     "events": ("v1", "Event"),
@@ -182,13 +182,15 @@ def test_a_run_without_values_asks_for_what_the_cluster_has(cluster, run):
 
 
 def test_without_helm_the_checks_that_need_it_are_named(cluster, run, monkeypatch, tmp_path):
-    monkeypatch.setattr(demand, "helm", lambda: "")
-    code, said = run("--no-probe")
+    chart = str(connection.ROOT / "charts" / "trainyard")
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, said = run("--no-probe", "--chart", chart)
     assert code == 0, said
     assert "unproven admission    server-side dry run of the run's objects: helm is not on PATH" in said
     assert cluster.tried == []
     cluster.objects["nodes"].pop()
-    assert "room for 1 of 2" in run("--no-probe")[1]
+    assert "room for 1 of 2" in run("--no-probe", "--chart", chart)[1]
 
 
 def test_a_namespace_that_is_not_there_is_said_and_default_is_probed(cluster, run):
