@@ -99,3 +99,12 @@ def test_a_class_has_a_name_of_its_own() -> None:
         if isinstance(node, ast.ClassDef):
             places[node.name].append(str(file))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_a_file_of_tests_has_a_name_of_its_own() -> None:
+    """Unless its folder is a package: of two files with one name pytest collects only the first."""
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if not (path.parent / "__init__.py").exists():
+            found[path.name].append(path.relative_to(ROOT))
+    assert [paths for paths in found.values() if len(paths) > 1] == []
