@@ -132,6 +132,13 @@ def explained(release: str, namespace: str, over: str) -> int:
     return 1
 
 
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Give a command that follows a release the option --timeout."""
+    parser.add_argument(
+        "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `trainyard follow`."""
     own = parsing.command(
@@ -149,9 +156,7 @@ def parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob, trainjob (default: all)"
     )
-    own.add_argument(
-        "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
-    )
+    add_timeout(own)
     return own
 
 

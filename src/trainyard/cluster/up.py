@@ -108,9 +108,7 @@ def parser() -> argparse.ArgumentParser:
     add_chart(own)
     own.add_argument("-n", "--namespace", default="default", help="created if it is not there (default: default)")
     own.add_argument("--no-follow", action="store_true", help="end as soon as it is installed")
-    own.add_argument(
-        "--timeout", type=float, default=7 * 86400, metavar="SECONDS", help="follow at most so long (default: a week)"
-    )
+    follow.add_timeout(own)
     return own
 
 
