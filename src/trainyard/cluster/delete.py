@@ -35,9 +35,14 @@ def size(claim: dict) -> str:
 
 
 def users(names: set[str], release: str, namespace: str) -> list[str]:
-    """Say which pods of others mount one of these claims: what finished pods have written lies there, too."""
+    """Say which pods of others mount one of these claims: what finished pods have written lies there, too.
+
+    A pod that is being deleted is no reason: nothing needs the claim after it, and the claim stays until it has ended.
+    """
     found = []
     for pod in kube.items("pods", namespace):
+        if pod["metadata"].get("deletionTimestamp"):
+            continue
         owner = pod["metadata"].get("labels", {}).get(inventory.INSTANCE, "")
         if owner != release and (shared := sorted(names & jobs.mounted(pod["spec"]))):
             of = f" of release {owner}" if owner else ""

@@ -141,6 +141,9 @@ def test_data_that_others_use_stays(claims, ended):
     code, _, err = ended(delete.main, "run", "-n", "vision", "--data", "--yes-delete-data")
     assert (code, untouched(claims)) == (2, True)
     assert "pod second-pytorchjob-master-0 of release second uses run-data: delete that first" in err
+    pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    claims.put("pods", pod)
+    assert delete.users({"run-data"}, "run", "vision") == [], "a pod that is being deleted, as one of fetch"
 
 
 def test_what_is_kept_and_what_has_gone_is_told_with_its_size(claims, capsys):
