@@ -79,6 +79,41 @@ def test_a_jobs_own_account_wins():
     assert set(accounts(values)) == used
 
 
+def test_a_trainjobs_mpirun_has_the_account_that_is_created():
+    values = helm.merged(
+        helm.everything(),
+        helm.at("global.training", {"operator": "trainjob", "config": {"strategy": "horovod"}}),
+        helm.at("mpijob", {"enabled": False, "launcher": {"serviceAccount": {"create": True, "annotations": ROLE}}}),
+    )
+    made = accounts(values)
+    assert made["demo-launcher"]["metadata"]["annotations"] == ROLE
+    assert "serviceAccountName: demo-launcher" in helm.template(values).replace('"', "")
+
+
+def test_a_job_that_asks_for_none_gets_none():
+    values = helm.merged(
+        helm.everything(),
+        helm.at("global.training", {"operator": "mpijob", "serviceAccount": {"create": True}}),
+        helm.at("mpijob.training.serviceAccount.create", False),
+        helm.at("trainjob.enabled", False),
+    )
+    assert accounts(values) == {}
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_one_account_with_the_rights_of_two_is_refused(program: str):
+    """Also where the first of the two has no annotation."""
+    values = helm.merged(
+        helm.everything(),
+        helm.at("global.training.serviceAccount.create", True),
+        helm.at("mpijob.training.serviceAccount.annotations", ROLE),
+    )
+    with pytest.raises(helm.HelmError, match="creates the ServiceAccount demo-training, and another part creates one"):
+        helm.template(values, program)
+    named = helm.merged(values, helm.at("mpijob.training.serviceAccount.name", "reader"))
+    assert set(accounts(named)) == {"demo-training", "reader"}
+
+
 def test_what_every_pod_may_have_beside():
     own = {
         "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["archive.example.com"]}],
