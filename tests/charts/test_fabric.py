@@ -143,6 +143,17 @@ def _same(name: str) -> str:
     return next(one.split("/")[1] for one in trainers(helm.everything()) if one.startswith("TrainingRuntime/demo-"))
 
 
+def test_a_users_setting_of_mpi_wins_over_a_runtimes_own():
+    setting = {"name": "OMPI_MCA_btl", "value": "tcp,self"}
+    values = helm.at("global.training", {"operator": "trainjob", "config": {"strategy": "horovod"}, "env": [setting]})
+    found = trainers(helm.merged(helm.everything(), values))
+    assert "TrainingRuntime/demo" in found
+    for name, spec in found.items():
+        names = [one["name"] for one in main(spec)["env"]]
+        assert len(names) == len(set(names)), name
+        assert setting in main(spec)["env"]
+
+
 def test_libraries_of_a_daemon_reach_the_preflight():
     volumes = helm.merged(
         helm.at(f"{TRAINING}.extraVolumes", [{"name": "nvidia", "hostPath": {"path": "/home/nvidia"}}]),
