@@ -234,6 +234,7 @@ def _mend_pod(pod: helm.Values) -> None:
     for key in ("extraInitContainers", "extraContainers"):
         for number, container in enumerate(pod.get(key, [])):
             container["name"] = f"{key.lower()}-{number}"
+            _mend_resources(container.get("resources", {}))
             for mount in container.get("volumeMounts", []):
                 mount["name"] = "tmp"
 
@@ -258,10 +259,11 @@ def _mend_claims(shared: helm.Values, made: bool) -> None:
 
 
 def _mend_resources(resources: helm.Values) -> None:
-    """Let no request be above its limit, nor above the default's."""
+    """Let no request be above its limit, nor above the default's, and a device have both."""
     requests, limits = resources.setdefault("requests", {}), resources.setdefault("limits", {})
     if "memory" in requests:
         limits.setdefault("memory", requests["memory"])
+    limits |= {name: amount for name, amount in requests.items() if "/" in name or name.startswith("hugepages-")}
     requests |= limits
 
 

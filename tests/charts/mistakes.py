@@ -133,6 +133,19 @@ MISTAKES = {
         helm.at(f"{TRAINING}.resources", {"requests": {"cpu": 16}, "limits": {"cpu": "8000m"}}),
         "global.training.resources.requests.cpu (16) is more than limits.cpu (8000m): lower the request, or raise the",
     ),
+    "a device below its limit": Mistake(
+        helm.at(
+            f"{TRAINING}.resources", {"requests": {"vpc.amazonaws.com/efa": 4}, "limits": {"vpc.amazonaws.com/efa": 8}}
+        ),
+        "requests.vpc.amazonaws.com/efa is 4, and Kubernetes wants the same limit of such a resource",
+    ),
+    "a device without a limit": Mistake(
+        helm.at("dataset.resources.requests", {"smarter-devices/fuse": 1}),
+        "dataset.resources.requests.smarter-devices/fuse is 1, and Kubernetes wants the same limit",
+    ),
+    "GPUs under requests": Mistake(
+        helm.at(f"{TRAINING}.resources.requests", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
+    ),
     "a variable twice": Mistake(
         helm.at(f"{TRAINING}.env", [{"name": "TEAM", "value": "a"}, {"name": "TEAM", "value": "b"}]),
         "global.training.env has TEAM twice: keep one",

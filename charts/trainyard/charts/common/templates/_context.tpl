@@ -189,10 +189,17 @@ environment variables, by their paths.
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* GPUs and RDMA devices of a training have their own keys: common.checkTraining */ -}}
+{{- $keyed := ternary (list "nvidia.com/gpu" "amd.com/gpu" (get .pod "gpuResource") (dig "rdma" "resource" "" .pod)) list (hasKey .pod "gpuResource") -}}
 {{- range $at, $resources := $sized -}}
 {{- $limits := get ($resources | default dict) "limits" | default dict -}}
 {{- range $name, $request := get ($resources | default dict) "requests" | default dict -}}
-{{- if hasKey $limits $name -}}
+{{- if and (regexMatch "/|^hugepages-" $name) (not (has $name $keyed)) -}}
+{{- if ne (include "common.amount" $request) (include "common.amount" (get $limits $name)) -}}
+{{- include "common.refuse" (printf "\n\n%s.requests.%s is %v, and Kubernetes wants the same limit of such a resource: write it under limits alone.\n"
+  $at $name $request) -}}
+{{- end -}}
+{{- else if hasKey $limits $name -}}
 {{- $limit := get $limits $name -}}
 {{- if gt (include "common.amount" $request | float64) (include "common.amount" $limit | float64) -}}
 {{- include "common.refuse" (printf "\n\n%s.requests.%s (%v) is more than limits.%s (%v): lower the request, or raise the limit.\n"
