@@ -146,6 +146,10 @@ MISTAKES = {
     "GPUs under requests": Mistake(
         helm.at(f"{TRAINING}.resources.requests", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
     ),
+    "a group of Kueue's of one kind of pods": Mistake(
+        helm.at(TRAINING, {"nodes": 1, "podAnnotations": {"kueue.x-k8s.io/podset-group-name": "ring"}}),
+        "this job has a Master alone: Kueue refuses it",
+    ),
     "a variable twice": Mistake(
         helm.at(f"{TRAINING}.env", [{"name": "TEAM", "value": "a"}, {"name": "TEAM", "value": "b"}]),
         "global.training.env has TEAM twice: keep one",
