@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -42,6 +43,23 @@ def test_it_is_said_what_to_write(name: str):
         assert len(words(text)) <= 4, text
         assert "pattern" not in text, "a pattern says nothing to people"
     assert words(texts[0]) == words(texts[1])
+
+
+def filled(values: helm.Values, path: str = "") -> Iterator[str]:
+    """Yield the paths of maps that have defaults."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield f"{path}{key}"
+            yield from filled(value, f"{path}{key}.")
+
+
+def test_null_in_place_of_a_map_is_refused_in_words():
+    amounts = (".requests", ".limits")  # null is Helm's way to drop their defaults
+    paths = [path for path in filled(helm.defaults()) if not path.endswith(amounts)]
+    lists = ["networkPolicy.dns", "networkPolicy.dataset.egress", "global.training.rdma.env"]
+    cases = [helm.merged(helm.everything(), helm.at(path, None)) for path in [*paths, *lists]]
+    for path, answer in zip([*paths, *lists], helm.render_all(cases), strict=True):
+        assert f"{path} is null: leave it out" in answer.get("error", ""), path
 
 
 def rendered(values: helm.Values) -> list[helm.Values]:

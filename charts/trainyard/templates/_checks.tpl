@@ -12,8 +12,10 @@ before its consequences.
 {{- if not (kindIs "map" .Values.networkPolicy) -}}
 {{- include "common.refuse" "\n\nnetworkPolicy is null: leave it out, or write networkPolicy.ingress: false for no policies.\n" -}}
 {{- end -}}
-{{- with include "trainyard.keyErrors" . | trim -}}
+{{- range $errors := list "trainyard.keyErrors" "trainyard.nulls" -}}
+{{- with include $errors $ | trim -}}
 {{- include "common.refuse" (printf "\n\n%s\n" .) -}}
+{{- end -}}
 {{- end -}}
 {{- include "trainyard.checkOperator" . -}}
 {{- include "trainyard.facts" . -}}
@@ -24,6 +26,49 @@ before its consequences.
 {{- include "trainyard.checkWriters" . -}}
 {{- include "trainyard.checkClaims" . -}}
 {{- include "trainyard.checkPrograms" . -}}
+{{- end -}}
+
+{{/* Maps and lists whose defaults a null removed, so that templates would read nothing, a line each. */}}
+{{- define "trainyard.nulls" -}}
+{{- range $path, $keys := dict
+  "" "global networkPolicy tests"
+  "dataset" "image resources source"
+  "evaluate" "image resources"
+  "filebrowser" "auth image ingress resources service"
+  "filebrowser.ingress" "tls"
+  "global" "caBundle dataset image metrics scheduling secrets storage training"
+  "global.metrics" "rules"
+  "global.scheduling" "gang"
+  "global.secrets" "http kaggle mlflow objectstore wandb"
+  "global.storage" "data results"
+  "global.training" "logs peers rdma resources unrestricted"
+  "global.training.rdma" "env"
+  "mpijob" "image launcher runPolicy"
+  "mpijob.launcher" "resources"
+  "networkPolicy" "dataset dns filebrowser metrics training"
+  "networkPolicy.dataset" "egress"
+  "networkPolicy.filebrowser" "ingress"
+  "networkPolicy.metrics" "from"
+  "networkPolicy.training" "egress ingress"
+  "pytorchjob" "elastic image runPolicy"
+  "secrets" "external http kaggle mlflow objectstore registry wandb"
+  "secrets.external" "http kaggle mlflow objectstore registry store wandb"
+  "trainjob" "image job runPolicy runtime" -}}
+{{- $steps := compact (splitList "." $path) -}}
+{{- $map := $.Values -}}
+{{- range $steps -}}{{- if kindIs "map" $map -}}{{- $map = get $map . -}}{{- end -}}{{- end -}}
+{{- /* the values of such a part hold no defaults while it is off */ -}}
+{{- $part := first $steps | default "" -}}
+{{- $off := and (has $part (list "dataset" "evaluate" "filebrowser" "secrets")) (not (get (get $.Values $part | default dict) "enabled")) -}}
+{{- $reused := ternary "; take --reset-then-reuse-values in place of --reuse-values" "" $.Release.IsUpgrade -}}
+{{- if and (kindIs "map" $map) (not $off) -}}
+{{- range splitList " " $keys -}}
+{{- if not (has (get $map . | kindOf) (list "map" "slice")) }}
+{{ join "." (append $steps .) }} is null: leave it out, and its defaults apply{{ $reused }}.
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuse an unknown operator. */}}
