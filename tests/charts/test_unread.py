@@ -92,6 +92,23 @@ def test_what_a_part_that_is_off_has_is_named():
     }
 
 
+def test_what_a_choice_leaves_unread_is_named():
+    trained = helm.at("global.training", {"operator": "trainjob", "config": {"model": {"pretrained": "timm"}}})
+    values = helm.merged(
+        PLAIN,
+        trained,
+        helm.at("mpijob.enabled", True),
+        helm.at("global.scheduling.gang", {"enabled": True, "priorityClass": "high"}),
+        helm.at("dataset", {"source": {"kind": "none", "url": "", "anonymous": True}, "settings": {"workers": 3}}),
+    )
+    assert unread(values) == {
+        "mpijob.enabled": "global.training.operator names another job",
+        "global.scheduling.gang.priorityClass": "a TrainJob's gang has none",
+        "dataset.settings": "source.kind is none",
+        "dataset.source.anonymous": "source.kind is none",
+    }
+
+
 def test_what_is_switched_on_is_not_named():
     on = helm.merged(
         helm.at("global.scheduling.gang", {"enabled": True, "queue": "a"}),

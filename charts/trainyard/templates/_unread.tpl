@@ -34,6 +34,15 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $gang := dig "scheduling" "gang" "enabled" false $global -}}
 {{- include "trainyard.unless" (list $values $gang "gang.enabled is false" "global.scheduling.gang" (dict
   "queue" "" "priorityClass" "" "timeoutSeconds" 0)) -}}
+{{- if and $gang (eq (join "" $facts.trains) "trainjob") -}}
+{{- include "trainyard.unless" (list $values false "a TrainJob's gang has none" "global.scheduling.gang" (dict "priorityClass" "")) -}}
+{{- end -}}
+{{- include "trainyard.unless" (list $values (has "mpijob" $facts.parts) "global.training.operator names another job" "mpijob" (dict
+  "enabled" false)) -}}
+{{- if $values.dataset.enabled -}}
+{{- include "trainyard.unless" (list $values (ne (toString $values.dataset.source.kind) "none") "source.kind is none" "dataset" (dict
+  "settings" dict "source.endpoint" "" "source.anonymous" false "source.sha256" "")) -}}
+{{- end -}}
 {{- include "trainyard.unless" (list $values (dig "scheduling" "queue" "" $global) "global.scheduling.queue is empty" "global.dataset"
   (dict "idleWait" 900)) -}}
 {{- include "trainyard.unless" (list $values (dig "caBundle" "configMap" "" $global) "caBundle.configMap is empty" "global.caBundle" (dict
