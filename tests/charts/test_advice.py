@@ -76,6 +76,16 @@ KEYS = {
     "global.training.terminationGracePeriodSeconds": "did you mean gracePeriodSeconds?",
     "global.training.hostNetwork": "write global.training.unrestricted.hostNetwork.",
     "global.storage.existingClaim": "write global.storage.data.existingClaim or global.storage.results.existingClaim.",
+    # the least nested first, and nothing that only has the same name
+    "env": "write global.training.env or",
+    "pytorchjob.env": "write global.training.env or",
+    "queue": "write global.scheduling.queue or",
+    "global.training.scheduling.queue": "write global.scheduling.queue.",
+    "global.training.rdma.enabled": "Its map has by, count, env, resource.",
+    "global.training.rdma.name": "Its map has by, count, env, resource.",
+    "filebrowser.service.type": "Its map has port.",
+    "dataset.suspend": "Its map has activeDeadlineSeconds, backoffLimit,",
+    "global.training.unrestricted.capabilities": "write global.training.rdma.",
 }
 # A key and a value of the wrong kind -> what is answered.
 KINDS = {
@@ -147,7 +157,7 @@ def answers() -> dict[str, str]:
 @pytest.mark.parametrize("key", KEYS)
 def test_a_key_of_another_chart_is_answered_with_the_likeliest_of_this_one(key: str, answers: dict[str, str]):
     asked = re.escape(key.removesuffix(".create"))
-    found = re.search(rf"(?m)^{asked} is not a key of this chart: .*{re.escape(KEYS[key])}", answers[key])
+    found = re.search(rf"(?m)^{asked} is not a key of this chart[:.] .*{re.escape(KEYS[key])}", answers[key])
     assert found, answers[key]
 
 

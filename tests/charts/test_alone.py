@@ -1,6 +1,7 @@
 """Each part of the chart is a chart of its own: from a checkout or a package it renders what the umbrella would."""
 
 import re
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -87,9 +88,12 @@ def test_the_umbrella_neither_packs_nor_says_anything_of_what_its_parts_need_alo
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def within_another(folder: Path, alias: str, values: helm.Values, program: str) -> str:
+def within_another(folder: Path, alias: str, values: helm.Values, program: str, packed: bool = True) -> str:
     """Render a chart that has the whole of this one as a dependency, under a name, switched on by a condition."""
-    helm.run("helm3", "package", helm.CHART, "-d", folder / "charts")
+    if packed:
+        helm.run("helm3", "package", helm.CHART, "-d", folder / "charts")
+    else:
+        shutil.copytree(helm.CHART, folder / "charts" / "trainyard", symlinks=True)
     dependency = {"name": "trainyard", "version": "0.1.0", "condition": f"{alias}.enabled"}
     dependency |= {"alias": alias} if alias != "trainyard" else {}
     chart = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]}
@@ -113,9 +117,20 @@ def test_the_chart_is_a_dependency_beside_others(alias: str, program: str, tmp_p
     assert helm.only(text, "PyTorchJob")["spec"]["nprocPerNode"] == "2"
 
 
-def test_a_misspelt_key_of_a_dependency_is_named(tmp_path: Path):
-    with pytest.raises(helm.HelmError, match=r"global\.trainin is not a key of this chart: did you mean training\?"):
-        within_another(tmp_path, "trainyard", {"global": {"trainin": {}}}, "helm3")
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_a_checkout_is_a_dependency(program: str, tmp_path: Path):
+    """In a folder the parts bring the library's values, which no package has; and a parent's map may share a name."""
+    foreign = {"image": {"repository": "nginx"}, "metrics": {"serviceMonitor": {"enabled": True}}}
+    text = within_another(tmp_path, "second", {"global": foreign}, program, packed=False)
+    assert helm.only(text, "PyTorchJob")["spec"]["nprocPerNode"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("trainin", "training"), ("training.nodez", "nodes"), ("image.registri", "registry")]
+)
+def test_a_misspelt_key_of_a_dependency_is_named(key: str, meant: str, tmp_path: Path):
+    with pytest.raises(helm.HelmError, match=rf"global\.{key} is not a key of this chart: did you mean {meant}\?"):
+        within_another(tmp_path, "trainyard", helm.at(f"global.{key}", {}), "helm3")
 
 
 def test_a_part_alone_creates_no_service_account():

@@ -134,7 +134,7 @@ user's own, as for anchors of YAML.
 {{/*
 An unknown key, and what was probably meant, the likeliest first: a key with other letter case, one of the same part with that name, what people
 mean by a name that other charts have, a similar key of the same map, or keys elsewhere with that name, those for all parts alone where there are
-some. Call with a dict: key, path, known, root.
+some, and the least nested first. Call with a dict: key, path, known, root.
 */}}
 {{- define "trainyard.unknown" -}}
 {{- $key := .key -}}
@@ -146,31 +146,43 @@ some. Call with a dict: key, path, known, root.
 {{- $alike := include "trainyard.alike" (list $key $name) | int -}}
 {{- if gt $alike $score -}}{{- $best = $name -}}{{- $score = $alike -}}{{- end -}}
 {{- end -}}
-{{- /* as a dependency the chart gets its condition's key, and what its parent has under global for others */ -}}
+{{- /* as a dependency the chart gets its condition's key, what its parent has under global for others, and, in a folder and not in a package, the
+values of the library that its parts hold */ -}}
 {{- $asked := printf "%s%s" .path $key -}}
-{{- $foreign := or (eq $asked "enabled") (and (eq .path "global.") (lt $score 80)) -}}
+{{- $others := and (hasPrefix "global." .path) (not (hasPrefix "global.training." .path)) -}}
+{{- $foreign := or (eq $asked "enabled") (eq $key "common") (and $others (lt $score 80)) -}}
 {{- if not (and $foreign (not .root.Chart.IsRoot)) -}}
 {{- $part := splitList "." .path | first -}}
 {{- $job := has $part (list "pytorchjob" "mpijob" "trainjob") -}}
-{{- $all := get $book.where $key | default list -}}
+{{- $own := has $part (list "dataset" "evaluate" "filebrowser" "secrets" "storage") -}}
+{{- /* deep in the values the same name elsewhere means something else, unless it is in a map of the same name, too */ -}}
+{{- $steps := initial (splitList "." (trimPrefix "global." .path)) -}}
+{{- $deep := and (gt (len $steps) 1) (not (has (last $steps) (list "config" "launcher" "training"))) -}}
 {{- $below := list -}}
 {{- $shared := list -}}
 {{- $trained := list -}}
-{{- range $all -}}
+{{- $elsewhere := list -}}
+{{- range $length := untilStep 1 9 1 -}}
+{{- range get $book.where $key | default list -}}
+{{- if eq $length (len (splitList "." .)) -}}
+{{- $like := or (not $deep) (hasSuffix (printf ".%v.%s" (last $steps) $key) .) -}}
 {{- if hasPrefix $.path . -}}{{- $below = append $below . -}}{{- end -}}
-{{- if hasPrefix "global." . -}}{{- $shared = append $shared . -}}{{- end -}}
+{{- if and $like (hasPrefix "global." .) -}}{{- $shared = append $shared . -}}{{- end -}}
+{{- if and $like (not $own) -}}{{- $elsewhere = append $elsewhere . -}}{{- end -}}
 {{- if and $job (hasPrefix "global.training." .) (not (hasPrefix "mpijob.launcher." $.path)) -}}{{- $trained = append $trained . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- /* what other charts call it: here, if the map has it */ -}}
 {{- $meant := list -}}
-{{- range get $book.aliases $key | default list -}}
+{{- range without (get $book.aliases $key | default list) (trimSuffix "." .path) -}}
 {{- $here := regexReplaceAll "^global[.]training[.]([^.]+)$" . "${1}" -}}
 {{- $meant = append $meant (ternary (printf "%s%s" $.path $here) . (and (ne $here .) (hasKey $known $here))) -}}
 {{- end -}}
 {{- $top := has .path (list "" "global.") -}}
 {{- $near := ternary ($trained | default $below) ($below | default $trained) (and $job (eq .path (printf "%s." $part))) -}}
 {{- if $top -}}{{- $near = list -}}{{- end -}}
-{{- $there := $near | default $meant | default $shared | default $all -}}
+{{- $there := $near | default $meant | default $shared | default $elsewhere -}}
 {{- if gt (len $there) 3 -}}{{- $there = slice $there 0 3 -}}{{- end -}}
 {{- $asked }} is not a key of this chart
 {{- if get $book.notes $key -}}: {{ get $book.notes $key }}.
