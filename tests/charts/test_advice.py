@@ -86,6 +86,8 @@ KEYS = {
     "filebrowser.service.type": "Its map has port.",
     "dataset.suspend": "Its map has activeDeadlineSeconds, backoffLimit,",
     "global.training.unrestricted.capabilities": "write global.training.rdma.",
+    "pytorchReplicaSpecs": "write global.training.",
+    "queueName": "write global.scheduling.queue.",
 }
 # A key and a value of the wrong kind -> what is answered.
 KINDS = {
@@ -98,6 +100,12 @@ KINDS = {
     "a size without a unit": ("global.training.shmSize", 64, "(64): write a quantity of bytes"),
     "an optimizer's name": ("global.training.config.optimizer", "sgd", "write a map, such as {name: sgd, lr: 0.1}."),
     "a switch for W&B": ("global.training.config.wandb", True, "write a map, such as {project: pets}."),
+    "a switch for an average": ("global.training.config.ema", True, "write a map, such as {decay: 0.9999}."),
+    "a backend's name": ("global.training.config.comm", "nccl", "write a map, such as {backend: nccl}."),
+    "a slash at the end": ("global.image.registry", "registry.example.com:5000/team/", "without the slash at its end."),
+    "a digest behind the tag": (
+        "global.image.tag", f"0.1.0@sha256:{'0' * 64}", "and the digest in image.digest of each part."
+    ),
     "a number as batch": ("global.training.config.batch", 256, "write a map, such as {global: 256}."),
     "true as label": (
         "global.scheduling.nodeSelector", {"gpu": True}, 'gpu is true: put it in quotes, "true", or on the'

@@ -115,7 +115,11 @@ user's own, as for anchors of YAML.
   }} ({{ $text }}): write {{ .say }}{{ else if $number }} ({{ $text }}): put it in quotes, or on the command line use --set-string{{ else
   }}: write {{ .say }}{{ end }}.
 {{- else if not (or (regexMatch .pattern $text) (and $number (eq (toString .numbers) "any"))) }}
-{{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}.
+{{- $unslashed := trimSuffix "/" $text }}
+{{- $tag := regexReplaceAll "@sha256:.*$" $text "" }}
+{{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}
+{{- if and (ne $text $unslashed) (regexMatch .pattern $unslashed) }}, without the slash at its end{{ end }}
+{{- if and (ne $text $tag) (regexMatch .pattern $tag) }}, and the digest in image.digest of each part{{ end }}.
 {{- end -}}
 {{- end -}}
 {{- end -}}
