@@ -88,15 +88,29 @@ def test_the_umbrella_neither_packs_nor_says_anything_of_what_its_parts_need_alo
         assert (done.returncode, done.stderr) == (0, "")
 
 
+OTHERS = ("web", "queue")  # charts of others, which read their parent's `global`
+TEMPLATE = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: %s}
+data: {registry: {{ .Values.global.imageRegistry | default "none" | quote }}}
+"""
+
+
 def within_another(folder: Path, alias: str, values: helm.Values, program: str, packed: bool = True) -> str:
-    """Render a chart that has the whole of this one as a dependency, under a name, switched on by a condition."""
+    """Render a chart of three dependencies: this one, under a name and with a condition, and two others."""
+    for name in OTHERS:
+        (folder / "charts" / name / "templates").mkdir(parents=True)
+        (folder / "charts" / name / "templates" / "settings.yaml").write_text(TEMPLATE % name)
+        own_chart = {"apiVersion": "v2", "name": name, "version": "0.1.0"}
+        (folder / "charts" / name / "Chart.yaml").write_text(helm.yaml.safe_dump(own_chart))
     if packed:
         helm.run("helm3", "package", helm.CHART, "-d", folder / "charts")
     else:
         shutil.copytree(helm.CHART, folder / "charts" / "trainyard", symlinks=True)
     dependency = {"name": "trainyard", "version": "0.1.0", "condition": f"{alias}.enabled"}
     dependency |= {"alias": alias} if alias != "trainyard" else {}
-    chart = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": [dependency]}
+    dependencies = [dependency, *({"name": name, "version": "0.1.0"} for name in OTHERS)]
+    chart = {"apiVersion": "v2", "name": "parent", "version": "0.1.0", "dependencies": dependencies}
     (folder / "Chart.yaml").write_text(helm.yaml.safe_dump(chart))
     shared = {"global": helm.everything()["global"]}
     below = {alias: {"enabled": True, "dataset": {"enabled": False}}}
@@ -115,6 +129,8 @@ def test_the_chart_is_a_dependency_beside_others(alias: str, program: str, tmp_p
     }
     text = within_another(tmp_path, alias, {"global": foreign}, program)
     assert helm.only(text, "PyTorchJob")["spec"]["nprocPerNode"] == "2"
+    found = {one["metadata"]["name"]: one.get("data") for one in helm.documents(text)}
+    assert [found[name] for name in OTHERS] == [{"registry": "registry.example.com"}] * 2
 
 
 @pytest.mark.parametrize("program", helm.HELMS)
