@@ -60,11 +60,10 @@ before its consequences.
 {{- /* the values of such a part hold no defaults while it is off */ -}}
 {{- $part := first $steps | default "" -}}
 {{- $off := and (has $part (list "dataset" "evaluate" "filebrowser" "secrets")) (not (get (get $.Values $part | default dict) "enabled")) -}}
-{{- $reused := ternary "; take --reset-then-reuse-values in place of --reuse-values" "" $.Release.IsUpgrade -}}
 {{- if and (kindIs "map" $map) (not $off) -}}
 {{- range splitList " " $keys -}}
 {{- if not (has (get $map . | kindOf) (list "map" "slice")) }}
-{{ join "." (append $steps .) }} is null: leave it out, and its defaults apply{{ $reused }}.
+{{ join "." (append $steps .) }} is null: leave it out, and its defaults apply. With helm upgrade, take --reset-then-reuse-values in place of --reuse-values.
 {{- end -}}
 {{- end -}}
 {{- end -}}
