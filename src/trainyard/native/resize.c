@@ -36,7 +36,7 @@ static int make_axis(Axis *axis, double origin, double extent, int low, int high
   int ok = axis->start && axis->count && axis->weights && exact;
   axis->end = 0;
   for (int i = 0; ok && i < size; i++) {
-    double centre = origin + (i + 0.5) * scale, total = 0, largest = 0;
+    double centre = origin + (i + 0.5) * scale, total = 0, positive = 0;
     int first = (int)(centre - support + 0.5), end = (int)(centre + support + 0.5), best = 0, rest = 1 << BITS;
     int16_t *weights = axis->weights + (size_t)i * axis->most;
     if (first < low) first = low;
@@ -46,9 +46,10 @@ static int make_axis(Axis *axis, double origin, double extent, int low, int high
     for (int k = 0; k < count; k++) {
       exact[k] = height_at((first + k + 0.5 - centre) / unit, cubic);
       total += exact[k];
-      if (exact[k] > largest) largest = exact[k];
+      if (exact[k] > 0) positive += exact[k];
     }
-    if (total <= 0 || largest > 1.5 * total) { /* only ends of the filter lie inside, whose sum may be near 0 */
+    /* Only ends of the filter lie inside, whose sum may be near 0: weights of more than 1.5 together may overflow sums. */
+    if (total <= 0 || positive > 1.5 * total) {
       double at = centre - first;
       memset(exact, 0, count * sizeof *exact);
       exact[at <= 0 ? 0 : at >= count ? count - 1 : (int)at] = total = 1;

@@ -325,6 +325,22 @@ def test_no_area_however_far_outside_changes_a_plain_picture(
             assert bool((found == 100).all()), (height, width, size, top, left, tall, wide)
 
 
+def test_no_area_however_far_outside_overflows_a_sum(vectors: Callable[[int], None]) -> None:
+    """Where much of the filter's positive middle and of its negative ends cancel, weights that sum to 1 would be large."""
+    generator = np.random.Generator(np.random.Philox(key=[6, 7]))
+    pixels = torch.zeros(3, 300, 300, dtype=torch.uint8)
+    pixels[:, 100:200, 100:200] = 255
+    for _ in range(300):
+        tall, wide = (float(generator.uniform(200, 3000)) for _ in range(2))
+        area = (float(generator.uniform(-2, 0.5) * tall), float(generator.uniform(-2, 0.5) * wide), tall, wide)
+        found = []
+        for bits in VECTORS:
+            vectors(bits)
+            found.append(decode.Encoded(pixels=pixels).cut(area, 3, 3, "bicubic", within=False))
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+
+
 def test_auto_is_native_and_pillow_is_left_where_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decode.choose("auto").name == "native"
     assert decode.choose("native").description.startswith("native ")
