@@ -14,23 +14,38 @@ source_of() {
     argocd) echo github.com/argoproj/argo-cd/v3 ;;
   esac
 }
-version_of() { pinned "$(source_of "$1")"; }
+# folder_of PROGRAM: where its go.mod is; TRAINYARD_TRAINER=2.1 takes an earlier Trainer, and the JobSet that it wants
+folder_of() {
+  case $1 in
+    jobset | trainer) if [ -n "${TRAINYARD_TRAINER:-}" ]; then echo "$ROOT/hack/trainers/$TRAINYARD_TRAINER"; else echo "$PROGRAMS"; fi ;;
+    *) echo "$PROGRAMS" ;;
+  esac
+}
+version_of() { (PROGRAMS=$(folder_of "$1") && pinned "$(source_of "$1")"); }
+# program_of PROGRAM: its file, in the cache
+program_of() {
+  if [ "$(folder_of "$1")" = "$PROGRAMS" ]; then echo "$(programs_home)/$1"; return; fi
+  echo "$("$ROOT/hack/trainers/build" "$TRAINYARD_TRAINER")/$(case $1 in trainer) echo trainer-controller-manager ;; *) echo "$1" ;; esac)"
+}
+# gates_of PROGRAM: the option for what only the newest Trainer can do
+gates_of() { if [ "$1" = trainer ] && [ "${TRAINYARD_TRAINER:-}" != 2.1 ]; then echo --feature-gates=TrainJobStatus=true; fi; }
 
 # extra_key NAME, extra_home NAME: what its content is named by, and where it is cached
 extra_key() {
-  local modules
+  local modules module
   read -ra modules <<< "$(modules_of "$1")"
-  files "${modules[@]/#/extras/}" extras/build.sh images/oci.py | content_key "$(basename "$(programs_home)")" "$IMAGE"
+  files "${modules[@]/#/extras/}" extras/build.sh images/oci.py |
+    content_key "$(basename "$(programs_home)")" "$IMAGE" "$(for module in "${modules[@]}"; do version_of "$module"; done)"
 }
 extra_home() { echo "$CACHE/cluster/extra-$1-$(extra_key "$1")"; }
 
 # manifests MODULE FOLDER IMAGE: its own, from FOLDER of its module, with our image and settings; `upstream` beside ours is that folder
 manifests() {
   local work=$PARTIAL/work/$1 module file
-  module=$(module_dir "$(source_of "$1")")
+  module=$(module_dir "$(source_of "$1")" "$(folder_of "$1")")
   mkdir -p "$work"
   for file in "$HERE/extras/$1"/*.yaml; do
-    sed "s#@IMAGE@#$3#; s#@VERSION@#$(version_of "$1")#" "$file" > "$work/${file##*/}"
+    sed "s#@IMAGE@#$3#; s#@VERSION@#$(version_of "$1")#; s#@GATES@#$(gates_of "$1")#" "$file" > "$work/${file##*/}"
   done
   cp -r --no-preserve=mode "$module/$2" "$work/upstream"
   # one replica: nobody to agree with, and a busy machine would lose the lease, which ends the process
@@ -42,7 +57,7 @@ manifests() {
 controller() {
   local tagged
   tagged=$IMAGE/$1:$(version_of "$1")-$KEY
-  python3 "$HERE/images/oci.py" "$tagged" "$PARTIAL/images/$1.tar" "$(programs_home)/$1:/manager" -- /manager
+  python3 "$HERE/images/oci.py" "$tagged" "$PARTIAL/images/$1.tar" "$(program_of "$1"):/manager" -- /manager
   manifests "$1" "$2" "$tagged"
 }
 
