@@ -50,7 +50,10 @@ def running() -> tuple[str, str]:
 def train_under_mpirun(namespace: str, install, version: str) -> str:
     """Train with Horovod as a TrainJob; return what `trainyard why` says in the end."""
     release = f"mpi-{version.replace('.', '-')}"
-    claims = ",".join(f"global.storage.{one}.existingClaim={moves.RELEASE}-{one}" for one in ("data", "results"))
+    claims = ",".join(
+        f"global.storage.{one}.existingClaim={moves.RELEASE}-{one},global.storage.{one}.size="
+        for one in ("data", "results")
+    )
     own = ("--set", f"dataset.enabled=false,{claims}", "--set-string", f"trainjob.version={version}")
     install(release, namespace, *MPI, *own)
     until(lambda: why(release, namespace), lambda: re.search(r"trainjob/.* (Complete|Failed)", why(release, namespace)))

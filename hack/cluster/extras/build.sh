@@ -17,15 +17,14 @@ source_of() {
 # folder_of PROGRAM: where its go.mod is; TRAINYARD_TRAINER=2.1 takes an earlier Trainer, and the JobSet that it wants
 folder_of() {
   case $1 in
-    jobset | trainer) if [ -n "${TRAINYARD_TRAINER:-}" ]; then echo "$ROOT/hack/trainers/$TRAINYARD_TRAINER"; else echo "$PROGRAMS"; fi ;;
+    jobset | trainer) if [ -n "${TRAINYARD_TRAINER:-}" ]; then echo "$ROOT/hack/trainers/$TRAINYARD_TRAINER/$1"; else echo "$PROGRAMS"; fi ;;
     *) echo "$PROGRAMS" ;;
   esac
 }
 version_of() { (PROGRAMS=$(folder_of "$1") && pinned "$(source_of "$1")"); }
 # program_of PROGRAM: its file, in the cache
 program_of() {
-  if [ "$(folder_of "$1")" = "$PROGRAMS" ]; then echo "$(programs_home)/$1"; return; fi
-  echo "$("$ROOT/hack/trainers/build" "$TRAINYARD_TRAINER")/$(case $1 in trainer) echo trainer-controller-manager ;; *) echo "$1" ;; esac)"
+  if [ "$(folder_of "$1")" = "$PROGRAMS" ]; then echo "$(programs_home)/$1"; else "$ROOT/hack/trainers/build" "$TRAINYARD_TRAINER/$1"; fi
 }
 # gates_of PROGRAM: the option for what only the newest Trainer can do
 gates_of() { if [ "$1" = trainer ] && [ "${TRAINYARD_TRAINER:-}" != 2.1 ]; then echo --feature-gates=TrainJobStatus=true; fi; }

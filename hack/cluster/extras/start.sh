@@ -119,10 +119,21 @@ start_argocd() {
   for item in "${DAEMONS[@]}"; do LOG=$LIVE/log RUN=$LIVE wait_for 300 "${item%:*}" listening "${item#*:}"; done
 }
 
+# other_version NAMESPACE/DEPLOYMENT: delete what of another version cannot stay: its selector may differ, and so may its webhooks' names
+other_version() {
+  local webhooks='{range .items[*]}{.kind}/{.metadata.name} {.webhooks[0].clientConfig.service.namespace}{"\n"}{end}' name namespace
+  grep -q "^$1 " <<< "$FOUND" || return 0
+  kubectl -n "${1%/*}" delete deployment "${1#*/}"
+  kubectl get mutatingwebhookconfigurations,validatingwebhookconfigurations -o jsonpath="$webhooks" | while read -r name namespace; do
+    if [ "$namespace" = "${1%/*}" ]; then kubectl delete "$name"; fi
+  done
+}
+
 # start_extras NAME...: all of them come up side by side
 start_extras() {
   local name item
   for name in "$@"; do
+    for item in $(deployments_of "$name"); do other_version "$item"; done
     rm -f "$LIVE/$name.ready"
     apply_extra "$name"
   done
