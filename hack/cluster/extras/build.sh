@@ -1,6 +1,6 @@
 # What the add-ons are built from and of: programs of the Go modules beside this file, images that hold them, manifests.
 # shellcheck shell=bash disable=SC2034
-ADD_ONS=(trainer kueue argocd)
+ADD_ONS=(trainer kueue argocd mpi-operator)
 
 # modules_of NAME: the folders here that the add-on is made from
 modules_of() { case $1 in trainer) echo jobset trainer ;; *) echo "$1" ;; esac; }
@@ -12,19 +12,25 @@ source_of() {
     trainer) echo github.com/kubeflow/trainer/v2 ;;
     kueue) echo sigs.k8s.io/kueue ;;
     argocd) echo github.com/argoproj/argo-cd/v3 ;;
+    mpi-operator) echo github.com/kubeflow/mpi-operator ;;
   esac
 }
-# folder_of PROGRAM: where its go.mod is; TRAINYARD_TRAINER=2.1 takes an earlier Trainer, and the JobSet that it wants
+# folder_of PROGRAM: where its go.mod is; TRAINYARD_TRAINER=2.1 takes another Trainer, and the JobSet that it asks for
 folder_of() {
+  local other
   case $1 in
-    jobset | trainer) if [ -n "${TRAINYARD_TRAINER:-}" ]; then echo "$ROOT/hack/trainers/$TRAINYARD_TRAINER/$1"; else echo "$PROGRAMS"; fi ;;
-    *) echo "$PROGRAMS" ;;
+    jobset | trainer) other=${TRAINYARD_TRAINER:+trainer-$TRAINYARD_TRAINER} ;;
+    kueue) other=${TRAINYARD_KUEUE:+kueue-$TRAINYARD_KUEUE} ;;
+    mpi-operator) other=${TRAINYARD_MPI_OPERATOR:+mpi-operator-$TRAINYARD_MPI_OPERATOR} ;;
   esac
+  if [ -n "${other:-}" ]; then echo "$ROOT/hack/versions/$other/$1"; else echo "$PROGRAMS"; fi
 }
 version_of() { (PROGRAMS=$(folder_of "$1") && pinned "$(source_of "$1")"); }
 # program_of PROGRAM: its file, in the cache
 program_of() {
-  if [ "$(folder_of "$1")" = "$PROGRAMS" ]; then echo "$(programs_home)/$1"; else "$ROOT/hack/trainers/build" "$TRAINYARD_TRAINER/$1"; fi
+  local folder
+  folder=$(folder_of "$1")
+  if [ "$folder" = "$PROGRAMS" ]; then echo "$(programs_home)/$1"; else "$ROOT/hack/versions/build" "${folder#"$ROOT/hack/versions/"}"; fi
 }
 # gates_of PROGRAM: the option for what only the newest Trainer can do
 gates_of() { if [ "$1" = trainer ] && [ "${TRAINYARD_TRAINER:-}" != 2.1 ]; then echo --feature-gates=TrainJobStatus=true; fi; }
@@ -62,6 +68,7 @@ controller() {
 
 build_jobset() { controller jobset config; }
 build_trainer() { controller trainer manifests; }
+build_mpi-operator() { controller mpi-operator manifests; }
 build_kueue() { controller kueue config; }
 # One program that plays the part it is called by; two scripts of its own that it calls by name
 build_argocd() {

@@ -9,6 +9,7 @@ deployments_of() {
   case $1 in
     trainer) echo jobset-system/jobset-controller-manager kubeflow-system/kubeflow-trainer-controller-manager ;;
     kueue) echo kueue-system/kueue-controller-manager ;;
+    mpi-operator) echo mpi-operator/mpi-operator ;;
   esac
 }
 
