@@ -200,13 +200,15 @@ def list_damaged(folder: Path) -> list[Path]:
     return sorted(path for path in storage.list_folder(folder) if path.name.startswith("damaged-"))
 
 
-def newest(folder: Path, staging: Path | None = None) -> tuple[Found | None, list[str]]:
-    """Return the newest sound checkpoint; damaged ones are set aside, and reported.
+def newest(folder: Path, staging: Path | None = None, after: int = -1) -> tuple[Found | None, list[str]]:
+    """Return the newest sound checkpoint of a step `after` one; damaged ones are set aside, and reported.
 
     Raises UserError, StorageError, and FileNotFoundError where `staging`, the lease's folder, is gone.
     """
     reports: list[str] = []
     for path in reversed(steps(folder)):
+        if int(path.name[5:]) <= after:
+            break
         try:
             return read_checked(path), reports
         except DamagedCheckpointError as damage:

@@ -3,6 +3,7 @@
 leases/         the process that may write here, and what it is about to publish (lease.py); lease.json is for people
 restarts/       restarts since the last new checkpoint (starts.py)
 failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
+resumed.json    the checkpoint that `resume` names, once the run has begun from it
 previous/       what `resume: never` found here
 """
 
@@ -10,7 +11,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,19 +196,61 @@ class RunDirectory:
         checkpoint.tidy(self.checkpoints, self._run.keep_aside)
 
     def find_checkpoint(self) -> tuple[checkpoint.Found | None, list[str]]:
-        """Return the checkpoint to resume from, and messages about damaged ones; raises UserError and StorageError."""
-        if self._resume in ("auto", "never") or is_retry_of_path(self.path):
-            with self.fenced():
-                found, reports = checkpoint.newest(self.checkpoints, self.staging)
-            if found is None:
-                self._refuse_to_begin_again(reports)
+        """Return the checkpoint to resume from, and messages about others; raises UserError and StorageError."""
+        if self._resume not in ("auto", "never"):
+            found, reports = self._find_named()
             return found, self._reports + reports
-        found = checkpoint.at(Path(self._resume))
+        with self.fenced():
+            newest, reports = checkpoint.newest(self.checkpoints, self.staging)
+        aside = checkpoint.list_damaged(self.checkpoints)
+        if newest is None and (aside or starts.lost_checkpoint(self.path)):
+            raise self._refusal_to_begin_again("at step 0", aside, reports)
+        return newest, self._reports + reports
+
+    def _find_named(self) -> tuple[checkpoint.Found, list[str]]:
+        """Return the checkpoint that `resume` names or, once the run has begun from that, its own newest one."""
+        begun = starts.begun_from(self.path, self._resume)
+        if begun is None:
+            found = checkpoint.at(Path(self._resume))
+            return found, self._leave_later(found)
+        with self.fenced():
+            own, reports = checkpoint.newest(self.checkpoints, self.staging, after=begun)
+        if own:
+            return own, [
+                *reports,
+                f"resume = {self._resume!r}: this run has begun from it before, and resumes from its own "
+                f"{own.path.name}; to begin from it again, remove {self.path / starts.RESUMED}",
+            ]
+        if int(starts.lost_checkpoint(self.path)[5:] or 0) > begun:
+            raise self._refusal_to_begin_again(f"from resume = {self._resume!r}", [], reports)
+        return checkpoint.at(Path(self._resume)), reports
+
+    def _leave_later(self, found: checkpoint.Found) -> list[str]:
+        """Set checkpoints of this run aside that are later than the one it resumes from; return what to say of each."""
+        reports = []
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
                 with self.fenced():
-                    checkpoint.set_aside(path, "left", self.staging)
-        return found, self._reports
+                    aside = checkpoint.set_aside(path, "left", self.staging)
+                reports.append(f"resume = {self._resume!r}: the later {path.name} is set aside as {aside.name}")
+        return reports
+
+    def note_begun(self, found: checkpoint.Found | None) -> None:
+        """Note that the run has begun from the checkpoint that `resume` names, once its records begin there.
+
+        From then on its own later ones count. Another `resume` ends that. Raises TakenOverError, OSError, StorageError
+        and UserError.
+        """
+        note = self.path / starts.RESUMED
+        with self.fenced():
+            if self._resume in ("auto", "never"):
+                if storage.exists(note):
+                    storage.perform(note, rename, note, self.staging / note.name)
+            elif found and starts.begun_from(self.path, self._resume) is None:
+                if not self.held():
+                    raise TakenOverError(self.lease.taken_message())
+                starts.forget(self.path)  # of the checkpoints that were seen, the later ones are set aside
+                storage.write_json(note, {"resume": self._resume, "step": found.step}, via=self.staging)
 
     @property
     def holder(self) -> str:
@@ -249,15 +292,13 @@ class RunDirectory:
             if (self.path / name).exists():
                 rename(self.path / name, self.staging / name)
 
-    def _refuse_to_begin_again(self, reports: list[str]) -> None:
-        """Raise UserError where this run had a checkpoint: its steps are not thrown away without being told to."""
-        aside, seen = checkpoint.list_damaged(self.checkpoints), starts.lost_checkpoint(self.path)
-        if not aside and not seen:
-            return
-        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{seen} is gone"
-        raise UserError(
+    def _refusal_to_begin_again(self, where: str, aside: Sequence[Path], reports: Sequence[str]) -> UserError:
+        """Return the error where this run had a checkpoint: its steps are not thrown away without being told to."""
+        gone = f"{starts.lost_checkpoint(self.path)} is gone"
+        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else gone
+        return UserError(
             f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
-            f"again at step 0 by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
+            f"again {where} by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
             "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
             "to never, which moves this one to previous/ and begins again"
         )
@@ -288,11 +329,6 @@ class RunDirectory:
         sync_folder(self.path)
         for path in older[: max(0, len(older) + 1 - self._run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def is_retry_of_path(path: Path) -> bool:
-    """Whether a run that began from a named checkpoint has written its own since, and resumes from that."""
-    return is_retry(path) and bool(checkpoint.steps(path / "checkpoints"))
 
 
 def record_failure(path: Path, fingerprint: str, message: str, code: int, details: Mapping[str, Any]) -> None:

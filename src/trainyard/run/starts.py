@@ -4,6 +4,7 @@ restarts/JOB.json   restarts of a job since the last new checkpoint, how many st
                     that any of them saw; each job writes its own, so that an older one which has lost the run directory
                     changes nothing of the newer one's; and which parts of a run its settings have done (note_fit)
 last_failure.json   how the last start failed, for the message of the one that gives up
+resumed.json        the checkpoint that `resume` names, once the run has begun from it
 
 That a run had a checkpoint is told by these notes, its metrics and its summary: each outlives checkpoints that were
 removed, and a mount that shows the run directory without them.
@@ -31,6 +32,7 @@ from trainyard.telemetry.metrics import read_events
 NONE = "none"  # no checkpoint, no job
 SEEN, FITS = "seen", "fits"
 FAILURE = "last_failure.json"
+RESUMED = "resumed.json"
 SAVED = ("finished", "stopped")  # how a run ends whose last step is saved
 
 
@@ -68,7 +70,7 @@ def stopped(root: Path) -> None:
 
 
 def forget(root: Path) -> None:
-    """Forget the checkpoints that earlier starts saw: `resume: never` has moved them aside."""
+    """Forget the checkpoints that earlier starts saw: they were set aside because `resume` says so."""
     own = _file(root)
     for path in storage.list_folder(own.parent):
         if path != own:
@@ -123,6 +125,15 @@ def lost_checkpoint(path: Path) -> str:
     names = [*saw_checkpoints(path), *(f"step-{step:08d}" for step in steps)]
     newest = latest(names)
     return newest if newest and int(newest[5:]) else ""
+
+
+def begun_from(root: Path, resume: str) -> int | None:
+    """Return the step of the checkpoint that `resume` names, once the run has begun from it; None before.
+
+    Raises StorageError and UserError.
+    """
+    note = storage.read_json(root / RESUMED)
+    return whole(note, "step") if note.get("resume") == resume else None
 
 
 def may_try_again(run: RunSettings, where: str) -> bool:

@@ -24,6 +24,7 @@ from trainyard.run import checkpoint, directory, fence
 from trainyard.run import lease_files as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.recorder import Recorder
+from trainyard.run.resuming import recorded_settings
 from trainyard.telemetry.clock import Clock
 from trainyard.training.trainer import resume
 
@@ -266,6 +267,81 @@ def test_named_checkpoint_is_used_and_later_ones_left(tmp_path: Path) -> None:
         checkpoint.save(folder, 15, {"model": {}}, {})
     with pytest.raises(UserError, match="no such folder"):
         enter(tmp_path, resume=str(tmp_path / "nowhere")).find_checkpoint()
+
+
+def begin(path: Path, resume: str) -> checkpoint.Found:
+    """Start a run with `resume`, up to its first step; return the checkpoint that it resumes from."""
+    count(settings(path, resume=resume))
+    entered = enter(path, resume=resume)
+    found, _ = entered.find_checkpoint()
+    assert found is not None
+    entered.note_begun(found)
+    return found
+
+
+def test_a_named_checkpoint_is_begun_from_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the run has begun there, each job with the same values resumes from the run's own later checkpoints."""
+    run, other = tmp_path / "run", checkpoint.save(tmp_path / "other", 10, {"model": {}}, {})
+    for step in (5, 20):
+        checkpoint.save(run / "checkpoints", step, {"model": {}}, {})
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    count(settings(run, resume=str(other)))
+    found, reports = enter(run, resume=str(other)).find_checkpoint()  # and ends before its first step
+    assert found is not None
+    assert found.path == other
+    assert reports == [f"resume = '{other}': the later step-00000020 is set aside as left-step-00000020"]
+    for _ in range(2):  # a restart before its first checkpoint begins there again: step 5 is of what was before
+        assert begin(run, str(other)).path == other
+    checkpoint.save(run / "checkpoints", 15, {"model": {}}, {})
+    for job in ("a", "b"):
+        monkeypatch.setenv("TRAINYARD_JOB", job)
+        assert begin(run, str(other)).step == 15
+        said = enter(run, resume=str(other)).find_checkpoint()[1]
+        assert f"resumes from its own step-00000015; to begin from it again, remove {run / 'resumed.json'}" in said[0]
+    assert begin(run, "auto").step == 15
+    assert begin(run, str(other)).path == other, "after another `resume` it is named anew"
+    checkpoint.save(run / "checkpoints", 25, {"model": {}}, {})
+    shutil.rmtree(other)
+    assert begin(run, str(other)).step == 25, "from then on it need not be there"
+
+
+@pytest.mark.parametrize("record", ["a start saw it", "metrics"])
+def test_a_run_that_lost_its_checkpoints_does_not_begin_at_the_named_one_again(tmp_path: Path, record: str) -> None:
+    run, other = tmp_path / "run", checkpoint.save(tmp_path / "other", 10, {"model": {}}, {})
+    checkpoint.save(run / "checkpoints", 20, {"model": {}}, {})
+    count(settings(run))
+    for _ in range(2):
+        assert begin(run, str(other)).path == other, "that there was a later one before is known, and meant"
+    if record == "metrics":
+        (run / "metrics.jsonl").write_text('{"event": "checkpoint", "step": 15, "epoch": 1, "time": 1.5}\n')
+    else:
+        checkpoint.save(run / "checkpoints", 15, {"model": {}}, {})
+        assert begin(run, str(other)).step == 15
+    shutil.rmtree(run / "checkpoints")
+    for _ in range(2):
+        count(settings(run, resume=str(other)))
+        with pytest.raises(UserError, match=r"\(step-00000015 is gone\); .* again from resume = .*set resume to never"):
+            enter(run, resume=str(other)).find_checkpoint()
+
+
+def test_the_settings_that_a_start_resumes_with_are_known_before_it_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    run = settings(tmp_path / "run").run
+    folder = Path(run.dir) / "checkpoints"
+    other = checkpoint.save(tmp_path / "other", 10, {"model": {}}, {"config": {"seed": 10}})
+    assert recorded_settings(run, "auto") == {}
+    for step in (5, 15, 20):
+        checkpoint.save(folder, step, {"model": {}}, {"config": {"seed": step}})
+    (folder / "step-00000020" / "manifest.json").write_text("{")
+    found = {resume: recorded_settings(run, resume).get("seed") for resume in ("auto", "never", str(other))}
+    assert found == {"auto": 15, "never": None, str(other): 10}
+    begin(tmp_path / "run", str(other))
+    assert recorded_settings(run, str(other)) == {"seed": 10}
+    checkpoint.save(folder, 12, {"model": {}}, {"config": {"seed": 12}})
+    assert recorded_settings(run, str(other)) == {"seed": 12}
+    assert recorded_settings(run, "never") == {"seed": 12}, "a retry of the same job resumes"
 
 
 def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: Path) -> None:
