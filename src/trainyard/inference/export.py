@@ -13,8 +13,9 @@ from trainyard.inference.command import ready_to_write
 from trainyard.inference.model import Trained, open_trained, published_folder
 from trainyard.models.described import as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
+from trainyard.models.weights import read_sums
 from trainyard.run import export
-from trainyard.run.publishing import CARD, Published, add_exports, read_sums
+from trainyard.run.publishing import CARD, Published, add_exports
 
 
 def main(argv: Sequence[str] | None = None) -> int:

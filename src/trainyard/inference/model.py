@@ -1,5 +1,6 @@
 """Opens a trained model: a run directory, a checkpoint's folder, or published/."""
 
+import hashlib
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from trainyard.core.storage import storage
 from trainyard.models import described, states
 from trainyard.models.described import Description
 from trainyard.models.weights import FILE as CONFIG
+from trainyard.models.weights import SUMS, read_sums
 from trainyard.run import checkpoint
-from trainyard.run.publishing import SUMS, read_sums
 
 WEIGHTS = "model.safetensors"
 GIVE = "give a run directory, a checkpoint's folder (checkpoints/step-NNNNNNNN), or a published/"
@@ -61,10 +62,10 @@ def published_folder(path: Path) -> Path | None:
 def _published(folder: Path) -> Trained:
     path = folder / WEIGHTS
     try:
-        wanted = read_sums(folder)
-        if WEIGHTS in wanted and storage.hash_file(path) != wanted[WEIGHTS]:
+        content, wanted = storage.read_bytes(path), read_sums(folder).get(WEIGHTS)
+        if wanted and hashlib.sha256(content).hexdigest() != wanted:
             raise UserError(f"{path} does not have the SHA-256 that {SUMS} names: it is damaged, or not the same model")
-        weights = next(iter(states.read(path).values()))
+        weights = states.parse_safetensors(content)
     except states.refused_state() as error:
         raise UserError(f"{path} {states.refusal(error)}; copy the published folder again, whole") from error
     return Trained(described.read(folder), weights, str(folder))

@@ -8,7 +8,7 @@ from typing import Any
 from trainyard.core.exits import UserError
 from trainyard.core.storage import storage
 from trainyard.models.weights import FILE as DESCRIPTION
-from trainyard.run.publishing import SUMS
+from trainyard.models.weights import SUMS
 
 EVERY = 5.0  # seconds between looks
 SAY = 300.0  # seconds between lines about the same thing

@@ -36,9 +36,20 @@ AUXILIARY = ("googlenet", "inception_v3")
 
 
 def build(
-    settings: ModelSettings, data: DataSettings, seed: int, classes: int, *, dtype: torch.dtype, total: Sum | None
+    settings: ModelSettings,
+    data: DataSettings,
+    seed: int,
+    classes: int,
+    *,
+    dtype: torch.dtype,
+    total: Sum | None,
+    resumes: bool = False,
 ) -> nn.Module:
-    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError."""
+    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError.
+
+    `resumes`: a checkpoint will replace all weights, so pretrained ones are not read, and need not be there. That
+    changes no random number: reading them draws none.
+    """
     if data.size_start and (key := size_argument(settings.name)):
         raise UserError(
             f"data.size_start = {data.size_start} with model.name = {settings.name!r}: this model is made for one size "
@@ -52,8 +63,8 @@ def build(
         zero_init_last_bn(model)
     if settings.head_init_std:
         init_head(model, settings.head_init_std)
-    if settings.pretrained:
-        load_pretrained(model, weights.file_of(settings, data), settings.pretrained_head)
+    if settings.pretrained and not resumes:
+        load_weights(model, settings, data)
     replace_batch_norm(model, total if settings.batch_norm == "global" else None)
     if settings.compile or "torch._dynamo" in sys.modules:  # or the user's own code compiles something
         leave_uncompiled()
@@ -184,6 +195,19 @@ def init_head(model: nn.Module, std: float) -> None:
     nn.init.normal_(head.weight, std=std)
     if head.bias is not None:
         nn.init.zeros_(head.bias)
+
+
+def load_weights(model: nn.Module, settings: ModelSettings, data: DataSettings) -> None:
+    """Load the pretrained weights of the settings, once their hash is compared; raises UserError and InputError.
+
+    Every process does so, since each reads the file itself.
+    """
+    path = weights.file_of(settings, data)
+    try:
+        weights.check_hash(settings, path)
+    except OSError as error:
+        raise UserError(f"model.pretrained = {str(path)!r} {states.refusal(error)}") from error
+    load_pretrained(model, path, settings.pretrained_head)
 
 
 def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:

@@ -4,6 +4,7 @@ Nothing of a file is run: tensors and plain containers are read as torch.load re
 object of any other class (the arguments of a training script, a whole model) becomes a stand-in that holds nothing.
 """
 
+import contextlib
 import pickle
 import pickletools
 import warnings
@@ -80,6 +81,17 @@ def read(path: Path) -> dict[At, State]:
     raise ValueError(_stateless(path, tree))
 
 
+def parse_safetensors(content: bytes) -> State:
+    """Return the state dict in the bytes of a safetensors file; raises ValueError as `read` does."""
+    from safetensors.torch import load
+
+    if foreign := _foreign(content[:256]):
+        raise ValueError(foreign)
+    with _refused():
+        state: State = load(content)
+    return state
+
+
 def saved_alone(what: str) -> str:
     """Return the line that saves a state dict alone; `what` is Python for it."""
     return f"`python -c \"import torch; torch.save({what}, 'weights.pth')\"`"
@@ -107,14 +119,21 @@ def _foreign(start: bytes) -> str:
 
 
 def _safetensors(path: Path) -> State:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with _refused():
         state: State = storage.perform(path, load_file, path)
+    return state
+
+
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
     except SafetensorError as error:
         raise ValueError(f"cannot be read ({error}); copy or download it again") from error
-    return state
 
 
 def _check_zip(path: Path) -> None:

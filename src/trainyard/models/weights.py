@@ -8,7 +8,7 @@ last, which holds the preprocessing. A published/ folder has the same form. Noth
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from trainyard.config import Config
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
-from trainyard.core.files import cache_folder
+from trainyard.core.files import cache_folder, forget
 from trainyard.core.storage import storage
 
 FILE = "config.json"
@@ -26,6 +26,9 @@ TIMM = "timm"
 ENUM = re.compile(r"(?:(\w+_Weights)\.)?([A-Z][A-Z0-9_]*)")
 STATES = ("model.safetensors", "model.pth")
 ADDRESSES = ("http", "https", "s3", "gs")
+SUMS = "SHA256SUMS"  # of a published/ folder
+SIZES = ("image_size", "val_image_size", "val_resize")
+DIGITS = 12  # of a hash in a message
 
 
 def kind_of(pretrained: str) -> str:
@@ -91,21 +94,81 @@ def file_of(settings: ModelSettings, data: DataSettings) -> Path:
     )
 
 
-def apply_preprocessing(config: Config) -> Config:
+def check_hash(settings: ModelSettings, path: Path) -> None:
+    """Compare a file of weights with the SHA-256 that is known of it; raises InputError where it has another one.
+
+    Known is what model.pretrained_sha256, the config.json of fetched weights or the SHA256SUMS of a published folder
+    says. A file that seems to differ is read again from its storage: a bit may have changed in the node's memory alone.
+    Raises OSError and StorageError.
+    """
+    own = storage.read_json(path.parent / FILE).get(OWN, {})
+    recorded: str = own.get("sha256", "") if own.get("file") == path.name else read_sums(path.parent).get(path.name, "")
+    wanted = settings.pretrained_sha256 or recorded
+    if not wanted or storage.hash_file(path) == wanted:
+        return
+    forget(path)
+    found = storage.hash_file(path)
+    if found == wanted:
+        return
+    known = "model.pretrained_sha256" if settings.pretrained_sha256 else FILE if own.get("sha256") else SUMS
+    remedy = (
+        "fetch it again with `trainyard prepare weights` and the options of this run, which replaces it; on a cluster "
+        "delete the dataset's Job, and upgrade the release with the same values"
+        if is_fetched(settings.pretrained)
+        else "copy it again, whole, or correct the key"
+        if settings.pretrained_sha256
+        else "copy it again, whole"
+    )
+    raise InputError(
+        f"model.pretrained = {settings.pretrained!r}: {path} has SHA-256 {found[:DIGITS]}..., and {known} says "
+        f"{wanted[:DIGITS]}...: the file is damaged, or another one; {remedy}"
+    )
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a published folder; empty where it has no SHA256SUMS. Raises OSError."""
+    text = storage.read_text(folder / SUMS) if storage.exists(folder / SUMS) else ""
+    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
+
+
+def apply_preprocessing(config: Config, recorded: Callable[[], Mapping[str, Any]] = dict) -> Config:
     """Return the settings, in which mean, deviation, interpolation and sizes are the weights' where nobody set them.
 
-    Raises InputError where the weights were not fetched yet, and UserError.
+    Where the weights are not there, they are those that the run was trained with: `recorded` gives the settings of the
+    checkpoint that it resumes from, or nothing. Raises InputError where it has none and the weights were not fetched
+    yet, and UserError.
     """
-    data, augment = read_preprocessing(config.model, config.data)
+    kept = recorded() if _is_missing(config.model, config.data) else {}
+    data, augment = _of_settings(kept) if kept else read_preprocessing(config.model, config.data)
     if not data:
         return config
-    if config.data.model_fields_set & {"image_size", "val_image_size", "val_resize"}:
+    if config.data.model_fields_set & set(SIZES):
         data = {key: value for key, value in data.items() if key in ("mean", "std")}
     return config.model_copy(
         update={
             "data": _with(config.data, data),
             "augment": _with(config.augment, augment),
         }
+    )
+
+
+def _is_missing(settings: ModelSettings, data: DataSettings) -> bool:
+    """Whether the file of the weights that the settings name is not there; raises UserError and StorageError."""
+    if kind_of(settings.pretrained) == "none":
+        return False
+    try:
+        path = file_of(settings, data)
+    except InputError:
+        return True
+    return path.is_dir() or not storage.exists(path)  # a folder: one without a state dict
+
+
+def _of_settings(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys of `data` and `augment` that weights ask for, as whole settings have them."""
+    data, augment = tree.get("data", {}), tree.get("augment", {})
+    return (
+        {key: data[key] for key in (*SIZES, "mean", "std") if key in data},
+        {key: augment[key] for key in ("interpolation",) if key in augment},
     )
 
 

@@ -198,9 +198,10 @@ def wait_for_data(root: Path, timeout: float, every: float = EVERY, idle: float 
 
 
 def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
-    """Wait for the pretrained weights that the run's settings in a file name; raises UserError."""
+    """Wait for the pretrained weights that the run's settings in a file name, unless it resumes; raises UserError."""
     from trainyard import config  # imported late: without weights to wait for, nothing needs it
     from trainyard.models import weights
+    from trainyard.run import resuming
 
     run = config.build(config.read_file(path))
     started, said = time.monotonic(), -every
@@ -209,6 +210,9 @@ def wait_for_weights(path: Path, timeout: float, every: float = EVERY) -> None:
             _say(f"weights: {weights.file_of(run.model, run.data)}")
             return
         except InputError as error:
+            if resuming.recorded_settings(run.run, run.resume):
+                _say("weights: not there, and not needed: the run resumes from a checkpoint")
+                return
             passed = time.monotonic() - started
             if passed >= timeout:
                 raise UserError(

@@ -19,8 +19,18 @@ from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import atomic
-from trainyard.core.storage import storage
-from trainyard.models.weights import ENUM, FILE, OWN, file_of, folder_of, is_fetched, kind_of, read_preprocessing
+from trainyard.core.storage import storage, unreadable
+from trainyard.models.weights import (
+    ENUM,
+    FILE,
+    OWN,
+    check_hash,
+    file_of,
+    folder_of,
+    is_fetched,
+    kind_of,
+    read_preprocessing,
+)
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import Pulse, say
 from trainyard.prepare.settings import SourceSettings
@@ -59,13 +69,30 @@ def fetch(model: ModelSettings, data: DataSettings, wait_seconds: float = 3600.0
     except OSError as error:
         raise UserError(f"{folder} cannot be made ({error.strerror}); set model.weights_dir to one that can") from None
     with exclusive(folder / "lock", wait_seconds, say):
-        try:
-            found = file_of(model, data)
-        except InputError:
-            found = _fetch(model, folder)
-        else:
-            read_preprocessing(model, data)  # compares the hash
+        if found := _kept(model, data, folder):
             say(f"{found} is here already")
+            return found
+        return _fetch(model, folder)
+
+
+def _kept(model: ModelSettings, data: DataSettings, folder: Path) -> Path | None:
+    """Return the file of weights that were fetched before; None where they are not here, or not as they were fetched.
+
+    Raises UserError where they have another hash than was asked for.
+    """
+    try:
+        found = file_of(model, data)
+    except InputError:
+        return None
+    read_preprocessing(model, data)  # compares what is recorded with what is asked for
+    try:
+        check_hash(model, found)
+    except (InputError, FileNotFoundError) as error:
+        say(f"{error}. They are fetched again")
+        (folder / FILE).unlink(missing_ok=True)  # no trainer takes what is half replaced
+        return None
+    except OSError as error:
+        raise unreadable(found, error) from error
     return found
 
 

@@ -21,10 +21,11 @@ from trainyard.core.files import rename
 from trainyard.core.storage import storage
 from trainyard.models.described import Description, as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
+from trainyard.models.weights import SUMS
 from trainyard.run import export
 from trainyard.run.card import card, provenance, with_export
 
-CARD, SUMS = "README.md", "SHA256SUMS"
+CARD = "README.md"
 EARLIER = ("README.txt",)  # of versions up to 0.1.0
 
 
@@ -108,9 +109,3 @@ def add_exports(  # noqa: PLR0917
             place.write(CARD, text.encode())
         place.seal()
     return differences
-
-
-def read_sums(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of a published folder; empty where it has no SHA256SUMS. Raises OSError."""
-    text = storage.read_text(folder / SUMS) if (folder / SUMS).exists() else ""
-    return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}

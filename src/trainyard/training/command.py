@@ -12,7 +12,7 @@ from trainyard.core.environment import check_numbers
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.models import weights
 from trainyard.parallel.memory import let_segments_grow
-from trainyard.run import starts
+from trainyard.run import resuming, starts
 from trainyard.run.directory import check_ended, identity, length_asked
 from trainyard.run.failures import Attempt, explain_errors
 
@@ -24,7 +24,8 @@ def main(program: str, launcher: str, description: str) -> int:
     parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)
     options = parser.parse_args()
-    settings = weights.apply_preprocessing(config.load(options))
+    loaded = config.load(options)
+    settings = weights.apply_preprocessing(loaded, lambda: resuming.recorded_settings(loaded.run, loaded.resume))
     place = parallel.locate(launcher)
     if place.rank == 0 and (deprecated := config.warn_of_former_names(options)):
         print("\n".join(deprecated), file=sys.stderr, flush=True)

@@ -130,7 +130,7 @@ def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
     log_to(directory.path, strategy.rank, directory.lease.in_force)
     decode.agree(strategy.gather_objects, data.splits.decoder)
-    learner = build_learner(config, plan, strategy, data)
+    learner = build_learner(config, plan, strategy, data, resumes=found is not None)
     records = open_records(config, strategy, data, directory, found)
     return Trainer(config, plan, strategy, data, learner, records, pace_of(strategy.device), wanted)
 
@@ -153,13 +153,16 @@ def open_data(config: Config, plan: RunPlan, strategy: Strategy) -> Data:
     return Data(splits, order, Length(steps, order.steps_per_epoch))
 
 
-def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data) -> Learner:
-    """Build the model and its optimizer; every process calls it. Raises UserError."""
+def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data, *, resumes: bool = False) -> Learner:
+    """Build the model and its optimizer; every process calls it. Raises UserError.
+
+    `resumes`: a checkpoint is loaded into them next.
+    """
     device, precision = strategy.device, config.precision
     kept = torch.float64 if precision == "fp64" else torch.float32  # the type of the weights
     plain = factory.build(
         config.model, config.data, config.seed, data.splits.classes,
-        dtype=kept, total=strategy.sum if strategy.world > 1 else None,
+        dtype=kept, total=strategy.sum if strategy.world > 1 else None, resumes=resumes,
     )  # fmt: skip
     freeze(plain, config.model.frozen)
     plain.to(device)

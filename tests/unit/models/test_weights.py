@@ -128,6 +128,60 @@ def test_another_content_is_refused_and_not_kept(tmp_path: Path, how: str) -> No
     assert not list(weights.folder_of(run.model, run.data).glob("model*"))
 
 
+def flip_a_bit(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-100] + bytes([content[-100] ^ 1]) + content[-99:])
+
+
+def test_a_bit_that_has_changed_on_the_claim_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is trained from it; and the command that fetches weights fetches them again."""
+    served = tmp_path / "served"
+    served.mkdir()
+    name = with_hash(served, "birds", resnet18())
+    right = storage.hash_file(served / name)
+    with running(served) as server:
+        run = run_of(tmp_path, model__name="resnet18", model__pretrained=f"{server.url}/{name}")
+        file = fetch(run)
+        assert file
+        flip_a_bit(file)
+        wrong = storage.hash_file(file)
+        said = rf"{file} has SHA-256 {wrong[:12]}\.\.\., and config.json says {right[:12]}\.\.\.: .*fetch it again with"
+        with pytest.raises(InputError, match=said):
+            build(run, 1000)
+        assert fetch(run) == file
+        assert re.search(f"{said}.*They are fetched again", capsys.readouterr().err)
+    assert storage.hash_file(file) == right
+    build(run, 1000)
+
+
+@pytest.mark.parametrize("known", ["SHA256SUMS", "model.pretrained_sha256"])
+def test_weights_of_a_path_are_compared_with_what_is_known_of_them(tmp_path: Path, known: str) -> None:
+    file, key = tmp_path / "model.pth", {}
+    torch.save(resnet18(), file)
+    if known == "SHA256SUMS":
+        (tmp_path / known).write_text(f"{storage.hash_file(file)}  {file.name}\n")
+    else:
+        key = {"model__pretrained_sha256": storage.hash_file(file)}
+    run = run_of(tmp_path, model__name="resnet18", model__pretrained=str(tmp_path), **key)
+    build(run, 1000)
+    flip_a_bit(file)
+    with pytest.raises(InputError, match=rf"and {known} says [0-9a-f]{{12}}\.\.\.: .*copy it again"):
+        build(run, 1000)
+
+
+def test_without_weights_a_run_keeps_the_preprocessing_of_its_checkpoint(tmp_path: Path) -> None:
+    over: dict[str, Any] = {"model__name": "vit_b_16", "model__pretrained": "IMAGENET1K_SWAG_E2E_V1"}
+    data = {"image_size": 384, "val_image_size": 384, "val_resize": 384, "mean": [0.5] * 3, "std": [0.4] * 3}
+    recorded = {"data": {**data, "size_ramp": 0.3}, "augment": {"interpolation": "bicubic"}}
+    found = weights.apply_preprocessing(run_of(tmp_path, **over), lambda: recorded)
+    assert {key: getattr(found.data, key) for key in data} == data
+    assert found.augment.interpolation == "bicubic"
+    held = weights.apply_preprocessing(run_of(tmp_path, **over, data__image_size=192), lambda: recorded)
+    assert (held.data.image_size, held.data.val_sizes, held.data.mean) == (192, (192, 219), [0.5] * 3)
+    with pytest.raises(InputError, match="these weights are not in"):
+        weights.apply_preprocessing(run_of(tmp_path, **over), dict)
+
+
 def test_an_address_without_any_hash_needs_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     served = tmp_path / "served"
     served.mkdir()

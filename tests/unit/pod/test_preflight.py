@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from tests import patience
 from trainyard.core.exits import ExitError, UserError, end_on_failed_preflight
 from trainyard.pod import gpus, preflight
+from trainyard.run import checkpoint
 from trainyard.shards import heartbeat
 
 
@@ -83,6 +84,18 @@ def test_it_waits_in_words_for_the_weights_that_the_settings_name(tmp_path, caps
     assert f"weights: {folder / 'model.pth'}" in said
     path.write_text(json.dumps({**settings, "model": {"pretrained": "/data/mine.pth"}}))
     assert preflight.main(["--weights", str(path), "--timeout", "0"]) == 0
+
+
+def test_a_run_that_resumes_waits_for_no_weights(tmp_path, capsys):
+    settings = {"recipe": "finetune", "data": {"dir": str(tmp_path / "pets")}, "run": {"dir": str(tmp_path / "run")}}
+    path = tmp_path / "config.json"
+    checkpoint.save(tmp_path / "run" / "checkpoints", 5, {"model": {}}, {"config": settings})
+    path.write_text(json.dumps(settings))
+    assert preflight.main(["--weights", str(path), "--timeout", "0"]) == 0
+    assert "not needed: the run resumes from a checkpoint" in capsys.readouterr().out
+    path.write_text(json.dumps({**settings, "resume": "never"}))
+    with pytest.raises(UserError, match="these weights are not in"):
+        preflight.main(["--weights", str(path), "--timeout", "0"])
 
 
 def test_waiting_is_bounded_and_ends_2_with_one_line(tmp_path):

@@ -33,6 +33,7 @@ from trainyard.config import Config, as_tree
 from trainyard.core import storage
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.models.described import describe
+from trainyard.models.weights import SUMS
 from trainyard.parallel.environment import Place
 from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publishing, starts
 from trainyard.run import lease_files as calls
@@ -217,7 +218,7 @@ class Runs:
             assert found["step"] == step
             for name, digest in encoded(step).items():
                 assert hashlib.sha256((path / name).read_bytes()).hexdigest() == digest, path / name
-        if (self.path / "published" / publishing.SUMS).exists():
+        if (self.path / "published" / SUMS).exists():
             self.check_published("sealed")
 
     def check_published(self, when: str) -> None:
@@ -225,7 +226,7 @@ class Runs:
         here, HERE.process = HERE.process, None
         self.checks["publication"] += 1
         folder = self.path / "published"
-        for line in (folder / publishing.SUMS).read_text().splitlines():
+        for line in (folder / SUMS).read_text().splitlines():
             digest, name = line.split("  ")
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest, (when, name)
         weights = from_safetensors((folder / "model.safetensors").read_bytes())

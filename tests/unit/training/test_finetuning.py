@@ -1,11 +1,14 @@
 """Runs with frozen parts and rates by layer: frozen values stay to the bit, on any strategy, and resumes are exact."""
 
 import importlib.util
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from conftest import events
 from forked import Fleet
 from published import weights
@@ -70,3 +73,29 @@ def test_another_freeze_is_not_the_same_run(runs: dict[tuple[str, int], Path], f
     codes, output = fleet.wait(fleet.start(tmp_path / "other", 1, **{**OVER, **over}))
     assert codes == [2]
     assert "model.freeze = ['backbone'], but" in output
+
+
+def test_a_resumed_run_needs_no_pretrained_weights(fleet: Fleet, tmp_path: Path) -> None:
+    """Neither the file nor what it says of images; and no run is trained from a damaged file."""
+    folder = tmp_path / "weights"
+    shutil.copytree(trained(fleet, tmp_path / "before", "ddp", 1, max_steps=1) / "published", folder)
+    told = json.loads((folder / "config.json").read_text())
+    told["pretrained_cfg"]["mean"] = [0.3, 0.5, 0.7]
+    (folder / "config.json").write_text(json.dumps(told))
+    over: dict[str, Any] = {"model.pretrained": str(folder)}
+    whole = trained(fleet, tmp_path / "whole", "ddp", 1, **over)
+    assert yaml.safe_load((whole / "config.yaml").read_text())["data"]["mean"] == [0.3, 0.5, 0.7]
+
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    codes, output = fleet.wait(fleet.start(tmp_path / "damaged", 1, **{**OVER, **over}))
+    assert codes == [2]
+    assert "model.safetensors has SHA-256" in output
+    assert not (tmp_path / "damaged" / "published").exists()
+
+    shutil.rmtree(folder)
+    again = trained(fleet, tmp_path / "again", "ddp", 1, **over, resume=str(whole / "checkpoints" / "step-00000005"))
+    assert all(torch.equal(value, weights(whole)[name]) for name, value in weights(again).items())
+    codes, output = fleet.wait(fleet.start(tmp_path / "new", 1, **{**OVER, **over}))
+    assert codes == [2], "a run from the start needs them"
+    assert "cannot be read (No such file" in output
