@@ -6,6 +6,7 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 
 - it returns the exit code of the process that failed first (torchrun always returns 1);
 - it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
+- at Ctrl-C they get SIGTERM, and as long as they need to save; a second Ctrl-C kills them;
 - without an address it chooses a free port, so that runs on one machine do not collide;
 - `--max-restarts` restarts in place only what may pass there: nothing that ends with a code below 128, and no failed
   GPU (201), for which another node may be needed; nor, without a rendezvous, the processes of one pod among several;
@@ -22,10 +23,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainyard.core import garbage
+from trainyard.core import garbage, interrupts
 from trainyard.core.environment import GRACE_SECONDS, read_number
 from trainyard.core.exits import (
     LAUNCHER,
@@ -49,6 +50,7 @@ WHY: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory is short",
     signal.SIGABRT: ", as NCCL's watchdog does where a collective fails or takes longer than comm.timeout_seconds",
 }
+UNHURRIED = 7 * 86400  # seconds; a person who waits no longer presses Ctrl-C again
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
 
 
@@ -113,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
             let_the_cause_be_seen()
         return code
     except SignalException as error:
-        return 128 + int(error.sigval)
+        return Exit.STOPPED if error.sigval == signal.SIGINT else 128 + int(error.sigval)
     except RendezvousError as error:
         # The pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
@@ -136,6 +138,7 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
 
     Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
+    At SIGINT they get SIGTERM: they have sessions of their own, so that a terminal's Ctrl-C reaches this process alone.
     """
     from torch.distributed.elastic.multiprocessing import PContext
 
@@ -146,9 +149,20 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
-        original(self, death_sig, int(seconds))
+        if death_sig == signal.SIGINT:
+            interrupts.end_at_second(lambda: kill(self.pids().values()))
+            original(self, signal.SIGTERM, UNHURRIED)
+        else:
+            original(self, death_sig, int(seconds))
 
     PContext.close = close  # type: ignore[method-assign]
+
+
+def kill(pids: Iterable[int]) -> None:
+    """Kill those of these children that still run, with the processes that they have started."""
+    for pid in filter(_runs, pids):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 def settle_restarts(options: Any) -> None:
@@ -200,6 +214,7 @@ def show_errors_once(quietly: bool) -> None:
     os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
     if quietly and "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
+        logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)  # "Received 2 death signal"
 
 
 def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:

@@ -435,7 +435,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
         records.directory.release(stopped=True)
         records.recorder.close()
     leave(t)
-    raise ExitError(f"stopped on SIGTERM at step {progress.step}; saved, the next start continues there", Exit.STOPPED)
+    raise ExitError(f"stopped at step {progress.step}; saved, the next start of this run continues there", Exit.STOPPED)
 
 
 def leave(t: Trainer) -> None:

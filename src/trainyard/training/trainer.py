@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from trainyard.config import Config, RunPlan, as_tree, fingerprint
+from trainyard.core import interrupts
 from trainyard.core.exits import UserError
 from trainyard.data import decode
 from trainyard.data.sampler import Length, Order
@@ -274,6 +275,7 @@ def resume(t: Trainer) -> None:
     if t.strategy.first:
         records.directory.note_begun(found)
     signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
+    interrupts.stop_at_first(lambda: setattr(progress, "stop", True))  # without our launcher, which sends SIGTERM
     records.clock.begin()
 
 

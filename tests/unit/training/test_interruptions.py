@@ -11,6 +11,7 @@ from conftest import Trainer, events, hold, ranks_of, wait_for_step
 from published import assert_same_weights
 
 from tests import documents, patience
+from trainyard.core import interrupts
 from trainyard.run import fence
 
 pytestmark = pytest.mark.takes(75)
@@ -58,6 +59,39 @@ def test_sigterm_saves_on_all_ranks_at_the_same_step(trainer: Trainer, undisturb
     trainer.train(run, 2, **kind(), **{"checkpoint.every_steps": 0})
     assert_same_weights(run, undisturbed)
     assert losses(run) == losses(undisturbed)
+
+
+@pytest.mark.parametrize("processes", [1, 2])  # without a launcher, and with it
+def test_ctrl_c_saves_and_a_second_one_ends_at_once(trainer: Trainer, tmp_path: Path, processes: int) -> None:
+    run, places, never = tmp_path / "run", tmp_path / "places", {"checkpoint.every_steps": 0}
+    process = trainer.start(run, processes, hold(places, "3"), **kind(), **never)
+    wait_for_step(run, 3, process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all processes of the group get it
+    (places / "3").unlink()
+    output, _ = patience.communicate(process)
+    assert process.returncode == 143, output
+    stopped = json.loads((run / "summary.json").read_text())["steps"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{stopped:08d}"]
+    said = f"{interrupts.SAYS}error: stopped at step {stopped}; saved, the next start of this run continues there\n"
+    assert "death signal" not in output
+    assert [line for line in output.splitlines() if not line.startswith("step")][-2:] == said.splitlines()
+
+    process = trainer.start(run, processes, hold(places, "2"), **kind(), **never)
+    wait_for_step(run, stopped + 2, process)
+    for rank in ranks_of(process):
+        os.kill(rank, signal.SIGSTOP)  # SIGTERM would let it go on
+
+    def interrupt() -> bool:  # until it is not taken for the same Ctrl-C
+        if ended := process.poll() is not None:
+            return ended
+        os.killpg(process.pid, signal.SIGINT)
+        return False
+
+    patience.wait("it does not end", interrupt, patience.still)
+    output, _ = patience.communicate(process)
+    assert process.returncode == 130, output
+    assert "error: interrupted from the keyboard" in output
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{stopped:08d}"], "it is held at a step"
 
 
 def test_the_documents_commands_stop_and_resume(trainer: Trainer, tmp_path: Path) -> None:
