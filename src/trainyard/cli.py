@@ -41,7 +41,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "logs": Command("trainyard.cluster.logs:main", "what rank 0 prints, another rank, or all pods"),
         "report": Command("trainyard.cli:report", "the page of a release's run, or of a run directory"),
         "fetch": Command("trainyard.cluster.fetch:main", "copy files of a release's claims to this machine"),
-        "send": Command("trainyard.cluster.send:main", "copy a folder of this machine onto a release's claim"),
+        "send": Command("trainyard.cluster.send:main", "copy a file or folder of this machine onto a release's claim"),
         "delete": Command("trainyard.cluster.delete:main", "uninstall a release; its data only when said twice"),
     },
     TRAINING: {

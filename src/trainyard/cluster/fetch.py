@@ -14,32 +14,13 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
-from trainyard.cluster import inventory, kube, parsing, why
+from trainyard.cluster import kube, parsing, why
+from trainyard.cluster.claim_source import ClaimSource, add_options, named_by
 from trainyard.cluster.errors import KubeError
 from trainyard.core.exits import printable
 
-
-class ClaimSource(NamedTuple):
-    """Where files lie, and how a pod gets at them: as the release's own pods do."""
-
-    claim: str
-    folder: str  # of the claim, which the release's pods take for all of it
-    image: str
-    like: dict  # the parts of a pod's spec that decide who it is and where it may run
-
-
-PLAIN = {
-    "securityContext": {
-        "runAsNonRoot": True,
-        "runAsUser": 1000,
-        "runAsGroup": 1000,
-        "fsGroup": 1000,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-}
-LIKE = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "serviceAccountName")
 TRIES = 5
 PAUSE = 1.0  # seconds before the second try; doubled for each further one
 # What kubectl says of a connection that broke: of its WebSocket, of SPDY before Kubernetes 1.31, of TCP
@@ -51,37 +32,31 @@ BROKEN = re.compile(
 # (kubernetes/kubernetes#124571), which the tar here does not notice between two files
 WHOLE = b"trainyard:whole"
 CUT_OFF = "the copy was cut off: unexpected EOF"
-SEND = f"""tar -C "$0" -cf - . && printf {WHOLE.decode()}"""  # $0 is the folder
-
-
-def rank(pod: dict) -> tuple[bool, str]:
-    """Order pods by how well they tell what to read with: the file browser's image may be anybody's and lack tar."""
-    meta = pod["metadata"]
-    return meta.get("labels", {}).get("app.kubernetes.io/name") != "filebrowser", meta["creationTimestamp"]
-
-
-def source(release: str, which: str, pods: list[dict], image: str = "") -> ClaimSource:
-    """Read from the release's newest pod where `data` or `results` lie; a claim may be named itself, too."""
-    named = which not in ("results", "data")
-    for pod in sorted(pods, key=rank, reverse=True):
-        spec = pod["spec"]
-        claims = {
-            v["name"]: v["persistentVolumeClaim"]["claimName"] for v in spec["volumes"] if "persistentVolumeClaim" in v
-        }
-        container = spec["containers"][0]
-        mounts = {mount["name"]: mount.get("subPath", "") for mount in container["volumeMounts"]}
-        if named or (which in claims and which in mounts):
-            claim, folder = (which, "") if named else (claims[which], mounts[which])
-            return ClaimSource(
-                claim, folder, image or container["image"], {key: spec[key] for key in LIKE if key in spec}
-            )
-    if not image:
-        raise KubeError(f"release {release} has no pod that tells which image to use: name one with --image")
-    return ClaimSource(which if named else f"{release}-{which}", "", image, PLAIN)
+# tar ends with 1 where files changed under it: what that means is said here (lost_of)
+SENT = f"""code=$?; [ $code -gt 1 ] || printf {WHOLE.decode()}; exit $code"""
+SEND = f"""LC_ALL=C tar -C "$0" -cf - .; {SENT}"""  # $0 is the folder
+# GNU tar's words for a file that grew or was written anew, and for one that it could not read as a whole
+CHANGED = re.compile(r"tar: (.+): file changed as we read it")
+LOST = re.compile(r"tar: (.+): File (?:removed before we read it|shrank by \d+ bytes?; padding with zeros)")
+# What a run removes when it is written: files that take another name (core/files.py), and checkpoints in the making
+PASSING = re.compile(r"(^|/)leases/|/\.[^/]+\.tmp$")
+KUBECTL = "command terminated with exit code 1"
+# The pod ends when it has had no process but its own for so many looks in a row: a copy may take days, and a pod whose
+# command has died stays for minutes. $0 is the looks, $1 the seconds between two
+STAY = """idle=0
+while [ $idle -lt "$0" ]; do
+  sleep "$1"
+  idle=$((idle + 1))
+  for process in /proc/[0-9]*; do
+    case $process in /proc/1|/proc/$$) ;; *) idle=0 ;; esac
+  done
+done"""
+LOOKS, SECONDS = 10, 60
+MOST_SECONDS = 7 * 86400  # the pod's own end where a process of a copy hangs for ever
 
 
 def idle_pod(pod: str, what: ClaimSource, *, writes: bool = False) -> dict:
-    """Return a pod that every Pod Security level admits and that only sleeps, with the claim at /claim."""
+    """Return a pod that every Pod Security level admits and that only waits for copies, with the claim at /claim."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -90,13 +65,13 @@ def idle_pod(pod: str, what: ClaimSource, *, writes: bool = False) -> dict:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": 1,
-            "activeDeadlineSeconds": 3600,
+            "activeDeadlineSeconds": MOST_SECONDS,
             **what.like,
             "containers": [
                 {
                     "name": "files",
                     "image": what.image,
-                    "command": ["sleep", "3600"],
+                    "command": ["sh", "-c", STAY, str(LOOKS), str(SECONDS)],
                     "resources": {
                         "requests": {"cpu": "50m", "memory": "64Mi"},
                         "limits": {"cpu": "1", "memory": "256Mi"},
@@ -167,10 +142,41 @@ def unpack(command: list[str], environment: dict[str, str], destination: Path) -
             sent, received = cast(IO[bytes], sender.stdout), cast(IO[bytes], unpacker.stdin)  # both are PIPE
             cut = pass_on(sent, received)
         errors.seek(0)
-        said = errors.read()[-4000:].decode(errors="replace").strip()
+        said = errors.read().decode(errors="replace").strip()
+    if sender.returncode == 1 and not cut and not unpacker.returncode:
+        return lost_of(said)
     if sender.returncode and said:
-        return said
+        return said[-4000:]
     return cut or ("could not be unpacked here" if sender.returncode or unpacker.returncode else "")
+
+
+def lost_of(said: str) -> str:
+    """Return what a whole copy lacks whose tar ended with 1, in one sentence; nothing where files have only grown.
+
+    A file is copied up to the length that it had when tar opened it, so that of one that is appended to the beginning
+    is here. Which ones is noted on stderr.
+    """
+    lines = [line for line in said.splitlines() if line and line != KUBECTL]
+    changed, lost = ([found[1] for line in lines if (found := one.fullmatch(line))] for one in (CHANGED, LOST))
+    if not lines or len(changed) + len(lost) < len(lines):
+        return said[-4000:] or "could not be copied"
+    if missing := [name for name in lost if not PASSING.search(name)]:
+        return (
+            f"removed or cut while it was copied: {listed(missing)}. A run that trains removes its older checkpoints: "
+            "copy again to another folder, or less, such as published or the newest of checkpoints"
+        )
+    if changed:
+        print(
+            printable(f"fetch: changed during the copy, and is here as it was when it was read: {listed(changed)}"),
+            file=sys.stderr,
+        )
+    return ""
+
+
+def listed(names: list[str]) -> str:
+    """Return the first names of a list of files, and how many more there are."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(name.removeprefix("./") for name in names[:5]) + more
 
 
 def copy(command: list[str], environment: dict[str, str], destination: Path) -> str:
@@ -204,19 +210,6 @@ def fetch(namespace: str, what: ClaimSource, path: str, destination: Path, send:
             raise KubeError(f"{path} on claim {what.claim}: {error}")
     finally:
         kube.delete("pods", namespace, pod)
-
-
-def add_options(parser: argparse.ArgumentParser, claim: str) -> None:
-    """Give a command the options that say which claim is meant, and with which image."""
-    parsing.add_namespace(parser)
-    parser.add_argument("--claim", default=claim, help=f"results, data, or a claim's own name (default: {claim})")
-    parser.add_argument("--image", default="", help="image with a shell's tar (default: that of the release's pods)")
-
-
-def named_by(args: argparse.Namespace) -> ClaimSource:
-    """Return the claim that a command's options name; raises KubeError."""
-    pods = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
-    return source(args.release, args.claim, pods, args.image)
 
 
 def parser() -> argparse.ArgumentParser:

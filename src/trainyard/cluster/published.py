@@ -16,3 +16,8 @@ def default_chart() -> str:
     """Return the chart where none is named: the published one, or that of this checkout; empty if there is none."""
     own = connection.ROOT / "charts" / "trainyard"
     return CHART or (str(own) if own.is_dir() else "")
+
+
+def image() -> str:
+    """Return the published image of this version that has what the trainers need; empty if there is none."""
+    return f"{REGISTRY}/trainyard-pytorch:{VERSION}" if REGISTRY else ""

@@ -10,7 +10,7 @@ import json
 import webbrowser
 from pathlib import Path
 
-from trainyard.cluster import fetch, inventory, jobs, kube, parsing
+from trainyard.cluster import claim_source, fetch, inventory, jobs, kube, parsing
 from trainyard.cluster.errors import KubeError
 
 PAGE = "report.html"
@@ -21,7 +21,7 @@ for one in {PAGE} summary.json failed.json metrics.jsonl config.yaml validation;
   [ ! -e "$one" ] || set -- "$@" "$one"
 done
 [ $# != 0 ] || nothing
-tar -cf - "$@" && printf {fetch.WHOLE.decode()}"""
+LC_ALL=C tar -cf - "$@"; {fetch.SENT}"""
 RESULTS = "/results/"  # where the pods have the claim
 
 
@@ -69,7 +69,7 @@ def report(args: argparse.Namespace) -> int:
     run = chosen(args)
     folder = args.to or Path(f"{args.release}-report")
     (folder / PAGE).unlink(missing_ok=True)  # that of an earlier look
-    fetch.fetch(args.namespace, fetch.named_by(args), run, folder, SEND)
+    fetch.fetch(args.namespace, claim_source.named_by(args), run, folder, SEND)
     path = page(folder)
     print(json.dumps({"run": Path(run).name, "page": str(path.absolute())}) if args.json else path)
     if args.open and not webbrowser.open(path.absolute().as_uri()):
@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
         "in place of a release, its report.html is written again.",
     )
     own.add_argument("release")
-    fetch.add_options(own, "results")
+    claim_source.add_options(own, "results")
     own.add_argument("--run", default="", metavar="NAME", help="run whose page is meant, if the release has several")
     own.add_argument("--to", type=Path, metavar="FOLDER", help="where it goes (default: RELEASE-report)")
     own.add_argument("--open", action="store_true", help="open it in the browser")

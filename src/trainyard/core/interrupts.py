@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 # A wrapper that passes signals on (uv run, a container's init) and the terminal may both deliver the same Ctrl-C
 SAME_SECONDS = 0.5
+SHOW_CURSOR = b"\x1b[?25h"
 SAYS = "Ctrl-C: the run saves and ends; Ctrl-C again ends it at once, without saving\n"
 
 
@@ -27,6 +28,8 @@ def end_at_second(end: Callable[[], None]) -> None:
     def second(*_: object) -> None:
         if time.monotonic() - begun >= SAME_SECONDS:
             end()
+            if os.isatty(1):  # a bar of progress that was killed has left it hidden
+                os.write(1, SHOW_CURSOR)
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, second)

@@ -1,12 +1,15 @@
 """trainyard fetch and trainyard send use a claim as the release's own pods do."""
 
 import os
+import shutil
+import subprocess
 
 import pytest
 
+from tests import patience
 from tests.charts import helm
 from tests.charts.test_manners import pods
-from trainyard.cluster import fetch, send
+from trainyard.cluster import claim_source, fetch, published, send
 from trainyard.cluster.errors import KubeError
 
 
@@ -33,7 +36,7 @@ def test_the_claim_folder_and_user_are_those_of_the_pods():
     shared = as_pods(
         helm.merged(helm.everything(), {"global": {"storage": NFS, "image": {"pullSecrets": ["regcred"]}}})
     )
-    results, data = (fetch.source("demo", which, shared) for which in ("results", "data"))
+    results, data = (claim_source.source("demo", which, shared) for which in ("results", "data"))
     assert (results.claim, results.folder) == ("nfs", "team-a/out")
     assert (data.claim, data.folder) == ("nfs", "sets")
     assert results.like["securityContext"]["runAsUser"] == 2001
@@ -43,20 +46,20 @@ def test_the_claim_folder_and_user_are_those_of_the_pods():
 
 def test_a_claim_may_be_named_and_an_image_given():
     shared = as_pods(helm.everything())
-    assert fetch.source("demo", "results", shared).claim == "demo-results"
-    assert fetch.source("demo", "elsewhere", shared).claim == "elsewhere"
-    assert fetch.source("demo", "results", [], "registry.example.com/i:1")[:3] == (
+    assert claim_source.source("demo", "results", shared).claim == "demo-results"
+    assert claim_source.source("demo", "elsewhere", shared).claim == "elsewhere"
+    assert claim_source.source("demo", "results", [], "registry.example.com/i:1")[:3] == (
         "demo-results",
         "",
         "registry.example.com/i:1",
     )
     with pytest.raises(KubeError, match="--image"):
-        fetch.source("demo", "results", [])
+        claim_source.source("demo", "results", [])
 
 
 @pytest.mark.parametrize("writes", [False, True])
 def test_the_pod_passes_the_restricted_standard_and_writes_only_to_send(writes):
-    pod = fetch.idle_pod("fetch-x", fetch.source("demo", "results", as_pods(helm.everything())), writes=writes)
+    pod = fetch.idle_pod("fetch-x", claim_source.source("demo", "results", as_pods(helm.everything())), writes=writes)
     said = helm.run("podsecurity", stdin=helm.yaml.safe_dump(pod))
     assert "0 findings" in said
     spec = pod["spec"]
@@ -150,8 +153,135 @@ def test_two_fetches_of_a_claim_have_a_pod_each():
     assert all(len(name) <= 63 for name in names)
 
 
-def receiving(place, name: str = "send-1") -> list[str]:
-    return ["sh", "-c", send.RECEIVE, str(place), name]
+def test_the_image_is_that_of_what_trains_or_prepares_before_the_file_browsers(monkeypatch):
+    everything = as_pods(helm.everything())
+    browser = [pod for pod in everything if claim_source.part(pod) == "filebrowser"]
+    browser[0]["spec"]["containers"][0]["image"] = "registry.example.com/browser:2"
+    dataset = [pod for pod in everything if claim_source.part(pod) == "dataset"]
+    results = claim_source.source("demo", "results", browser + dataset)  # no dataset's pod mounts them
+    assert (results.claim, results.image) == ("demo-results", dataset[0]["spec"]["containers"][0]["image"])
+    alone = claim_source.source("demo", "results", browser)
+    assert alone.image == "registry.example.com/browser:2"
+    monkeypatch.setattr(published, "REGISTRY", "registry.example.com/public")
+    image = claim_source.source("demo", "results", browser).image
+    assert image == f"registry.example.com/public/trainyard-pytorch:{published.VERSION}"
+
+
+def named(*more: str) -> claim_source.ClaimSource:
+    return claim_source.named_by(fetch.parser().parse_args(["run", "runs", "here", "-n", "vision", *more]))
+
+
+def put_claim(cluster, name: str) -> None:
+    cluster.put("persistentvolumeclaims", {"metadata": {"name": name, "uid": name, "namespace": "vision"}})
+
+
+@pytest.mark.parametrize("operator", ["pytorchjob", "mpijob"])
+def test_a_job_whose_pods_have_gone_tells_claim_folder_and_image(here, operator):
+    values = helm.merged(helm.everything(), {"global": {"storage": NFS, "training": {"operator": operator}}})
+    for document in helm.documents(helm.template(values, release="run")):
+        if document["kind"].lower() == operator:
+            here.put(f"{operator}s", document)
+    found = named()
+    assert (found.claim, found.folder) == ("nfs", "team-a/out")
+    assert found.image.startswith("registry.example.com/team/trainyard-")
+    assert found.like["securityContext"]["runAsUser"] == 2001
+
+
+def test_after_a_delete_the_image_of_another_release_or_the_published_one_is_taken(here, monkeypatch):
+    put_claim(here, "run-results")
+    with pytest.raises(KubeError, match="name one that has sh and tar with --image"):
+        named()
+    monkeypatch.setattr(published, "REGISTRY", "registry.example.com/public")
+    assert named().image == f"registry.example.com/public/trainyard-pytorch:{published.VERSION}"
+    values = helm.merged(helm.everything(), {"global": {"image": {"pullSecrets": ["regcred"]}}})
+    for pod in as_pods(values):
+        here.put("pods", {**pod, "kind": "Pod"})
+    found = named()
+    assert (found.claim, found.folder) == ("run-results", "")
+    assert found.image.startswith("registry.example.com/team/trainyard-")
+    assert found.like == claim_source.PLAIN | {"imagePullSecrets": [{"name": "regcred"}]}
+    assert named("--image", "registry.example.com/i:1").image == "registry.example.com/i:1"
+
+
+def test_a_claim_that_is_not_there_is_named_before_a_pod_is_made(here):
+    with pytest.raises(KubeError, match=r"namespace vision has no claim run-results, .* with --claim"):
+        named("--image", "registry.example.com/i:1")
+
+
+def stay(first: str) -> "subprocess.CompletedProcess[str]":
+    """Run the pod's script with a space of processes of its own, after a shell command; a look takes no time."""
+    line = [
+        "unshare",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        f"{first}\n{fetch.STAY}",
+        "3",
+        "0",
+    ]
+    done = patience.run(line)
+    if "unshare:" in done.stderr:
+        pytest.skip(f"no namespaces can be made here: {done.stderr}")
+    return done
+
+
+def test_the_pod_ends_by_itself_but_never_under_a_copy():
+    count = "looks=0; trap 'echo $looks' EXIT; sleep() { looks=$((looks + 1))"
+    assert stay(f"{count}; }}").stdout == "3\n"
+    # the 50th look finds no copy any more
+    copy = "tail -f /dev/null & copy=$!"
+    done = stay(f"{copy}; {count}; [ $looks != 50 ] || {{ kill $copy; wait $copy 2> /dev/null; }}; }}")
+    assert (done.stdout, done.returncode) == ("52\n", 0), done
+
+
+def changing(claim, change: str) -> list[str]:
+    """Return what sends a claim, on which a shell command changes something while tar reads its first large file."""
+    gate = f"{{ head -c 100000; {change}; cat; }}"
+    return ["bash", "-o", "pipefail", "-c", f"sh -c '{fetch.SEND}' {claim} | {gate}"]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run that trains, on a claim: nothing of it fits into a pipe."""
+    monkeypatch.setattr(fetch, "PAUSE", 0)
+    for name in ("metrics.jsonl", "checkpoints/step-1/a", "checkpoints/step-1/b", "heartbeats/.rank-0.json.host-1.tmp"):
+        (tmp_path / "claim" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "claim" / name).write_bytes(b"0123456789abcde\n" * 65536)
+    (tmp_path / "here").mkdir()
+    return tmp_path / "claim"
+
+
+def test_a_file_that_grows_during_the_copy_is_noted(run, capsys):
+    before = (run / "metrics.jsonl").read_bytes()
+    for name in ("checkpoints", "heartbeats"):
+        shutil.rmtree(run / name)
+    assert fetch.copy(changing(run, f"echo more >> {run}/metrics.jsonl"), {}, run.parent / "here") == ""
+    assert (run.parent / "here/metrics.jsonl").read_bytes() == before
+    said = "fetch: changed during the copy, and is here as it was when it was read: metrics.jsonl\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    "change", ["rm -r {run}/checkpoints/*", ": > {run}/checkpoints/step-1/a; : > {run}/checkpoints/step-1/b"]
+)
+def test_a_checkpoint_that_is_removed_or_cut_during_the_copy_is_named(run, change):
+    shutil.rmtree(run / "heartbeats")
+    (run / "metrics.jsonl").unlink()
+    said = fetch.copy(changing(run, change.format(run=run)), {}, run.parent / "here")
+    assert said.startswith("removed or cut while it was copied: checkpoints/step-1/"), said
+    assert said.endswith("copy again to another folder, or less, such as published or the newest of checkpoints")
+
+
+def test_what_a_run_renames_when_it_is_written_is_not_missed(capsys):
+    gone = "tar: ./{}: File removed before we read it\n"
+    passing = gone.format("heartbeats/.rank-0.json.host-1-ab.tmp") + gone.format("leases/00000007/step-1/model")
+    assert fetch.lost_of(f"{passing}{fetch.KUBECTL}\n") == ""
+    assert "run/model.tmp" in fetch.lost_of(passing + gone.format("run/model.tmp"))
+    assert fetch.lost_of(passing + "tar: ./x: Cannot open: Permission denied\n").endswith("Permission denied\n")
+    assert capsys.readouterr().err == ""
 
 
 def test_a_sent_folder_appears_whole_or_not_at_all(tmp_path):
@@ -166,16 +296,38 @@ def test_a_sent_folder_appears_whole_or_not_at_all(tmp_path):
         command = ["sh", "-c", f'head -c {cut} | sh -c "$(cat {script})" {place} send-1']
         assert send.pack(tmp_path / "pictures", command, dict(os.environ)), cut
         assert list((claim / "raw").iterdir()) == [], cut
-    assert send.pack(tmp_path / "pictures", receiving(place), dict(os.environ)) == ""
+    receiving = send.receiving(tmp_path / "pictures", str(place), "send-1")
+    assert send.pack(tmp_path / "pictures", receiving, dict(os.environ)) == ""
     assert (place / "ash/1.jpg").read_text() == "content"
     assert (place / "ash/1.jpg").stat().st_mode & 0o777 == 0o644
-    assert "it is there already" in send.pack(tmp_path / "pictures", receiving(place), dict(os.environ))
+    assert "it is there already" in send.pack(tmp_path / "pictures", receiving, dict(os.environ))
     assert [path.name for path in (claim / "raw").iterdir()] == ["trees"]
 
 
+def test_a_sent_file_appears_whole_under_the_name_that_it_gets(tmp_path):
+    (tmp_path / "-an archive.zip").write_bytes(os.urandom(4096))
+    (tmp_path / "link.zip").symlink_to("-an archive.zip")
+    place = tmp_path / "claim/raw/set.zip"
+    for cut in (512, 1024, 4608):
+        script = 'cut=$1; shift; head -c $cut | sh "$@"'
+        for given in (tmp_path / "-an archive.zip", tmp_path / "link.zip"):
+            command = ["sh", "-c", script, "sh", str(cut), *send.receiving(given, str(place), "send-1")[1:]]
+            assert send.pack(given, command, dict(os.environ)), cut
+        assert list(place.parent.iterdir()) == [], cut
+    given = tmp_path / "link.zip"
+    assert send.pack(given, send.receiving(given, str(place), "send-1"), dict(os.environ)) == ""
+    assert [path.name for path in place.parent.iterdir()] == ["set.zip"]
+    assert not place.is_symlink()
+    assert place.read_bytes() == given.read_bytes()
+    assert "it is there already" in send.pack(given, send.receiving(given, str(place), "send-1"), dict(os.environ))
+
+
 def test_what_cannot_be_sent_is_named(tmp_path):
-    what = fetch.source("demo", "data", as_pods(helm.everything()))
-    with pytest.raises(KubeError, match="is no folder"):
+    what = claim_source.source("demo", "data", as_pods(helm.everything()))
+    with pytest.raises(KubeError, match="nothing is not there"):
         send.send("default", what, tmp_path / "nothing", "raw")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(KubeError, match="pipe is neither a file nor a folder"):
+        send.send("default", what, tmp_path / "pipe", "raw")
     said = send.pack(tmp_path / "nothing", ["cat"], dict(os.environ))
     assert "nothing" in said

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
-from trainyard.cluster import connection, fetch, kube
+from trainyard.cluster import claim_source, connection, fetch, kube
 from trainyard.cluster.errors import KubeError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -201,5 +201,5 @@ def test_kubectl_that_runs_in_a_pod_is_looked_for_first(here, tmp_path, monkeypa
     monkeypatch.setattr(connection, "ROOT", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(KubeError, match="kubectl is not on PATH: install it"):
-        fetch.fetch("default", fetch.ClaimSource("c", "", "i", {}), "runs", tmp_path)
+        fetch.fetch("default", claim_source.ClaimSource("c", "", "i", {}), "runs", tmp_path)
     assert here.requests == []

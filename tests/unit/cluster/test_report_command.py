@@ -98,5 +98,5 @@ def test_a_run_without_records_is_told(run, tmp_path):
 
 def test_a_copy_that_is_cut_off_is_noticed(run, tmp_path):
     (tmp_path / "here").mkdir()
-    cut = report.SEND.partition(" && printf")[0]
+    cut = report.SEND.partition(fetch.SENT)[0]
     assert fetch.unpack(["sh", "-c", cut, str(run)], {}, tmp_path / "here") == fetch.CUT_OFF
