@@ -214,7 +214,7 @@ def show_errors_once(quietly: bool) -> None:
     os.environ[SAID] = f"/proc/{os.getpid()}/fd/{os.memfd_create('trainyard-said')}"
     if quietly and "LOGLEVEL" not in os.environ:
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
-        logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)  # "Received 2 death signal"
+        logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)  # that a signal came
 
 
 def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
