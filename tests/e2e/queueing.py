@@ -42,7 +42,8 @@ def queues(namespace: str, *further: dict) -> Iterator[str]:
     suffix = f"-{namespace}"
     objects = [*renamed(suffix, namespace), *further]
     kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
-    kubectl("apply", "-f", "examples/kueue/mpi-operator.yaml")
+    # of the whole cluster: another file of tests may apply it in the same moment, which client-side apply refuses
+    kubectl("apply", "--server-side", "-f", "examples/kueue/mpi-operator.yaml")
     try:
         yield suffix
     finally:
@@ -114,6 +115,7 @@ class Watch:
 
     def __init__(self, namespace: str):
         self.ended: dict[tuple[str, str], tuple[str, int, str]] = {}  # (uid, container) -> release, code, words
+        self.namespace = namespace
         self.process = cluster.watch(self._note, "pods", "-n", namespace)
 
     def _note(self, pod: dict) -> None:
@@ -124,11 +126,17 @@ class Watch:
                     place = pod["metadata"]["uid"], status["name"]
                     self.ended[place] = release, over["exitCode"], over.get("message", "")
 
+    def _all(self) -> list[tuple[tuple[str, str], tuple[str, int, str]]]:
+        """Return all ends, those included that a busy machine has not shown yet: those of pods that are still there."""
+        for pod in get("pods", self.namespace):
+            self._note(pod)
+        return list(self.ended.items())
+
     def codes(self, release: str, container: str) -> list[int]:
         """Return the exit codes of a release's containers of that name, sorted."""
-        found = [(place, one) for place, one in list(self.ended.items()) if one[0] == release]
+        found = [(place, one) for place, one in self._all() if one[0] == release]
         return sorted(code for (_, name), (_, code, _) in found if name == container)
 
     def words(self, release: str) -> str:
         """Return the termination messages of all of a release's containers."""
-        return "\n".join(words for mine, _, words in list(self.ended.values()) if mine == release)
+        return "\n".join(words for _, (mine, _, words) in self._all() if mine == release)

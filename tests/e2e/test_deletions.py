@@ -35,6 +35,12 @@ class Watch:
             if ended := status["state"].get("terminated"):
                 self.codes[pod["metadata"]["name"], pod["metadata"]["uid"]] = ended["exitCode"]
 
+    def stop(self, namespace):
+        """End the watch, and note what pods that are still there say: a busy machine may show the last changes late."""
+        for pod in get("pods", namespace):
+            self._note(pod)
+        self.process.terminate()
+
 
 def newest(namespace, job, key="name"):
     """Return the name of the pod that tells of a job's progress, or its uid."""
@@ -99,7 +105,7 @@ def disturbed(namespace, archive, image, install, tmp_path_factory):
         gate.open()
         cluster.follow(RELEASE, namespace)
     finally:
-        watch.process.terminate()
+        watch.stop(namespace)
     folder = tmp_path_factory.mktemp("gone")
     for job in ROLES:
         cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}-{job}", folder / job, "-n", namespace)
