@@ -105,10 +105,10 @@ def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(r
     assert {c["metadata"]["name"] for c in get("pvc", namespace)} == {f"{RELEASE}-data", f"{RELEASE}-results"}
     cluster.until("pods gone", lambda: len(get("pods", namespace, f"app.kubernetes.io/instance={RELEASE}")) == 0)
 
-    started = time.monotonic()
+    slowness, started = patience.slowness(), time.monotonic()
     install(RELEASE, namespace, "--set", "mpijob.runPolicy.suspend=false")
     cluster.follow(RELEASE, namespace)
-    took = (time.monotonic() - started) / patience.slowness()
+    took = (time.monotonic() - started) / max(slowness, patience.slowness())  # other tests begin and end meanwhile
     assert kubectl("logs", "archive", "-n", namespace).count("GET /fashion.zip") == served, "downloaded again"
     masters = get("pods", namespace, "training.kubeflow.org/replica-type=master")
     assert "is finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)
