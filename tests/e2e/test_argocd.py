@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not cluster.OWN, reason="it starts Argo CD in the one-node cluster"),
 ]
 STEPS, MORE = 6, 9
+LOOKS = 15  # at the same objects, one after the other, after which they change no more
 # Quantities as people write them, which the API server and Argo CD write otherwise: that must be no drift
 DATASET = {
     "global": {
@@ -178,8 +179,21 @@ def versions(world: gitops.World) -> dict[str, dict[str, tuple[str, ...]]]:
     return found
 
 
+def settle(world: gitops.World) -> None:
+    """Wait until nobody writes into the namespace's objects: operators note late what has become of a job's pods."""
+    kinds, seen = "pods,jobs,pytorchjobs.kubeflow.org,mpijobs.kubeflow.org,pvc", list[set[tuple[str, str]]]()
+
+    def look() -> bool:
+        meta = [one["metadata"] for one in get(kinds, world.namespace)]
+        seen.append({(one["uid"], one["resourceVersion"]) for one in meta})
+        return len(seen) > LOOKS and all(one == seen[-1] for one in seen[-LOOKS:])
+
+    until("nothing changes any more", look)
+
+
 def keep_quiet(world: gitops.World, seconds: float) -> None:
     """Let Argo CD compare everything again and again, and check that it changes nothing."""
+    settle(world)
     before, start, looks = versions(world), time.monotonic(), 0
     while time.monotonic() - start < seconds:
         gitops.refresh(*map(world.app, before), how="hard" if looks % 2 else "normal")
