@@ -83,6 +83,8 @@ def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     marks = [f"{key}={value}" for key, value in owners.LABELS.items()]
     cluster.kubectl("label", "namespace", name, *marks, "pod-security.kubernetes.io/enforce=restricted",
                     "pod-security.kubernetes.io/warn=restricted")  # fmt: skip
+    # until then pods are refused
+    cluster.until("its service account is there", lambda: cluster.get("serviceaccounts", name))
     yield name
     cluster.kubectl("delete", "namespace", name, "--wait=false")
 

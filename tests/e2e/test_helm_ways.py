@@ -74,7 +74,7 @@ def test_wait_ends_when_the_claims_are_bound_and_not_when_the_run_has_ended(run,
     install(run, program, CHART, "--set", "pytorchjob.runPolicy.suspend=false", "--wait", "--timeout", "24h")
     assert set(claims(namespace).values()) == {"Bound"}
     (job,) = get("pytorchjobs", namespace, OWN)
-    assert "completionTime" not in job["status"]
+    assert "completionTime" not in job.get("status", {})
 
 
 @pytest.mark.parametrize("program", HELMS)
@@ -172,6 +172,7 @@ def difference(namespace: str, *settings: str) -> tuple[int, str]:
 @pytest.mark.parametrize("program", HELMS)
 def test_kubectl_shows_what_an_upgrade_would_change(run, namespace, program):
     install(run, program)
+    cluster.until("its operator has looked at it", lambda: get("pytorchjobs", namespace, OWN)[0].get("status"))
     assert difference(namespace) == (0, "")
     code, shown = difference(namespace, *memory("3Gi"))
     assert code == 1

@@ -25,9 +25,10 @@ SETTINGS = [
 
 
 def progress(namespace: str) -> str:
-    """Return the launcher's log, or nothing before it runs."""
+    """Return the newest launcher's log, or nothing before it runs."""
     pods = get("pods", namespace, "training.kubeflow.org/job-role=launcher")
-    return log(pods[-1]["metadata"]["name"], namespace) if pods else ""
+    newest = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
+    return log(newest["metadata"]["name"], namespace) if newest else ""
 
 
 def steps_done(namespace: str) -> int:

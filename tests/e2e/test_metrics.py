@@ -4,6 +4,7 @@ Debian builds Prometheus without kubernetes_sd, so a thread of this file writes 
 API server has, with the same meta labels. The relabelling is that of deploy/prometheus/scrape.yaml.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -19,6 +20,7 @@ from hack.dashboard.panels import panels
 from hack.dashboard.server import running
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until
+from trainyard.cluster.errors import KubeError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(60)]
 RELEASE = "watched"
@@ -52,16 +54,22 @@ def meta(pod: dict) -> dict[str, str]:
 
 
 def discover(namespace: str, path: Path, over: threading.Event) -> None:
-    """Keep a file of the namespace's pods, one target for each port of each container, or for the pod without any."""
+    """Keep a file of the namespace's pods current."""
     while not over.wait(1):
-        found = []
-        for pod in get("pods", namespace):
-            if address := pod["status"].get("podIP"):
-                ports = [port for one in pod["spec"]["containers"] for port in one.get("ports", [{}])]
-                places = [f"{address}:{port['containerPort']}" if port else address for port in ports]
-                found.append({"targets": places, "labels": meta(pod)})
-        path.with_suffix(".part").write_text(json.dumps(found))
-        path.with_suffix(".part").rename(path)
+        with contextlib.suppress(KubeError):  # no answer now: kubernetes_sd would ask again, too
+            path.with_suffix(".part").write_text(json.dumps(places(get("pods", namespace))))
+            path.with_suffix(".part").rename(path)
+
+
+def places(pods: list[dict]) -> list[dict]:
+    """Return what Prometheus may scrape: each port of each container, or the pod where it has none."""
+    found = []
+    for pod in pods:
+        if address := pod["status"].get("podIP"):
+            ports = [port for one in pod["spec"]["containers"] for port in one.get("ports", [{}])]
+            ways = [f"{address}:{port['containerPort']}" if port else address for port in ports]
+            found.append({"targets": ways, "labels": meta(pod)})
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,11 @@ LEADERS = {
 KILL = """
 import os, pathlib, signal
 for path in pathlib.Path("/proc").glob("[0-9]*"):
-    if b"trainers.ddp" in (path / "cmdline").read_bytes().split(b"\\0")[2:4] and path.name != "1":
-        os.kill(int(path.name), signal.SIGKILL)
+    try:
+        if b"trainers.ddp" in (path / "cmdline").read_bytes().split(b"\\0")[2:4] and path.name != "1":
+            os.kill(int(path.name), signal.SIGKILL)
+    except OSError:  # it has ended
+        continue
 """
 
 
