@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +32,10 @@ def crowd() -> Iterator[int]:
         os.sched_setaffinity(0, before)
 
 
-def test_a_machine_whose_processor_is_shared_is_slower(crowd: int) -> None:
+def test_a_machine_whose_processor_is_shared_is_slower(crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = time.thread_time()
+    patience._interpret()
+    monkeypatch.setattr(patience, "REFERENCE", time.thread_time() - begun)  # whatever this machine is
     assert patience.slowness() > (1 + crowd) / 2
 
 

@@ -13,6 +13,7 @@ import time
 import types
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: 
     process = trainer.start(run, 2, hold(places, "1"), **over)
     seen: list[dict[str, float]] = []
     while process.poll() is None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HTTPException):  # it does not serve yet, or ends with an answer half sent
             seen.append(scrape(port, "run"))
         if len(seen) > 1:  # somebody comes regularly
             (places / "1").unlink(missing_ok=True)
