@@ -15,7 +15,7 @@ from pathlib import Path
 from tests import patience
 from tests.patience import Found
 from trainyard.cluster import kube
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster.errors import KubeError, UnreachableError
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
@@ -93,7 +93,15 @@ def bytes_of(folder: Path) -> int:
 
 def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
     """Return what `look` finds once it finds something; fail with `what` when the cluster makes no more progress."""
-    return patience.wait(what, look, stirring)
+
+    def asked() -> Found | None:
+        with contextlib.suppress(UnreachableError):  # a busy API server: it is asked again
+            return look()
+        return None
+
+    found = patience.wait(what, asked, stirring)
+    assert found is not None
+    return found
 
 
 def why(release: str, namespace: str) -> str:
