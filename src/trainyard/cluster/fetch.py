@@ -23,6 +23,7 @@ from trainyard.core.exits import printable
 
 TRIES = 5
 PAUSE = 1.0  # seconds before the second try; doubled for each further one
+STARTING = (30.0, 570.0)  # seconds until it is said what a pod waits for, and more until it is given up: it may pull
 # What kubectl says of a connection that broke: of its WebSocket, of SPDY before Kubernetes 1.31, of TCP
 BROKEN = re.compile(
     r"unexpected EOF|websocket: close|connection reset|connection lost|use of closed network|GOAWAY|INTERNAL_ERROR|"
@@ -100,13 +101,26 @@ def start(namespace: str, pod: dict) -> None:
     """Create a pod and wait until it is ready; raises KubeError with what it waits for when that takes too long."""
     name = pod["metadata"]["name"]
     kube.create("pods", namespace, pod)
-    fits, state = kube.until("pods", namespace, name, ready, 120)
-    phase = (state or {}).get("status", {}).get("phase", "gone")
-    if not fits or phase != "Running":
-        events = kube.items("events", namespace)
-        found = why.pod(state, events, namespace, datetime.now(UTC), look=False) if state else []
-        causes = [one.cause for one in found if one.cause]
-        raise KubeError(f"pod/{name} is {phase}, not ready: {'; '.join(causes) or 'see kubectl describe pod'}")
+    for number, seconds in enumerate(STARTING):
+        fits, state = kube.until("pods", namespace, name, ready, seconds)
+        if fits and phase(state) == "Running":
+            return
+        said = f"pod/{name} is {phase(state)}, not ready: {causes(state, namespace) or 'see kubectl describe pod'}"
+        if fits or state is None or number == len(STARTING) - 1:
+            raise KubeError(said)
+        print(printable(f"waiting: {said}"), file=sys.stderr, flush=True)
+
+
+def phase(pod: dict | None) -> str:
+    """Return a pod's phase; `gone` where it is not there."""
+    return str((pod or {}).get("status", {}).get("phase", "gone"))
+
+
+def causes(pod: dict | None, namespace: str) -> str:
+    """Say what a pod waits for or failed on; empty where nothing is known."""
+    events = kube.items("events", namespace)
+    found = why.pod(pod, events, namespace, datetime.now(UTC), look=False) if pod else []
+    return "; ".join(one.cause for one in found if one.cause)
 
 
 def pod_name(claim: str, what: str = "fetch") -> str:

@@ -9,7 +9,8 @@ import pytest
 from tests import patience
 from tests.charts import helm
 from tests.charts.test_manners import pods
-from trainyard.cluster import claim_source, fetch, published, send
+from tests.fakes import objects
+from trainyard.cluster import claim_source, connection, fetch, published, send
 from trainyard.cluster.errors import KubeError
 
 
@@ -55,6 +56,42 @@ def test_a_claim_may_be_named_and_an_image_given():
     )
     with pytest.raises(KubeError, match="--image"):
         claim_source.source("demo", "results", [])
+
+
+@pytest.fixture
+def held(tmp_path, monkeypatch):
+    """An API server that takes pods and starts none, and little time to wait for them."""
+    monkeypatch.setattr(fetch, "STARTING", (0.1, 0.1))
+    kinds = {"pods": ("v1", "Pod"), "events": ("v1", "Event")}
+    with objects.running({"pods": [], "events": []}, kinds) as server:
+        server.says = ""
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "kubeconfig")))
+        connection._connected.cache_clear()
+        yield server
+        connection._connected.cache_clear()
+
+
+NEW = {"kind": "Pod", "metadata": {"name": "p"}, "spec": {}, "status": {"phase": "Pending"}}
+
+
+def test_what_a_pod_waits_for_is_said_before_it_is_given_up(held, capsys):
+    about = {"uid": "uid-p", "kind": "Pod", "name": "p"}
+    event = {"involvedObject": about, "type": "Warning", "reason": "FailedScheduling", "message": "0/1 nodes are free"}
+    held.objects["events"].append({"metadata": {"name": "e", "namespace": "vision"}, **event})
+    with pytest.raises(KubeError, match="pod/p is Pending, not ready: 0/1 nodes are free"):
+        fetch.start("vision", NEW)
+    assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: 0/1 nodes are free\n"
+
+
+def test_a_pod_that_is_late_is_waited_for(held, capsys):
+    def come(path: str) -> None:
+        if path.endswith("/events"):  # asked for what it waits for
+            ready = {"type": "Ready", "status": "True"}
+            held.objects["pods"][0]["status"] = {"phase": "Running", "conditions": [ready]}
+
+    held.seen = come
+    fetch.start("vision", NEW)
+    assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: see kubectl describe pod\n"
 
 
 @pytest.mark.parametrize("writes", [False, True])
