@@ -1,6 +1,7 @@
 """A run that `helm upgrade` moves between operators while it trains, held at a step before each move."""
 
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.e2e.undisturbed import CONFIG, HELM, STEPS, weights
 
 RELEASE = "moved"
 LEG = 9  # steps on each operator
+LATE = 10  # seconds after which a run that is to stop may make one step more; it is killed after 120
 
 
 @dataclass
@@ -47,12 +49,29 @@ def move(seen: Moves, install, operator: str, version: str = "") -> None:
     else:  # a stopped run ends the step in which it is held, and may vote on the stop in the next
         until(lambda: str(seen), lambda: any("deletionTimestamp" in pod["metadata"] for pod in get("pods", space)))
         seen.gate.allow(seen.gate.steps + 2)
+        let_stop(seen)
     until(lambda: str(seen), lambda: len(seen.events("resume")) == legs)
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     seen.kinds += [kind for kind in kinds if get(kind, space, f"app.kubernetes.io/instance={RELEASE}")]
     seen.gate.allow(seen.gate.steps + LEG)
     # the last steps of a held run are not written before the next one
     until(lambda: str(seen), lambda: [e for e in seen.events("train") if e["step"] >= seen.gate.steps - 3])
+
+
+def let_stop(seen: Moves) -> None:
+    """Let the old run step until it has stopped: a busy kubelet may tell it after all steps that it was allowed."""
+    allowed = time.monotonic()
+
+    def stopped() -> bool:
+        nonlocal allowed
+        if time.monotonic() - allowed > LATE:
+            seen.gate.creep()
+            allowed = time.monotonic()
+        deleted = [pod for pod in get("pods", seen.namespace) if "deletionTimestamp" in pod["metadata"]]
+        states = [one["state"] for pod in deleted for one in pod["status"].get("containerStatuses", [])]
+        return not any("running" in state for state in states)
+
+    until(lambda: str(seen), stopped)
 
 
 def finish(seen: Moves, folder: Path) -> None:
