@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from trainyard.core.exits import UserError
 from trainyard.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LOCAL_HEADER_SIZE, Container, Member
 from trainyard.prepare.class_names import ClassEntry, Naming, name_classes
-from trainyard.prepare.layouts.base import Layout, MemberPlace
+from trainyard.prepare.layouts.base import LEFT_OUT, Layout, MemberPlace
 from trainyard.prepare.listing import Entry, Listing
-from trainyard.prepare.names import composed
+from trainyard.prepare.names import OF_OTHER_CLASSES, composed
+from trainyard.prepare.progress import say
 from trainyard.prepare.selection import Selection, Skip
 from trainyard.shards.manifest import SPLITS
 
@@ -72,7 +73,9 @@ class _Columns:
         """Return the chosen members, with the keys of all."""
         names = [one.name for one in fields(self) if one.name != "keys"]
         arrays = {name: getattr(self, name) for name in names}
-        kept = {name: array(one.typecode, np.asarray(one)[chosen].tobytes()) for name, one in arrays.items()}
+        kept = {
+            name: array(one.typecode, np.asarray(one)[chosen].tobytes()) if one else one for name, one in arrays.items()
+        }
         return _Columns(**kept, keys=self.keys)
 
 
@@ -107,7 +110,13 @@ def read_catalogue(
         columns = _draw(columns[0], layout.drawn)
     contents = {key: archive.read(member) for key, member in texts.items()}
     train_keys, val_keys = (list(column.keys) for column in columns)
-    classes, *labels = layout.resolve(train_keys, val_keys, selection.skipped, contents, listing.label)
+    classes, *of_keys = layout.resolve(train_keys, val_keys, selection.skipped, contents, listing.label)
+    labels = [np.asarray(of_key, np.int64) for of_key in of_keys]
+    ignored = selection.ignored()
+    seen, columns = len(columns[1].key), (columns[0], _labelled(columns[1], labels[1]))
+    if left_out := seen - len(columns[1].key):
+        ignored[OF_OTHER_CLASSES] = {"image": left_out}
+        say(f"{listing.label}: {OF_OTHER_CLASSES}: {left_out:,}")
     for split, column in zip(SPLITS, columns, strict=True):
         if not column.offset:
             raise UserError(
@@ -117,10 +126,15 @@ def read_catalogue(
     classes = name_classes(classes, names, contents.get(name_file), listing.label)
     borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.members_end))
     splits = {
-        split: _assemble(archive, column, np.asarray(of_key, np.uint32), borders)
+        split: _assemble(archive, column, of_key.astype(np.uint32), borders)
         for split, column, of_key in zip(SPLITS, columns, labels, strict=True)
     }
-    return Catalogue(classes, splits, selection.fingerprint(), selection.ignored())
+    return Catalogue(classes, splits, selection.fingerprint(), ignored)
+
+
+def _labelled(column: _Columns, of_key: NDArray[np.int64]) -> _Columns:
+    """Return the members whose key has a label."""
+    return column.part(of_key[np.asarray(column.key)] != LEFT_OUT) if (of_key == LEFT_OUT).any() else column
 
 
 def _draw(column: _Columns, fraction: float) -> tuple[_Columns, _Columns]:

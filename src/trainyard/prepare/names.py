@@ -32,6 +32,7 @@ NO_ENDING = "without a usual ending"
 # Why files are no data
 HIDDEN = "hidden and service files left out"
 OUTSIDE = "no pictures, and in no class's folder"
+OF_OTHER_CLASSES = "validation images left out, since train lacks their classes"
 
 
 def noise(name: str) -> str:

@@ -12,6 +12,7 @@ from trainyard.prepare.progress import say
 
 # Folders of splits, and a split's position in SPLITS
 SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1}
+LEFT_OUT = -1  # in place of a label: images of val whose class is none of train's
 
 
 class OutOfPlaceError(Exception):
@@ -58,7 +59,7 @@ class Layout(Protocol):
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
-        """Turn the keys seen in each split into classes and a label per key.
+        """Turn the keys seen in each split into classes and a label per key, or LEFT_OUT.
 
         `skipped` are keys of members left out on purpose; `label` names the archive in messages.
         """

@@ -55,10 +55,61 @@ def test_a_validation_picture_with_two_classes_is_named(tmp_path):
         attempt(tmp_path / "again", members)
 
 
-def test_a_class_without_training_pictures_would_shift_labels(tmp_path):
-    members = {name: content for name, content in imagenet(9, 6).items() if f"train/{SYNSETS[1]}" not in name}
-    with pytest.raises(UserError, match=rf"no training picture of class {SYNSETS[1]}"):
+def without(members, *parts):
+    return {name: content for name, content in members.items() if not any(part in name for part in parts)}
+
+
+def sorted_val(members):
+    """The same members with the validation images in folders of their classes."""
+    named = {f"{DATA}/val/val_{i}.JPEG": f"{DATA}/val/{SYNSETS[i % 3]}/val_{i}.JPEG" for i in range(6)}
+    return {named.get(name, name): content for name, content in without(members, "LOC_val_solution.csv").items()}
+
+
+@pytest.mark.parametrize("how", ["train lacks it", "val lacks it too", "val in folders", "named under 'skip'"])
+def test_some_of_imagenets_classes_are_those_of_train_and_the_others_images_are_counted(tmp_path, capsys, how):
+    members = imagenet(9, 6) if "skip" in how else without(imagenet(9, 6), f"train/{SYNSETS[1]}")
+    if how == "val lacks it too":
+        members = without(members, "/val_1.", "/val_4.")
+    settings = {"skip": [f"*/train/{SYNSETS[1]}/*"]} if "skip" in how else {}
+    attempt(tmp_path, sorted_val(members) if "folders" in how else members, **settings)
+    shards = open_split(tmp_path / "out", "val")
+    left = sorted({SYNSETS[0], SYNSETS[2]})
+    assert shards.class_keys == left
+    assert {shards.read(i): shards.class_keys[shards.labels[i]] for i in range(4)} == {
+        picture(1000 + i): SYNSETS[i % 3] for i in (0, 2, 3, 5)
+    }
+    assert pictures(tmp_path / "out", "train").keys() == {picture(i) for i in range(9) if i % 3 != 1}
+    said = capsys.readouterr().err
+    assert f"the classes are the 2 that have training images; LOC_synset_mapping.txt names 1 more (first {SYNSETS[1]}" in said
+    counted = "validation images left out, since train lacks their classes"
+    ignored = manifests.load(tmp_path / "out").ignored or {}
+    if how == "val lacks it too":
+        assert counted not in said
+        assert counted not in ignored
+    else:
+        assert f"{counted}: 2\n" in said
+        assert ignored[counted] == {"image": 2}
+        assert counted in (tmp_path / "out/dataset.html").read_text()
+
+
+def test_a_validation_image_that_a_subset_of_imagenet_needs_is_missed(tmp_path):
+    members = without(imagenet(9, 6), f"train/{SYNSETS[1]}", "/val_3.")
+    with pytest.raises(UserError, match="lacks validation picture val_3"):
         attempt(tmp_path, members)
+
+
+def test_validation_images_of_a_class_that_imagenet_does_not_know_are_an_error(tmp_path):
+    members = sorted_val(imagenet(9, 6))
+    with pytest.raises(UserError, match=r"are of class cat, which has no training images and no line in LOC_synset"):
+        attempt(tmp_path, {**members, f"{DATA}/val/cat/1.JPEG": picture(7)})
+    with pytest.raises(UserError, match=rf"both in folders of classes \({SYNSETS[1]}/\) and outside .* \(val_9\)"):
+        build(config(write_zip(tmp_path / "b.zip", {**members, f"{DATA}/val/val_9.JPEG": picture(8)}), tmp_path / "b"))
+
+
+def test_a_table_of_imagenet_that_is_no_csv_is_named(tmp_path):
+    rows = b"ImageId,PredictionString\nval_0," + b"x" * 140_000 + b"\n"
+    with pytest.raises(UserError, match=r"LOC_val_solution.csv of .* is not sound CSV at line \d: field larger than"):
+        attempt(tmp_path, {**imagenet(9, 6), "LOC_val_solution.csv": rows})
 
 
 def test_a_picture_in_no_known_folder_is_not_lost_silently(tmp_path):
