@@ -21,6 +21,11 @@ _OTHER_ENDINGS = """
 .txt .md .rst .xml .json .jsonl .csv .tsv .yaml .yml .toml .html .htm .pdf .py .ipynb .sh .m .log .npy .npz .mat .pkl
 .pt .pth .h5 .hdf5 .parquet .arrow .db .sqlite .mp4 .avi .mov .mkv .wav .mp3 .doc .docx .xls .xlsx
 """
+# What lies beside classes in a folder of its own: annotations, documents and programs. No class consists of it
+_BESIDE_CLASSES = """
+.xml .json .jsonl .csv .tsv .yaml .yml .toml .md .rst .html .htm .pdf .doc .docx .py .ipynb .sh .m .log
+"""
+BESIDE_CLASSES = frozenset(_BESIDE_CLASSES.split())
 _OTHERS = frozenset((*_OTHER_ENDINGS.split(), *ARCHIVES))
 # What operating systems, file servers and notebooks leave in folders, in lower case; beside all that begins with a dot
 _SERVICE_NAMES = """

@@ -212,10 +212,21 @@ class Selection:
         return not self._layout.loose or (place.root, place.below) in self._layout.places
 
     def _forget_folders_without_pictures(self) -> None:
-        """Forget folders without images, such as annotations; images in a format that is not read make a class."""
+        """Forget folders without images that are no classes."""
+        around = {root for root, _ in self._layout.places}
         for place, ending in list(self._strays):
-            if not self._in_class(place) and ending not in names.FORMATS and place not in self._undecoded:
+            if not self._in_class(place) and not self._may_be_class(place, ending, around):
                 self._outside[ending] += len(self._strays.pop((place, ending)))
+
+    def _may_be_class(self, place: MemberPlace, ending: str, around: Collection[str]) -> bool:
+        """Whether a folder without images may be a class, by what it holds and where it lies.
+
+        Images in a format that is not read make a class anywhere; films, arrays and texts do in a folder beside other
+        classes. `around` are the folders that hold classes.
+        """
+        if ending in names.FORMATS or place in self._undecoded:
+            return True
+        return place.root in around and ending not in names.BESIDE_CLASSES and ending != names.NO_ENDING
 
     def _say(self) -> None:
         parts = list(self._listing.remarks())

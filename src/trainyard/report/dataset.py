@@ -1,6 +1,8 @@
 """dataset.html: what a prepared dataset holds, on one page that needs nothing else."""
 
 import html
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -61,6 +63,12 @@ def notices(found: Survey) -> list[str]:
         )
     if torn := [one for one in found.copies if len({place.label for place in one}) > 1]:
         texts.append(f"{_pictures(len(torn))} {_are(len(torn))} in more than one class.")
+    if alike := near_names(found.keys):
+        shown = "; ".join(" and ".join(map(repr, group)) for group in alike[:5])
+        more = f" and {len(alike) - 5:,} more" if len(alike) > 5 else ""
+        texts.append(
+            f"Classes stay apart whose names differ in case, spaces, hyphens or underscores alone: {shown}{more}."
+        )
     for split, counts in found.counts.items():
         if counts.sum() and (missing := np.flatnonzero(counts == 0)).size:
             names = ", ".join(found.names[i] for i in missing[:5])
@@ -71,6 +79,14 @@ def notices(found: Survey) -> list[str]:
     if count := len(found.manifest.left_out):
         texts.append(f"{_pictures(count)} could not be decoded and {'was' if count == 1 else 'were'} left out.")
     return texts
+
+
+def near_names(keys: Sequence[str]) -> list[list[str]]:
+    """Return the groups of names that differ only in case, spaces, hyphens or underscores."""
+    groups: dict[str, list[str]] = {}
+    for key in keys:
+        groups.setdefault(re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", key).casefold()), []).append(key)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def _lead(found: Survey) -> str:

@@ -63,7 +63,8 @@ class Survey:
 
     root: Path
     manifest: Manifest
-    names: list[str]
+    keys: list[str]  # classes as the source calls them
+    names: list[str]  # the same for people
     counts: dict[str, NDArray[np.int64]]
     headers: list[Header]
     copies: list[list[Picture]]
@@ -79,6 +80,7 @@ def survey(root: Path) -> Survey:
         return Survey(
             root=root,
             manifest=manifest,
+            keys=next(iter(splits.values())).class_keys,
             names=next(iter(splits.values())).class_names,
             counts={name: np.bincount(one.labels, minlength=manifest.classes) for name, one in splits.items()},
             headers=headers,

@@ -1,5 +1,6 @@
 """The page about a prepared dataset: what it finds in a folder whose faults are known, and how it is written."""
 
+import html
 import io
 import shutil
 from pathlib import Path
@@ -93,6 +94,21 @@ def test_every_fault_is_found_and_nothing_else(root: Path) -> None:
         "2 of 3 classes have no picture in val: elm, oak.",
         "1 picture could not be decoded and was left out.",
     ]
+
+
+def test_classes_with_nearly_the_same_name_are_named_in_the_log_and_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, key in enumerate(("cat", "Cat", "emu", "dog ", "dog", "c")):
+        for split in ("train", "val"):
+            (tmp_path / "pictures" / split / key).mkdir(parents=True)
+            (tmp_path / "pictures" / split / key / "1.jpg").write_bytes(picture(2 * number + (split == "val")))
+    people = "{cat: Felis, c: Felis}"  # names for people may be equal
+    prepare(tmp_path / "pictures", tmp_path / "made", layout="imagefolder", seekable="false", class_names=people)
+    text = "Classes stay apart whose names differ in case, spaces, hyphens or underscores alone: {}."
+    said = text.format("'Cat' and 'cat'; 'dog' and 'dog '")
+    assert said in capsys.readouterr().err.splitlines()
+    assert html.escape(said) in (tmp_path / "made" / dataset.FILE).read_text()
 
 
 def test_preparation_leaves_the_page_and_the_command_writes_the_same(root: Path, tmp_path: Path) -> None:

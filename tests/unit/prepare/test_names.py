@@ -256,6 +256,20 @@ def test_a_class_of_images_that_are_not_decoded_is_no_silent_loss_whatever_they_
         assert classes(path, "folders", skip=["emu/*"]) == {"cat": 40, "dog": 40}
 
 
+@pytest.mark.parametrize("name", ["0.npy", "0.mp4", "notes.txt", "0.bin", "all.zip", "0.pt"])
+def test_a_folder_beside_classes_that_holds_no_image_is_no_silent_loss(tmp_path, name, capsys):
+    members = undivided(prefix="pets/") | {f"pets/emu/{name}": b"x", "pets/labels/0.xml": b"x", "pets/src/a.py": b"x"}
+    path = write_folder(tmp_path / "a", members)
+    with pytest.raises(UserError, match=r"neither JPEG nor PNG: 1 .*without them class 'emu' has no picture \(1 such"):
+        classes(path, "folders")
+    capsys.readouterr()
+    assert classes(path, "folders", skip=["pets/emu/*"]) == {"cat": 40, "dog": 40}
+    assert "in no class's folder: 1 .py, 1 .xml; named under 'skip': 1" in capsys.readouterr().err
+    # elsewhere it is no class
+    members = undivided(prefix="pets/") | {f"other/emu/{name}": b"x"}
+    assert classes(write_folder(tmp_path / "b", members), "folders") == {"cat": 40, "dog": 40}
+
+
 def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):
     members = undivided(prefix="pets/") | {"pets/README.md": b"x", "boxes/cat/1.xml": b"x", "LICENSE": b"x"}
     assert classes(write_zip(tmp_path / "a.zip", members), "folders") == {"cat": 40, "dog": 40}
@@ -289,6 +303,43 @@ def test_valid_is_val(tmp_path, name):
     assert classes(write_folder(tmp_path / "a", pairs(splits=("train", name)))) == {"cat": 4, "dog": 4}
     with pytest.raises(UserError, match=r"(Validation and val|val and valid), which are folders of one split"):
         classes(write_folder(tmp_path / "a", pairs(splits=["val"])))
+
+
+@pytest.mark.parametrize("names", [("Training", "Testing"), ("training", "TESTING")])
+def test_training_beside_testing_is_refused_with_what_helps(tmp_path, names):
+    train, test = names
+    path = write_folder(tmp_path / "a", pairs("mri/", splits=names, count=10))
+    with pytest.raises(UserError, match=rf"mri/{test} and mri/{train}, which look like splits with classes") as caught:
+        classes(path, "folders")
+    skip = str(caught.value).partition("'skip': '")[2].partition("'")[0]
+    assert classes(path, "folders", skip=[skip]) == {"cat": 10, "dog": 10}
+    with pytest.raises(UserError, match=rf"no folder val .*mri/{test} is left out; .*rename it to val.*'folders'"):
+        classes(path)
+    (path / "mri" / test).rename(path / "mri" / "val")
+    assert classes(path) == {"cat": 20, "dog": 20}
+    flat = write_folder(tmp_path / "b", undivided(names))
+    with pytest.raises(UserError, match=r"no folders but .* which look like splits without classes"):
+        classes(flat, "folders")
+
+
+def test_train_beside_test_names_the_folder_that_could_be_val(tmp_path):
+    path = write_folder(tmp_path / "a", pairs(splits=("Train", "Test")))
+    with pytest.raises(UserError, match=r"Test/cat/0.jpg .*Test/ looks like a split .*layout 'imagefolder'"):
+        classes(path, "folders")
+    with pytest.raises(
+        UserError, match=r"no folder val .*, and Test is left out; .*rename it to val \(unpack an archive first\)$"
+    ):
+        classes(path)
+    with pytest.raises(UserError, match=r"no folder val .*; give it one, beside Train$"):
+        classes(write_folder(tmp_path / "b", pairs(splits=["Train"])))
+
+
+def test_training_around_a_layout_or_alone_is_a_folder_as_any(tmp_path):
+    assert classes(write_folder(tmp_path / "a", pairs("training/pets/"))) == {"cat": 4, "dog": 4}
+    assert classes(write_folder(tmp_path / "b", undivided(prefix="training/")), "folders") == {"cat": 40, "dog": 40}
+    assert classes(write_folder(tmp_path / "c", pairs(splits=("Training", "val")))) == {"cat": 4, "dog": 4}
+    with pytest.raises(UserError, match="has Training and train, which are folders of one split"):
+        classes(write_folder(tmp_path / "c", pairs(splits=["train"])))
 
 
 def test_nested_dup_is_refused_and_what_it_says_to_skip_helps(tmp_path):

@@ -12,6 +12,8 @@ from trainyard.prepare.progress import say
 
 # Folders of splits, and a split's position in SPLITS
 SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1}
+TRAINING = {"training": 0}  # a split where no other folder around the file is called as one
+TESTING = "testing"
 LEFT_OUT = -1  # in place of a label: images of val whose class is none of train's
 
 
@@ -95,14 +97,18 @@ class SplitFolders(NamedTuple):
 
 
 def split_of(name: str) -> SplitFolders | None:
-    """Return a file's split, by the first folder that is called as one.
+    """Return a file's split, by the first folder that is called as one; `training` is one where there is no other.
 
     Of `train/train/cat/1.jpg` the first `train` is around the layout; in `train/train/1.jpg` the second is a class.
     """
     parts = name.split("/")
+    return _first_split(parts, SPLIT_FOLDERS) or _first_split(parts, TRAINING)
+
+
+def _first_split(parts: list[str], folders: Mapping[str, int]) -> SplitFolders | None:
     for at, part in enumerate(parts[:-1]):
-        split = SPLIT_FOLDERS.get(part.lower())
-        if split is None or (at + 3 < len(parts) and parts[at + 1].lower() in SPLIT_FOLDERS):
+        split = folders.get(part.lower())
+        if split is None or (at + 3 < len(parts) and parts[at + 1].lower() in folders):
             continue
         return SplitFolders(split, parts[at + 1] if at + 2 < len(parts) else "", part, "/".join(parts[:at]))
     return None

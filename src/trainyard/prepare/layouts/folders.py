@@ -5,12 +5,14 @@ split does not depend on other classes, nor on the order of the images or the fo
 is added moves at most one other of its class.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
     SPLIT_FOLDERS,
+    TESTING,
+    TRAINING,
     MemberPlace,
     OutOfPlaceError,
     check_places,
@@ -20,6 +22,7 @@ from trainyard.prepare.layouts.base import (
 )
 
 _SPLITS = {*SPLIT_FOLDERS, "test"}
+_OTHER_SPLITS = {*TRAINING, TESTING}  # one of them alone may be a folder around the classes
 
 
 class Folders:
@@ -56,14 +59,32 @@ class Folders:
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Give the sorted folders numbers."""
         classes = {*train, *val}
-        if classes and {klass.lower() for klass in classes} <= _SPLITS:
+        if classes and {klass.lower() for klass in classes} <= _SPLITS | _OTHER_SPLITS:
             raise UserError(
                 f"{label} has no folders but {', '.join(sorted(classes))}, which look like splits without classes; "
                 "give each class a folder, or rename these if they are classes"
             )
+        _refuse_training_beside_testing({root for root, _ in self.places}, label)
         places: dict[str, set[tuple[str, str]]] = {}
         for root, klass in self.places:
             places.setdefault(klass, set()).add((root, klass))
         for klass in sorted(places):
             check_places(places[klass], label, f"class {klass!r}")
         return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}")
+
+
+def _refuse_training_beside_testing(roots: Iterable[str], label: str) -> None:
+    """Raise UserError where classes lie in both: their images would become one class, and some of the test's train."""
+    found: dict[str, set[str]] = {}
+    for root in roots:
+        parts = root.split("/")
+        for at, part in enumerate(parts):
+            if part.lower() in _OTHER_SPLITS:
+                found.setdefault(part.lower(), set()).add("/".join(parts[: at + 1]))
+    if len(found) > 1:
+        both = " and ".join(sorted({folder for folders in found.values() for folder in folders}))
+        raise UserError(
+            f"{label} has {both}, which look like splits with classes in them: leave one out by 'skip': "
+            f"'{min(found[TESTING])}/*', and val is drawn from the other; or take layout 'imagefolder', which needs a "
+            "folder val"
+        )

@@ -1,4 +1,7 @@
-"""torchvision's ImageFolder layout in an archive: `train/CLASS/*` and `val/CLASS/*`, below any common folder."""
+"""torchvision's ImageFolder layout in an archive: `train/CLASS/*` and `val/CLASS/*`, below any common folder.
+
+`Training/` is train, too. `test/` and `Testing/` are left out: to choose a model by them is for people to decide.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +10,8 @@ from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
     SPLIT_FOLDERS,
+    TESTING,
+    TRAINING,
     MemberPlace,
     OutOfPlaceError,
     check_places,
@@ -15,7 +20,8 @@ from trainyard.prepare.layouts.base import (
     split_of,
 )
 
-_TEST = re.compile(r"(?:^|/)test/", re.IGNORECASE)
+_TEST = re.compile(rf"(?:^|/)(?:test|{TESTING})/", re.IGNORECASE)
+_SPLITS = SPLIT_FOLDERS | TRAINING
 
 
 class ImageFolder:
@@ -29,6 +35,7 @@ class ImageFolder:
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()
         self._last: tuple[str, MemberPlace] | None = None
+        self._test = ""  # a folder of test images, if there is one
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
@@ -43,7 +50,8 @@ class ImageFolder:
             place = MemberPlace(found.split, found.klass, found.root, found.folder)
             self._last = around, place
             return place
-        if _TEST.search(name):
+        if test := _TEST.search(name):
+            self._test = self._test or name[: test.end() - 1]
             return None
         raise OutOfPlaceError("it lies in no class's folder, as train/CLASS/1.jpg does")
 
@@ -52,9 +60,25 @@ class ImageFolder:
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Give the sorted class folders numbers."""
         check_places(self.places, label, "the layout imagefolder")
-        if len(folders := {folder for _, folder in self.places if SPLIT_FOLDERS[folder.lower()]}) > 1:
-            both = " and ".join(sorted(folders))
-            raise UserError(
-                f"{label} has {both}, which are folders of one split; join them, or leave one out by 'skip'"
-            )
+        folders: tuple[set[str], set[str]] = set(), set()
+        for _, folder in self.places:
+            folders[_SPLITS[folder.lower()]].add(folder)
+        for both in folders:
+            if len(both) > 1:
+                raise UserError(
+                    f"{label} has {' and '.join(sorted(both))}, which are folders of one split; join them, or leave "
+                    "one out by 'skip'"
+                )
+        if train and not val:
+            raise UserError(self._without_val(min(folders[0], default=""), label))
         return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}; correct the archive")
+
+    def _without_val(self, train: str, label: str) -> str:
+        """Return the words for a data set that has no validation images."""
+        if not self._test:
+            return f"{label} has no folder val (or valid, validation) with classes in it; give it one, beside {train}"
+        draw = f", or let layout 'folders' draw val from {train} with 'skip': '{self._test}/*'"
+        return (
+            f"{label} has no folder val (or valid, validation) with classes in it, and {self._test} is left out; to "
+            f"validate on that, rename it to val (unpack an archive first){draw if train.lower() in TRAINING else ''}"
+        )

@@ -82,7 +82,7 @@ class ImageNet:
 def _synsets_of(
     val: list[str], skipped: set[str], texts: Mapping[str, bytes], known: Set[str], label: str
 ) -> dict[str, str]:
-    """Return the synset of each key of val; raises UserError where a validation image of a `known` synset is missing."""
+    """Return the synset of each key of val; raises UserError where an image of a `known` synset is missing."""
     by_folder = {key: key[:-1] for key in val if key.endswith("/")}
     if len(by_folder) == len(val) and val:
         return by_folder

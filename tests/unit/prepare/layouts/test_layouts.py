@@ -80,7 +80,10 @@ def test_some_of_imagenets_classes_are_those_of_train_and_the_others_images_are_
     }
     assert pictures(tmp_path / "out", "train").keys() == {picture(i) for i in range(9) if i % 3 != 1}
     said = capsys.readouterr().err
-    assert f"the classes are the 2 that have training images; LOC_synset_mapping.txt names 1 more (first {SYNSETS[1]}" in said
+    assert (
+        f"the classes are the 2 that have training images; LOC_synset_mapping.txt names 1 more (first {SYNSETS[1]}"
+        in said
+    )
     counted = "validation images left out, since train lacks their classes"
     ignored = manifests.load(tmp_path / "out").ignored or {}
     if how == "val lacks it too":
