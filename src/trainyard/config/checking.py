@@ -1,6 +1,7 @@
 """Check settings against their model. Each mistake gets a line that names its key, its value and the remedy."""
 
 import difflib
+import re
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -20,11 +21,50 @@ def refuse(*texts: str) -> NoReturn:
 
 
 def validate(model: type[Model], tree: Tree, before: str = "") -> Model:
-    """Return the settings as their model; raises UserError, whose message begins with `before`."""
+    """Return the settings as their model; raises UserError, whose message begins with `before` and has all mistakes."""
+    whole = whole_numbers(tree)
     try:
-        return model.model_validate(whole_numbers(tree))
+        return model.model_validate(whole)
     except ValidationError as error:
-        raise UserError(before + describe(error, model)) from None
+        texts = [describe(error, model), *_hidden(model, whole, error)]
+        raise UserError(before + "\n".join(dict.fromkeys(texts))) from None
+
+
+def _hidden(model: type[BaseModel], tree: Tree, error: ValidationError) -> list[str]:
+    """Return what rules across keys say once the wrong values are replaced by their defaults.
+
+    pydantic asks these rules only where each value is right by itself. What they say about a key that was wrong is left
+    out: it is about the default.
+    """
+    found: list[str] = []
+    wrong: set[str] = set()
+    while places := [_without_alternative(model, detail["loc"]) for detail in error.errors() if detail["loc"]]:
+        before = tree
+        for loc in places:
+            wrong |= {".".join(map(str, loc)), _nearest_key(model, loc)} - {""}
+            tree = _without(tree, loc)
+        if tree == before:
+            break
+        try:
+            model.model_validate(tree)
+            break
+        except ValidationError as again:
+            error = again
+            refused = [detail["msg"].split("\n") for detail in error.errors() if detail["type"] == REFUSED]
+            found += [text for texts in refused for text in texts]
+    names = re.compile("|".join(rf"(?<![\w.]){re.escape(key)}\b" for key in sorted(wrong)) or "(?!)")
+    return [text for text in found if not names.search(text)]
+
+
+def _without(tree: Tree, loc: tuple[int | str, ...]) -> Tree:
+    """Return the tree without the key at a place, or the nearest key above it that exists."""
+    head, *rest = loc
+    if head not in tree:
+        return tree
+    inner = tree[head]
+    if rest and isinstance(inner, dict) and rest[0] in inner:
+        return {**tree, str(head): _without(inner, tuple(rest))}
+    return {key: value for key, value in tree.items() if key != head}
 
 
 def describe(error: ValidationError, model: type[BaseModel]) -> str:
@@ -63,10 +103,15 @@ def _describe_one(model: type[BaseModel], loc: tuple[int | str, ...], kind: str,
 
 
 def _remedy(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
-    known = list(_fields_at(model, loc[:-1]))
-    close = difflib.get_close_matches(str(loc[-1]), known, n=1, cutoff=0.5)
-    before = "".join(f"{part}." for part in loc[:-1])
-    return f"did you mean {before}{close[0]}?" if close else f"remove it, or use one of {', '.join(known)}"
+    near = _nearest_key(model, loc)
+    known = _fields_at(model, loc[:-1])
+    return f"did you mean {near}?" if near else f"remove it, or use one of {', '.join(known)}"
+
+
+def _nearest_key(model: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    """Return the known key that is written most like the one at this place, or nothing."""
+    close = difflib.get_close_matches(str(loc[-1]), list(_fields_at(model, loc[:-1])), n=1, cutoff=0.5)
+    return "".join(f"{part}." for part in loc[:-1]) + close[0] if close else ""
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> dict[str, FieldInfo]:

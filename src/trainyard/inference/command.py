@@ -14,7 +14,8 @@ from torch import nn
 
 from trainyard import config, parallel
 from trainyard.config.sections.running import CommSettings, DdpSettings
-from trainyard.core.exits import UserError, printable, whose
+from trainyard.core.exits import UserError, cause_of, printable, whose
+from trainyard.core.storage import storage
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
 from trainyard.inference.inputs import Pictures, open_pictures
@@ -95,22 +96,31 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
     try:
         outcome = forward.run(model, trained.found, pictures, labels, strategy=strategy, work=work)
     except RuntimeError as error:
-        if not options.image_size:
+        if not options.image_size or not may_be_the_size(error):
             raise
         raise UserError(f"--image-size {options.image_size}: {trained.found.model} cannot take it ({error})") from error
     return strategy, Done(trained, pictures, labels, outcome, precision)
 
 
+def may_be_the_size(error: RuntimeError) -> bool:
+    """Whether a model's error may come from the size of its images: a lost peer or a failed GPU has other causes."""
+    return cause_of(error).name in ("unknown", "memory")
+
+
 def ready_to_write(out: Path) -> None:
     """Try to write into the folder of results, before what takes long; raises UserError where it cannot be written.
 
-    A folder that is not there yet is not left behind: only results make it.
+    A folder that is not there yet is not left behind: only results make it. Raises StorageError, too.
     """
-    made = [one for one in (out, *out.parents) if not one.exists()]
-    try:
+    made = [one for one in (out, *out.parents) if not storage.exists(one)]
+
+    def probe() -> None:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
+
+    try:
+        storage.perform(out, probe)
         for one in made:
             one.rmdir()
     except OSError as error:

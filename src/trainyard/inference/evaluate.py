@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write(out: Path, done: Done, measured: Measured, remarks: Sequence[str], seconds: float) -> None:
     """Write result.json, confusion.npz and evaluation.html."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        storage.make_folder(out)
         result = as_json(done, measured, remarks, seconds)
         buffer = io.BytesIO()
         np.savez_compressed(buffer, confusion=measured.confusion, classes=np.array(done.trained.found.names, dtype=str))

@@ -23,7 +23,7 @@ from trainyard.prepare.archives.tar import looks_like_tar
 from trainyard.prepare.archives.zip import Archive
 from trainyard.prepare.layouts.base import SplitFolders, split_of
 from trainyard.prepare.listing import Entry, Foreign, Listing
-from trainyard.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, shown
+from trainyard.prepare.names import FORMATS, PICTURES, composed, is_picture, is_utf8, shown
 from trainyard.prepare.sample import ensure_sample
 from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources.base import Traffic
@@ -99,10 +99,13 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
     listing = Listing(container)
     entries = sorted(listing.pictures(), key=lambda one: one.raw)
     remarks = list(listing.remarks())
-    if lost := [name for name in listing.links if is_picture(name)]:
+    # A link without a usual ending may have been an image where images of a class lie
+    class_folders = {_folder(entry.member.name) for entry in entries} - {""}
+    kinds = {name: is_picture(name) for name in listing.links}
+    if lost := [name for name, kind in kinds.items() if kind or (kind is None and _folder(name) in class_folders)]:
         raise UserError(
-            f"--data {label}: {len(lost):,} links to pictures that are not there (first {lost[0]}); fetch them (git "
-            "annex get, dvc pull), or remove the links"
+            f"--data {label}: {len(lost):,} links to pictures that are not there (first {shown(lost[0])}); fetch them "
+            "(git annex get, dvc pull), or remove the links"
         )
     if listing.links:
         remarks.append(f"links to nothing left out: {len(listing.links):,}")
@@ -168,6 +171,10 @@ def _first_folders(entries: list[Entry], known: Collection[str]) -> list[str]:
     ):
         depth += 1
     return [path[depth] if len(path) > depth else "" for path in paths]
+
+
+def _folder(name: str) -> str:
+    return composed(name).rpartition("/")[0]
 
 
 def _content(container: Container, member: Member) -> bytes | Unreadable:

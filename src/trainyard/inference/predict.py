@@ -58,7 +58,7 @@ def write(out: Path, done: Done) -> None:
         cells = [cell for one in row for cell in (one["class"], one["probability"])] if not error else [""] * 2 * top
         writer.writerow([name, *cells, error])
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        storage.make_folder(out)
         storage.write_file(out / "predictions.csv", table.getvalue().encode())
         storage.write_file(out / "predictions.jsonl", "".join(lines).encode())
     except OSError as error:

@@ -27,6 +27,43 @@ def test_what_does_not_fit_together_is_told_at_once() -> None:
     assert len(str(caught.value).split("\n")) == 2
 
 
+def test_a_wrong_value_hides_no_mistake_across_keys() -> None:
+    with pytest.raises(UserError) as caught:
+        config.build(
+            {"recipe": "demo"},
+            {
+                "precision": "fp8",
+                "epochs": None,
+                "comm": {"backend": "nccl"},
+                "device": "cpu",
+                "model": {"compile_mode": "max-autotune", "nmae": "x"},
+            },
+        )
+    lines = str(caught.value).split("\n")
+    assert sorted(line.partition(":")[0] for line in lines) == [
+        "comm.backend = 'nccl' with device = 'cpu'",
+        "model.compile_mode = 'max-autotune' with model.compile = False",
+        "model.nmae = 'x'",
+        "precision = 'fp8'",
+        "set exactly one of epochs (now None) and max_steps (now None)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "keys"),
+    [
+        ({"epochs": "many"}, ["epochs"]),  # not that none is set
+        ({"epochs": None, "max_step": 9}, ["max_step"]),
+        ({"batch": {"global": 0}}, ["batch.global"]),
+        ({"precision": "fp8", "comm": {"compression": "fp8"}}, ["comm.compression", "precision"]),
+    ],
+)
+def test_a_rule_says_nothing_of_a_key_that_was_wrong(settings: dict[str, object], keys: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        config.build({"recipe": "demo"}, settings)
+    assert sorted(line.partition(" = ")[0] for line in str(caught.value).split("\n")) == keys
+
+
 def test_a_preparation_is_told_the_same_way() -> None:
     with pytest.raises(UserError) as caught:
         parse({"source": {"kind": "path", "path": "/a.zip"}, "out": "/data/x", "shard_md": 4, "csv": {"fiel": "x"}})

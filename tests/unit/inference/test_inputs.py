@@ -1,13 +1,17 @@
 """Which pictures evaluation and prediction take from a folder or zip: what a preparation takes, by the same rules."""
 
+import errno
 import unicodedata
 from pathlib import Path
 
 import pytest
+from faulty_storage import failing
 
 from tests.unit.prepare.make_archives import picture, write_folder, write_zip
-from trainyard.core.exits import UserError
+from trainyard.core.exits import Exit, UserError
+from trainyard.core.storage import StorageError
 from trainyard.inference.classes import matched
+from trainyard.inference.command import may_be_the_size, ready_to_write
 from trainyard.inference.inputs import Pictures, open_pictures
 from trainyard.models.described import Description
 
@@ -91,6 +95,36 @@ def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
     (root / "cat" / "2.jpg").symlink_to("nowhere")
     with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/2.jpg\)"):
         open_pictures(str(root), "", ())
+    (root / "cat" / "2.jpg").unlink()
+    for name in ("000", "notes.txt"):
+        (root / "cat" / name).symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/000\)"):
+        open_pictures(str(root), "", ())
     (tmp_path / "a.zip").write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(600))
     with pytest.raises(UserError, match=r"a\.zip is a 7z archive; unpack it"):
         open_pictures(str(tmp_path / "a.zip"), "", ())
+
+
+def test_a_folder_of_results_whose_storage_fails_ends_with_the_code_that_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
+    faults = failing(monkeypatch, "results")
+    faults += [errno.EIO] * 2
+    ready_to_write(tmp_path / "results")  # it answers at the third try
+    assert faults == []
+    assert not (tmp_path / "results").exists()
+    faults += [errno.EIO] * 10_000
+    with pytest.raises(StorageError, match="the storage does not answer") as caught:
+        ready_to_write(tmp_path / "results")
+    assert caught.value.code == Exit.STORAGE
+    del faults[:]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UserError, match=r"--out .*/file cannot be written"):
+        ready_to_write(tmp_path / "file")
+
+
+def test_a_lost_peer_is_not_blamed_on_the_size_of_images() -> None:
+    assert may_be_the_size(RuntimeError("Given input size: (512x0x0). Output size is too small"))
+    assert not may_be_the_size(RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer"))
+    assert not may_be_the_size(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
