@@ -63,7 +63,7 @@ def test_an_unchanged_upgrade_measures_nothing_again_and_another_split_is_a_new_
     cluster.follow(RELEASE, namespace)
     (other,) = evaluations(namespace)
     assert other["metadata"]["name"] != before["metadata"]["name"]
-    assert "over 6,000 pictures: /results/evaluations/measured/fashion-train/" in log(pod_of(namespace), namespace)
+    assert "over 6,000 images: /results/evaluations/measured/fashion-train/" in log(pod_of(namespace), namespace)
 
 
 def test_the_documents_commands_measure_a_run_that_has_finished(namespace, trained, install, tmp_path: Path):

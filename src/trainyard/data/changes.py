@@ -51,7 +51,7 @@ def change(pixels: Tensor, wanted: Steps) -> None:
     assert library is not None, "only decode.Encoded calls this"
     height, width = pixels.shape[:2]
     if library.trainyard_change(pixels.data_ptr(), height, width, *wanted):
-        raise MemoryError(f"a picture of {height} x {width} pixels cannot be changed")
+        raise MemoryError(f"an image of {height} x {width} pixels cannot be changed")
 
 
 def _is_idle(change: Change) -> bool:

@@ -100,7 +100,7 @@ class Encoded:
         _check(pixels, self.shape)
         flat, out = pixels.permute(1, 2, 0).contiguous(), torch.empty((*rest[3:], 3), dtype=torch.uint8)
         if _library().trainyard_resize(flat.data_ptr(), flat.shape[0], flat.shape[1], *rest, out.data_ptr()):
-            raise UserError(f"{area} of a picture of {tuple(flat.shape)} cannot be resized to {rest[3]} x {rest[4]}")
+            raise UserError(f"{area} of an image of {tuple(flat.shape)} cannot be resized to {rest[3]} x {rest[4]}")
         change(out, wanted)
         return out.permute(2, 0, 1)
 
@@ -153,10 +153,10 @@ def agree(gather: Callable[[Any], list[Any]], description: str) -> None:
     odd = next((rank for rank, other in enumerate(found) if other != found[0]), None)
     if odd is not None:
         raise UserError(
-            f"data.decoder: rank 0 decodes pictures with {found[0]}, rank {odd} with {found[odd]}; their pixels "
+            f"data.decoder: rank 0 decodes images with {found[0]}, rank {odd} with {found[odd]}; their pixels "
             "differ, so use one image on all nodes, or set data.decoder to what all of them have"
         )
-    log.info("pictures are decoded by %s", description)
+    log.info("images are decoded by %s", description)
 
 
 def _library() -> ctypes.CDLL:
@@ -218,7 +218,7 @@ def _check(pixels: Tensor, shape: tuple[int, ...] | None = None) -> None:
     if pixels.dtype != torch.uint8 or pixels.dim() != 3 or pixels.shape[0] != 3 or shape not in (None, pixels.shape):
         wanted = "(3, height, width)" if shape is None else shape
         raise UserError(
-            f"a picture was decoded to {pixels.dtype} of shape {tuple(pixels.shape)}, and not to torch.uint8 of shape "
+            f"an image was decoded to {pixels.dtype} of shape {tuple(pixels.shape)}, and not to torch.uint8 of shape "
             f"{wanted}; set data.decoder: pillow, or convert that sample to a JPEG"
         )
 
@@ -243,6 +243,6 @@ def _in_words() -> Iterator[None]:
         raise
     except Exception as error:
         raise UserError(
-            f"a picture cannot be decoded ({error}); repair or leave out that sample, whose file a preparation with "
+            f"an image cannot be decoded ({error}); repair or leave out that sample, whose file a preparation with "
             "decode: 'all' names"
         ) from error

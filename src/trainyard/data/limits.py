@@ -77,7 +77,7 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
     most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
     if scans > most:
         picture.close()
-        raise ValueError(f"it has {scans} scans; a picture of its size may have {most}")
+        raise ValueError(f"it has {scans} scans; an image of its size may have {most}")
     return picture
 
 

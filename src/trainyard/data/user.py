@@ -51,7 +51,7 @@ class UserDataset:
         except Exception as error:
             raise UserError(f"{self.name(sample)} cannot be read ({type(error).__name__}: {error})") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise UserError(f"{self.name(sample)} is {_kind(item)}; it must be a pair (picture, label)")
+            raise UserError(f"{self.name(sample)} is {_kind(item)}; it must be a pair (image, label)")
         picture, label = item
         number = _whole_number(label)
         if number is None or not 0 <= number < len(self.class_names):
@@ -69,13 +69,13 @@ class UserDataset:
             try:
                 return torch.from_numpy(np.array(rgb(picture))).permute(2, 0, 1)
             except ValueError as error:
-                raise UserError(f"{self.name(sample)} is a picture of mode {picture.mode} ({error})") from None
+                raise UserError(f"{self.name(sample)} is an image of mode {picture.mode} ({error})") from None
         is_uint8 = isinstance(picture, torch.Tensor) and picture.dtype == torch.uint8
         if is_uint8 and picture.dim() == 3 and picture.shape[0] == 3 and picture.numel():
             return picture
         raise UserError(
             f"{self.name(sample)} is {_kind(picture)}; it must be a PIL image, a uint8 tensor of shape "
-            "(3, height, width), or the bytes of an encoded picture"
+            "(3, height, width), or the bytes of an encoded image"
         )
 
 

@@ -23,7 +23,7 @@ def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], 
     labels = pictures.labels
     if labels is None:
         raise UserError(
-            f"--data {pictures.where}: pictures lie outside of a folder named by their class, so nothing tells what is "
+            f"--data {pictures.where}: images lie outside of a folder named by their class, so nothing tells what is "
             "right; sort them into CLASS/ folders, or use `trainyard predict`"
         )
     if pictures.unclear:
@@ -71,5 +71,5 @@ def _refusal(pictures: Pictures, found: Description, lacking: list[str]) -> str:
     more = f" ({len(lacking)} such classes)" if len(lacking) > 1 else ""
     return (
         f"--data {pictures.where}: the model knows no class {lacking[0]!r}{more}; {hint}it has {len(found.names)}: "
-        f"{shown}. Name the folders as the model's classes (config.json lists them), or leave those pictures out"
+        f"{shown}. Name the folders as the model's classes (config.json lists them), or leave those images out"
     )

@@ -48,11 +48,11 @@ def parser(name: str, description: str, out: str) -> argparse.ArgumentParser:
     add = options.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="run directory, checkpoint's folder, or published/")
     add("--data", required=True, metavar="PATH",
-        help="folder of pictures, a zip, a prepared dataset, or `sample` (the sample set)")  # fmt: skip
+        help="folder of images, a zip, a prepared dataset, or `sample` (the sample set)")  # fmt: skip
     add("--split", choices=("train", "val"), default="",
-        help="where the data has splits; without it val, or all pictures of a folder without splits")  # fmt: skip
+        help="where the data has splits; without it val, or all images of a folder without splits")  # fmt: skip
     add("--out", type=Path, default=Path(out), metavar="DIR", help="where files are written (%(default)s)")
-    add("--batch", type=_natural, default=0, metavar="N", help="pictures per forward; default: as the run's validation")
+    add("--batch", type=_natural, default=0, metavar="N", help="images per forward; default: as the run's validation")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: cuda when there is one")
     add("--precision", choices=PRECISIONS, default="", help="default: as the run's")
     add("--image-size", type=_natural, default=0, metavar="PIXELS",
@@ -88,9 +88,7 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
     if strategy.first:
         processes = f"{strategy.world} processes" if strategy.world > 1 else "1 process"
         print(f"{what}: {trained.found.model} of {trained.origin}", flush=True)
-        print(
-            f"{what}: {pictures.count:,} pictures, {pictures.where}; {processes}, {strategy.device.type}, {precision}"
-        )
+        print(f"{what}: {pictures.count:,} images, {pictures.where}; {processes}, {strategy.device.type}, {precision}")
         for remark in pictures.remarks:
             print(f"{what}: {printable(remark)}", flush=True)
     try:

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begun = time.monotonic()
     options = command.parser(
         "trainyard evaluate",
-        "Measure a model on pictures: top-1, top-5, per class, calibration, confusion, worst pictures. Each picture is "
+        "Measure a model on images: top-1, top-5, per class, calibration, confusion, worst images. Each image is "
         "measured once; the numbers do not depend on the number of processes.",
         "evaluation",
     ).parse_args(argv)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failures := done.outcome.failures:
         lines = "\n".join(named(failures, done.pictures.name))
         raise UserError(
-            f"{len(failures)} of {done.pictures.count} pictures cannot be decoded, so accuracies would be over others "
+            f"{len(failures)} of {done.pictures.count} images cannot be decoded, so accuracies would be over others "
             f"than you named; repair or remove them:\n{lines}"
         )
     if strategy.first:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         top5 = f"top5 {measured.top5:.2f} %, " if len(done.trained.found.names) > FEW else ""
         print(
             f"top1 {measured.top1:.2f} %, {top5}loss {measured.loss:.4f}, calibration error "
-            f"{100 * measured.ece:.2f} % over {measured.samples:,} pictures: {options.out / 'evaluation.html'}"
+            f"{100 * measured.ece:.2f} % over {measured.samples:,} images: {options.out / 'evaluation.html'}"
         )
     strategy.barrier()
     strategy.close()

@@ -25,7 +25,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
     names = list(found.names)
     confusion = Confusion(measured.confusion, names)
     lead = (
-        f"{found.model} of {done.trained.origin} on {done.pictures.where}: {measured.samples:,} pictures, each "
+        f"{found.model} of {done.trained.origin} on {done.pictures.where}: {measured.samples:,} images, each "
         f"measured once, {found.size} x {found.size} pixels, {done.precision}"
     )
     notices = "".join(f'<div class="notice">{html.escape(text)}</div>' for text in result["remarks"])
@@ -33,7 +33,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
         STYLE,
         f'<h1>Evaluation</h1><p class="lead">{html.escape(lead)}</p>{notices}',
         tiles([
-            (f"{measured.top1:.2f} %", f"top-1 accuracy: {measured.correct1:,} pictures"),
+            (f"{measured.top1:.2f} %", f"top-1 accuracy: {measured.correct1:,} images"),
             *([(f"{measured.top5:.2f} %", "top-5 accuracy")] if len(names) > FEW else []),
             (f"{100 * measured.ece:.2f} %", "expected calibration error"),
             (number(measured.loss), "mean loss (cross-entropy)"),
@@ -58,9 +58,9 @@ def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
         figures.append(figure(content, row["class"], (said, f"loss {row['loss']:.2f}", row["name"])))
     wrong = measured.samples - measured.correct1
     text = (
-        f"{wrong:,} of {measured.samples:,} pictures are wrong; those with the highest loss: a wrong label shows first."
+        f"{wrong:,} of {measured.samples:,} images are wrong; those with the highest loss: a wrong label shows first."
     )
-    return card("Worst pictures", shots(figures) + note(text), wide=True)
+    return card("Worst images", shots(figures) + note(text), wide=True)
 
 
 def mistakes(found: Confusion) -> str:
@@ -78,7 +78,7 @@ def mistakes(found: Confusion) -> str:
          f"{100 * wrong[truth, guess] / totals[truth]:.1f} %")
         for truth, guess in places
     ]  # fmt: skip
-    return card("Most frequent mistakes", table(("class", "predicted as", "#pictures", "#of its class"), rows))
+    return card("Most frequent mistakes", table(("class", "predicted as", "#images", "#of its class"), rows))
 
 
 def _calibration(bins: list[Bin]) -> str:
@@ -95,7 +95,7 @@ def _calibration(bins: list[Bin]) -> str:
         for one in filled
     ]  # fmt: skip
     text = "15 bins of equal width (Guo et al. 2017, arXiv:1706.04599). Below the line it is too sure of itself."
-    numbers = table(("probability", "#pictures", "#mean", "#right"), rows)
+    numbers = table(("probability", "#images", "#mean", "#right"), rows)
     return card(
         "Calibration",
         line_chart(lines, from_zero=True) + note(text) + f"<details><summary>Bins</summary>{numbers}</details>",
@@ -109,9 +109,9 @@ def _classes(found: Confusion, result: dict[str, Any]) -> str:
         taken = shown.get(row["name"])
         others = ", ".join(f"{name} ({count})" for name, count in taken.taken_for) if taken else ""
         rows.append((row["name"], f"{row['samples']:,}", _percent(row["recall"]), _percent(row["precision"]), others))
-    head = ("class", "#pictures", "#recall", "#precision", "most often predicted as")
+    head = ("class", "#images", "#recall", "#precision", "most often predicted as")
     text = (
-        "Recall: the share of a class's pictures that is found. Precision: of those predicted as it, the share that is."
+        "Recall: the share of a class's images that is found. Precision: of those predicted as it, the share that is."
     )
     if len(rows) <= MOST_DRAWN:
         return card("Classes", table(head, rows) + note(text), wide=True)

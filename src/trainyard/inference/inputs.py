@@ -62,7 +62,7 @@ def open_pictures(path: str, split: str, known: Collection[str]) -> Pictures:
     """
     root = ensure_sample() if path == "sample" else Path(path)
     if not root.exists():
-        raise UserError(f"--data {path}: no such folder or file; give a folder of pictures, a zip, a prepared dataset")
+        raise UserError(f"--data {path}: no such folder or file; give a folder of images, a zip, a prepared dataset")
     if root.is_dir() and manifests.exists(root):
         return _shards(root, split or "val")
     return _members(_container(root), split, known)
@@ -104,14 +104,14 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
     kinds = {name: is_picture(name) for name in listing.links}
     if lost := [name for name, kind in kinds.items() if kind or (kind is None and _folder(name) in class_folders)]:
         raise UserError(
-            f"--data {label}: {len(lost):,} links to pictures that are not there (first {shown(lost[0])}); fetch them "
+            f"--data {label}: {len(lost):,} links to images that are not there (first {shown(lost[0])}); fetch them "
             "(git annex get, dvc pull), or remove the links"
         )
     if listing.links:
         remarks.append(f"links to nothing left out: {len(listing.links):,}")
     if not entries:
         seen = "".join(f"; {remark}" for remark in remarks)
-        raise UserError(f"--data {label} holds no pictures ({', '.join((*PICTURES, *FORMATS))}){seen}; check the path")
+        raise UserError(f"--data {label} holds no images ({', '.join((*PICTURES, *FORMATS))}){seen}; check the path")
     entries, folders = _of_split(entries, split, label, known) or (entries, _first_folders(entries, known))
     members = [entry.member for entry in entries]
     keys = sorted(set(folders) - {""})
@@ -148,7 +148,7 @@ def _of_split(
         return None
     if wanted not in there:
         have = f"only {', '.join(sorted(there))}" if there else f"no folder of a split ({' or '.join(SPLITS)})"
-        raise UserError(f"--split {wanted}: {label} has {have}; leave --split out to take all pictures")
+        raise UserError(f"--split {wanted}: {label} has {have}; leave --split out to take all images")
     chosen = [(entry, place.klass) for entry, place in found if SPLITS[place.split] == wanted]
     return [entry for entry, _ in chosen], [folder for _, folder in chosen]
 

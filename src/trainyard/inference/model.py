@@ -35,7 +35,7 @@ class Trained:
 def open_trained(path: Path) -> Trained:
     """Read a model; of a run directory the published one, or else its newest checkpoint. Raises UserError."""
     if path.is_file():
-        raise UserError(f"--model {path} is a file: its classes and picture size are not known; {GIVE}")
+        raise UserError(f"--model {path} is a file: its classes and image size are not known; {GIVE}")
     there = {entry.name for entry in storage.list_folder(path)}
     if not there:
         raise UserError(f"--model {path}: no such folder, or an empty one; {GIVE}")

@@ -18,11 +18,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Predict as the arguments say."""
     parser = command.parser(
         "trainyard predict",
-        "Say what is on pictures: predictions.csv and predictions.jsonl have the likeliest classes of each. A picture "
+        "Say what is on images: predictions.csv and predictions.jsonl have the likeliest classes of each. An image "
         "that cannot be decoded is named, and has an error in place of classes.",
         "predictions",
     )
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="classes per picture (%(default)s)")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="classes per image (%(default)s)")
     options = parser.parse_args(argv)
     if options.top < 1:
         raise UserError(f"--top {options.top}: at least 1 class is predicted")
@@ -30,13 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     failures, count = done.outcome.failures, done.pictures.count
     if len(failures) == count:
         lines = "\n".join(named(failures, done.pictures.name))
-        raise UserError(f"none of the {count} pictures can be decoded:\n{lines}")
+        raise UserError(f"none of the {count} images can be decoded:\n{lines}")
     if strategy.first:
         write(options.out, done)
         for line in named(failures, done.pictures.name):
             print(printable(f"predict: {line}"))
         left_out = f", {len(failures):,} could not be decoded" if failures else ""
-        print(f"{count - len(failures):,} pictures{left_out}: {options.out / 'predictions.csv'}, predictions.jsonl")
+        print(f"{count - len(failures):,} images{left_out}: {options.out / 'predictions.csv'}, predictions.jsonl")
     strategy.barrier()
     strategy.close()
     return Exit.DONE

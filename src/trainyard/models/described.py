@@ -146,7 +146,7 @@ def rebuild(found: Description, weights: Mapping[str, Tensor]) -> nn.Module:
         model.to(kinds[0] if kinds else None).load_state_dict(chosen.state)
     except ValueError as error:
         raise UserError(
-            f"the weights do not fit {found.model} with {len(found.names)} classes, for pictures of {found.built_for} "
+            f"the weights do not fit {found.model} with {len(found.names)} classes, for images of {found.built_for} "
             f"pixels: the file {error}"
         ) from error
     return model.eval()

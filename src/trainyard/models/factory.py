@@ -156,7 +156,7 @@ def _called(name: str, make: Callable[[], Any]) -> nn.Module:
     except (AssertionError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(
             f"model.name = {name!r}: cannot be made ({' '.join(str(error).split())[:300]}); perhaps it takes "
-            "pictures of another data.image_size, such as 224"
+            "images of another data.image_size, such as 224"
         ) from error
     return model
 

@@ -190,7 +190,7 @@ def read_preprocessing(settings: ModelSettings, data: DataSettings) -> tuple[dic
         return _preprocessing(kept, tree.get(OWN, {}))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(
-            f"{path} does not say how pictures are prepared ({type(error).__name__}: {error}); give the path of the "
+            f"{path} does not say how images are prepared ({type(error).__name__}: {error}); give the path of the "
             "weights' file without it, or fetch the weights again"
         ) from error
 

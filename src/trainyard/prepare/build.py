@@ -166,7 +166,7 @@ def _prepare(config: Preparation, options: Options) -> Manifest | None:
             seekable="seekable" in meaning(config), leave_out=config.undecodable == "leave_out",
         )  # fmt: skip
         if config.seekable and not job.seekable:
-            say("pictures are not made seekable: the decoder in C is not in this installation")
+            say("images are not made seekable: the decoder in C is not in this installation")
         directory_done = time.monotonic()
         _make_shards(job, plan, config.workers, options, meters)
         shards_done = time.monotonic()
@@ -213,9 +213,9 @@ def _summarise(
     if manifest.seekable is not None:
         kept = ", ".join(f"{count:,} {why}" for why, count in manifest.seekable.items() if why != rewriting.REWRITTEN)
         done = manifest.seekable.get(rewriting.REWRITTEN, 0)
-        say(f"{done:,} pictures were made seekable; kept as they are: {kept or 'none'}")
+        say(f"{done:,} images were made seekable; kept as they are: {kept or 'none'}")
     if manifest.left_out:
-        say(f"{len(manifest.left_out)} pictures that cannot be decoded were left out; {manifests.FILE} names them")
+        say(f"{len(manifest.left_out)} images that cannot be decoded were left out; {manifests.FILE} names them")
 
 
 def _make_shards(job: Job, plan: DatasetPlan, workers: int, options: Options, meters: Meters) -> None:
@@ -239,7 +239,7 @@ def _make_shards(job: Job, plan: DatasetPlan, workers: int, options: Options, me
         crew.work(workers)
     if crew.undecodable:
         raise UserError(
-            f"{len(crew.undecodable)} pictures of {job.container.source.label} cannot be decoded: "
+            f"{len(crew.undecodable)} images of {job.container.source.label} cannot be decoded: "
             f"{'; '.join(sorted(crew.undecodable))}; name them under 'skip', or set decode: 'all' and undecodable: "
             "'leave_out' (finished shards are kept)"
         )

@@ -120,7 +120,7 @@ def read_catalogue(
     for split, column in zip(SPLITS, columns, strict=True):
         if not column.offset:
             raise UserError(
-                f"{listing.label} holds no pictures for '{split}' in the layout that was set; check 'layout' and the "
+                f"{listing.label} holds no images for '{split}' in the layout that was set; check 'layout' and the "
                 "archive"
             )
     classes = name_classes(classes, names, contents.get(name_file), listing.label)

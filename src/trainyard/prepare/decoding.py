@@ -105,5 +105,5 @@ def _words(error: Exception) -> str:
     """Return the message of a library's error, in one short line."""
     text = " ".join(str(error).split())
     # Pillow names the buffer's address here, which differs at every run
-    text = "no known picture format" if text.startswith("cannot identify image file") else text
+    text = "no known image format" if text.startswith("cannot identify image file") else text
     return f"{type(error).__name__}: {text[:200]}"

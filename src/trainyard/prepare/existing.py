@@ -48,7 +48,7 @@ def complete(config: Preparation, *, look_only: bool = False) -> Manifest | None
         raise UserError(f"{config.out} was prepared with other settings: {changes}; {_OTHER_FOLDER}")
     if manifest.left_out and config.undecodable == "fail":
         raise UserError(
-            f"{config.out} was prepared without {len(manifest.left_out)} pictures that cannot be decoded, first "
+            f"{config.out} was prepared without {len(manifest.left_out)} images that cannot be decoded, first "
             f"{manifest.left_out[0]}, and undecodable is 'fail': set 'leave_out', or {_OTHER_FOLDER}"
         )
     if problems := manifests.wrong_files(config.out, manifest):
@@ -71,7 +71,7 @@ def refuse_other_archive(root: Path, plan: DatasetPlan) -> None:
         )
     if (before := manifest.settings.get("converter")) and before != converting.converter():
         raise UserError(
-            f"{root} has pictures that were converted by {before}, and here is {converting.converter()}, which may "
+            f"{root} has images that were converted by {before}, and here is {converting.converter()}, which may "
             f"give other bytes: repair it with the image that prepared it, or {_OTHER_FOLDER}"
         )
     if (before := manifest.settings.get("seekable")) and before != rewriting.rewriter():

@@ -18,7 +18,7 @@ def look(root: Path, to: Path | None = None) -> None:
         ) from None
     for text in dataset.notices(found):
         say(text)
-    say(f"{to or root / dataset.FILE} shows classes, sizes, equal and odd pictures")
+    say(f"{to or root / dataset.FILE} shows classes, sizes, equal and odd images")
 
 
 def look_once(root: Path) -> None:

@@ -36,7 +36,7 @@ _SERVICE = frozenset((*_SERVICE_NAMES.split(), "system volume information", "ico
 NO_ENDING = "without a usual ending"
 # Why files are no data
 HIDDEN = "hidden and service files left out"
-OUTSIDE = "no pictures, and in no class's folder"
+OUTSIDE = "no images, and in no class's folder"
 OF_OTHER_CLASSES = "validation images left out, since train lacks their classes"
 
 

@@ -129,9 +129,7 @@ def _pictures(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     pictures = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
     labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")
     if len(pictures) != len(labels):
-        raise UserError(
-            f"{folder} holds {len(pictures)} pictures and {len(labels)} labels for {split}; install it again"
-        )
+        raise UserError(f"{folder} holds {len(pictures)} images and {len(labels)} labels for {split}; install it again")
     return pictures, labels
 
 

@@ -113,7 +113,7 @@ class Selection:
             raise UserError(self._refusal(known))
         if self._archives and not known:
             raise UserError(
-                f"{self._listing.label} holds no pictures for the layout that was set but archives: "
+                f"{self._listing.label} holds no images for the layout that was set but archives: "
                 f"{', '.join(sorted(self._archives)[:_NAMED])}; unpack them on a volume and give the folder as "
                 "source.path, or pack the unpacked files as one archive"
             )
@@ -157,7 +157,7 @@ class Selection:
             raise self._error(member, "is empty; repair the archive, or name it under 'skip'")
         if member.size > LARGEST_PICTURE or member.stored > LARGEST_PICTURE:
             raise self._error(
-                member, f"is larger than {LARGEST_PICTURE >> 20} MiB, which no picture is; name it under 'skip'"
+                member, f"is larger than {LARGEST_PICTURE >> 20} MiB, which no image is; name it under 'skip'"
             )
         self._layout.places.add((place.root, place.below))
         self._add(entry, place)
@@ -200,7 +200,7 @@ class Selection:
                 lost.append(name)
         if lost:
             raise UserError(
-                f"{self._listing.label} holds {len(lost):,} links to pictures that are not there (first "
+                f"{self._listing.label} holds {len(lost):,} links to images that are not there (first "
                 f"{names.shown(lost[0])}); fetch them (git annex get, dvc pull), remove the links, or name them under "
                 "'skip'"
             )
@@ -233,11 +233,11 @@ class Selection:
         if self._outside:
             parts.append(f"{names.OUTSIDE}: {counted(self._outside)}")
         if self._unlabelled:
-            parts.append(f"pictures without a label: {self._unlabelled:,}")
+            parts.append(f"images without a label: {self._unlabelled:,}")
         if self._skip.count:
             parts.append(f"named under 'skip': {self._skip.count:,}")
         if self._by_content:
-            parts.append(f"{self._by_content:,} were taken for pictures by their first bytes")
+            parts.append(f"{self._by_content:,} were taken for images by their first bytes")
         if parts:
             say(f"{self._listing.label}: {'; '.join(parts)}")
 
@@ -248,7 +248,7 @@ class Selection:
         by_ending = {ending: sorted(found[ending]) for ending in sorted(found, key=lambda ending: -len(found[ending]))}
         counts = ", ".join(f"{len(strays):,} {ending} (first {strays[0]})" for ending, strays in by_ending.items())
         lost = sorted({place.key for place, _ in self._strays if self._layout.loose or not place.split} - set(known))
-        vanished = f"; without them class {lost[0]!r} has no picture ({len(lost)} such classes)" if lost else ""
+        vanished = f"; without them class {lost[0]!r} has no image ({len(lost)} such classes)" if lost else ""
         patterns = [f"'*{ending}'" for ending in by_ending if ending.startswith(".")]
         patterns += [f"'{name}'" for name in by_ending.get(names.NO_ENDING, ())]
         pngs = [ending for ending in by_ending if ending in names.CONVERTED and not self._converts]

@@ -48,7 +48,7 @@ def verify(root: Path) -> None:
             f"for each of {manifest.classes:,} classes; every SHA-256 is right"
         )
     if manifest.seekable is not None:
-        say("; ".join(f"{count:,} pictures: {outcome}" for outcome, count in sorted(manifest.seekable.items())))
+        say("; ".join(f"{count:,} images: {outcome}" for outcome, count in sorted(manifest.seekable.items())))
 
 
 def label_counts(root: Path, manifest: Manifest, split: str) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -33,7 +33,7 @@ def write(root: Path, to: Path | None = None) -> Survey:
 
 def render(found: Survey) -> str:
     """Return the whole page. The same dataset gives the same page."""
-    counts = [(f"{int(counts.sum()):,}", f"pictures in {split}") for split, counts in found.counts.items()]
+    counts = [(f"{int(counts.sum()):,}", f"images in {split}") for split, counts in found.counts.items()]
     sizes = sum(split.bytes for split in found.manifest.splits.values())
     body = [
         STYLE,
@@ -72,10 +72,10 @@ def notices(found: Survey) -> list[str]:
     for split, counts in found.counts.items():
         if counts.sum() and (missing := np.flatnonzero(counts == 0)).size:
             names = ", ".join(found.names[i] for i in missing[:5])
-            texts.append(f"{len(missing)} of {len(counts)} classes have no picture in {split}: {names}.")
+            texts.append(f"{len(missing)} of {len(counts)} classes have no image in {split}: {names}.")
     train = found.counts.get("train", np.zeros(1, np.int64))
     if (filled := train[train > 0]).size and filled.max() >= UNEVEN * filled.min():
-        texts.append(f"Classes are uneven: {filled.min():,} to {filled.max():,} pictures of a class in train.")
+        texts.append(f"Classes are uneven: {filled.min():,} to {filled.max():,} images of a class in train.")
     if count := len(found.manifest.left_out):
         texts.append(f"{_pictures(count)} could not be decoded and {'was' if count == 1 else 'were'} left out.")
     return texts
@@ -94,14 +94,14 @@ def _lead(found: Survey) -> str:
     origin = source.get("url") or source.get("path") or source.get("competition") or source.get("kind", "")
     looked = len(found.headers)
     total = sum(split.samples for split in found.manifest.splits.values())
-    extent = "all pictures" if looked == total else f"{looked:,} of {total:,} pictures, evenly chosen"
-    return f"from {origin}; counts and duplicates of all pictures, sizes and odd ones of {extent}"
+    extent = "all images" if looked == total else f"{looked:,} of {total:,} images, evenly chosen"
+    return f"from {origin}; counts and duplicates of all images, sizes and odd ones of {extent}"
 
 
 def _contact_sheet(found: Survey) -> str:
     """Return some images of each class, or one of some classes."""
     chosen = _of_each_class([one.picture for one in found.headers], found.manifest.classes)
-    text = "The first pictures of each class, or of classes evenly chosen. Look for wrong labels and bad crops."
+    text = "The first images of each class, or of classes evenly chosen. Look for wrong labels and bad crops."
     return card("Contact sheet", _shots(found, [(one, "") for one in chosen]) + note(text), wide=True)
 
 
@@ -148,31 +148,31 @@ def _sizes(headers: Sequence[Header]) -> str:
             for name, values in columns.items()]  # fmt: skip
     kinds = Counter(f"{one.format}, {one.mode}" for one in headers)
     formats = "; ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
-    text = f"{formats}. A data.image_size above {np.median(shorter):,.0f} adds no detail to half of the pictures."
+    text = f"{formats}. A data.image_size above {np.median(shorter):,.0f} adds no detail to half of the images."
     return card("Sizes", table(("", "#smallest", "#5 %", "#median", "#95 %", "#largest"), rows) + note(text))
 
 
 def _copies(found: Survey) -> str:
     if not found.copies:
-        return card("Equal pictures", note("No two pictures have the same content."))
+        return card("Equal images", note("No two images have the same content."))
     first = sorted(found.copies, key=lambda one: (len({p.split for p in one}) == 1, len({p.label for p in one}) == 1))
     shown = [(one[0], f"{len(one)} times: {', '.join(_place(found, place) for place in one[:4])}") for one in first]
     text = (
         f"{len(found.copies):,} contents occur more than once, by SHA-256. First those in both splits, then those in "
-        "several classes. Pictures that only look alike are not found."
+        "several classes. Images that only look alike are not found."
     )
-    return card("Equal pictures", _shots(found, shown[:MOST_GROUPS]) + note(text), wide=True)
+    return card("Equal images", _shots(found, shown[:MOST_GROUPS]) + note(text), wide=True)
 
 
 def _odd(found: Survey) -> str:
     if not found.odd:
         return card(
-            "Odd pictures", note("None: no long strips, none much smaller than the others, nearly empty or turned.")
+            "Odd images", note("None: no long strips, none much smaller than the others, nearly empty or turned.")
         )
     kinds = Counter(_kind(text) for _, text in found.odd)
     chosen = [found.odd[int(i)] for i in evenly(len(found.odd), MOST_ODD)]
     text = "; ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()) + "."
-    return card("Odd pictures", _shots(found, [(one.picture, why) for one, why in chosen]) + note(text), wide=True)
+    return card("Odd images", _shots(found, [(one.picture, why) for one, why in chosen]) + note(text), wide=True)
 
 
 def _kind(text: str) -> str:
@@ -216,7 +216,7 @@ def _place(found: Survey, one: Picture) -> str:
 
 
 def _pictures(count: int) -> str:
-    return f"{count:,} picture{'' if count == 1 else 's'}"
+    return f"{count:,} image{'' if count == 1 else 's'}"
 
 
 def _are(count: int) -> str:

@@ -34,7 +34,7 @@ def card(found: Description, summary: Mapping[str, Any]) -> str:
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n# {run}\n\n{_wrapped(provenance(summary) + '.')}\n",
         f"## Results\n\n{_table(_results(summary))}",
         f"## Use\n\n{_use(found)}",
-        f"## Pictures and classes\n\n{_table(_pictures(found))}\n{_wrapped(_classes(found))}\n",
+        f"## Images and classes\n\n{_table(_pictures(found))}\n{_wrapped(_classes(found))}\n",
         f"## Files\n\n{_FILES}",
         f"## Training\n\n{_table(_training(summary))}\nAll settings:\n\n```yaml\n{_settings(summary)}```\n",
     ]
@@ -85,7 +85,7 @@ def _pictures(found: Description) -> list[tuple[str, Any]]:
     return [
         ("size", f"{found.size} x {found.size} pixels, RGB"),
         ("resized to", f"a shorter side of {found.resize} pixels, {found.interpolation}; then the centre is cut out"),
-        ("mean, subtracted (pictures are 0 to 1)", ", ".join(f"{value:g}" for value in found.mean)),
+        ("mean, subtracted (images are 0 to 1)", ", ".join(f"{value:g}" for value in found.mean)),
         ("standard deviation, divided by", ", ".join(f"{value:g}" for value in found.std)),
     ]
 
@@ -101,7 +101,7 @@ def with_export(text: str, found: Description, name: str, difference: float) -> 
 
     An earlier entry of the same file is replaced; a card without our list of files stays as it is.
     """
-    shape = f"normalised pictures, float32 (N, 3, {found.size}, {found.size}), to logits (N, {len(found.names)})"
+    shape = f"normalised images, float32 (N, 3, {found.size}, {found.size}), to logits (N, {len(found.names)})"
     entry = _item(
         f"`{name}`: {_EXPORTS[name]}; {shape}. Its outputs were compared with the model's before it was published: the "
         f"largest difference was {difference:.2g}."
@@ -118,7 +118,7 @@ _EXPORTS = {"model.pt2": "`torch.export.load` reads it", "model.onnx": "in ONNX,
 _SUMS = _item("`SHA256SUMS`: hashes of all of them; `sha256sum -c SHA256SUMS` compares.")
 _FILES = (
     _item("`model.safetensors`, `model.pth`: the weights, a state dict under the plain model's own names.")
-    + _item("`config.json`: architecture, classes, and how pictures are prepared, in the form of timm's model hubs.")
+    + _item("`config.json`: architecture, classes, and how images are prepared, in the form of timm's model hubs.")
     + _SUMS
 )
 

@@ -126,7 +126,7 @@ WAITS_FOR_KEY = "preflight: waiting for /etc/trainyard/WANDB_API_KEY, a Secret t
     [
         ("containerStatuses", PREPARES, "without an upgrade"),
         ("initContainerStatuses", WAITS_FOR_KEY, "the line of its ExternalSecret"),
-        ("containerStatuses", "prepare: train 12 of 1281167 pictures", ""),
+        ("containerStatuses", "prepare: train 12 of 1281167 images", ""),
     ],
     ids=["credentials", "secret of an operator", "at work"],
 )

@@ -200,7 +200,7 @@ def test_what_the_native_decoder_does_not_take_comes_out_right_all_the_same(kind
                                   KINDS["progressive"][:-2000]])  # fmt: skip
 @pytest.mark.parametrize("name", ["native", "torchvision", "pillow"])
 def test_what_nobody_can_decode_is_an_error_in_words(data: bytes, name: str) -> None:
-    with pytest.raises(UserError, match="a picture cannot be decoded"):
+    with pytest.raises(UserError, match="an image cannot be decoded"):
         transforms.resize(decode.choose(name).open(data), 32, 32)
 
 
@@ -240,7 +240,7 @@ def test_no_decoder_works_through_scans_without_end(name: str) -> None:
     for size in ((HEIGHT, WIDTH), (11_000, 11_000)):
         scans, most = (510, 500) if size[0] == HEIGHT else (110, 16)
         data = claiming(*size, data=endless if size[0] == HEIGHT else fine)
-        words = rf"cannot be decoded \(it has {scans} scans; a picture of its size may have {most}\)"
+        words = rf"cannot be decoded \(it has {scans} scans; an image of its size may have {most}\)"
         with pytest.raises(UserError, match=words):
             transforms.resize(decode.choose(name).open(data), 32, 32)
 
@@ -357,7 +357,7 @@ def test_auto_is_native_and_pillow_is_left_where_nothing_else_is(monkeypatch: py
 def test_all_processes_decode_in_the_same_way_or_the_run_ends(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         decode.agree(lambda mine: [mine, mine], "native a1")
-    with pytest.raises(UserError, match=r"rank 0 decodes pictures with native a1, rank 2 with torchvision 1"):
+    with pytest.raises(UserError, match=r"rank 0 decodes images with native a1, rank 2 with torchvision 1"):
         decode.agree(lambda mine: [mine, mine, "torchvision 1"], "native a1")
 
 

@@ -213,7 +213,7 @@ def with_content(shards: Shards, content: bytes) -> Loader:
 def test_a_picture_that_cannot_be_decoded_is_named_with_its_shard(data: Path) -> None:
     loader = with_content(open_split(data, "train"), b"no picture")
     named = r"sample 17 of train \(.*train/shard-00000.tar; train/class\d/\d+.jpg of the source\)"
-    with pytest.raises(UserError, match=f"{named}: a picture cannot be decoded"):
+    with pytest.raises(UserError, match=f"{named}: an image cannot be decoded"):
         next(loader.batches([(0, np.array([17]))]))
 
 
@@ -285,10 +285,10 @@ def test_a_dataset_of_the_users_own(decoder: str) -> None:
     ("name", "words"),
     [
         ("nothing", r"sample 2 of train cannot be read \(KeyError: 'no such file'\)"),
-        ("no_pair", r"sample 2 of train is int; it must be a pair \(picture, label\)"),
+        ("no_pair", r"sample 2 of train is int; it must be a pair \(image, label\)"),
         ("wrong_label", r"sample 2 of train has label 3; it must be a whole number from 0 to 2"),
         ("wrong_picture", r"sample 2 of train is Tensor of torch.float32 .* it must be a PIL image"),
-        ("wrong_mode", r"sample 2 of train is a picture of mode F .*no value is known to be white"),
+        ("wrong_mode", r"sample 2 of train is an image of mode F .*no value is known to be white"),
         ("no_classes", r"model.num_classes = 0: .* set model.num_classes"),
         ("empty", r"its split 'train' is empty"),
         ("no_split", r"called with split='train', it failed \(TypeError"),

@@ -67,7 +67,7 @@ def test_counts_are_identical_on_1_2_and_3_processes(trainer: Trainer, run: Path
         )  # fmt: skip
         output, _ = patience.communicate(process)
         assert process.returncode == 0, output
-        assert "1,003 pictures" in output
+        assert "1,003 images" in output
         found.append(without(json.loads((out / "result.json").read_text())))
     assert found[0] == found[1] == found[2]  # all numbers, also of the worst pictures, to the last digit
 
@@ -119,14 +119,14 @@ def test_what_does_not_fit_is_refused_in_words(run: Path, data: Path, tmp_path: 
     (tmp_path / "half.zip").write_bytes((data.parent / "little.zip").read_bytes()[:-500])
     for model, where, more, said in (
         (run, tmp_path / "odd", [], r"knows no class 'clas3'; did you mean 'class3'\? it has 4: class0, class1"),
-        (run, flat, [], "pictures lie outside of a folder named by their class.*use `trainyard predict`"),
+        (run, flat, [], "images lie outside of a folder named by their class.*use `trainyard predict`"),
         (run, tmp_path / "nowhere", [], "--data .*nowhere: no such folder or file"),
-        (run, tmp_path / "empty", [], "holds no pictures"),
+        (run, tmp_path / "empty", [], "holds no images"),
         (run, tmp_path / "odd", ["--split", "val"], "--split val: .* has no folder of a split"),
         (run, tmp_path / "half.zip", [], "not a sound zip|cut short"),
         (tmp_path / "nowhere", data, [], "--model .*nowhere: no such folder.*give a run directory"),
         (run / "logs", data, [], "neither config.json nor checkpoints are in it"),
-        (run / "published" / "model.pth", data, [], "is a file: its classes and picture size are not known"),
+        (run / "published" / "model.pth", data, [], "is a file: its classes and image size are not known"),
         (tmp_path / "damaged", data, [], "does not have the SHA-256 that SHA256SUMS names"),
     ):
         with pytest.raises(UserError, match=said):
@@ -139,7 +139,7 @@ def test_pictures_that_cannot_be_decoded_are_all_named(run: Path, tmp_path: Path
     for number in range(4):
         content = picture(0, number) if number % 2 else b"\xff\xd8\xff broken"
         (tmp_path / "pictures" / "class0" / f"{number}.jpg").write_bytes(content)
-    with pytest.raises(UserError, match=r"(?s)2 of 4 pictures cannot be decoded.*class0/0\.jpg: .*\n.*class0/2\.jpg: "):
+    with pytest.raises(UserError, match=r"(?s)2 of 4 images cannot be decoded.*class0/0\.jpg: .*\n.*class0/2\.jpg: "):
         evaluated(tmp_path / "out", run, tmp_path / "pictures")
 
 
@@ -209,7 +209,7 @@ def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: 
     page = (tmp_path / "out" / "evaluation.html").read_text()
     assert "http" not in page.replace("http://www.w3.org", "")  # nothing is fetched from elsewhere
     assert hostile not in page
-    for said in (f"{found['top1']:.2f} %", "Calibration", "Confusion", "Worst pictures", CLASSES[0]):
+    for said in (f"{found['top1']:.2f} %", "Calibration", "Confusion", "Worst images", CLASSES[0]):
         assert said in page, said
     shown = browser.show(page, tmp_path, width, dark)
     assert all(row["class"] != row["guess"] for row in found["worst"])

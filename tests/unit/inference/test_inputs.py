@@ -93,12 +93,12 @@ def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
     found = open_pictures(str(root), "", ())
     assert (found.count, found.remarks) == (1, ["links to nothing left out: 1"])
     (root / "cat" / "2.jpg").symlink_to("nowhere")
-    with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/2.jpg\)"):
+    with pytest.raises(UserError, match=r"1 links to images that are not there \(first cat/2.jpg\)"):
         open_pictures(str(root), "", ())
     (root / "cat" / "2.jpg").unlink()
     for name in ("000", "notes.txt"):
         (root / "cat" / name).symlink_to("nowhere")
-    with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first cat/000\)"):
+    with pytest.raises(UserError, match=r"1 links to images that are not there \(first cat/000\)"):
         open_pictures(str(root), "", ())
     (tmp_path / "a.zip").write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(600))
     with pytest.raises(UserError, match=r"a\.zip is a 7z archive; unpack it"):

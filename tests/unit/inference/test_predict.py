@@ -57,9 +57,9 @@ def test_both_files_say_what_is_on_each_picture(
     assert right >= 6  # a quarter would be chance
     assert {line["name"] for line in lines if "error" in line} == {"cut.jpg", "old.gif"}
     output = capsys.readouterr().out
-    assert "predict: cut.jpg: a picture cannot be decoded" in output
-    assert "old.gif: a picture cannot be decoded (it is neither a JPEG nor a PNG; convert it)" in output
-    assert "12 pictures, 2 could not be decoded" in output
+    assert "predict: cut.jpg: an image cannot be decoded" in output
+    assert "old.gif: an image cannot be decoded (it is neither a JPEG nor a PNG; convert it)" in output
+    assert "12 images, 2 could not be decoded" in output
 
     rows = list(csv.DictReader((tmp_path / "out" / "predictions.csv").open(newline="")))
     assert [row["name"] for row in rows] == [line["name"] for line in lines]
@@ -98,7 +98,7 @@ def test_no_picture_at_all_is_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "1.jpg").write_bytes(b"")
     (tmp_path / "pictures" / "2.png").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"(?s)none of the 2 pictures can be decoded:\n1\.jpg: .*\n2\.png: "):
+    with pytest.raises(UserError, match=r"(?s)none of the 2 images can be decoded:\n1\.jpg: .*\n2\.png: "):
         predicted(tmp_path / "out", run, tmp_path / "pictures")
     assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="--top 0: at least 1"):

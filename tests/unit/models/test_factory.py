@@ -153,7 +153,7 @@ def test_a_model_of_one_size_is_not_trained_with_several(name: str, key: str) ->
     ("name", "size", "said"),
     [
         ("timm:resnt50", 64, "timm .* has no such model; did you mean resnet50"),
-        ("vit_b_16", 65, "cannot be made .*perhaps it takes pictures of another data.image_size"),
+        ("vit_b_16", 65, "cannot be made .*perhaps it takes images of another data.image_size"),
         ("inception_v3", 299, "auxiliary outputs"),
     ],
 )

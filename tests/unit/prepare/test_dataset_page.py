@@ -89,10 +89,10 @@ def test_every_fault_is_found_and_nothing_else(root: Path) -> None:
         "nearly empty (few bytes for its size)",
     ]
     assert dataset.notices(found) == [
-        "1 picture of train is in val too, byte for byte: the model will look better than it is.",
-        "1 picture is in more than one class.",
-        "2 of 3 classes have no picture in val: elm, oak.",
-        "1 picture could not be decoded and was left out.",
+        "1 image of train is in val too, byte for byte: the model will look better than it is.",
+        "1 image is in more than one class.",
+        "2 of 3 classes have no image in val: elm, oak.",
+        "1 image could not be decoded and was left out.",
     ]
 
 
@@ -166,7 +166,7 @@ def test_many_classes_are_folded_and_one_of_each_is_shown(tmp_path: Path) -> Non
     page = (tmp_path / "made" / dataset.FILE).read_text()
     assert "All 60 classes" in page
     assert page.count("<figure>") == dataset.MOST_SHOWN
-    assert "No two pictures have the same content." in page
+    assert "No two images have the same content." in page
 
 
 def test_kinds_of_pixels_that_training_changes_are_odd(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def broken(tmp_path_factory):
 
 @pytest.mark.parametrize("settings", [{"decode": "all"}, SETTINGS])
 def test_all_undecodable_pictures_are_named_at_once(broken, tmp_path, settings):
-    with pytest.raises(UserError, match=r"3 pictures of .* cannot be decoded") as caught:
+    with pytest.raises(UserError, match=r"3 images of .* cannot be decoded") as caught:
         build(config(broken, tmp_path / "out", **settings))
     assert all(name in str(caught.value) for name in BROKEN)
     assert "leave_out" in str(caught.value)
@@ -162,7 +162,7 @@ def test_all_undecodable_pictures_are_named_at_once(broken, tmp_path, settings):
 def test_a_preparation_gives_up_after_so_many_undecodable_pictures(tmp_path):
     many = {f"{FOLDER}/b{i}.JPEG": b"no picture %d" % i for i in range(60)}
     path = write_zip(tmp_path / "a.zip", {**imagenet(30, 9), **many})
-    with pytest.raises(UserError, match=r"\d\d pictures of"):
+    with pytest.raises(UserError, match=r"\d\d images of"):
         build(config(path, tmp_path / "out", decode="all"))
 
 
@@ -183,7 +183,7 @@ def test_undecodable_pictures_are_left_out_on_request_and_listed(broken, tmp_pat
     assert manifest["splits"]["train"]["samples"] == 300
     verify(out)
     build(config(broken, out, undecodable="leave_out", **settings))
-    with pytest.raises(UserError, match=r"without 3 pictures .*undecodable is 'fail': set 'leave_out'"):
+    with pytest.raises(UserError, match=r"without 3 images .*undecodable is 'fail': set 'leave_out'"):
         build(config(broken, out, **settings))
     monkeypatch.setattr(building, "say", lambda text: None)
     (out / "train/shard-00000.tar").write_bytes(b"")

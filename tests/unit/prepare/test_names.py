@@ -236,7 +236,7 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
         "neither JPEG nor PNG: 3 .gif (first emu/0.gif), 2 .webp (first cat/a.webp)",
         "1 .txt (first cat/note",
         "1 without a usual ending (first cat/LICENSE)",
-        "without them class 'emu' has no picture (1 such cl",
+        "without them class 'emu' has no image (1 such cl",
     ):
         assert words in str(caught.value)  # fmt: skip
     assert "convert (convert: 'png' makes PNGs of .gif, .webp) or remove" in str(caught.value)
@@ -251,7 +251,7 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
 def test_a_class_of_images_that_are_not_decoded_is_no_silent_loss_whatever_they_are_called(tmp_path, name, content):
     members = undivided() | {f"emu/{name}": content, "notes/LICENSE": b"x"}
     for path in (write_folder(tmp_path / "a", members), write_zip(tmp_path / "a.zip", members)):
-        with pytest.raises(UserError, match=r"JPEG nor PNG: 1 .*without them class 'emu' has no picture"):
+        with pytest.raises(UserError, match=r"JPEG nor PNG: 1 .*without them class 'emu' has no image"):
             classes(path, "folders")
         assert classes(path, "folders", skip=["emu/*"]) == {"cat": 40, "dog": 40}
 
@@ -260,7 +260,7 @@ def test_a_class_of_images_that_are_not_decoded_is_no_silent_loss_whatever_they_
 def test_a_folder_beside_classes_that_holds_no_image_is_no_silent_loss(tmp_path, name, capsys):
     members = undivided(prefix="pets/") | {f"pets/emu/{name}": b"x", "pets/labels/0.xml": b"x", "pets/src/a.py": b"x"}
     path = write_folder(tmp_path / "a", members)
-    with pytest.raises(UserError, match=r"neither JPEG nor PNG: 1 .*without them class 'emu' has no picture \(1 such"):
+    with pytest.raises(UserError, match=r"neither JPEG nor PNG: 1 .*without them class 'emu' has no image \(1 such"):
         classes(path, "folders")
     capsys.readouterr()
     assert classes(path, "folders", skip=["pets/emu/*"]) == {"cat": 40, "dog": 40}
@@ -273,7 +273,7 @@ def test_a_folder_beside_classes_that_holds_no_image_is_no_silent_loss(tmp_path,
 def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):
     members = undivided(prefix="pets/") | {"pets/README.md": b"x", "boxes/cat/1.xml": b"x", "LICENSE": b"x"}
     assert classes(write_zip(tmp_path / "a.zip", members), "folders") == {"cat": 40, "dog": 40}
-    assert "no pictures, and in no class's folder: 1 .md, 1 .xml, 1 without a usual" in capsys.readouterr().err
+    assert "no images, and in no class's folder: 1 .md, 1 .xml, 1 without a usual" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"1 .txt \(first val/dog/a.txt\)"):
         classes(write_zip(tmp_path / "b.zip", pairs() | {"val/dog/a.txt": b"x"}))
 
@@ -393,9 +393,7 @@ def test_links_to_nothing_stop_only_where_they_would_be_pictures(tmp_path, capsy
     assert "2 links to nothing" in capsys.readouterr().err
     (path / "train/cat/annexed.jpg").symlink_to("../../.git/annex/objects/x.jpg")
     (path / "train/cat/000").symlink_to("nowhere")
-    with pytest.raises(
-        UserError, match=r"2 links to pictures that are not there \(first train/cat/000\).*git annex get"
-    ):
+    with pytest.raises(UserError, match=r"2 links to images that are not there \(first train/cat/000\).*git annex get"):
         classes(path)
     assert classes(path, skip=["train/cat/annexed.jpg", "train/cat/000"]) == {"cat": 4, "dog": 4}
 
@@ -407,7 +405,7 @@ def test_nested_zip_is_named_with_the_archives_in_it(tmp_path):
     inner = write_zip(tmp_path / "train.zip", pairs()).read_bytes()
     path = write_zip(tmp_path / "a.zip", {"train.zip": inner, "test.zip": inner, "sample.csv": b"id,label\n"})
     for layout in ("imagefolder", "folders"):
-        with pytest.raises(UserError, match=r"holds no pictures .* but archives: test.zip, train.zip; unpack them"):
+        with pytest.raises(UserError, match=r"holds no images .* but archives: test.zip, train.zip; unpack them"):
             classes(path, layout)
 
 
@@ -417,7 +415,7 @@ def test_nested_zip_is_named_with_the_archives_in_it(tmp_path):
     (b"\n<!DOCTYPE html><html>", "is an HTML page, not the archive; open the address in a browser"),
     (b"\xef\xbb\xbf<?xml version='1.0'?><Error>", "is an XML text"), (b'{"message": "no"}', "is a JSON text"),
     (b"version https://git-lfs.github.com/spec/v1\noid", r"is a Git LFS pointer, not the file; .*\(git lfs pull\)"),
-    (b"PK\x07\x08PK\x03\x04", r"is a part of a zip in several parts; join them \(zip"), (JPEG, "is a single picture"),
+    (b"PK\x07\x08PK\x03\x04", r"is a part of a zip in several parts; join them \(zip"), (JPEG, "is a single image"),
     (b"something else", "is neither a zip nor a tar"),
 ])  # fmt: skip
 def test_an_object_that_is_no_archive_is_named_for_what_it_is(tmp_path, head, words):

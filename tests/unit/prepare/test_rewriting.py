@@ -70,7 +70,7 @@ def test_the_manifest_says_what_was_done(seekable: Path, capsys: pytest.CaptureF
     assert manifest["seekable"] == {rewriting.REWRITTEN: count, rewriting.KEPT[1]: 1, rewriting.KEPT[2]: 1}
     assert manifests.load(seekable).seekable == manifest["seekable"]
     verify(seekable)
-    assert f"{count:,} pictures: rewritten" in capsys.readouterr().err
+    assert f"{count:,} images: rewritten" in capsys.readouterr().err
 
 
 def test_the_same_bytes_whatever_the_parallelism_and_after_a_stop(

@@ -82,7 +82,7 @@ def test_every_sample_of_a_random_archive_decodes_with_every_decoder(tmp_path: P
     pictures = sound()
     members = {f"{i:03}.jpg": damaged(pictures[i % len(pictures)], generator) for i in range(300)}
     path = archive(tmp_path / "a.zip", members)
-    with pytest.raises(UserError, match=r"\d\d pictures of .* cannot be decoded"):
+    with pytest.raises(UserError, match=r"\d\d images of .* cannot be decoded"):
         built_from(path, tmp_path / "fails", decode="none")
     # Past the check of settings, which wants all to be decoded
     chosen = config(path, tmp_path / "out", layout="imagefolder", seekable=True, decode="none")
@@ -101,14 +101,14 @@ def test_every_sample_of_a_random_archive_decodes_with_every_decoder(tmp_path: P
 def test_a_truncated_picture_is_named_by_default(decoded: str, tmp_path: Path) -> None:
     whole = encoded(photo(300, 400))
     members = {"cut.jpg": whole[: len(whole) * 2 // 3], "cut.png": encoded(photo(20, 20), "PNG")[:-200]}
-    with pytest.raises(UserError, match=r"2 pictures .* train/a/cut.jpg \(OSError.*; train/a/cut.png \("):
+    with pytest.raises(UserError, match=r"2 images .* train/a/cut.jpg \(OSError.*; train/a/cut.png \("):
         built_from(archive(tmp_path / "a.zip", members), tmp_path / "out", decode=decoded)
 
 
 def test_a_truncated_jpeg_is_named_by_default_where_none_is_rewritten_too(tmp_path: Path) -> None:
     whole = encoded(photo(300, 400))
     members = {"cut.jpg": whole[: len(whole) * 2 // 3], "longer.jpg": encoded(photo(40, 56)) + b"more"}
-    with pytest.raises(UserError, match=r"1 pictures .* train/a/cut.jpg \(OSError"):
+    with pytest.raises(UserError, match=r"1 images .* train/a/cut.jpg \(OSError"):
         built_from(archive(tmp_path / "a.zip", members), tmp_path / "out", seekable=False)
 
 
@@ -155,7 +155,7 @@ FRACTIONAL = base64.b64decode(
 
 def test_coefficients_without_pixels_are_not_rewritten(tmp_path: Path) -> None:
     assert rewriting.rewrite(FRACTIONAL) == (FRACTIONAL, rewriting.KEPT[2])
-    with pytest.raises(UserError, match=r"1 pictures .*fractional.jpg \(OSError: broken data stream"):
+    with pytest.raises(UserError, match=r"1 images .*fractional.jpg \(OSError: broken data stream"):
         built_from(archive(tmp_path / "a.zip", {"fractional.jpg": FRACTIONAL}), tmp_path / "out")
 
 
@@ -179,9 +179,7 @@ def test_other_formats_are_stored_as_png_on_request_and_else_refused_with_the_ke
         with Image.open(io.BytesIO(buffer.getvalue())) as picture:
             wanted.add(picture.convert("RGB").tobytes())
     path = archive(tmp_path / "a.zip", members)
-    with pytest.raises(
-        UserError, match=r"6 pictures .*plain.bmp.jpg .*convert it \(convert: 'png' does that with a BMP"
-    ):
+    with pytest.raises(UserError, match=r"6 images .*plain.bmp.jpg .*convert it \(convert: 'png' does that with a BMP"):
         built_from(path, tmp_path / "no", decode="none")
     built_from(path, tmp_path / "out", convert="png")
     kept = [data for data in trained_on(tmp_path / "out") if data[:4] == b"\x89PNG"]
@@ -212,7 +210,7 @@ def test_greys_of_a_tiff_are_those_of_a_png_and_floats_are_refused(tmp_path: Pat
     rows = sorted(tuple(seen("native", data)[0, :, 0]) for data in kept)
     assert rows == sorted([tuple(high[0]), tuple(high[0]), tuple(255 - high[0])])
     broken = {"float.jpg": tiff(ramp.astype(np.float32)), "int.jpg": tiff(ramp.astype(np.int32))}
-    with pytest.raises(UserError, match=r"2 pictures .*float.jpg .*no value is known to be white.*int.jpg"):
+    with pytest.raises(UserError, match=r"2 images .*float.jpg .*no value is known to be white.*int.jpg"):
         built_from(archive(tmp_path / "b.zip", broken), tmp_path / "no", convert="png")
 
 

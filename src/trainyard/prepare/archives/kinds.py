@@ -24,10 +24,8 @@ _KINDS = (
     _Kind((b"{",), "is a JSON text, such as the message of a server, not the archive", _NOT_THE_FILE),
     _Kind((b"version https://git-lfs",), "is a Git LFS pointer, not the file", "fetch the file (git lfs pull)"),
     _Kind((b"PK\x07\x08PK",), "is a part of a zip in several parts", "join them (zip -s 0 FIRST.zip --out WHOLE.zip)"),
-    _Kind((b"\xff\xd8\xff", b"\x89PNG"), "is a single picture", "give the folder of it, or an archive"),
-    _Kind(
-        (b"PAR1", b"\x89HDF", b"%PDF"), "is a file of tables or a document", "give an archive or a folder of pictures"
-    ),
+    _Kind((b"\xff\xd8\xff", b"\x89PNG"), "is a single image", "give the folder of it, or an archive"),
+    _Kind((b"PAR1", b"\x89HDF", b"%PDF"), "is a file of tables or a document", "give an archive or a folder of images"),
 )
 
 

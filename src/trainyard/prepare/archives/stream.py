@@ -107,7 +107,7 @@ def unzipped(chunks: Iterator[memoryview], source: Source, packing: str = "gzip"
             if made > LARGEST_RATIO * source.size + _ALLOWANCE:
                 raise UserError(
                     f"{source.label} unpacks to more than {LARGEST_RATIO} times its {source.size:,} bytes, which no "
-                    "dataset of pictures does; get it from a source that you trust"
+                    "dataset of images does; get it from a source that you trust"
                 )
             yield memoryview(piece)
             if not unpacker.eof and unpacker.needs_input:

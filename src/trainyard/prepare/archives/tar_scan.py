@@ -85,7 +85,7 @@ def _checked_name(path: bytes, kind: bytes, label: str) -> str:
     if kind in _LINKS:
         raise UserError(
             f"{shown(name)} in {label} is a link; pack it again with `tar --dereference --hard-dereference`, so that "
-            "pictures are in the archive"
+            "images are in the archive"
         )
     if kind not in _FILES:
         raise UserError(

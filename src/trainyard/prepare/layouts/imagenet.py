@@ -95,12 +95,12 @@ def _synsets_of(
         raise UserError(f"{label} has no {VAL_LABELS}, which the layout 'imagenet' needs; get the archive again")
     solution = _read_solution(texts[VAL_LABELS], label)
     if unlabelled := set(val) - solution.keys():
-        raise UserError(f"validation picture {min(unlabelled)} of {label} has no label in {VAL_LABELS}; get it again")
+        raise UserError(f"validation image {min(unlabelled)} of {label} has no label in {VAL_LABELS}; get it again")
     needed = {image for image, synset in solution.items() if synset in known}
     if absent := needed - set(val) - skipped:
         raise UserError(
-            f"{label} lacks validation picture {min(absent)}, which {VAL_LABELS} lists ({len(absent)} such "
-            "pictures); get the whole archive"
+            f"{label} lacks validation image {min(absent)}, which {VAL_LABELS} lists ({len(absent)} such "
+            "images); get the whole archive"
         )
     return {key: solution[key] for key in val}
 

@@ -50,7 +50,7 @@ class TableLayout:
                 raise UserError(f"{where} lists {path} twice, at line {line} again; keep one of the rows")
             rows[picture] = klass, split
         if not rows:
-            raise UserError(f"{where} lists no pictures; check the file")
+            raise UserError(f"{where} lists no images; check the file")
         self._rows = self._divide(rows, where)
 
     def place(self, name: str) -> MemberPlace | None:

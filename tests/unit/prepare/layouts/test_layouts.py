@@ -37,11 +37,11 @@ def test_a_missing_table_is_named(tmp_path, name):
 
 
 def test_a_validation_picture_without_label_or_a_label_without_picture_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"picture extra of .* has no label"):
+    with pytest.raises(UserError, match=r"image extra of .* has no label"):
         attempt(tmp_path, {**imagenet(9, 6), f"{DATA}/val/extra.JPEG": picture(5)})
     members = imagenet(9, 6)
     del members[f"{DATA}/val/val_3.JPEG"]
-    with pytest.raises(UserError, match="lacks validation picture val_3"):
+    with pytest.raises(UserError, match="lacks validation image val_3"):
         attempt(tmp_path, members)
 
 
@@ -97,7 +97,7 @@ def test_some_of_imagenets_classes_are_those_of_train_and_the_others_images_are_
 
 def test_a_validation_image_that_a_subset_of_imagenet_needs_is_missed(tmp_path):
     members = without(imagenet(9, 6), f"train/{SYNSETS[1]}", "/val_3.")
-    with pytest.raises(UserError, match="lacks validation picture val_3"):
+    with pytest.raises(UserError, match="lacks validation image val_3"):
         attempt(tmp_path, members)
 
 
@@ -212,9 +212,9 @@ def test_folders_without_splits(tmp_path):
         (
             {f"{name}/1.jpg": picture(i) for i, name in enumerate("abcdef")},
             {"val_fraction": 0.5},
-            "no pictures for 'val'",
+            "no images for 'val'",
         ),
-        ({"cat/1.jpg": picture(1)}, {"val_fraction": 0.001}, "no pictures for 'val'"),
+        ({"cat/1.jpg": picture(1)}, {"val_fraction": 0.001}, "no images for 'val'"),
     ],
 )
 def test_folders_that_cannot_be_divided(tmp_path, members, settings, message):
@@ -315,7 +315,7 @@ def test_leading_zeros_that_a_spreadsheet_took_away_are_told():
         ([(";".join(row),) for row in ROWS], "id;breed", {}, r"fields are separated by ';'; save it with commas"),
         ([(*row, row[1]) for row in ROWS], "id,breed, breed", {}, "has several columns 'breed'; rename all but one"),
         ([('"x', "y")], "id,breed", {}, r"labels.csv in .* is not sound CSV at line"),
-        ([], "id,breed", {}, "lists no pictures"),
+        ([], "id,breed", {}, "lists no images"),
         (ROWS, "id,breed", {"file": "other.csv"}, r"has no other.csv"),
         (ROWS, "id,breed", {"split_column": "part"}, "no column 'part'"),
         ([(*row, "train" if i else "val") for i, row in enumerate([(ROWS[0][0], "fox"), *ROWS[1:]])], "id,breed,part",

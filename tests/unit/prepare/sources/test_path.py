@@ -78,7 +78,7 @@ def test_links_are_followed_and_loops_named(tmp_path):
         build(config(root, tmp_path / "other", layout="imagefolder"))
     (root / "train/cat/up").unlink()
     (root / "train/cat/up").symlink_to("nowhere")
-    with pytest.raises(UserError, match=r"1 links to pictures that are not there \(first train/cat/up\)"):
+    with pytest.raises(UserError, match=r"1 links to images that are not there \(first train/cat/up\)"):
         build(config(root, tmp_path / "other", layout="imagefolder"))
 
 
@@ -102,7 +102,7 @@ def test_no_folder_and_no_archive_at_all(tmp_path):
     with pytest.raises(UserError, match="neither a zip nor a tar"):
         build(config(tmp_path / "a.zip", tmp_path / "little"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises((UserError, ExitError), match="holds no pictures"):
+    with pytest.raises((UserError, ExitError), match="holds no images"):
         build(config(tmp_path / "empty", tmp_path / "little", layout="imagefolder"))
 
 
