@@ -326,7 +326,7 @@ def test_no_area_however_far_outside_changes_a_plain_picture(
 
 
 def test_no_area_however_far_outside_overflows_a_sum(vectors: Callable[[int], None]) -> None:
-    """Where much of the filter's positive middle and of its negative ends cancel, weights that sum to 1 would be large."""
+    """Where the filter's positive middle and its negative ends cancel, weights that sum to 1 would be large."""
     generator = np.random.Generator(np.random.Philox(key=[6, 7]))
     pixels = torch.zeros(3, 300, 300, dtype=torch.uint8)
     pixels[:, 100:200, 100:200] = 255
