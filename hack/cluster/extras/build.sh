@@ -25,7 +25,7 @@ folder_of() {
   esac
   if [ -n "${other:-}" ]; then echo "$ROOT/hack/versions/$other/$1"; else echo "$PROGRAMS"; fi
 }
-version_of() { (PROGRAMS=$(folder_of "$1") && pinned "$(source_of "$1")"); }
+version_of() { sed -nE "s#^[[:space:]]*$(source_of "$1") (v[0-9][^ ]*).*#\1#p" "$(folder_of "$1")/go.mod"; }
 # program_of PROGRAM: its file, in the cache
 program_of() {
   local folder
