@@ -67,7 +67,11 @@ def repair(config: Preparation, options: Options | None = None) -> None:
     root = config.out
     if not manifests.exists(root) and build(config, options) is None:
         return
-    wrong = damaged(root, manifests.load(root))
+    manifest = manifests.load(root)
+    wrong = damaged(root, manifest)
+    for path in (sample_names.file_of(root, split) for split in manifest.splits):  # an earlier version made none
+        if not path.exists():
+            wrong[path.name] = "is missing"
     for name, what in sorted(wrong.items()):
         say(f"{root / name}: {what}; it is rebuilt")
     build(config, replace(options or Options(), rebuild=frozenset(wrong)))

@@ -168,6 +168,15 @@ def test_a_changed_file_of_names_is_found_and_repaired(archive, prepared, tmp_pa
     assert contents(out) == contents(prepared)
 
 
+def test_missing_files_of_names_are_no_damage_and_made_by_a_repair(archive, prepared, tmp_path):
+    out = tmp_path / "little"
+    build(config(archive, out))
+    (out / "members-val.jsonl.gz").unlink()
+    verify(out)  # a version before made none
+    repair(config(archive, out))
+    assert contents(out) == contents(prepared)
+
+
 def test_verify_of_no_folder(tmp_path):
     with pytest.raises(UserError, match="not prepared"):
         verify(tmp_path)
