@@ -20,7 +20,7 @@ MODULES = {
 PACKAGES = {"Kubeflow's Python SDK": ("kubeflow",), "torch, torchvision": ("torch", "torchvision")}
 
 
-TESTED, EXPECTED, REFUSED = 1, 2, 3  # columns
+TESTED, BEFORE_A_RELEASE, EXPECTED, REFUSED = 1, 2, 3, 4  # columns
 
 
 def of(start: str, column: int = TESTED) -> str:
@@ -38,6 +38,14 @@ def test_programs_have_the_versions_of_their_modules():
             version = re.search(rf"^\s*{re.escape(name)} v(\S+)", modules, re.M)
             assert version, name
             assert version[1] in of(start), f"{start}: {version[1]} is built"
+
+
+def test_other_versions_are_those_that_can_be_put_on_the_cluster():
+    for path in sorted((ROOT / "hack" / "versions").glob("*/*/go.mod")):
+        (start,) = [start for start, (name, *_) in MODULES.items() if f"\ntool {name}" in path.read_text()]
+        version = re.search(rf"^\s*{re.escape(MODULES[start][0])} v(\S+)", path.read_text(), re.M)
+        assert version, path
+        assert version[1] in of(start, BEFORE_A_RELEASE), f"{start}: {path} has {version[1]}"
 
 
 def test_packages_have_the_versions_of_the_lock_file():
