@@ -151,6 +151,8 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
             why = f"{one.name} {operators.number(serving[0])}".strip() + f" runs in namespace {meta['namespace']}"
             break
     yield ValuesLine("global.training.operator", chosen, why)
+    if chosen == "trainjob" and (version := operators.earlier(survey)):
+        yield ValuesLine("trainjob.version", version, "the cluster's")
     level = at(survey.space() or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
     for thing in operators.deployed(operators.PYTORCH, survey.of("deployments")):
         line = " ".join(operators.words(thing))

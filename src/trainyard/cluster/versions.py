@@ -4,6 +4,7 @@ import re
 
 # What the chart and the SDK's examples were run with.
 TRAINER, JOBSET, SDK = "2.3.0", "0.12.0", "0.5.0"
+EARLIER = ("2.1", "2.2")  # Trainers that the chart renders for where `trainjob.version` names them
 LEAST = (2, 2)  # the Trainer whose TrainJob has the fields that the chart, Kueue and the SDK write
 PUBLIC = "kubeflow-trainer-public"  # ConfigMap with the version, in the controller's namespace
 NAMESPACE = "kubeflow-system"  # its namespace, unless KUBEFLOW_SYSTEM_NAMESPACE says another

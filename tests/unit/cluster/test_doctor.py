@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.cluster import clusters
 from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, stamp, thing
-from trainyard.cluster import doctor, trials
+from trainyard.cluster import crds, doctor, proposal, trainjobs, trials, versions
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.volumes import Probe
@@ -442,6 +442,56 @@ def test_what_a_run_asks_in_vain_is_named_with_a_remedy(ask):
         (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
     ), wrong
     assert all(one.remedy for one in wrong)
+
+
+def with_trainer(version: str, jobset: str) -> ClusterSurvey:
+    """Return the cluster with a Kubeflow Trainer, whose CRD lacks what it lacks, and its JobSet."""
+    seen = sound()
+    of_trainer = {"kubeflow_trainer_version": f"v{version}"}
+    seen.objects["trainer-version"] = [
+        thing("ConfigMap", "kubeflow-trainer-public", "kubeflow-system", data=of_trainer)
+    ]
+    seen.objects["deployments"] += [
+        clusters.deployment("trainer", "kubeflow-system", f"kubeflow/trainer-controller-manager:v{version}"),
+        clusters.deployment("jobset", "jobset-system", f"jobset/jobset-controller:v{jobset}"),
+    ]
+    for kind in (trainjobs.TRAINJOBS, trainjobs.RUNTIMES, trainjobs.JOBSETS):
+        crd = clusters.definition(kind)
+        if kind == trainjobs.TRAINJOBS and versions.minor(version) < (2, 2):
+            known = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+            for field in crds.OF_TRAINER_2_2:
+                known.pop(field, None)
+        seen.objects["customresourcedefinitions"].append(crd)
+    return seen
+
+
+def written_for(version: str) -> dict:
+    return values(global__training__operator="trainjob") | ({"trainjob": {"version": version}} if version else {})
+
+
+@pytest.mark.parametrize(("there", "jobset"), [("2.1.0", "0.10.1"), ("2.2.1", "0.11.1"), ("2.3.0", "0.12.0")])
+def test_a_run_that_is_written_for_the_clusters_trainer_fits(there, jobset):
+    minor = there.rpartition(".")[0]
+    assert clusters.found(with_trainer(there, jobset), written_for(minor)) == []
+
+
+def test_a_trainer_for_which_the_run_is_not_written_is_named():
+    said = clusters.found(with_trainer("2.1.0", "0.10.1"), written_for(""))
+    named = next(one for one in said if one.object == "kubeflow-trainer")
+    assert named.level == ERROR
+    assert named.remedy.startswith('set trainjob.version: "2.1", or update Kubeflow Trainer to 2.3.0')
+    (named,) = clusters.found(with_trainer("2.3.0", "0.12.0"), written_for("2.1"))
+    assert "is v2.3.0, and trainjob.version is 2.1" in named.seen
+    assert "set trainjob.version to the cluster's" in named.remedy
+
+
+def test_a_proposal_names_the_version_of_an_earlier_trainer():
+    seen = with_trainer("2.2.1", "0.11.1")
+    seen.objects["deployments"] = [
+        one for one in seen.objects["deployments"] if one["metadata"]["name"] in ("trainer", "jobset")
+    ]
+    lines = {one.path: one.value for one in proposal.operator(seen, clusters.asking(VALUES))}
+    assert (lines["global.training.operator"], lines["trainjob.version"]) == ("trainjob", "2.2")
 
 
 def test_a_cluster_of_an_old_version_is_named():

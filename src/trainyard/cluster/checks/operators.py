@@ -24,6 +24,7 @@ class Operator(NamedTuple):
     kinds: tuple[str, ...]  # its CRDs
     tested: str
     install: str
+    earlier: tuple[str, ...] = ()  # minor versions that a release is run with, too
 
 
 PYTORCH = Operator(
@@ -33,14 +34,17 @@ PYTORCH = Operator(
 MPI = Operator(
     "mpi-operator", r"mpi-operator", ("mpijobs.kubeflow.org",), "0.8.2",
     f"{APPLY} -f https://raw.githubusercontent.com/kubeflow/mpi-operator/v0.8.2/deploy/v2beta1/mpi-operator.yaml",
+    ("0.7",),
 )  # fmt: skip
 TRAINER = Operator(
     "Kubeflow Trainer", r"trainer-controller-manager", (trainjobs.TRAINJOBS, trainjobs.RUNTIMES), versions.TRAINER,
     f'{APPLY} -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v{versions.TRAINER}"',
+    versions.EARLIER,
 )  # fmt: skip
 JOBSET = Operator(
     "JobSet", r"jobset-controller", (trainjobs.JOBSETS,), versions.JOBSET,
     f"{APPLY} -f https://github.com/kubernetes-sigs/jobset/releases/download/v{versions.JOBSET}/manifests.yaml",
+    ("0.10", "0.11"),
 )  # fmt: skip
 KUEUE = Operator(
     "Kueue", r"kueue-controller", (), "0.18.4",
@@ -85,8 +89,13 @@ def number(thing: dict) -> str:
     return found[1] if found else ""
 
 
-def definition(operator: Operator, found: dict[str, dict], needed: bool, there: bool) -> Iterator[Diagnosis]:
-    """Name what is wrong with an operator's CRDs; `there` says that its controller is."""
+def definition(
+    operator: Operator, found: dict[str, dict], needed: bool, there: bool, written: tuple[int, ...]
+) -> Iterator[Diagnosis]:
+    """Name what is wrong with an operator's CRDs; `there` says that its controller is.
+
+    `written` is the version of Trainer that values name.
+    """
     level = ERROR if needed else WARNING
     for kind in operator.kinds:
         crd = found.get(kind)
@@ -107,7 +116,7 @@ def definition(operator: Operator, found: dict[str, dict], needed: bool, there: 
             failed: dict = false[0] if false else {}
             seen = f"it is not established: {failed.get('message', 'the API server does not serve it yet')}"
             yield Diagnosis(level, f"crd/{kind}", seen, f"kubectl describe crd {kind}")
-        if misfit := crds.fit(crd):
+        if misfit := crds.fit(crd, written):
             answer = f"{misfit.remedy}: {operator.install}"
             yield Diagnosis(level, f"crd/{kind}", f"{misfit.state}: {misfit.cause}", answer)
 
@@ -173,7 +182,8 @@ def served(operator: Operator, thing: dict, namespace: str, needed: bool) -> Ite
 def release(operator: Operator, thing: dict) -> Diagnosis | None:
     """Say that an operator is of an older minor version than was tested."""
     have = number(thing)
-    if not have or versions.minor(have) >= versions.minor(operator.tested):
+    minor = versions.minor(have)
+    if not have or minor >= versions.minor(operator.tested) or minor in map(versions.minor, operator.earlier):
         return None
     seen = f"{operator.name} is {have}, older than the {operator.tested} that was tested"
     return Diagnosis(NOTE, f"deployment/{thing['metadata']['name']}", seen, f"update it: {operator.install}")
@@ -235,15 +245,15 @@ def one(
     )
     known = any(kind in found for kind in operator.kinds) or (DEFINITIONS in survey.unseen and bool(things))
     needed = operator in need or (demand.assumed and bool(things) and known)
-    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things)))
+    written = versions.minor(str(at(demand.values, "trainjob.version", "") or ""))
+    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things), written))
     if (known or things) and "deployments" not in survey.unseen:
         wrong += controller(operator, things, survey.of("pods"), needed)
     for thing in things:
         wrong += [*served(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
         wrong += filter(None, [release(operator, thing)])
-    if operator is TRAINER and known and things and (said := trainer(survey)):
-        answer = f"update Kubeflow Trainer to {versions.TRAINER}: {operator.install}"
-        wrong.append(Diagnosis(ERROR if operator in need else WARNING, "kubeflow-trainer", said, answer))
+    if operator is TRAINER and known and things:
+        wrong += trainer(survey, written, ERROR if operator in need else WARNING)
     if operator in (PYTORCH, MPI) and operator in need:
         wrong += gang(things, demand)
     if operator is MPI:
@@ -274,8 +284,26 @@ def none(kinds: set[str]) -> Diagnosis:
     return Diagnosis(ERROR, "operators", seen, f"install {operator.name} {operator.tested}: {operator.install}")
 
 
-def trainer(survey: ClusterSurvey) -> str:
-    """Say that Kubeflow Trainer is too old; empty where it is not, or where it does not tell."""
+def told(survey: ClusterSurvey) -> str:
+    """Return the version of Kubeflow Trainer that the cluster tells; empty where it tells none."""
     public = next(iter(survey.of("trainer-version")), None)
-    told = at(public or {}, "data.kubeflow_trainer_version", "")
-    return versions.skew(told) if told else ""
+    return str(at(public or {}, "data.kubeflow_trainer_version", ""))
+
+
+def earlier(survey: ClusterSurvey) -> str:
+    """Return what `trainjob.version` must say for the cluster's Kubeflow Trainer; empty where it need say nothing."""
+    there = ".".join(map(str, versions.minor(told(survey))))
+    return there if there in versions.EARLIER else ""
+
+
+def trainer(survey: ClusterSurvey, written: tuple[int, ...], level: str) -> Iterator[Diagnosis]:
+    """Say that Kubeflow Trainer is another than the run is written for (`trainjob.version`), or too old."""
+    have = told(survey)
+    there = versions.minor(have)
+    if written and there and there != written:
+        seen = f"the cluster's Kubeflow Trainer is {have}, and trainjob.version is {'.'.join(map(str, written))}"
+        yield Diagnosis(level, "kubeflow-trainer", seen, "set trainjob.version to the cluster's")
+    elif have and not written and (said := versions.skew(have)):
+        own = f'set trainjob.version: "{earlier(survey)}", or ' if earlier(survey) else ""
+        answer = f"{own}update Kubeflow Trainer to {versions.TRAINER}: {TRAINER.install}"
+        yield Diagnosis(level, "kubeflow-trainer", said, answer)
