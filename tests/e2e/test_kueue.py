@@ -22,7 +22,7 @@ from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, give, most_pods, pods, s
 from tests.e2e.saying import says
 from tests.e2e.undisturbed import weights
 
-pytestmark = [pytest.mark.e2e, pytest.mark.ranks(8), pytest.mark.takes(110)]
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(6), pytest.mark.takes(110)]
 # release -> its kind, and the container whose exit code tells
 KINDS = {
     "run": ("pytorchjob", "pytorch"),
