@@ -276,7 +276,8 @@ class RunDirectory:
         try:
             yield
         except FileNotFoundError:
-            if self.lease.held():
+            # `held` is true where its look fails; only a newer holder removes the folder
+            if self.lease.held() and storage.exists(self.staging):
                 raise
             raise TakenOverError(self.lease.taken_message()) from None
 

@@ -362,6 +362,22 @@ def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: 
     assert (found is not None and found.step, reports) == (6, [])
 
 
+def test_a_holder_whose_look_fails_learns_from_its_folder_that_it_was_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = enter(tmp_path), enter(tmp_path)
+
+    def fail(*_: object) -> bool:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fence, "beat", fail)
+    assert first.held()
+    with pytest.raises(UserError, match="taken over by"), first.fenced():
+        (first.staging / "summary.json").write_text("{}")
+    with pytest.raises(FileNotFoundError), second.fenced():
+        (second.staging / "nowhere" / "summary.json").write_text("{}")
+
+
 def test_storage_that_does_not_answer_is_no_sign_of_another_job(tmp_path: Path) -> None:
     holder = enter(tmp_path)
     folder, away = tmp_path / "leases", tmp_path / "away"
