@@ -179,8 +179,9 @@ class RunDirectory:
         """Take the directory's lease, and move aside what `resume: never` found; raises UserError and StorageError."""
         try:
             storage.make_folder(self.path)
-            retry = is_retry(self.path)
             self._reports = storage.perform(self.path, self.lease.take, self.checkpoints)
+            # As the lease says that this one follows: by a look before that, another process may have come meanwhile
+            retry = restart_count() > 0 or self.lease.continued
             with self.fenced():
                 # As a whole: each of its steps can be repeated, and finds what the one before has done
                 storage.perform(self.path, self._settle, always=self._resume == "never" and not retry)

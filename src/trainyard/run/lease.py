@@ -45,6 +45,11 @@ class Lease:
         """Where this process writes what it publishes by a rename."""
         return fence.folder_of(self.root, self.number)
 
+    @property
+    def continued(self) -> bool:
+        """Whether the job that has taken this lease held the one before, too, and had entered; known until `enter`."""
+        return bool(self._record and self._record.job and self._record.entered)
+
     def take(self, checkpoints: Path) -> list[str]:
         """Take the lease; returns messages about checkpoints set aside because their writer did not have it.
 

@@ -23,6 +23,7 @@ from trainyard.core.storage import storage
 from trainyard.run import checkpoint, directory, fence
 from trainyard.run import lease_files as calls
 from trainyard.run.directory import RunDirectory
+from trainyard.run.lease import Lease
 from trainyard.run.recorder import Recorder
 from trainyard.run.resuming import recorded_settings
 from trainyard.telemetry.clock import Clock
@@ -267,6 +268,23 @@ def test_named_checkpoint_is_used_and_later_ones_left(tmp_path: Path) -> None:
         checkpoint.save(folder, 15, {"model": {}}, {})
     with pytest.raises(UserError, match="no such folder"):
         enter(tmp_path, resume=str(tmp_path / "nowhere")).find_checkpoint()
+
+
+def test_whether_a_start_is_a_retry_is_decided_with_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pods of a job may start at once; the slower one does not move aside what the other has trained."""
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    take = Lease.take
+
+    def take_later(this: Lease, checkpoints: Path) -> list[str]:
+        monkeypatch.setattr(Lease, "take", take)
+        enter(tmp_path, resume="never")
+        checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}}, {})
+        return take(this, checkpoints)
+
+    monkeypatch.setattr(Lease, "take", take_later)
+    found, _ = enter(tmp_path, resume="never").find_checkpoint()
+    assert found is not None
+    assert found.step == 5
 
 
 def begin(path: Path, resume: str) -> checkpoint.Found:

@@ -38,7 +38,7 @@ from trainyard.parallel.environment import Place
 from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publishing, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.checkpoint_writer import Writer
-from trainyard.run.directory import RunDirectory, is_retry
+from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import explain_errors
 from trainyard.run.owner import TakenOverError
 from trainyard.run.recorder import rewind_all
@@ -97,7 +97,7 @@ class Runs:
         self.had = False  # one was reported since the last new beginning
         self.damaged: set[str] = set()
         self.leases: dict[Process, lease.Lease] = {}
-        self.begins: dict[Process, bool] = {}  # at step 0, whatever is there
+        self.resumes: dict[Process, str] = {}  # what `resume` says
         self.newest = 0  # lease whose holder has fenced the others off
         world.changed = self.changed
 
@@ -122,7 +122,7 @@ class Runs:
         """Resume, train, publish."""
         place = starting.run_directory(settings)
         self.leases[process()] = place.lease
-        self.begins[process()] = settings.resume == "never" and not told(lambda: is_retry(self.path))
+        self.resumes[process()] = settings.resume
         found = place.start(IDENTITY)
         done = self.resumed(found, place)
         with place.fenced():
@@ -175,7 +175,7 @@ class Runs:
         """As `Lease.take`, after which no older job counts; one that begins anew moves aside what is there."""
         messages = take(held, checkpoints)
         self.newest = max(self.newest, held.number)
-        if self.begins[process()]:
+        if self.resumes[process()] == "never" and not held.continued:
             self.reported, self.had = 0, False
         return messages
 
@@ -254,15 +254,6 @@ def refuse(lost: bool, place: RunDirectory) -> None:
     """End, where the lease is lost."""
     if lost:
         raise TakenOverError(place.lease.taken_message())
-
-
-def told(action: Callable[[], bool]) -> bool:
-    """What is so on the storage, without meeting anything."""
-    here, HERE.process = HERE.process, None
-    try:
-        return action()
-    finally:
-        HERE.process = here
 
 
 def process() -> Process:
