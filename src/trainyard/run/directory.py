@@ -170,7 +170,8 @@ class RunDirectory:
         for text in reports:
             print(text, flush=True)
         if found:
-            refuse_other(read_identity(found.meta), wanted, self.path)
+            where = self.path if found.path.parent == self.checkpoints else found.path
+            refuse_other(read_identity(found.meta), wanted, where)
         with self.fenced():
             storage.perform(self.path, self._forget_the_end)
         return found
@@ -212,8 +213,7 @@ class RunDirectory:
         """Return the checkpoint that `resume` names or, once the run has begun from that, its own newest one."""
         begun = starts.begun_from(self.path, self._resume)
         if begun is None:
-            found = checkpoint.at(Path(self._resume))
-            return found, self._leave_later(found)
+            return checkpoint.at(Path(self._resume)), []
         with self.fenced():
             own, reports = checkpoint.newest(self.checkpoints, self.staging, after=begun)
         if own:
@@ -226,21 +226,18 @@ class RunDirectory:
             raise self._refusal_to_begin_again(f"from resume = {self._resume!r}", [], reports)
         return checkpoint.at(Path(self._resume)), reports
 
-    def _leave_later(self, found: checkpoint.Found) -> list[str]:
-        """Set checkpoints of this run aside that are later than the one it resumes from; return what to say of each."""
-        reports = []
+    def _leave_later(self, found: checkpoint.Found) -> None:
+        """Set checkpoints of this run aside that are later than the one it resumes from, and say so."""
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
-                with self.fenced():
-                    aside = checkpoint.set_aside(path, "left", self.staging)
-                reports.append(f"resume = {self._resume!r}: the later {path.name} is set aside as {aside.name}")
-        return reports
+                aside = checkpoint.set_aside(path, "left", self.staging)
+                print(f"resume = {self._resume!r}: the later {path.name} is set aside as {aside.name}", flush=True)
 
     def note_begun(self, found: checkpoint.Found | None) -> None:
         """Note that the run has begun from the checkpoint that `resume` names, once its records begin there.
 
-        From then on its own later ones count. Another `resume` ends that. Raises TakenOverError, OSError, StorageError
-        and UserError.
+        Later ones that it has are set aside then, so that a start which is refused leaves them, and its own ones count
+        from then on. Another `resume` ends that. Raises TakenOverError, OSError, StorageError and UserError.
         """
         note = self.path / starts.RESUMED
         with self.fenced():
@@ -250,7 +247,8 @@ class RunDirectory:
             elif found and starts.begun_from(self.path, self._resume) is None:
                 if not self.held():
                     raise TakenOverError(self.lease.taken_message())
-                starts.forget(self.path)  # of the checkpoints that were seen, the later ones are set aside
+                self._leave_later(found)
+                storage.perform(self.path, starts.forget, self.path)  # the later ones that were seen
                 storage.write_json(note, {"resume": self._resume, "step": found.step}, via=self.staging)
 
     @property

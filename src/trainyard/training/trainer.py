@@ -272,8 +272,7 @@ def resume(t: Trainer) -> None:
     if t.strategy.first:
         progress.fits |= starts.fits(records.directory.path, fingerprint(t.config), t.strategy.world)
     records.recorder.begin(progress.step, progress.validated, t.identity)
-    if t.strategy.first:
-        records.directory.note_begun(found)
+    t.strategy.on_first(lambda: records.directory.note_begun(found))
     signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
     interrupts.stop_at_first(lambda: setattr(progress, "stop", True))  # without our launcher, which sends SIGTERM
     records.clock.begin()

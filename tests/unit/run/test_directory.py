@@ -263,9 +263,11 @@ def test_named_checkpoint_is_used_and_later_ones_left(tmp_path: Path) -> None:
         found, _ = directory.find_checkpoint()
         assert found is not None
         assert found.step == 10
+        directory.note_begun(found)
         assert [path.name for path in checkpoint.steps(folder)] == ["step-00000005", "step-00000010"]
         assert (folder / left / "manifest.json").exists()
         checkpoint.save(folder, 15, {"model": {}}, {})
+        (tmp_path / "resumed.json").unlink()
     with pytest.raises(UserError, match="no such folder"):
         enter(tmp_path, resume=str(tmp_path / "nowhere")).find_checkpoint()
 
@@ -297,19 +299,23 @@ def begin(path: Path, resume: str) -> checkpoint.Found:
     return found
 
 
-def test_a_named_checkpoint_is_begun_from_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_checkpoint_is_begun_from_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Once the run has begun there, each job with the same values resumes from the run's own later checkpoints."""
     run, other = tmp_path / "run", checkpoint.save(tmp_path / "other", 10, {"model": {}}, {})
     for step in (5, 20):
         checkpoint.save(run / "checkpoints", step, {"model": {}}, {})
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     count(settings(run, resume=str(other)))
-    found, reports = enter(run, resume=str(other)).find_checkpoint()  # and ends before its first step
+    found, reports = enter(run, resume=str(other)).find_checkpoint()  # and is refused, or ends before its first step
     assert found is not None
-    assert found.path == other
-    assert reports == [f"resume = '{other}': the later step-00000020 is set aside as left-step-00000020"]
+    assert (found.path, reports) == (other, [])
+    assert [path.name for path in checkpoint.steps(run / "checkpoints")] == ["step-00000005", "step-00000020"]
     for _ in range(2):  # a restart before its first checkpoint begins there again: step 5 is of what was before
         assert begin(run, str(other)).path == other
+    printed = capsys.readouterr().out
+    assert printed == f"resume = '{other}': the later step-00000020 is set aside as left-step-00000020\n"
     checkpoint.save(run / "checkpoints", 15, {"model": {}}, {})
     for job in ("a", "b"):
         monkeypatch.setenv("TRAINYARD_JOB", job)
@@ -321,6 +327,15 @@ def test_a_named_checkpoint_is_begun_from_once(tmp_path: Path, monkeypatch: pyte
     checkpoint.save(run / "checkpoints", 25, {"model": {}}, {})
     shutil.rmtree(other)
     assert begin(run, str(other)).step == 25, "from then on it need not be there"
+
+
+def test_a_named_checkpoint_of_another_run_is_refused_and_sets_nothing_aside(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    other = checkpoint.save(tmp_path / "other", 10, {"model": {}}, {"identity": {"seed": 2}})
+    checkpoint.save(run / "checkpoints", 20, {"model": {}}, {})
+    with pytest.raises(UserError, match=f"seed = 1, but {other} holds a run with 2"):
+        run_directory(settings(run, resume=str(other))).start({"seed": 1})
+    assert begin(run, "auto").step == 20
 
 
 @pytest.mark.parametrize("record", ["a start saw it", "metrics"])
