@@ -142,20 +142,31 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     """
     from torch.distributed.elastic.multiprocessing import PContext
 
-    original = PContext.close
-    if not takes(original, "self", "death_sig", "timeout"):
+    original, begin = PContext.close, PContext.start
+    if not takes(original, "self", "death_sig", "timeout") or not takes(begin, "self"):
         unknown("processes that are stopped get 30 s, whatever TRAINYARD_GRACE_SECONDS says")
         return
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
         if death_sig == signal.SIGINT:
-            interrupts.end_at_second(lambda: kill(self.pids().values()))
             original(self, signal.SIGTERM, UNHURRIED)
         else:
             original(self, death_sig, int(seconds))
 
-    PContext.close = close  # type: ignore[method-assign]
+    def start(self: Any) -> None:
+        begin(self)
+        raises: Any = signal.getsignal(signal.SIGINT)
+
+        def interrupted(number: int, frame: Any) -> None:
+            # In the handler: the same Ctrl-C a second time must not end the wait that the first one begins
+            interrupts.end_at_second(lambda: kill(self.pids().values()))
+            raises(number, frame)
+
+        if callable(raises):
+            signal.signal(signal.SIGINT, interrupted)
+
+    PContext.close, PContext.start = close, start  # type: ignore[method-assign]
 
 
 def kill(pids: Iterable[int]) -> None:
