@@ -102,15 +102,15 @@ def check_hash(settings: ModelSettings, path: Path) -> None:
     Raises OSError and StorageError.
     """
     own = storage.read_json(path.parent / FILE).get(OWN, {})
-    recorded: str = own.get("sha256", "") if own.get("file") == path.name else read_sums(path.parent).get(path.name, "")
-    wanted = settings.pretrained_sha256 or recorded
+    fetched: str = own.get("sha256", "") if own.get("file") == path.name else ""
+    wanted = settings.pretrained_sha256 or fetched or read_sums(path.parent).get(path.name, "")
     if not wanted or storage.hash_file(path) == wanted:
         return
     forget(path)
     found = storage.hash_file(path)
     if found == wanted:
         return
-    known = "model.pretrained_sha256" if settings.pretrained_sha256 else FILE if own.get("sha256") else SUMS
+    known = "model.pretrained_sha256" if settings.pretrained_sha256 else FILE if fetched else SUMS
     remedy = (
         "fetch it again with `trainyard prepare weights` and the options of this run, which replaces it; on a cluster "
         "delete the dataset's Job, and upgrade the release with the same values"

@@ -326,7 +326,8 @@ class RunDirectory:
         number = int(older[-1].name) + 1 if older else 1
         starts.forget(self.path)  # before the last rename: after a crash here the next start does it again
         rename(moving, previous / f"{number:03d}")
-        sync_folder(self.path)
+        for folder in (previous, self.path):  # else a crash could bring the move back once the new run has checkpoints
+            sync_folder(folder)
         for path in older[: max(0, len(older) + 1 - self._run.keep_aside)]:
             shutil.rmtree(path, ignore_errors=True)
 
