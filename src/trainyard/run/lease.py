@@ -67,7 +67,7 @@ class Lease:
             late = [self._set_late_aside(checkpoints, name) for name in saved if name not in trusted]
             return [*_unknown(self.root, before), *late]
         except FileNotFoundError:
-            if self.held():
+            if self.held() and self.in_force():  # `held` is true where its look fails
                 raise
             raise TakenOverError(self.taken_message()) from None
 
