@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from trainyard.cluster import inventory, jobs, kube, parsing, published, trainjobs
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster.errors import KubeError, RefusedError
 
 
 class ClaimSource(NamedTuple):
@@ -63,7 +63,8 @@ def source(release: str, which: str, own: Iterable[dict], image: str = "", other
     own = ranked(own)
     named = which not in NAMES
     place = next((pod for pod in own if named or mounts(pod, which)), None)
-    teller = next((pod for pod in [*own, *ranked(others)] if part(pod) != FILEBROWSER), None)
+    tellers = [*([place] if place else []), *own, *ranked(others)]
+    teller = next((pod for pod in tellers if part(pod) != FILEBROWSER), None)
     found = image or image_of(teller) or published.image() or image_of(place)
     if not found:
         raise KubeError(
@@ -110,18 +111,21 @@ def named_by(args: argparse.Namespace) -> ClaimSource:
     if not args.image and all(part(pod) == FILEBROWSER for pod in own):
         others = kube.items("pods", args.namespace, jobs.PART_OF)
     found = source(args.release, args.claim, own, args.image, others)
-    if not own:
+    if args.claim not in NAMES or not any(mounts(pod, args.claim) for pod in own):  # no pod tells that it is there
         refuse_missing(found.claim, args.namespace)
     return found
 
 
 def refuse_missing(claim: str, namespace: str) -> None:
-    """Raise KubeError where a namespace has no such claim: nothing of the release tells its name."""
-    kind = "persistentvolumeclaims"
-    if not kube.items(kind, namespace, fields=f"metadata.name={claim}"):
+    """Raise KubeError where a namespace has no such claim; a user who may not list claims is not refused for it."""
+    try:
+        there = kube.items("persistentvolumeclaims", namespace, fields=f"metadata.name={claim}")
+    except RefusedError:
+        return
+    if not there:
         raise KubeError(
-            f"namespace {namespace} has no claim {claim}, and nothing of the release is there that names another: name "
-            "the claim with --claim (kubectl get pvc lists them), or the namespace with -n"
+            f"namespace {namespace} has no claim {claim}: name the claim with --claim (kubectl get pvc lists them), "
+            "or the namespace with -n"
         )
 
 

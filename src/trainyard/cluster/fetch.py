@@ -6,6 +6,7 @@ Where the connection to the cluster breaks, or the copy is cut off, it begins ag
 """
 
 import argparse
+import contextlib
 import re
 import secrets
 import subprocess
@@ -118,7 +119,9 @@ def phase(pod: dict | None) -> str:
 
 def causes(pod: dict | None, namespace: str) -> str:
     """Say what a pod waits for or failed on; empty where nothing is known."""
-    events = kube.items("events", namespace)
+    events: list[dict] = []
+    with contextlib.suppress(KubeError):  # a user who may not list events may copy all the same
+        events = kube.items("events", namespace)
     found = why.pod(pod, events, namespace, datetime.now(UTC), look=False) if pod else []
     return "; ".join(one.cause for one in found if one.cause)
 

@@ -90,6 +90,7 @@ def test_a_pod_that_is_late_is_waited_for(held, capsys):
             held.objects["pods"][0]["status"] = {"phase": "Running", "conditions": [ready]}
 
     held.seen = come
+    held.forbidden = {"events"}  # to a user who may copy all the same
     fetch.start("vision", NEW)
     assert capsys.readouterr().err == "waiting: pod/p is Pending, not ready: see kubectl describe pod\n"
 
@@ -241,8 +242,15 @@ def test_after_a_delete_the_image_of_another_release_or_the_published_one_is_tak
 
 
 def test_a_claim_that_is_not_there_is_named_before_a_pod_is_made(here):
-    with pytest.raises(KubeError, match=r"namespace vision has no claim run-results, .* with --claim"):
+    with pytest.raises(KubeError, match=r"namespace vision has no claim run-results: .* with --claim"):
         named("--image", "registry.example.com/i:1")
+    for pod in as_pods(helm.everything()):  # of release demo; none of them mounts it
+        here.put("pods", {**pod, "kind": "Pod"})
+    args = fetch.parser().parse_args(["demo", "runs", "here", "-n", "vision", "--claim", "elsewhere"])
+    with pytest.raises(KubeError, match="namespace vision has no claim elsewhere"):
+        claim_source.named_by(args)
+    here.fault = lambda path, query: (403, "may not") if path.endswith("/persistentvolumeclaims") else None
+    assert claim_source.named_by(args).claim == "elsewhere", "a user who may not list claims"
 
 
 def stay(first: str) -> "subprocess.CompletedProcess[str]":
