@@ -37,11 +37,13 @@ def size(claim: dict) -> str:
 def users(names: set[str], release: str, namespace: str) -> list[str]:
     """Say which pods of others mount one of these claims: what finished pods have written lies there, too.
 
-    A pod that is being deleted is no reason: nothing needs the claim after it, and the claim stays until it has ended.
+    A pod that is being deleted is no reason where nothing replaces it: the claim stays until it has ended. A job that
+    trains makes a new one, as after an eviction.
     """
     found = []
     for pod in kube.items("pods", namespace):
-        if pod["metadata"].get("deletionTimestamp"):
+        replaced = any(one.get("controller") for one in pod["metadata"].get("ownerReferences", []))
+        if pod["metadata"].get("deletionTimestamp") and not replaced:
             continue
         owner = pod["metadata"].get("labels", {}).get(inventory.INSTANCE, "")
         if owner != release and (shared := sorted(names & jobs.mounted(pod["spec"]))):

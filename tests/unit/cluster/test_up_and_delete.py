@@ -144,6 +144,9 @@ def test_data_that_others_use_stays(claims, ended):
     pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     claims.put("pods", pod)
     assert delete.users({"run-data"}, "run", "vision") == [], "a pod that is being deleted, as one of fetch"
+    pod["metadata"]["ownerReferences"][0]["controller"] = True
+    claims.put("pods", pod)
+    assert delete.users({"run-data"}, "run", "vision"), "its job makes another pod, as after an eviction"
 
 
 def test_what_is_kept_and_what_has_gone_is_told_with_its_size(claims, capsys):
