@@ -340,6 +340,8 @@ def test_training_around_a_layout_or_alone_is_a_folder_as_any(tmp_path):
     assert classes(write_folder(tmp_path / "c", pairs(splits=("Training", "val")))) == {"cat": 4, "dog": 4}
     with pytest.raises(UserError, match="has Training and train, which are folders of one split"):
         classes(write_folder(tmp_path / "c", pairs(splits=["train"])))
+    around = pairs("training/", splits=("train", "val", "test"))  # in it, a test's images are left out as anywhere
+    assert classes(write_folder(tmp_path / "d", around)) == {"cat": 4, "dog": 4}
 
 
 def test_nested_dup_is_refused_and_what_it_says_to_skip_helps(tmp_path):

@@ -12,8 +12,9 @@ from trainyard.prepare.progress import say
 
 # Folders of splits, and a split's position in SPLITS
 SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1}
-TRAINING = {"training": 0}  # a split where no other folder around the file is called as one
+TRAINING = {"training": 0}  # a split where no other folder around the file is called as one, nor as one of tests
 TESTING = "testing"
+TESTS = {"test", TESTING}
 LEFT_OUT = -1  # in place of a label: images of val whose class is none of train's
 
 
@@ -102,7 +103,8 @@ def split_of(name: str) -> SplitFolders | None:
     Of `train/train/cat/1.jpg` the first `train` is around the layout; in `train/train/1.jpg` the second is a class.
     """
     parts = name.split("/")
-    return _first_split(parts, SPLIT_FOLDERS) or _first_split(parts, TRAINING)
+    tests = not TESTS.isdisjoint(part.lower() for part in parts[:-1])
+    return _first_split(parts, SPLIT_FOLDERS) or (None if tests else _first_split(parts, TRAINING))
 
 
 def _first_split(parts: list[str], folders: Mapping[str, int]) -> SplitFolders | None:

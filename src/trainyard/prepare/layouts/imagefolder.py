@@ -10,7 +10,7 @@ from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
     SPLIT_FOLDERS,
-    TESTING,
+    TESTS,
     TRAINING,
     MemberPlace,
     OutOfPlaceError,
@@ -20,7 +20,7 @@ from trainyard.prepare.layouts.base import (
     split_of,
 )
 
-_TEST = re.compile(rf"(?:^|/)(?:test|{TESTING})/", re.IGNORECASE)
+_TEST = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(TESTS))})/", re.IGNORECASE)
 _SPLITS = SPLIT_FOLDERS | TRAINING
 
 
