@@ -61,7 +61,7 @@ def without(values: helm.Values, path: str) -> helm.Values:
 
 
 def test_null_in_place_of_a_map_is_refused_in_words_or_leaves_it_out():
-    amounts = (".requests", ".limits")  # null is Helm's way to drop their defaults
+    amounts = (".resources", ".requests", ".limits")  # null is Helm's way to drop their defaults
     # Helm gives these their subcharts' own defaults
     left_out = {"storage", "dataset", "pytorchjob", "mpijob", "trainjob", "global.training.rdma.env"}
     paths = [path for path in filled(helm.defaults()) if not path.endswith(amounts)]
@@ -71,6 +71,16 @@ def test_null_in_place_of_a_map_is_refused_in_words_or_leaves_it_out():
     for path, answer in zip(refused, answers, strict=False):
         assert f"{path} is null: leave it out" in answer.get("error", ""), path
     assert answers[len(refused) : len(nulls)] == answers[len(nulls) :]
+
+
+def test_null_drops_the_default_requests_and_limits():
+    paths = [path for path in filled(helm.defaults()) if path.endswith(".resources")]
+    assert {"dataset.resources", "evaluate.resources"} < {*paths}
+    drops = [helm.at(path, None) for path in paths]
+    drops += [helm.at(path, {"requests": None, "limits": None}) for path in paths]
+    answers = helm.render_all([helm.merged(helm.everything(), drop) for drop in drops])
+    assert [answer["error"] for answer in answers if "error" in answer] == []
+    assert answers[: len(paths)] == answers[len(paths) :]
 
 
 def rendered(values: helm.Values) -> list[helm.Values]:

@@ -28,23 +28,22 @@ before its consequences.
 {{- include "trainyard.checkPrograms" . -}}
 {{- end -}}
 
-{{/* Maps and lists whose defaults a null removed, so that templates would read nothing, a line each. */}}
+{{/* Maps and lists whose defaults a null removed, so that templates would read nothing, a line each. Resources may be null: no defaults are meant. */}}
 {{- define "trainyard.nulls" -}}
 {{- range $path, $keys := dict
   "" "global networkPolicy tests"
-  "dataset" "image resources source"
-  "evaluate" "image resources"
-  "filebrowser" "auth image ingress resources service"
+  "dataset" "image source"
+  "evaluate" "image"
+  "filebrowser" "auth image ingress service"
   "filebrowser.ingress" "tls"
   "global" "caBundle dataset image metrics scheduling secrets storage training"
   "global.metrics" "rules"
   "global.scheduling" "gang"
   "global.secrets" "http kaggle mlflow objectstore wandb"
   "global.storage" "data results"
-  "global.training" "logs peers rdma resources unrestricted"
+  "global.training" "logs peers rdma unrestricted"
   "global.training.rdma" "env"
   "mpijob" "image launcher runPolicy"
-  "mpijob.launcher" "resources"
   "networkPolicy" "dataset dns filebrowser metrics training"
   "networkPolicy.dataset" "egress"
   "networkPolicy.filebrowser" "ingress"

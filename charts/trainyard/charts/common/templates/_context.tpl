@@ -194,7 +194,7 @@ environment variables, by their paths.
 {{- range $at, $resources := $sized -}}
 {{- $limits := get ($resources | default dict) "limits" | default dict -}}
 {{- range $name, $request := get ($resources | default dict) "requests" | default dict -}}
-{{- if and (regexMatch "/|^hugepages-" $name) (not (has $name $keyed)) -}}
+{{- if and (regexMatch "/|^hugepages-" $name) (not (contains "kubernetes.io/" $name)) (not (has $name $keyed)) -}}
 {{- if ne (include "common.amount" $request) (include "common.amount" (get $limits $name)) -}}
 {{- include "common.refuse" (printf "\n\n%s.requests.%s is %v, and Kubernetes wants the same limit of such a resource: write it under limits alone.\n"
   $at $name $request) -}}

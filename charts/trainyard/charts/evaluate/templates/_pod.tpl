@@ -10,7 +10,7 @@ The evaluation's pod template: the Job's, and what its name is hashed from. Call
 {{- $processes := int $values.gpus | default (int $values.processes) -}}
 {{- $data := $values.data | default (printf "/data/%s" $values.global.dataset.name) -}}
 {{- $measured := ternary (printf "%s-%s" (base $data) $values.split) (base $data) (not (empty $values.split)) -}}
-{{- $resources := deepCopy $values.resources -}}
+{{- $resources := deepCopy ($values.resources | default dict) -}}
 {{- with int $values.gpus -}}
 {{- range $kind := list "requests" "limits" -}}
 {{- $_ := set $resources $kind (merge (dict $root.GpuResource (int $values.gpus)) (get $resources $kind | default dict)) -}}
