@@ -42,7 +42,8 @@ CHANGED = re.compile(r"tar: (.+): file changed as we read it")
 LOST = re.compile(r"tar: (.+): File (?:removed before we read it|shrank by \d+ bytes?; padding with zeros)")
 # What a run removes when it is written: files that take another name (core/files.py), and checkpoints in the making
 PASSING = re.compile(r"(^|/)leases/|/\.[^/]+\.tmp$")
-KUBECTL = "command terminated with exit code 1"
+# And kubectl's own, the second of a pod that got a further container, as by a service mesh
+KUBECTL = re.compile(r"command terminated with exit code 1|Defaulted container .*")
 # The pod ends when it has had no process but its own for so many looks in a row: a copy may take days, and a pod whose
 # command has died stays for minutes. $0 is the looks, $1 the seconds between two
 STAY = """idle=0
@@ -173,7 +174,7 @@ def lost_of(said: str) -> str:
     A file is copied up to the length that it had when tar opened it, so that of one that is appended to the beginning
     is here. Which ones is noted on stderr.
     """
-    lines = [line for line in said.splitlines() if line and line != KUBECTL]
+    lines = [line for line in said.splitlines() if line and not KUBECTL.fullmatch(line)]
     changed, lost = ([found[1] for line in lines if (found := one.fullmatch(line))] for one in (CHANGED, LOST))
     if not lines or len(changed) + len(lost) < len(lines):
         return said[-4000:] or "could not be copied"

@@ -2,7 +2,7 @@
 
 trainyard send RELEASE SOURCE PATH [-n NAMESPACE] [--claim data|results]
 
-It appears on the claim whole or not at all: who waits for it never sees a part.
+It appears on the claim whole or not at all: a job that waits for it never sees a part.
 """
 
 import argparse

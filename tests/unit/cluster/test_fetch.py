@@ -323,7 +323,8 @@ def test_a_checkpoint_that_is_removed_or_cut_during_the_copy_is_named(run, chang
 def test_what_a_run_renames_when_it_is_written_is_not_missed(capsys):
     gone = "tar: ./{}: File removed before we read it\n"
     passing = gone.format("heartbeats/.rank-0.json.host-1-ab.tmp") + gone.format("leases/00000007/step-1/model")
-    assert fetch.lost_of(f"{passing}{fetch.KUBECTL}\n") == ""
+    further = 'Defaulted container "files" out of: files, mesh\n'
+    assert fetch.lost_of(f"{further}{passing}command terminated with exit code 1\n") == ""
     assert "run/model.tmp" in fetch.lost_of(passing + gone.format("run/model.tmp"))
     assert fetch.lost_of(passing + "tar: ./x: Cannot open: Permission denied\n").endswith("Permission denied\n")
     assert capsys.readouterr().err == ""
