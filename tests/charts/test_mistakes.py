@@ -83,6 +83,14 @@ def test_null_drops_the_default_requests_and_limits():
     assert answers[: len(paths)] == answers[len(paths) :]
 
 
+def test_a_resource_of_kubernetes_own_needs_no_limit():
+    """Its API server takes such names as CPU and memory: Koordinator's batch-cpu is one."""
+    requests = {"kubernetes.io/batch-cpu": "1k"}
+    assert "kubernetes.io/batch-cpu" in helm.template(
+        helm.merged(helm.everything(), helm.at("dataset.resources.requests", requests))
+    )
+
+
 def rendered(values: helm.Values) -> list[helm.Values]:
     return helm.documents(helm.template(helm.merged(BASE, values)))
 
