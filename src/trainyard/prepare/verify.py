@@ -69,9 +69,10 @@ def repair(config: Preparation, options: Options | None = None) -> None:
         return
     manifest = manifests.load(root)
     wrong = damaged(root, manifest)
-    for path in (sample_names.file_of(root, split) for split in manifest.splits):  # an earlier version made none
-        if not path.exists():
-            wrong[path.name] = "is missing"
+    # Version 0.1.0 made no files of names; its manifests have no checksum, and their source may be gone
+    if "checksum" in storage.read_json(root / manifests.FILE):
+        missing = [path for path in (sample_names.file_of(root, name) for name in manifest.splits) if not path.exists()]
+        wrong |= {path.name: "is missing" for path in missing}
     for name, what in sorted(wrong.items()):
         say(f"{root / name}: {what}; it is rebuilt")
     build(config, replace(options or Options(), rebuild=frozenset(wrong)))

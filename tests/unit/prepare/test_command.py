@@ -1,5 +1,6 @@
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -172,9 +173,25 @@ def test_missing_files_of_names_are_no_damage_and_made_by_a_repair(archive, prep
     out = tmp_path / "little"
     build(config(archive, out))
     (out / "members-val.jsonl.gz").unlink()
-    verify(out)  # a version before made none
+    verify(out)
     repair(config(archive, out))
     assert contents(out) == contents(prepared)
+
+
+def test_a_sound_folder_of_0_1_0_is_repaired_without_its_source(archive, tmp_path):
+    """Version 0.1.0 made no files of names, and no checksum of the manifest."""
+    out, own = tmp_path / "little", tmp_path / "own.zip"
+    shutil.copy(archive, own)
+    build(config(own, out))
+    for path in out.glob("members-*"):
+        path.unlink()
+    manifest = json.loads((out / "manifest.json").read_text())
+    del manifest["checksum"]
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    own.unlink()
+    before = contents(out)
+    repair(config(own, out))
+    assert contents(out) == before
 
 
 def test_verify_of_no_folder(tmp_path):
