@@ -61,16 +61,26 @@ def without(values: helm.Values, path: str) -> helm.Values:
 
 
 def test_null_in_place_of_a_map_is_refused_in_words_or_leaves_it_out():
+    """A key with nothing but comments below it is null, too."""
     amounts = (".resources", ".requests", ".limits")  # null is Helm's way to drop their defaults
-    # Helm gives these their subcharts' own defaults
-    left_out = {"storage", "dataset", "pytorchjob", "mpijob", "trainjob", "global.training.rdma.env"}
-    paths = [path for path in filled(helm.defaults()) if not path.endswith(amounts)]
-    refused = [*({*paths} - left_out), "networkPolicy.dns", "networkPolicy.dataset.egress"]
-    nulls = [helm.merged(helm.everything(), helm.at(path, None)) for path in [*refused, *left_out]]
-    answers = helm.render_all([*nulls, *(without(helm.everything(), path) for path in left_out)])
-    for path, answer in zip(refused, answers, strict=False):
-        assert f"{path} is null: leave it out" in answer.get("error", ""), path
-    assert answers[len(refused) : len(nulls)] == answers[len(nulls) :]
+    maps = [path for path in filled(helm.defaults()) if not path.endswith(amounts)]
+    lists = (
+        "networkPolicy.dns",
+        "networkPolicy.dataset.egress",
+        "networkPolicy.metrics.from",
+        "global.training.rdma.env",
+    )
+    paths = [*maps, *lists]
+    nulls = [helm.merged(helm.everything(), helm.at(path, None)) for path in paths]
+    answers = helm.render_all([*nulls, *(without(helm.everything(), path) for path in paths)])
+    refused = set()
+    for path, null, left_out in zip(paths, answers, answers[len(paths) :], strict=False):
+        if f"{path} is null: leave it out" in null.get("error", ""):
+            refused.add(path)
+        else:
+            assert null == left_out, path
+    assert {"global.training", "networkPolicy.training", "pytorchjob.runPolicy", "secrets.wandb"} < refused
+    assert not {"global.scheduling", "global.secrets.wandb", "global.training.logs"} & refused
 
 
 def test_null_drops_the_default_requests_and_limits():

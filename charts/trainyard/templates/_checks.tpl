@@ -36,23 +36,17 @@ before its consequences.
   "evaluate" "image"
   "filebrowser" "auth image ingress service"
   "filebrowser.ingress" "tls"
-  "global" "caBundle dataset image metrics scheduling secrets storage training"
+  "global" "dataset storage training"
   "global.metrics" "rules"
-  "global.scheduling" "gang"
-  "global.secrets" "http kaggle mlflow objectstore wandb"
-  "global.storage" "data results"
-  "global.training" "logs peers rdma unrestricted"
-  "global.training.rdma" "env"
+  "global.training" "rdma unrestricted"
   "mpijob" "image launcher runPolicy"
-  "networkPolicy" "dataset dns filebrowser metrics training"
+  "networkPolicy" "dataset filebrowser training"
   "networkPolicy.dataset" "egress"
-  "networkPolicy.filebrowser" "ingress"
-  "networkPolicy.metrics" "from"
   "networkPolicy.training" "egress ingress"
   "pytorchjob" "elastic image runPolicy"
   "secrets" "external http kaggle mlflow objectstore registry wandb"
   "secrets.external" "http kaggle mlflow objectstore registry store wandb"
-  "trainjob" "image job runPolicy runtime" -}}
+  "trainjob" "image runPolicy runtime" -}}
 {{- $steps := compact (splitList "." $path) -}}
 {{- $map := $.Values -}}
 {{- range $steps -}}{{- if kindIs "map" $map -}}{{- $map = get $map . -}}{{- end -}}{{- end -}}
