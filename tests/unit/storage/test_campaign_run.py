@@ -303,7 +303,7 @@ class Campaign(Schedule):
 
 
 def test_a_short_campaign() -> None:
-    total = short(Campaign, 40)
+    total = short(Campaign, 60)
     assert total["check: resumed"] > 60
     assert total["end: TakenOverError 2"] > 2
 
