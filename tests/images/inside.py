@@ -68,7 +68,12 @@ def ranks() -> None:
     shutil.copy(keys / "id_rsa.pub", keys / "authorized_keys")
     Path("/tmp/hostfile").write_text("127.0.0.2 slots=2\n")  # this machine, but mpirun takes it for another
     Path("/tmp/rank.py").write_text(RANK)
-    common = os.environ | {"TRAINYARD_HOSTFILE": "/tmp/hostfile", "TRAINYARD_WAIT_SECONDS": "600"}
+    common = os.environ | {
+        "TRAINYARD_HOSTFILE": "/tmp/hostfile",
+        "TRAINYARD_WAIT_SECONDS": "600",
+        # This container sees the processes of the cluster: by a pod's path the worker would stop ranks of pods
+        "TRAINYARD_MPI_ENVIRONMENT": "/tmp/ranks-of-a-test/environment",
+    }
     worker = subprocess.Popen([sys.executable, "-m", "trainyard", "mpi", "worker"], env=common | {"SECRET": SECRET})
     try:
         command = [
