@@ -108,12 +108,12 @@ def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
 def test_a_folder_of_results_whose_storage_fails_ends_with_the_code_that_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
     faults = failing(monkeypatch, "results")
     faults += [errno.EIO] * 2
     ready_to_write(tmp_path / "results")  # it answers at the third try
     assert faults == []
     assert not (tmp_path / "results").exists()
+    monkeypatch.setenv("TRAINYARD_STORAGE_SECONDS", "0.2")
     faults += [errno.EIO] * 10_000
     with pytest.raises(StorageError, match="the storage does not answer") as caught:
         ready_to_write(tmp_path / "results")
