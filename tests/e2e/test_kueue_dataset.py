@@ -40,7 +40,7 @@ CASES = {
         {QUEUE: "full", "global.scheduling.nodeSelector": {"kubernetes.io/os": "plan9"}},
     ),
     "namespace out of the queue": Case(
-        "Workload namespace doesn't match ClusterQueue selector", "have its namespaceSelector changed",
+        "namespace doesn't match ClusterQueue selector", "have its namespaceSelector changed",
         {QUEUE: "others"},
     ),
     "queue that is stopped": Case("LocalQueue stopped is inactive", "the queue lets nothing in", {QUEUE: "stopped"}),
