@@ -87,12 +87,8 @@ def explain(objects: dict[str, list[dict]]) -> list[Finding]:
     misfits = [fit(crd, named) for crd in objects.get("crds", []) if crd["metadata"]["name"] in used]
     findings += [found for found in misfits if found]
     for one in objects.get("trainer_version", []) if used != V1 else []:
-        there = versions.minor(one["version"])
-        if named and there and there != named:
-            written = ".".join(map(str, named))
-            text = f"the cluster's Kubeflow Trainer is {one['version']}, and trainjob.version is {written}"
-            findings.append(Finding("kubeflow-trainer", "version", text, "set trainjob.version to the cluster's"))
-        elif not named and (said := versions.skew(one["version"])):
-            answer = f"update Kubeflow Trainer to {versions.TRAINER}, or set trainjob.version to the cluster's"
+        if said := versions.skew(one["version"], written=named):
+            own = "set trainjob.version to the cluster's"
+            answer = own if named else f"update Kubeflow Trainer to {versions.TRAINER}, or {own}"
             findings.append(Finding("kubeflow-trainer", "version", said, answer))
     return findings

@@ -79,7 +79,7 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
         gpus = min(gpus, 1) if "mig-" in resource else gpus
         count, operator = args.nodes or 1, args.operator or installed(seen)
         values = assume(operator, count, gpus, resource or "nvidia.com/gpu", args.image)
-        if version := operators.earlier(seen) if operator == "trainjob" else "":
+        if operator == "trainjob" and (version := operators.earlier(seen)):
             values["trainjob"] = {"version": version}
         with_gpus = f"with {gpus} GPUs each" if gpus else "without GPUs"
         said = f"a run on {count} {'node' if count == 1 else 'nodes'} {with_gpus} ({operator})"

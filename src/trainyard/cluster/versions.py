@@ -16,13 +16,17 @@ def minor(version: str) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else ()
 
 
-def skew(trainer: str, api: str = "") -> str:
+def skew(trainer: str, api: str = "", written: tuple[int, ...] = ()) -> str:
     """Say which versions do not fit and what to do; empty where they do.
 
     `trainer` is the cluster's, as its ConfigMap kubeflow-trainer-public tells (empty: there is none); `api` that of the
-    Python package kubeflow-trainer-api, by which the SDK writes TrainJobs (empty: no SDK is at work).
+    Python package kubeflow-trainer-api, by which the SDK writes TrainJobs (empty: no SDK is at work); `written` the
+    version that values name by `trainjob.version` (empty: none), which then has to be the cluster's and no more.
     """
     there, here = minor(trainer), minor(api)
+    if written:
+        other = f"the cluster's Kubeflow Trainer is {trainer}, and trainjob.version is {'.'.join(map(str, written))}"
+        return other if there and there != written else ""
     if not there:
         return (
             f"the cluster does not tell its Kubeflow Trainer's version (ConfigMap {PUBLIC}): it is older than 2.1, or "

@@ -299,11 +299,11 @@ def earlier(survey: ClusterSurvey) -> str:
 def trainer(survey: ClusterSurvey, written: tuple[int, ...], level: str) -> Iterator[Diagnosis]:
     """Say that Kubeflow Trainer is another than the run is written for (`trainjob.version`), or too old."""
     have = told(survey)
-    there = versions.minor(have)
-    if written and there and there != written:
-        seen = f"the cluster's Kubeflow Trainer is {have}, and trainjob.version is {'.'.join(map(str, written))}"
-        yield Diagnosis(level, "kubeflow-trainer", seen, "set trainjob.version to the cluster's")
-    elif have and not written and (said := versions.skew(have)):
-        own = f'set trainjob.version: "{earlier(survey)}", or ' if earlier(survey) else ""
+    if not have or not (said := versions.skew(have, written=written)):
+        return
+    answer = "set trainjob.version to the cluster's"
+    if not written:
+        version = earlier(survey)
+        own = f'set trainjob.version: "{version}", or ' if version else ""
         answer = f"{own}update Kubeflow Trainer to {versions.TRAINER}: {TRAINER.install}"
-        yield Diagnosis(level, "kubeflow-trainer", said, answer)
+    yield Diagnosis(level, "kubeflow-trainer", said, answer)
