@@ -134,7 +134,7 @@ def source(root: Path) -> dict[str, str]:
 
 def decoder(native: Any) -> bool:
     """Whether the decoder in C is here: carried, or compiled now if there is a compiler."""
-    from trainyard.native.build import compile_library
+    from trainyard.native.compile import compile_library
 
     if native.library_path() is None and (why := compile_library(native.cached_path())):
         print(f"the JPEG decoder was not built, so torchvision decodes: {why}", flush=True)

@@ -14,8 +14,8 @@ from typing import NoReturn
 
 from trainyard import __version__
 from trainyard.core import garbage
-from trainyard.core.environment import check_numbers
 from trainyard.core.exits import UserError, guarded
+from trainyard.core.variables import check_numbers
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT, environment
 
-from trainyard.core import environment as numbers
+from trainyard.core import variables as numbers
 from trainyard.core.exits import UserError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard.cluster import parsing
-from trainyard.cluster.conversion import kinds, source, written
+from trainyard.cluster.conversion import job_kinds, source, written
 from trainyard.cluster.conversion.common import IMAGE, Asked
 from trainyard.cluster.conversion.ledger import Ledger, Node, Note, shown, text, unread
 from trainyard.cluster.parsing import WrongInputError
@@ -37,9 +37,9 @@ def convert(found: source.FoundJob, asked: Asked) -> Converted:
     if found.runtime is not None:
         name = f"{found.runtime['kind']} {found.runtime['metadata']['name']}: "
         runtime = Node(found.runtime, (name,), ledger)
-    kind = next(one for one in kinds.CONVERT if one.lower() == str(found.job["kind"]).lower())
+    kind = next(one for one in job_kinds.CONVERT if one.lower() == str(found.job["kind"]).lower())
     try:
-        values = kinds.CONVERT[kind](kinds.ManifestJob(job, runtime), asked)
+        values = job_kinds.CONVERT[kind](job_kinds.ManifestJob(job, runtime), asked)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise WrongInputError(f"the manifest is no {kind} as its operator takes it ({error!r})") from error
     for node in (job, runtime):

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
-from trainyard.core.environment import STORAGE_SECONDS, read_number
 from trainyard.core.exits import FULL, LIMITS, STORAGE, Exit, ExitError, UserError, too_many_files
 from trainyard.core.files import MISSING, atomic
+from trainyard.core.variables import STORAGE_SECONDS, read_number
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 LOOKS = 3

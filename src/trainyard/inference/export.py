@@ -14,7 +14,7 @@ from trainyard.inference.model import Trained, open_trained, published_folder
 from trainyard.models.described import as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.models.weights import read_sums
-from trainyard.run import export
+from trainyard.run import export_formats
 from trainyard.run.publishing import CARD, Published, add_exports
 
 
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     kinds = list(dict.fromkeys(options.to))
     for kind in kinds:
-        if lacking := export.packages_missing(kind):
+        if lacking := export_formats.packages_missing(kind):
             raise UserError(f"--to {kind} needs {' and '.join(lacking)}: pip install 'trainyard[export]'")
     folder = published_folder(options.model)
     out = options.out or folder
@@ -55,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add = own.add_argument
     add("--model", type=Path, required=True, metavar="PATH", help="run directory, checkpoint's folder, or published/")
-    add("--to", choices=tuple(export.FILES), nargs="+", required=True,
-        help=f"formats: {', '.join(f'{kind} ({name})' for kind, name in export.FILES.items())}")  # fmt: skip
+    add("--to", choices=tuple(export_formats.FILES), nargs="+", required=True,
+        help=f"formats: {', '.join(f'{kind} ({name})' for kind, name in export_formats.FILES.items())}")  # fmt: skip
     add("--out", type=Path, metavar="DIR", help="a new folder for the files; default: the model's published/")
     return own
 
@@ -77,4 +77,4 @@ def sums_of(folder: Path) -> dict[str, str]:
 
 def refused(kind: str, reason: str) -> str:
     """Say that an export has failed."""
-    return f"--to {kind}: {export.FILES[kind]} was not written: {reason}. The model is as it was"
+    return f"--to {kind}: {export_formats.FILES[kind]} was not written: {reason}. The model is as it was"

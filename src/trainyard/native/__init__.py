@@ -28,8 +28,8 @@ def library_path() -> Path | None:
 def cached_path() -> Path:
     """Where a checkout keeps what it compiled, by content of the source; raises RuntimeError where there is no home."""
     cache = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
-    build = HERE / "build.py"  # not in a wheel, perhaps
-    made_by = build.read_bytes() if build.is_file() else b""
+    compiler = HERE / "compile.py"  # not in a wheel, perhaps
+    made_by = compiler.read_bytes() if compiler.is_file() else b""
     return cache / "native" / f"jpeg-{hashlib.sha256(sources() + made_by).hexdigest()[:16]}.so"
 
 

@@ -24,7 +24,7 @@ class DecoderHook(BuildHookInterface):  # type: ignore[misc]
             return
         native = Path(self.root) / "src/trainyard/native"
         out = Path(self.directory) / "jpeg.so"
-        why = runpy.run_path(str(native / "build.py"))["compile_library"](out)
+        why = runpy.run_path(str(native / "compile.py"))["compile_library"](out)
         if why and os.environ.get("TRAINYARD_NATIVE") == "required":
             raise RuntimeError(f"the JPEG decoder cannot be compiled; needed are gcc and libjpeg-dev:\n{why}")
         if why:

@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.core import garbage, interrupts
-from trainyard.core.environment import GRACE_SECONDS, read_number
 from trainyard.core.exits import (
     LAUNCHER,
     SAID,
@@ -38,6 +37,7 @@ from trainyard.core.exits import (
     may_pass_in_place,
     no_core_dumps,
 )
+from trainyard.core.variables import GRACE_SECONDS, read_number
 from trainyard.pod import log, peers, process, transport
 from trainyard.run import attempts
 from trainyard.telemetry import flight

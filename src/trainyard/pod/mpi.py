@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from trainyard.core.environment import GRACE_SECONDS, MAX_RESTARTS, WAIT_SECONDS, read_number
 from trainyard.core.exits import (
     Exit,
     ExitError,
@@ -41,6 +40,7 @@ from trainyard.core.exits import (
     no_core_dumps,
     write_termination_message,
 )
+from trainyard.core.variables import GRACE_SECONDS, MAX_RESTARTS, WAIT_SECONDS, read_number
 from trainyard.pod import log, mpi_hosts, mpi_ranks, process, transport
 
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp

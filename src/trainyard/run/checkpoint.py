@@ -25,7 +25,7 @@ from trainyard import __version__
 from trainyard.core.exits import UserError
 from trainyard.core.files import MISSING, forget, rename, sync_folder
 from trainyard.core.storage import StorageError, storage, unreadable
-from trainyard.run import fence, manifest
+from trainyard.run import checkpoint_manifest, fence
 from trainyard.run import lease_files as calls
 
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
@@ -119,7 +119,7 @@ def _write(
         temporary.mkdir(exist_ok=True)  # on a network a call may be repeated whose answer was lost
         files = {f"{name}{SUFFIX}": buffer.write(temporary / f"{name}{SUFFIX}") for name, buffer in buffers.items()}
         storage.write_json(
-            temporary / "manifest.json", manifest.add_checksum({"format": FORMAT, **meta, "files": files})
+            temporary / "manifest.json", checkpoint_manifest.add_checksum({"format": FORMAT, **meta, "files": files})
         )
         if not ours():
             raise NotOursError
@@ -151,7 +151,7 @@ def read_checked(path: Path) -> Found:
 
 def _check(path: Path) -> Found:
     meta = storage.read_json(path / "manifest.json")
-    if fault := manifest.find_fault(meta):
+    if fault := checkpoint_manifest.find_fault(meta):
         raise DamagedCheckpointError(fault)
     if meta["format"] not in READABLE:
         raise UserError(
@@ -161,7 +161,7 @@ def _check(path: Path) -> Found:
             "resume to never"
         )
     found = {file.name for file in storage.list_folder(path) if file.suffix == SUFFIX}
-    if fault := manifest.find_missing(meta, found):
+    if fault := checkpoint_manifest.find_missing(meta, found):
         raise DamagedCheckpointError(fault)
     named = OF_STEP.search(path.name)
     if named and int(named[1]) != meta["step"]:

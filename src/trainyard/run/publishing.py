@@ -1,8 +1,8 @@
 """Publishes the trained model: weights that plain torchvision loads, and all that is needed to use them.
 
 published/ holds model.pth and model.safetensors, config.json (models/described.py), README.md (card.py), on request
-model.pt2 and model.onnx (export.py), and SHA256SUMS, which is removed first and written last: where it is, the others
-are complete.
+model.pt2 and model.onnx (export_formats.py), and SHA256SUMS, which is removed first and written last: where it is, the
+others are complete.
 """
 
 import hashlib
@@ -22,8 +22,9 @@ from trainyard.core.storage import storage
 from trainyard.models.described import Description, as_json, rebuild
 from trainyard.models.weights import FILE as CONFIG
 from trainyard.models.weights import SUMS
-from trainyard.run import export
+from trainyard.run import export_formats
 from trainyard.run.card import card, provenance, with_export
+from trainyard.run.export_formats import Refusal
 
 CARD = "README.md"
 EARLIER = ("README.txt",)  # of versions up to 0.1.0
@@ -74,7 +75,7 @@ def publish(
     """
     folder.mkdir(exist_ok=True)
     place = Published(folder, staging)
-    for name in (SUMS, *export.FILES.values(), *EARLIER):
+    for name in (SUMS, *export_formats.FILES.values(), *EARLIER):
         place.remove(name)
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     buffer = io.BytesIO()
@@ -86,11 +87,11 @@ def publish(
     place.write(CARD, text.encode())
     place.seal()
     if kinds := summary["config"]["publish"]["export"]:
-        add_exports(kinds, rebuild(found, state).float(), found, place, text, export.of_a_run)
+        add_exports(kinds, rebuild(found, state).float(), found, place, text, export_formats.of_a_run)
 
 
 def add_exports(  # noqa: PLR0917
-    kinds: Sequence[str], model: nn.Module, found: Description, place: Published, text: str, refusal: export.Refusal
+    kinds: Sequence[str], model: nn.Module, found: Description, place: Published, text: str, refusal: Refusal
 ) -> dict[str, float]:
     """Add the model in other formats; return for each file its largest difference from the model's outputs.
 
@@ -99,8 +100,8 @@ def add_exports(  # noqa: PLR0917
     """
     differences = {}
     for kind in kinds:
-        content, difference = export.export_model(kind, model, found.size, refusal)
-        name = export.FILES[kind]
+        content, difference = export_formats.export_model(kind, model, found.size, refusal)
+        name = export_formats.FILES[kind]
         differences[name] = difference
         place.remove(SUMS)
         place.write(name, content)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.config.sections.running import RunSettings
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, manifest, starts
+from trainyard.run import checkpoint, checkpoint_manifest, starts
 from trainyard.run.directory import is_retry
 
 
@@ -20,7 +20,7 @@ def recorded_settings(run: RunSettings, resume: str) -> dict[str, Any]:
     for path in _candidates(Path(run.dir), resume):
         meta = storage.read_json(path / "manifest.json")
         settings = meta.get("config")
-        if not manifest.find_fault(meta) and isinstance(settings, dict):
+        if not checkpoint_manifest.find_fault(meta) and isinstance(settings, dict):
             return settings
     return {}
 

@@ -8,8 +8,8 @@ import warnings
 
 from trainyard import config, parallel
 from trainyard.core import garbage
-from trainyard.core.environment import check_numbers
 from trainyard.core.exits import Exit, end_on_failed_preflight
+from trainyard.core.variables import check_numbers
 from trainyard.models import weights
 from trainyard.parallel.memory import let_segments_grow
 from trainyard.run import resuming, starts

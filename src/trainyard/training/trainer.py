@@ -33,7 +33,7 @@ from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, identity
-from trainyard.run.export import refuse_missing
+from trainyard.run.export_formats import refuse_missing
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock, process_start
 from trainyard.telemetry.sinks import log_to

@@ -33,7 +33,7 @@ HEIGHT, WIDTH = 187, 251
 def built() -> None:
     """CI has gcc and the headers: a missing decoder is a failure here, not a skip."""
     if native.library() is None:
-        subprocess.check_call([sys.executable, ROOT / "src/trainyard/native/build.py", native.cached_path()])
+        subprocess.check_call([sys.executable, ROOT / "src/trainyard/native/compile.py", native.cached_path()])
         native.library.cache_clear()
     assert native.library() is not None
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.models import described, factory
-from trainyard.run import export
+from trainyard.run import export_formats
 
 pytestmark = [pytest.mark.takes(120), pytest.mark.ranks(1)]
 
@@ -177,9 +177,9 @@ class Random(nn.Module):
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_an_export_that_fails_or_differs_is_refused(kind: str) -> None:
     with pytest.raises(UserError, match=rf"publish\.export has '{kind}', and .* was not published.*weights are publ"):
-        export.export_model(kind, Forked(), 16)
+        export_formats.export_model(kind, Forked(), 16)
     with pytest.raises(UserError, match="outputs differ from the model's by"):
-        export.export_model(kind, Random(), 16)
+        export_formats.export_model(kind, Random(), 16)
 
 
 def test_a_failing_export_loses_no_weights(trainer: Trainer, tmp_path: Path) -> None:
@@ -197,11 +197,11 @@ def test_a_failing_export_loses_no_weights(trainer: Trainer, tmp_path: Path) -> 
 
 
 def test_what_an_export_needs_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    export.refuse_missing(["torch", "onnx"])
+    export_formats.refuse_missing(["torch", "onnx"])
     monkeypatch.setitem(sys.modules, "onnxscript", None)  # what Python does when it is not there
-    export.refuse_missing(["torch"])
+    export_formats.refuse_missing(["torch"])
     with pytest.raises(UserError, match=r"onnxscript is not installed; .*pip install onnxscript.* or remove 'onnx'"):
-        export.refuse_missing(["onnx"])
+        export_formats.refuse_missing(["onnx"])
     with pytest.raises(UserError, match=r"publish\.export"):
         config.build({"recipe": "demo"}, {"publish": {"export": ["tflite"]}})
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tests import patience
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, manifest
+from trainyard.run import checkpoint, checkpoint_manifest
 from trainyard.run.checkpoint_writer import Writer
 
 pytestmark = pytest.mark.takes(15)
@@ -83,7 +83,7 @@ def test_one_whose_manifest_vouches_for_what_cannot_be_loaded_is_damaged(tmp_pat
     (path / "optimizer.safetensors").write_bytes(content)
     meta = json.loads((path / "manifest.json").read_text())
     meta["files"]["optimizer.safetensors"] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    (path / "manifest.json").write_text(json.dumps(manifest.add_checksum(meta)))
+    (path / "manifest.json").write_text(json.dumps(checkpoint_manifest.add_checksum(meta)))
     with pytest.raises(UserError, match=r"not a sound checkpoint .*optimizer.safetensors does not hold tensors"):
         checkpoint.at(path)
     found, reports = checkpoint.newest(tmp_path)

@@ -35,7 +35,7 @@ from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.models.described import describe
 from trainyard.models.weights import SUMS
 from trainyard.parallel.environment import Place
-from trainyard.run import checkpoint, checkpoint_writer, directory, lease, manifest, publishing, starts
+from trainyard.run import checkpoint, checkpoint_manifest, checkpoint_writer, directory, lease, publishing, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory
@@ -214,7 +214,7 @@ class Runs:
             self.checks["checkpoint"] += 1
             found = json.loads((path / "manifest.json").read_bytes())
             step = int(path.name[5:])
-            assert manifest.add_checksum(found) == found, path
+            assert checkpoint_manifest.add_checksum(found) == found, path
             assert found["step"] == step
             for name, digest in encoded(step).items():
                 assert hashlib.sha256((path / name).read_bytes()).hexdigest() == digest, path / name

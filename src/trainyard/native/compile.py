@@ -1,6 +1,6 @@
 """Compiles the decoder. Run by the wheel's build hook, and by `hack/bootstrap python` for a checkout.
 
-    python trainyard/native/build.py OUT.so
+    python trainyard/native/compile.py OUT.so
 
 libjpeg-turbo is linked statically and its names are hidden: nothing needs to be installed where the result runs, and
 the libjpeg that torchvision or Pillow bring is another one. Where there is no static library, the shared one is taken.
