@@ -47,7 +47,7 @@ def settings(folder: Path, device: str, **over: Any) -> Tree:
         "checkpoint": {"every_steps": 20 if gpu else 4}, "validate": {"every_epochs": 0, "batch": 32 if gpu else 4},
     }  # fmt: skip
     for key, value in over.items():
-        tree = layers.overlay(tree, layers.nested(key.replace("__", "."), value))
+        tree = layers.overlay(tree, layers.nest(key.replace("__", "."), value))
     return tree
 
 

@@ -84,7 +84,7 @@ def asked() -> dict[str, bool]:
 
     from trainyard.parallel import eager
 
-    with eager.unasked():
+    with eager.without_compiler():
         answer = torch._dynamo.utils.get_optimize_ddp_mode()
         imported = "torch._dynamo" in sys.modules
         real = torch._dynamo.utils.counters

@@ -11,7 +11,7 @@ from trainyard.run.failures import Attempt
 
 
 def length_of(settings: Config) -> dict[str, int | None]:
-    return directory.length_asked(settings.epochs, settings.max_steps)
+    return directory.requested_length(settings.epochs, settings.max_steps)
 
 
 def over_already(settings: Config, batch: int) -> str | None:

@@ -67,10 +67,10 @@ def parse_override(text: str) -> Tree:
         tree: Any = yaml.load(value, YamlLoader) if value else ""
     except yaml.YAMLError:
         tree = value
-    return nested(key, tree)
+    return nest(key, tree)
 
 
-def nested(key: str, value: Any) -> Tree:
+def nest(key: str, value: Any) -> Tree:
     """Return settings that hold one value, at a key such as `model.name`."""
     for part in reversed(key.split(".")):
         value = {part: value}

@@ -31,7 +31,7 @@ def make_plan(config: Config, launcher: str, world: int) -> RunPlan:
     """Plan a run of `world` processes, started by `ddp` (torchrun) or `horovod` (mpirun); raises UserError."""
     strategy = strategy_name(config, launcher, world)
     batch = resolve_global_batch(config, world)
-    forwards = forwards_needed(batch, world, config.batch.micro, config.augment.unit)
+    forwards = count_forwards(batch, world, config.batch.micro, config.augment.unit)
     check_world(config, strategy, world, forwards)
     return RunPlan(strategy, batch, forwards)
 
@@ -61,7 +61,7 @@ def resolve_global_batch(config: Config, world: int) -> int:
     return size
 
 
-def forwards_needed(batch: int, world: int, micro: int, unit: int = 1) -> int:
+def count_forwards(batch: int, world: int, micro: int, unit: int = 1) -> int:
     """Return the fewest forwards per step of which none takes more than `micro` samples (0: no limit)."""
     if not micro:
         return 1

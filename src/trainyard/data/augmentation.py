@@ -194,12 +194,12 @@ def plan(
     return AugmentPlan(flip, changes, area, colour, augment.policy == "rand_increasing")
 
 
-def changed(picture: Tensor, drawn: AugmentPlan) -> Tensor:
+def apply_changes(picture: Tensor, drawn: AugmentPlan) -> Tensor:
     """Return a uint8 image (3, H, W) after its changes, computed by torchvision's functions."""
     picture = picture.flip(2) if drawn.flip else picture
     for change in drawn.changes:
         picture = apply(picture, change, drawn.colour if drawn.fills else None)
-    return picture if drawn.erased is None else erased(picture, drawn.erased, drawn.colour)
+    return picture if drawn.erased is None else erase(picture, drawn.erased, drawn.colour)
 
 
 def colour_of(mean: Sequence[float]) -> Colour:
@@ -222,7 +222,7 @@ def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tu
     return None
 
 
-def erased(picture: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
+def erase(picture: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
     """Set a rectangle to a colour: the mean, which is 0 once the image is normalised (to half a step of uint8)."""
     top, left, tall, wide = area
     result = picture.clone()

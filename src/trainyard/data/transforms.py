@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from trainyard.config.sections.data import AugmentSettings, DataSettings
 from trainyard.data import user
-from trainyard.data.augmentation import Colour, changed, colour_of, plan
+from trainyard.data.augmentation import Colour, apply_changes, colour_of, plan
 from trainyard.data.changes import steps
 from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
 
@@ -96,16 +96,16 @@ def training_picture(  # noqa: PLR0917
         area = random_area(height, width, augment.scale, augment.ratio, generator.random)
     elif augment.crop == "pad":
         top, left = (int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
-        picture = shifted(resize(source, size, size, how), augment.pad, top, left)
+        picture = pad_and_crop(resize(source, size, size, how), augment.pad, top, left)
         source = Encoded(pixels=picture) if isinstance(source, Encoded) else picture
         area = (0, 0, size, size)
     wanted = plan(augment, generator, size, size, colour)
     if isinstance(source, Encoded):
         return source.cut(area, size, size, how, wanted=steps(wanted, size, size), out=out)
-    return changed(cut(source, area, size, size, how), wanted)
+    return apply_changes(cut(source, area, size, size, how), wanted)
 
 
-def shifted(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
+def pad_and_crop(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
     """Put black pixels around an image, then cut its own size out of that."""
     height, width = picture.shape[1:]
     return functional.pad(picture, [pad] * 4)[:, top : top + height, left : left + width]

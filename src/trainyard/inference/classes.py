@@ -9,12 +9,12 @@ from trainyard.core.exits import UserError
 from trainyard.inference.inputs import Pictures
 from trainyard.models.described import Description
 from trainyard.prepare.layouts.base import nearest
-from trainyard.prepare.names import composed
+from trainyard.prepare.names import normalise_unicode
 
 SHOWN = 5
 
 
-def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], str]:
+def match_labels(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], str]:
     """Return the label of each image as a class of the model, and a remark for people; raises UserError.
 
     Classes are the same if the archive's names for them are (`n01440764`), or those for people (`tench`). A model that
@@ -30,11 +30,11 @@ def matched(pictures: Pictures, found: Description) -> tuple[NDArray[np.int64], 
         raise UserError(f"--data {pictures.unclear}")
     if not found.keys:
         return _by_number(pictures, labels, found)
-    keys, names = [list(map(composed, listed)) for listed in (found.keys, found.names)]
+    keys, names = [list(map(normalise_unicode, listed)) for listed in (found.keys, found.names)]
     if list(pictures.keys) == list(found.keys) or list(pictures.class_names) == list(found.names):
         return labels, ""
     index = {**_unique(names), **_unique(keys)}
-    pairs = zip(map(composed, pictures.keys), map(composed, pictures.class_names), strict=True)
+    pairs = zip(map(normalise_unicode, pictures.keys), map(normalise_unicode, pictures.class_names), strict=True)
     places = [index.get(key, index.get(name)) for key, name in pairs]
     present = np.unique(labels)
     if lacking := [pictures.keys[int(label)] for label in present if places[int(label)] is None]:

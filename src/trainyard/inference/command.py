@@ -25,7 +25,7 @@ from trainyard.models.described import rebuild
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.device import choose_device
 from trainyard.parallel.environment import Place
-from trainyard.run.directory import length_asked
+from trainyard.run.directory import requested_length
 
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
 Labels = Callable[[Pictures, Trained], NDArray[np.int64] | None]
@@ -72,10 +72,10 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
         ready_to_write(options.out)
     if options.wait:
         settings = config.build(config.read_file(options.run_config)) if options.run_config else None
-        length = length_asked(settings.epochs, settings.max_steps) if settings else None
+        length = requested_length(settings.epochs, settings.max_steps) if settings else None
         say = (lambda text: print(f"{what}: {text}", flush=True)) if place.rank == 0 else (lambda _: None)
         wait_for_model(options.model, options.wait, length, say)
-    trained = sized(open_trained(options.model), options.image_size)
+    trained = with_image_size(open_trained(options.model), options.image_size)
     known = {*trained.found.keys, *trained.found.names}
     pictures = open_pictures(options.data, options.split, known)
     labels = label(pictures, trained)
@@ -126,7 +126,7 @@ def ready_to_write(out: Path) -> None:
         raise UserError(f"--out {out} cannot be written: {error.strerror}; {remedy}") from None
 
 
-def sized(trained: Trained, size: int) -> Trained:
+def with_image_size(trained: Trained, size: int) -> Trained:
     """Return the same model for images of another size (0: its own), of which the same share is cut out."""
     found = trained.found
     if not size or size == found.size:

@@ -14,7 +14,7 @@ from trainyard.core.storage import storage
 from trainyard.inference import classes, command
 from trainyard.inference.command import Done
 from trainyard.inference.evaluation_page import MOST_PICTURES, render
-from trainyard.inference.forward import named
+from trainyard.inference.forward import list_failures
 from trainyard.inference.measures import Measured, measure, worst
 from trainyard.models.described import Description
 from trainyard.telemetry.metrics import FEW
@@ -32,13 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     remarks: list[str] = []
 
     def label(pictures: Any, trained: Any) -> Any:
-        labels, remark = classes.matched(pictures, trained.found)
+        labels, remark = classes.match_labels(pictures, trained.found)
         remarks.extend(filter(None, [remark]))
         return labels
 
     strategy, done = command.go(options, "evaluate", 5, label)
     if failures := done.outcome.failures:
-        lines = "\n".join(named(failures, done.pictures.name))
+        lines = "\n".join(list_failures(failures, done.pictures.name))
         raise UserError(
             f"{len(failures)} of {done.pictures.count} images cannot be decoded, so accuracies would be over others "
             f"than you named; repair or remove them:\n{lines}"

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"export: {trained.found.model} of {trained.origin}", flush=True)
     place = Published(out, None, sums_of(out)) if in_place else new_folder(out, trained, model)
     card = storage.read_text(out / CARD) if CARD in place.sums else ""
-    for name, difference in add_exports(kinds, model, trained.found, place, card, refused).items():
+    for name, difference in add_exports(kinds, model, trained.found, place, card, failure_message).items():
         size = (out / name).stat().st_size / 1e6
         line = f"{out / name}: {size:,.1f} MB; largest difference from the model's outputs {difference:.2g}"
         print(printable(f"export: {line}"), flush=True)
@@ -75,6 +75,6 @@ def sums_of(folder: Path) -> dict[str, str]:
     return read_sums(folder) or {path.name: storage.hash_file(path) for path in files}
 
 
-def refused(kind: str, reason: str) -> str:
+def failure_message(kind: str, reason: str) -> str:
     """Say that an export has failed."""
     return f"--to {kind}: {export_formats.FILES[kind]} was not written: {reason}. The model is as it was"

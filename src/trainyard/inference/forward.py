@@ -151,7 +151,7 @@ def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str
     return make
 
 
-def named(failures: dict[int, str], name: Callable[[int], str], most: int = 20) -> Sequence[str]:
+def list_failures(failures: dict[int, str], name: Callable[[int], str], most: int = 20) -> Sequence[str]:
     """Return a line for each image that could not be decoded, `most` of them."""
     lines = [f"{name(sample)}: {why}" for sample, why in list(failures.items())[:most]]
     return [*lines, f"... and {len(failures) - most} more"] if len(failures) > most else lines

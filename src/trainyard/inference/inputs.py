@@ -23,7 +23,7 @@ from trainyard.prepare.archives.tar import looks_like_tar
 from trainyard.prepare.archives.zip import Archive
 from trainyard.prepare.layouts.base import SplitFolders, split_of
 from trainyard.prepare.listing import Entry, Foreign, Listing
-from trainyard.prepare.names import FORMATS, PICTURES, composed, is_picture, is_utf8, shown
+from trainyard.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, normalise_unicode, shown
 from trainyard.prepare.sample import ensure_sample
 from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources.base import Traffic
@@ -174,7 +174,7 @@ def _first_folders(entries: list[Entry], known: Collection[str]) -> list[str]:
 
 
 def _folder(name: str) -> str:
-    return composed(name).rpartition("/")[0]
+    return normalise_unicode(name).rpartition("/")[0]
 
 
 def _content(container: Container, member: Member) -> bytes | Unreadable:

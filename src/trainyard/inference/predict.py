@@ -11,7 +11,7 @@ from trainyard.core.exits import Exit, UserError, printable
 from trainyard.core.storage import storage
 from trainyard.inference import command
 from trainyard.inference.command import Done
-from trainyard.inference.forward import named
+from trainyard.inference.forward import list_failures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,11 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     strategy, done = command.go(options, "predict", options.top, lambda pictures, trained: None)
     failures, count = done.outcome.failures, done.pictures.count
     if len(failures) == count:
-        lines = "\n".join(named(failures, done.pictures.name))
+        lines = "\n".join(list_failures(failures, done.pictures.name))
         raise UserError(f"none of the {count} images can be decoded:\n{lines}")
     if strategy.first:
         write(options.out, done)
-        for line in named(failures, done.pictures.name):
+        for line in list_failures(failures, done.pictures.name):
             print(printable(f"predict: {line}"))
         left_out = f", {len(failures):,} could not be decoded" if failures else ""
         print(f"{count - len(failures):,} images{left_out}: {options.out / 'predictions.csv'}, predictions.jsonl")

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from trainyard.core.exits import UserError
-from trainyard.models.synchronised import Sum, normalised
+from trainyard.models.synchronised import Sum, normalise
 
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -180,7 +180,7 @@ class BatchNorm(_BatchNorm):
 
     def _global_by_kernels(self, x: Tensor, total: Sum) -> Tensor:
         weight, bias = (None if part is None else part.float() for part in (self.weight, self.bias))
-        out, found = normalised(x, weight, bias, self.eps, total)
+        out, found = normalise(x, weight, bias, self.eps, total)
         self._track(*found)
         return out
 

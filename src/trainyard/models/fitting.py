@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainyard.models.states import At, State, loaded, refused_state, saved_alone
+from trainyard.models.states import At, State, load_expression, refused_state, saved_alone
 
 COUNTER = "num_batches_tracked"  # what old BatchNorms lack, and torch adds
 # What torch.compile, FSDP and activation checkpointing put into names, anywhere
@@ -106,7 +106,7 @@ def _different(options: Iterable[Fit]) -> list[Fit]:
 
 def _alone(option: Fit, path: Path) -> str:
     """Python for one state dict of a file."""
-    what = loaded(path, option.at)
+    what = load_expression(path, option.at)
     return f"{{k: v for k, v in {what}.items() if {option.prefix!r} in k}}" if option.prefix else what
 
 

@@ -97,7 +97,7 @@ def saved_alone(what: str) -> str:
     return f"`python -c \"import torch; torch.save({what}, 'weights.pth')\"`"
 
 
-def loaded(path: Path, at: At = ()) -> str:
+def load_expression(path: Path, at: At = ()) -> str:
     """Python for what lies at these keys of a file, which runs code from it."""
     if path.suffix == ".safetensors":
         return f"__import__('safetensors.torch').torch.load_file({str(path)!r})"
@@ -168,7 +168,8 @@ def _unpickled(path: Path) -> Any:
         except pickle.UnpicklingError:
             raise ValueError(
                 "holds objects that cannot be read without running code from it; where you trust it, save its state "
-                f"dict alone: {saved_alone(loaded(path, ('state_dict',)))}, or by another key than 'state_dict'"
+                f"dict alone: {saved_alone(load_expression(path, ('state_dict',)))}, "
+                "or by another key than 'state_dict'"
             ) from None
 
 
@@ -221,7 +222,7 @@ def _stateless(path: Path, tree: Any) -> str:
             return (
                 f"holds a whole pickled {type(value).__name__}{where}: reading it runs code from it; where you trust "
                 "it and its class can be imported, save its state dict: "
-                f"{saved_alone(loaded(path, at) + '.state_dict()')}"
+                f"{saved_alone(load_expression(path, at) + '.state_dict()')}"
             )
     return f"is no state dict but a {type(tree).__name__}" + (
         f" of {', '.join(map(repr, list(tree)[:5])) or 'nothing'}" if isinstance(tree, dict) else ""

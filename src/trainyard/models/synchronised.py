@@ -25,7 +25,7 @@ class Statistics(NamedTuple):
     some: Tensor  # whether there are any
 
 
-def normalised(
+def normalise(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, total: Sum
 ) -> tuple[Tensor, Statistics]:
     """Normalise x (N, C, ...), of which a process may have no samples; scale and shift are in the statistics' type."""

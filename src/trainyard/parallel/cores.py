@@ -11,17 +11,17 @@ _given: list[int] = []
 
 def share(local_world: int) -> int:
     """Cores for one of `local_world` processes on this node, at least one; a fraction is rounded down."""
-    return max(1, int(min(allowed(), limit()) / local_world))
+    return max(1, int(min(count_allowed(), limit()) / local_world))
 
 
-def allowed() -> int:
+def count_allowed() -> int:
     """Cores that this process was given."""
     return _given[-1] if _given else len(os.sched_getaffinity(0))
 
 
 def remember() -> None:
     """Keep counting the cores that this process has now: it is about to bind itself to some of them (numa.py)."""
-    _given.append(allowed())
+    _given.append(count_allowed())
 
 
 def limit(root: Path = CGROUPS, membership: Path = MEMBERSHIP) -> float:

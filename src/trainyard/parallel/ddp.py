@@ -31,7 +31,7 @@ class Ddp(Group):
         self._settings = settings
 
     def wrap(self, model: nn.Module) -> nn.Module:  # noqa: D102
-        with warnings.catch_warnings(), eager.unasked():
+        with warnings.catch_warnings(), eager.without_compiler():
             # Its successor is not in NVIDIA's image yet.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
             wrapped = eager.plain(DistributedDataParallel)(
@@ -43,7 +43,7 @@ class Ddp(Group):
                 static_graph=self._settings.static_graph,
             )
         reduction = Reduction(wire_dtype(self._comm), self._waiting, averages=dist.get_backend() == "nccl")
-        wrapped.register_comm_hook(reduction, averaged)
+        wrapped.register_comm_hook(reduction, average_bucket)
         return wrapped
 
     def accumulating(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:  # noqa: D102
@@ -72,7 +72,7 @@ def wire_dtype(comm: CommSettings) -> torch.dtype | None:
     return WIRE.get("fp64" if comm.gradients == "fp64" else comm.compression)
 
 
-def averaged(state: Reduction, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+def average_bucket(state: Reduction, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """Average a bucket of gradients over all processes.
 
     In fp64, rounding back hides the order in which processes were added. In 16 bits, gradients are divided before the
@@ -89,11 +89,11 @@ def averaged(state: Reduction, bucket: dist.GradBucket) -> torch.futures.Future[
     if bucket.is_last():  # from here on this process only waits
         state.waiting.begin()
 
-    def received(future: Any) -> Tensor:
+    def write_back(future: Any) -> Tensor:
         result: Tensor = future.value()[0]
         if state.dtype is None:
             return result
         return buffer.copy_(result / after if after > 1 else result)
 
-    future: torch.futures.Future[Tensor] = work.get_future().then(received)
+    future: torch.futures.Future[Tensor] = work.get_future().then(write_back)
     return future

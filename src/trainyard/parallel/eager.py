@@ -53,7 +53,7 @@ class _Answers:
 
 
 @contextlib.contextmanager
-def unasked() -> Iterator[None]:
+def without_compiler() -> Iterator[None]:
     """Within this context, DistributedDataParallel's constructor gets the compiler's answer without importing it."""
     if COMPILER in sys.modules:
         yield

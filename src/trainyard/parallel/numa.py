@@ -41,12 +41,12 @@ def cores_beside(address: str, devices: Path = DEVICES, nodes: Path = NODES) -> 
     """Return the cores of the NUMA node of a PCI device; none where there is one node, or the kernel does not know."""
     try:
         node = int((devices / address / "numa_node").read_text())
-        return listed((nodes / f"node{node}" / "cpulist").read_text()) if node >= 0 else set()
+        return parse_list((nodes / f"node{node}" / "cpulist").read_text()) if node >= 0 else set()
     except (OSError, ValueError):
         return set()
 
 
-def listed(text: str) -> set[int]:
+def parse_list(text: str) -> set[int]:
     """Return the numbers of a list such as `0-3,8`; raises ValueError."""
     found: set[int] = set()
     for part in text.strip().split(","):

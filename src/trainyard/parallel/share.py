@@ -27,16 +27,16 @@ def share(tree: Any, send_object: Callable[[Any], Any], send: Callable[[Tensor],
     specs = send_object(_specs(tree))
     tensors = iter(_tensors(tree))
 
-    def received(spec: Any) -> Any:
+    def receive(spec: Any) -> Any:
         if isinstance(spec, Spec):
             mine = next(tensors, None)
             where = device if spec.shape else torch.device("cpu")  # step counts are read without waiting for a GPU
             return send(torch.empty(spec.shape, dtype=spec.dtype, device=where) if mine is None else mine.to(where))
         if isinstance(spec, dict):
-            return {key: received(value) for key, value in spec.items()}
-        return [received(value) for value in spec] if isinstance(spec, list) else spec
+            return {key: receive(value) for key, value in spec.items()}
+        return [receive(value) for value in spec] if isinstance(spec, list) else spec
 
-    return received(specs)
+    return receive(specs)
 
 
 def _specs(tree: Any) -> Any:

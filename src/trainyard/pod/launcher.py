@@ -60,13 +60,13 @@ def with_log() -> int:
     A program that is none of ours does not say when it has connected, so its starts are not counted.
     """
     if "--no-python" in sys.argv:
-        return log.kept(main)
-    return attempts.counted(lambda: log.kept(main))
+        return log.keep_output(main)
+    return attempts.count_and_run(lambda: log.keep_output(main))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
-    process.end_on_sigterm(attempts.stopped)  # torch's agent handles it once it runs
+    process.end_on_sigterm(attempts.forget_on_stop)  # torch's agent handles it once it runs
     no_core_dumps()
     end_on_failed_preflight()
     listening = preflight()
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
             rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
             if not (failure.exitcode == -signal.SIGKILL and failure.pid in told_to_end)
         }  # fmt: skip
-        for line in unexplained(failures):
+        for line in explain_silent_exits(failures):
             print(f"error: {line}", file=sys.stderr, flush=True)
         code = exit_code(failures)
         if code == Exit.HANG:
@@ -158,13 +158,13 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
         begin(self)
         raises: Any = signal.getsignal(signal.SIGINT)
 
-        def interrupted(number: int, frame: Any) -> None:
+        def on_interrupt(number: int, frame: Any) -> None:
             # In the handler: the same Ctrl-C a second time must not end the wait that the first one begins
             interrupts.end_at_second(lambda: kill(self.pids().values()))
             raises(number, frame)
 
         if callable(raises):
-            signal.signal(signal.SIGINT, interrupted)
+            signal.signal(signal.SIGINT, on_interrupt)
 
     PContext.close, PContext.start = close, start  # type: ignore[method-assign]
 
@@ -228,7 +228,7 @@ def show_errors_once(quietly: bool) -> None:
         logging.getLogger("torch.distributed.elastic.agent.server.api").setLevel(logging.ERROR)  # that a signal came
 
 
-def unexplained(failures: Mapping[int, tuple[int, int]]) -> list[str]:
+def explain_silent_exits(failures: Mapping[int, tuple[int, int]]) -> list[str]:
     """Get a line for each process that could not say why it ended: by a signal, or with a code that is none of ours."""
     lines = []
     for rank, (code, _) in sorted(failures.items()):

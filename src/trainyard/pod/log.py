@@ -1,9 +1,9 @@
 """Keeps what a pod prints beside its run, bounded in size, so that it outlives the pod: also the last traceback.
 
-`kept` sends the pod's output to a separate process, which prints it and writes it to a file too, so that the last words
-of a crashing process are not lost. The file is named after the pod's part in the job (worker-1.log), not after the job;
-a later job appends to it. At half of the bytes to keep it becomes worker-1.log.1, and the former one is removed. A slow
-or full file system costs lines in the file and never delays training.
+`keep_output` sends the pod's output to a separate process, which prints it and writes it to a file too, so that the
+last words of a crashing process are not lost. The file is named after the pod's part in the job (worker-1.log), not
+after the job; a later job appends to it. At half of the bytes to keep it becomes worker-1.log.1, and the former one is
+removed. A slow or full file system costs lines in the file and never delays training.
 
     TRAINYARD_LOGS        folder to keep them in; unset, nothing is kept
     TRAINYARD_LOG_BYTES   most bytes to keep of a pod, both files together
@@ -32,7 +32,7 @@ WAITING = 16 << 20  # bytes that may wait for the file system
 LAST_SECONDS = 20.0  # most that the end of a pod waits for a slow file system
 
 
-def kept(main: Callable[[], int]) -> int:
+def keep_output(main: Callable[[], int]) -> int:
     """Run a program's main function, keeping what this process and its children print; returns what it returns."""
     folder = os.environ.get("TRAINYARD_LOGS")
     if not folder or _is_of_others(folder):

@@ -321,11 +321,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return wait_for_earlier_ranks(options.environment)
     if options.command == "worker":
         transport.check()
-        return log.kept(lambda: worker(Places.here()))
+        return log.keep_output(lambda: worker(Places.here()))
     command = options.rank_command[1:] if options.rank_command[:1] == ["--"] else options.rank_command
     if not command:
         raise UserError("nothing to run: give the ranks' command after --")
     if options.command == "rank":
         return become(command)
     process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
-    return log.kept(lambda: launch(options.np, options.run_dir, command, Places.here()))
+    return log.keep_output(lambda: launch(options.np, options.run_dir, command, Places.here()))

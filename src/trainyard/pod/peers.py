@@ -51,7 +51,7 @@ class PeerPlan:
     wait: float
     bound: float = BOUND
 
-    def asked(self) -> tuple[str, ...]:
+    def choose_peers(self) -> tuple[str, ...]:
         """Return the peers that this pod asks."""
         others = [name for name in self.names if name != self.me]
         if len(self.names) <= ASK_ALL:
@@ -154,7 +154,7 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
 def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
     """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
     started, said, first = time.monotonic(), 0.0, what.names[0]
-    peers = {name: Peer() for name in what.asked()}
+    peers = {name: Peer() for name in what.choose_peers()}
     with ThreadPoolExecutor(min(32, len(peers))) as pool:
         while True:
             wanted = [name for name, peer in peers.items() if peer.why or (name == first and peer.state == "waits")]

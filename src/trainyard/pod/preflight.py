@@ -55,13 +55,13 @@ def main(arguments: list[str] | None = None) -> int:
         code = error.code if isinstance(error, ExitError) else int(cause_of(error).code)
         print(f"error: {message}", file=sys.stderr, flush=True)
         write_termination_message(message)
-        storage.write_json(Path(handover), {"message": message, "code": bounded(code, options.results)})
+        storage.write_json(Path(handover), {"message": message, "code": limit_retries(code, options.results)})
     else:
-        passed(options.results)
+        forget_failures(options.results)
     return Exit.DONE
 
 
-def bounded(code: int, results: Path | None) -> int:
+def limit_retries(code: int, results: Path | None) -> int:
     """Return the code to end with: 1 in place of one that is retried, after MOST_TRIES failures of this pod in a row.
 
     The trainer cannot count what fails before it. Storage that does not answer cannot be counted in.
@@ -77,7 +77,7 @@ def bounded(code: int, results: Path | None) -> int:
     return code
 
 
-def passed(results: Path | None) -> None:
+def forget_failures(results: Path | None) -> None:
     """Forget earlier failures of this pod's checks."""
     if results is not None:
         with contextlib.suppress(OSError):

@@ -22,10 +22,10 @@ from trainyard.prepare.archives import open_container, open_object
 from trainyard.prepare.archives.digest import check_sha256
 from trainyard.prepare.catalogue import read_catalogue
 from trainyard.prepare.class_names import Naming
-from trainyard.prepare.job import Finished, Job, finished
+from trainyard.prepare.job import Finished, Job, read_record
 from trainyard.prepare.layouts import layout_of
 from trainyard.prepare.lock import exclusive
-from trainyard.prepare.looking import look_once
+from trainyard.prepare.looking import write_missing_page
 from trainyard.prepare.members_file import write_members
 from trainyard.prepare.plan import DatasetPlan, ShardPlan, make_plan, meaning
 from trainyard.prepare.progress import ProgressMeter, say
@@ -76,7 +76,7 @@ def build(config: Preparation, options: Options | None = None) -> Manifest | Non
         try:
             manifest = _build(config, options)
             if manifest:
-                look_once(config.out)
+                write_missing_page(config.out)
             return manifest
         except OSError as error:
             before, done = done, _count_finished(config.out, done)
@@ -222,7 +222,7 @@ def _make_shards(job: Job, plan: DatasetPlan, workers: int, options: Options, me
     """Make the shards of this part that are not finished yet, several requests at a time."""
     mine = plan.shards[options.part :: options.parts]
     _remove_rubbish(job, mine, alone=options.parts == 1)
-    todo = [shard for shard in mine if f"{shard.stem}.tar" in options.rebuild or finished(job, shard) is None]
+    todo = [shard for shard in mine if f"{shard.stem}.tar" in options.rebuild or read_record(job, shard) is None]
     if len(todo) < len(mine):
         say(f"{len(mine) - len(todo)} of {len(mine)} shards are finished from before and kept")
     if not todo:
@@ -274,7 +274,7 @@ def _gather(job: Job, plan: DatasetPlan, options: Options) -> list[Finished] | N
     """
     best, since = -1, time.monotonic()
     while True:
-        found = [record for shard in plan.shards if (record := finished(job, shard))]
+        found = [record for shard in plan.shards if (record := read_record(job, shard))]
         if len(found) == len(plan.shards):
             return found
         if options.parts == 1:

@@ -16,7 +16,7 @@ from trainyard.prepare.archives.members import BARE, CHECKED, LARGEST_HEADER, LO
 from trainyard.prepare.class_names import ClassEntry, Naming, name_classes
 from trainyard.prepare.layouts.base import LEFT_OUT, Layout, MemberPlace
 from trainyard.prepare.listing import Entry, Listing
-from trainyard.prepare.names import OF_OTHER_CLASSES, composed
+from trainyard.prepare.names import OF_OTHER_CLASSES, normalise_unicode
 from trainyard.prepare.progress import say
 from trainyard.prepare.selection import Selection, Skip
 from trainyard.shards.manifest import SPLITS
@@ -87,7 +87,7 @@ def read_catalogue(
     listing = Listing(archive)
     starts = array("Q")
     texts: dict[str, Member] = {}
-    name_file = composed(names.file)
+    name_file = normalise_unicode(names.file)
     wanted = layout.texts | ({name_file} if name_file else set())
     if layout.learns_first:
         for key, member in _find_texts(listing, layout.texts).items():
@@ -112,7 +112,7 @@ def read_catalogue(
     train_keys, val_keys = (list(column.keys) for column in columns)
     classes, *of_keys = layout.resolve(train_keys, val_keys, selection.skipped, contents, listing.label)
     labels = [np.asarray(of_key, np.int64) for of_key in of_keys]
-    ignored = selection.ignored()
+    ignored = selection.count_ignored()
     seen, columns = len(columns[1].key), (columns[0], _labelled(columns[1], labels[1]))
     if left_out := seen - len(columns[1].key):
         ignored[OF_OTHER_CLASSES] = {"image": left_out}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from trainyard.core.exits import UserError
-from trainyard.prepare.names import composed, decoded
+from trainyard.prepare.names import decode_text, normalise_unicode
 
 
 class ClassEntry(NamedTuple):
@@ -27,7 +27,7 @@ def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, 
     """Give classes their names; raises UserError for a name whose class does not exist."""
     if naming.file and text is None:
         raise UserError(f"{label} has no {naming.file}, which 'class_file' names; correct the setting")
-    given = {composed(key): name for key, name in naming.names.items()}
+    given = {normalise_unicode(key): name for key, name in naming.names.items()}
     named = {**_read(naming.file, text or b"", label), **given}
     known = {entry.synset for entry in classes}
     if unknown := given.keys() - known:
@@ -41,7 +41,7 @@ def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, 
 
 def _read(file: str, text: bytes, label: str) -> dict[str, str]:
     """Parse lines of `CLASS NAME`, or of `CLASS,NAME` in a CSV file."""
-    lines = decoded(text, f"{file} in {label}")
+    lines = decode_text(text, f"{file} in {label}")
     if file.lower().endswith(".csv"):
         rows = csv.reader(io.StringIO(lines, newline=""))
         try:

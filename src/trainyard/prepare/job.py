@@ -51,7 +51,7 @@ class Finished(NamedTuple):
     seekable: dict[str, int]
 
 
-def finished(job: Job, plan: ShardPlan) -> Finished | None:
+def read_record(job: Job, plan: ShardPlan) -> Finished | None:
     """Return a shard's record if it was finished under the same plan and its files still have their sizes.
 
     Raises OSError and StorageError.

@@ -55,11 +55,11 @@ class Listing:
         last_folder, folder_noise = "", ""
         for member in self.container.members():
             raw = member.name
-            name = names.cleaned(raw.replace("\\", "/") if "\\" in raw and self._from_windows() else raw)
+            name = names.clean_path(raw.replace("\\", "/") if "\\" in raw and self._from_windows() else raw)
             if name.endswith("/") and not member.size:
                 continue
             identity = member.name_hash if name is raw else name_hash(name.encode("utf-8", "surrogateescape"))
-            if not name.isascii() and (form := names.composed(name)) != name:
+            if not name.isascii() and (form := names.normalise_unicode(name)) != name:
                 self._forms += 1
                 name = self._first_form = form
             folder, _, last = name.rpartition("/")
@@ -87,7 +87,7 @@ class Listing:
     def remarks(self) -> Iterator[str]:
         """Yield what people should know about names, after a whole pass."""
         if self.noise:
-            yield f"{names.HIDDEN}: {counted(self.noise)}"
+            yield f"{names.HIDDEN}: {format_counts(self.noise)}"
         if self._separators:
             yield "backslashes were taken for the separators of folders"
         if self._forms:
@@ -154,7 +154,7 @@ class Foreign:
         )
 
 
-def counted(counts: Counter[str]) -> str:
+def format_counts(counts: Counter[str]) -> str:
     """Return counts for people, the most frequent first."""
     listed = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_SHOWN]
     more = f" and {len(counts) - _SHOWN} more kinds" if len(counts) > _SHOWN else ""

@@ -21,7 +21,7 @@ def look(root: Path, to: Path | None = None) -> None:
     say(f"{to or root / dataset.FILE} shows classes, sizes, equal and odd images")
 
 
-def look_once(root: Path) -> None:
+def write_missing_page(root: Path) -> None:
     """Write the page of a complete folder that has none: the dataset is complete without it."""
     try:
         if (root / dataset.FILE).exists():

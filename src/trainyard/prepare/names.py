@@ -51,7 +51,7 @@ def noise(name: str) -> str:
     return ""
 
 
-def cleaned(name: str) -> str:
+def clean_path(name: str) -> str:
     """Return a name without the parts that lead nowhere: `data/./cat//1.jpg` is `data/cat/1.jpg`."""
     if "./" not in name and "//" not in name:
         return name
@@ -59,7 +59,7 @@ def cleaned(name: str) -> str:
     return "/".join(part for part in name.split("/") if part not in ("", ".")) + end
 
 
-def composed(text: str) -> str:
+def normalise_unicode(text: str) -> str:
     """Return the text in one Unicode form: macOS writes an accent as a character of its own."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
@@ -105,12 +105,12 @@ def encoding_of(text: bytes) -> str:
     return "gbk" if all(min(word.encode("gbk")) > 0x7F for word in words if not word.isascii()) else "latin1"
 
 
-def decoded(text: bytes, where: str) -> str:
+def decode_text(text: bytes, where: str) -> str:
     """Text that decides labels, in one Unicode form; raises UserError where it is not UTF-8."""
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{where} is UTF-16, not UTF-8; save it as UTF-8 (iconv -f utf16 -t utf8 FILE > NEW)")
     try:
-        return composed(text.decode("utf-8-sig"))
+        return normalise_unicode(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         encoding = encoding_of(text.splitlines()[line - 1] if text else text)

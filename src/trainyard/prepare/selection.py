@@ -14,7 +14,7 @@ from trainyard.prepare import names
 from trainyard.prepare.archives.members import BARE, Member
 from trainyard.prepare.converting import LARGEST_PICTURE
 from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError
-from trainyard.prepare.listing import DECODED, Entry, Foreign, Listing, counted, formats_among
+from trainyard.prepare.listing import DECODED, Entry, Foreign, Listing, format_counts, formats_among
 from trainyard.prepare.progress import say
 
 # Entries whose first bytes are looked at together
@@ -26,7 +26,7 @@ class Skip:
     """What the setting `skip` names: members by their names, and with `*` all whose names fit."""
 
     def __init__(self, wanted: Collection[str]) -> None:
-        self._wanted = {names.composed(text): text for text in wanted}
+        self._wanted = {names.normalise_unicode(text): text for text in wanted}
         self._patterns = {
             text: re.compile(".*".join(map(re.escape, form.split("*"))), re.DOTALL)
             for form, text in self._wanted.items()
@@ -48,7 +48,7 @@ class Skip:
 
     def unseen(self) -> list[str]:
         """Return what was named and is not there; hidden and service files are left out in any case."""
-        return sorted(text for text in self._unseen if not names.noise(names.cleaned(text.replace("\\", "/"))))
+        return sorted(text for text in self._unseen if not names.noise(names.clean_path(text.replace("\\", "/"))))
 
 
 class Selection:
@@ -118,7 +118,7 @@ class Selection:
                 "source.path, or pack the unpacked files as one archive"
             )
 
-    def ignored(self) -> dict[str, dict[str, int]]:
+    def count_ignored(self) -> dict[str, dict[str, int]]:
         """Return counts of the files that are no data, by why they are none and by kind."""
         found = {names.HIDDEN: self._listing.noise, names.OUTSIDE: self._outside}
         return {
@@ -190,7 +190,7 @@ class Selection:
         """Count links to nothing; raises UserError where they would be images."""
         lost = []
         for raw in self._listing.links:
-            name = names.composed(raw)
+            name = names.normalise_unicode(raw)
             place, kind = self._place(name), names.is_picture(name)
             if self._skips(Entry(Member(name, 0, 0, 0, 0, 0, BARE), raw, "", 0), place):
                 continue
@@ -231,7 +231,7 @@ class Selection:
     def _say(self) -> None:
         parts = list(self._listing.remarks())
         if self._outside:
-            parts.append(f"{names.OUTSIDE}: {counted(self._outside)}")
+            parts.append(f"{names.OUTSIDE}: {format_counts(self._outside)}")
         if self._unlabelled:
             parts.append(f"images without a label: {self._unlabelled:,}")
         if self._skip.count:

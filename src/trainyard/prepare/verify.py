@@ -16,7 +16,7 @@ from trainyard.shards import sample_names
 from trainyard.shards.manifest import Manifest, ShardEntry
 
 
-def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
+def find_damage(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
     """Hash every file; return what is wrong by the tar's name (or that of the file of classes, or of names)."""
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     with ThreadPoolExecutor(workers) as pool:
@@ -34,7 +34,7 @@ def damaged(root: Path, manifest: Manifest, workers: int = 4) -> dict[str, str]:
 def verify(root: Path) -> None:
     """Check everything; raises UserError naming each damaged file."""
     manifest = manifests.load(root)
-    if wrong := damaged(root, manifest):
+    if wrong := find_damage(root, manifest):
         for name, what in sorted(wrong.items()):
             say(f"{root / name}: {what}")
         raise UserError(
@@ -68,7 +68,7 @@ def repair(config: Preparation, options: Options | None = None) -> None:
     if not manifests.exists(root) and build(config, options) is None:
         return
     manifest = manifests.load(root)
-    wrong = damaged(root, manifest)
+    wrong = find_damage(root, manifest)
     # Version 0.1.0 made no files of names; its manifests have no checksum, and their source may be gone
     if "checksum" in storage.read_json(root / manifests.FILE):
         missing = [path for path in (sample_names.file_of(root, name) for name in manifest.splits) if not path.exists()]

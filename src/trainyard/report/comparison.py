@@ -194,20 +194,20 @@ def compare(
     base, policy = runs[0], batch_policy(runs)
     link = fit(runs, size, latency, bandwidth)
 
-    def predicted(world: int) -> float:
+    def predict_rate(world: int) -> float:
         batch = base.batch if policy.startswith("fixed global") else base.batch / base.world * world
         compute = base.compute * (batch / world) / (base.batch / base.world)
         return batch / (base.data_wait + compute + base.other + ring(world, size, link))
 
     rows = [
-        Row(run, run.rate / base.rate, run.rate / base.rate / (run.world / base.world), predicted(run.world))
+        Row(run, run.rate / base.rate, run.rate / base.rate / (run.world / base.world), predict_rate(run.world))
         for run in runs
     ]
     most = up_to or 4 * runs[-1].world
     worlds = sorted(
         {*(run.world for run in runs), *(base.world * 2**n for n in range(20) if base.world * 2**n <= most)}
     )
-    return Comparison(runs[-1].strategy, policy, rows, link, size, [(world, predicted(world)) for world in worlds])
+    return Comparison(runs[-1].strategy, policy, rows, link, size, [(world, predict_rate(world)) for world in worlds])
 
 
 def series(runs: Sequence[MeasuredRun]) -> dict[str, list[MeasuredRun]]:

@@ -21,7 +21,7 @@ from trainyard.run import owner
 MOST_TRIES = 4  # as many starts as run.max_restarts allows by default
 
 
-def counted(main: Callable[[], int]) -> int:
+def count_and_run(main: Callable[[], int]) -> int:
     """Run the launcher's main function as a counted start; raises ExitError once MOST_TRIES in a row were killed."""
     folder = run_folder(sys.argv)
     if folder is None or not _is_ours(folder):
@@ -59,7 +59,7 @@ def forget(folder: Path) -> None:
             _note(folder).unlink(missing_ok=True)
 
 
-def stopped() -> None:
+def forget_on_stop() -> None:
     """Forget the killed starts of this pod, which is stopped from outside. Never raises."""
     if folder := run_folder(sys.argv):
         forget(folder)

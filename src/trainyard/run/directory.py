@@ -114,7 +114,7 @@ def check_ended(
 ) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
-    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `length_asked` gives. Raises
+    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives. Raises
     StrangerError where the directory is another release's.
     """
     path = Path(run.dir)
@@ -144,7 +144,7 @@ def check_ended(
     return f"run {path} is finished: {summary['steps']} steps, top1 {summary['top1']:.2f} %; nothing to do"
 
 
-def length_asked(epochs: int | None, max_steps: int | None) -> dict[str, int | None]:
+def requested_length(epochs: int | None, max_steps: int | None) -> dict[str, int | None]:
     """Return the length of the run as the settings put it."""
     return {"epochs": epochs, "max_steps": max_steps}
 
@@ -284,7 +284,7 @@ class RunDirectory:
         """Release the lease; a run that was stopped from outside has not used up a restart."""
         self.lease.release()
         if stopped:
-            starts.stopped(self.path)
+            starts.note_stop(self.path)
 
     def _forget_the_end(self) -> None:
         """Remove, by way of `staging`, how the run has ended before; a start that is refused leaves it."""

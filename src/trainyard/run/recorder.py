@@ -29,7 +29,7 @@ from trainyard.data.sampler import Ids
 from trainyard.data.sizes import size_of
 from trainyard.data.splits import Data
 from trainyard.parallel.base import Strategy
-from trainyard.run.directory import RunDirectory, length_asked
+from trainyard.run.directory import RunDirectory, requested_length
 from trainyard.run.owner import owner_name
 from trainyard.run.result import Result, write_confusion
 from trainyard.telemetry import stragglers as slowest
@@ -220,7 +220,7 @@ class Recorder:
             )  # fmt: skip
             telemetry.ranks(self._ranks, self._times, memory)
 
-    def validated(self, step: int, epoch: int, result: Result, cold: float = 0.0) -> None:
+    def report_validation(self, step: int, epoch: int, result: Result, cold: float = 0.0) -> None:
         """Report a validation; `cold` is the share of BatchNorm's averages that is still their first value."""
         fields = {"samples": result.samples, "loss": result.loss, "top1": result.top1, "top5": result.top5}
         if cold >= COLD:
@@ -242,7 +242,7 @@ class Recorder:
         if (telemetry := self._reporting) is not None:
             telemetry.say(text)
 
-    def saved(self, step: int) -> None:
+    def report_checkpoint(self, step: int) -> None:
         """Report a checkpoint, once it is whole."""
         if (telemetry := self._reporting) is not None:
             telemetry.event("checkpoint", step, self._epoch(step))
@@ -273,7 +273,7 @@ class Recorder:
             ],
             "samples": samples,
             "identity": self._identity,
-            "length": length_asked(self._config.epochs, self._config.max_steps),
+            "length": requested_length(self._config.epochs, self._config.max_steps),
             "model": self._config.model.name,
             "precision": self._config.precision,
             "finished_at": round(time.time(), 3),

@@ -63,7 +63,7 @@ def count(run: RunSettings, fingerprint: str) -> None:
         raise unwritable(root, error) from error
 
 
-def stopped(root: Path) -> None:
+def note_stop(root: Path) -> None:
     """Note that this start was stopped from outside: it has not used up a restart."""
     path = _file(root)
     storage.write_json(path, {**storage.read_json(path), "stopped": True})

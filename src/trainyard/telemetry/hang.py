@@ -28,7 +28,7 @@ class Missing:
         return f"rank {self.rank}{where}: {self.reason}"
 
 
-def not_arrived(beats: dict[int, Heartbeat], silent: list[int]) -> list[Missing]:
+def find_missing(beats: dict[int, Heartbeat], silent: list[int]) -> list[Missing]:
     """Find the ranks that others wait for: without a heartbeat, or else at storage, outside any collective, or behind.
 
     `beats` holds each rank's heartbeat. Empty if all ranks are in the same place.

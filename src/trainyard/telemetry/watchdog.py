@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from trainyard.core.exits import Exit, write_termination_message
 from trainyard.telemetry import flight, hang_bound, mounts
 from trainyard.telemetry.beats import Answers, Files, Heartbeat, replace
-from trainyard.telemetry.hang import Missing, hang_message, not_arrived, stack_of
+from trainyard.telemetry.hang import Missing, find_missing, hang_message, stack_of
 from trainyard.telemetry.hang_bound import AUTO, PATIENCE, Seconds, StepTimes
 
 log = logging.getLogger("trainyard")
@@ -146,7 +146,7 @@ class Watchdog:
         if stuck:
             limits.append(self._seconds)
         goes_on = self._now is not now  # while the others were asked
-        return None if goes_on or self._waited < min(limits) else (not_arrived(beats, silent), beats)
+        return None if goes_on or self._waited < min(limits) else (find_missing(beats, silent), beats)
 
     def _spacing(self, now: Beat) -> float:
         """Return the seconds without a beat before the first look, and those between two looks.

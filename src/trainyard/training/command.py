@@ -13,7 +13,7 @@ from trainyard.core.variables import check_numbers
 from trainyard.models import weights
 from trainyard.parallel.memory import let_segments_grow
 from trainyard.run import resuming, starts
-from trainyard.run.directory import check_ended, identity, length_asked
+from trainyard.run.directory import check_ended, identity, requested_length
 from trainyard.run.failures import Attempt, explain_errors
 
 
@@ -33,7 +33,7 @@ def main(program: str, launcher: str, description: str) -> int:
     run, mark = settings.run, config.fingerprint(settings)
     classes = settings.model.num_classes or None
     wanted = identity(settings.model, settings.optimizer, settings.seed, batch=plan.batch, classes=classes)
-    length = length_asked(settings.epochs, settings.max_steps)
+    length = requested_length(settings.epochs, settings.max_steps)
     if message := check_ended(run, settings.resume, fingerprint=mark, wanted=wanted, length=length):
         if place.rank == 0:
             print(message, flush=True)

@@ -80,13 +80,13 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     """Do a step, and what is due after it."""
     progress, records, strategy = t.progress, t.records, t.strategy
     records.watchdog.beat("data", progress.step)
-    report_saved(t)
+    report_checkpoints(t)
     batch = next_batch(t, batches)
     records.watchdog.beat("step", progress.step)
     vote = strategy.vote(choose_vote(t))  # travels while the step is computed
     with records.clock.spent("compute"):
         loss = train_step(t, batch)
-        t.pace.step_asked()
+        t.pace.limit_lag()
     records.clock.move("compute", "communication", strategy.exposed_seconds())
     progress.step += 1
     records.recorder.step_done(progress.step, batch.ids, loss)
@@ -282,9 +282,9 @@ def validate(t: Trainer) -> Result:
     learner, records, step = t.learner, t.records, t.progress.step
     epoch = min(t.data.length.epochs, math.ceil(step / t.data.order.steps_per_epoch))
 
-    def ballot() -> int:
+    def ask_vote() -> int:
         records.watchdog.beat("validation", step)
-        report_saved(t)
+        report_checkpoints(t)
         wanted = choose_vote(t)
         return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
@@ -299,7 +299,7 @@ def validate(t: Trainer) -> Result:
             return learner.predict(pictures)
 
     with records.clock.spent("validation"), learner.averaged():
-        result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ballot=ballot)
+        result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ask_vote=ask_vote)
     if isinstance(result, int):
         end_early(t, result)
     note_fit(t, "validation")
@@ -308,7 +308,7 @@ def validate(t: Trainer) -> Result:
         with records.directory.fenced():
             checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
     cold = 0.0 if t.config.model.pretrained else share_of_start(learner.plain)
-    records.recorder.validated(step, epoch, result, cold)
+    records.recorder.report_validation(step, epoch, result, cold)
     return result
 
 
@@ -341,13 +341,13 @@ def save(t: Trainer, wait: bool = False) -> None:
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
         t.progress.stalls.append(t.progress.saved_at - begun)
     note_fit(t, "checkpoint")
-    report_saved(t)
+    report_checkpoints(t)
 
 
-def report_saved(t: Trainer) -> None:
+def report_checkpoints(t: Trainer) -> None:
     """Report the checkpoints that are whole since the last call: a record of one outlives it (run/starts.py)."""
     while t.records.writer.published:
-        t.records.recorder.saved(t.records.writer.published.popleft())
+        t.records.recorder.report_checkpoint(t.records.writer.published.popleft())
 
 
 def describe_state(t: Trainer) -> dict[str, object]:
@@ -387,7 +387,7 @@ def finish(t: Trainer) -> None:
     with records.clock.spent("checkpoint"):
         if t.strategy.first:
             records.writer.wait()
-        report_saved(t)
+        report_checkpoints(t)
         check_lease(t)
     with records.clock.spent("publish"):
         with learner.averaged():
@@ -430,7 +430,7 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
         save(t, wait=True)
     if t.strategy.first:
         records.writer.wait()
-        report_saved(t)
+        report_checkpoints(t)
         records.recorder.summarize("stopped", progress.step, progress.validated)
         records.directory.release(stopped=True)
         records.recorder.close()

@@ -36,8 +36,8 @@ class Pace:
         self._asked: deque[Event] = deque()
         self._last: Event | None = None
 
-    def step_asked(self) -> None:
-        """All work of a step was asked for: wait until the device is at most AHEAD steps behind."""
+    def limit_lag(self) -> None:
+        """Wait until the device is at most AHEAD steps behind; called when all work of a step is enqueued."""
         if self._record:
             self._last = self._record()
             self._asked.append(self._last)
@@ -61,11 +61,11 @@ class Pace:
         copy = tensor.to("cpu", non_blocking=True)  # into pinned memory
         copied = self._record()
 
-        def fetched() -> Tensor:
+        def wait() -> Tensor:
             copied.synchronize()
             return copy
 
-        return fetched
+        return wait
 
     def idle_seconds(self) -> float:
         """For how long the device has had no work: 0 while it works, infinite where no device was asked for any."""

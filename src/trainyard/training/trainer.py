@@ -216,14 +216,14 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 
 def _recomputing(forward: Any) -> Any:
-    def checkpointed(*inputs: Any, **named: Any) -> Any:
+    def recompute(*inputs: Any, **named: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*inputs, **named)
         if torch.compiler.is_compiling():  # the compiler moves updates of statistics out of what is computed again
             return recomputed(forward, *inputs, use_reentrant=False, **named)
         return recomputed(forward, *inputs, use_reentrant=False, context_fn=_contexts, **named)
 
-    return checkpointed
+    return recompute
 
 
 def _contexts() -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:

@@ -30,7 +30,7 @@ def evaluate(
     pace: Pace,
     *,
     batch: int,
-    ballot: Callable[[], int],
+    ask_vote: Callable[[], int],
 ) -> Result | int:
     """Measure the model on the whole split, or return the vote that ended it early.
 
@@ -47,14 +47,14 @@ def evaluate(
     # Tensors made in inference mode must not be kept by a strategy that gathers parameters for a forward.
     without_gradients = torch.no_grad if strategy.lockstep else torch.inference_mode
     for index in range(rounds):
-        outcome = strategy.vote(ballot())
+        outcome = strategy.vote(ask_vote())
         item = next(batches) if index < len(mine) else None
         with without_gradients():
             if item:
                 tally.add(forward(item.pictures), item.labels)
             elif strategy.lockstep:
                 forward(blank(loader, strategy.device))
-        pace.step_asked()
+        pace.limit_lag()
         if (vote := outcome()) != CONTINUE:
             model.train()
             return vote

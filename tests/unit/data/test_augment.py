@@ -118,7 +118,7 @@ def test_erasing_sets_the_mean_colour_as_often_as_asked(picture: torch.Tensor) -
         drawn = augmentation.plan(
             AugmentSettings(erase=0.25, flip=0), generator, HEIGHT, WIDTH, augmentation.colour_of(MEAN)
         )
-        result = augmentation.changed(picture, drawn)
+        result = augmentation.apply_changes(picture, drawn)
         apart = (result != picture).any(0)
         erased += bool(apart.any())
         assert torch.equal(result[:, apart], colour.expand(3, HEIGHT, WIDTH)[:, apart])

@@ -59,7 +59,7 @@ def changed(picture: Tensor, wanted: AugmentPlan) -> Tensor:
 
 def apart(picture: Tensor, wanted: AugmentPlan) -> int:
     """The largest difference of a value between C and torchvision."""
-    return int((changed(picture, wanted).int() - augmentation.changed(picture, wanted).int()).abs().max())
+    return int((changed(picture, wanted).int() - augmentation.apply_changes(picture, wanted).int()).abs().max())
 
 
 @pytest.fixture(params=[512, 0], ids=["vectors", "plain"])

@@ -10,7 +10,7 @@ from faulty_storage import failing
 from tests.unit.prepare.make_archives import picture, write_folder, write_zip
 from trainyard.core.exits import Exit, UserError
 from trainyard.core.storage import StorageError
-from trainyard.inference.classes import matched
+from trainyard.inference.classes import match_labels
 from trainyard.inference.command import may_be_the_size, ready_to_write
 from trainyard.inference.inputs import Pictures, open_pictures
 from trainyard.models.described import Description
@@ -35,7 +35,7 @@ def test_classes_in_gbk_are_refused_by_evaluation_and_no_matter_to_prediction(tm
     assert len(found.keys) == 3
     assert all(name.isprintable() and name.encode() for name in names(found))
     with pytest.raises(UserError, match=r"6 names in .* are not UTF-8 .*convmv -r -f gbk -t utf8 --notest .*gbk"):
-        matched(found, knows("a", "b", "c"))
+        match_labels(found, knows("a", "b", "c"))
 
 
 def test_noise_is_none_of_the_pictures_and_what_looks_like_one_is(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_unicode_forms_of_a_class_are_one_and_a_picture_keeps_its_name(tmp_path:
     assert names(found) == [f"{apart}/{apart}.jpg", "Thé/1.jpg"]
     assert (tmp_path / "a" / names(found)[0]).is_file()
     for known in (knows("Café", "Thé"), knows(apart, "Thé")):
-        assert list(matched(found, known)[0]) == [0, 1]
+        assert list(match_labels(found, known)[0]) == [0, 1]
 
 
 @pytest.mark.parametrize("known", [(), ("bus", "val")])

@@ -143,10 +143,10 @@ def test_addresses_and_lists_as_the_kernel_writes_them(tmp_path: Path) -> None:
     assert numa.pci_address(SimpleNamespace(pci_domain_id=0x10000, pci_bus_id=3, pci_device_id=0x1F)) == "10000:03:1f.0"
     assert numa.pci_address(SimpleNamespace(name="an older torch")) == ""
     assert numa.cores_beside("0000:00:00.0", *system(tmp_path)) == set()
-    assert numa.listed("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
-    assert numa.listed("\n") == set()
+    assert numa.parse_list("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
+    assert numa.parse_list("\n") == set()
 
 
 def test_this_machines_own_lists_are_understood() -> None:
     for path in numa.NODES.glob("node*/cpulist"):
-        assert numa.listed(path.read_text()) <= set(range(os.cpu_count() or 1))
+        assert numa.parse_list(path.read_text()) <= set(range(os.cpu_count() or 1))

@@ -108,7 +108,7 @@ def test_nccl_averages_while_it_sums(tmp_path: Path, wire: str, native: bool) ->
     """In a group that sends nothing and keeps what it is given, as torch's own tests have it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from trainyard.parallel.ddp import WIRE, Reduction, averaged
+    from trainyard.parallel.ddp import WIRE, Reduction, average_bucket
     from trainyard.parallel.waiting import Waiting
 
     sent: list[tuple[str, float]] = []
@@ -124,7 +124,7 @@ def test_nccl_averages_while_it_sums(tmp_path: Path, wire: str, native: bool) ->
         state = Reduction(WIRE.get(wire), Waiting(torch.device("cpu")), averages=native)
         bucket: Any = SimpleNamespace(buffer=lambda: torch.full((3,), 8.0), is_last=lambda: True)
         with Sent():
-            averaged(state, bucket)
+            average_bucket(state, bucket)
     finally:
         dist.destroy_process_group()
     average = native and wire != "fp64"

@@ -11,7 +11,7 @@ from conftest import ROOT, environment
 from tests import patience
 from trainyard.core import exits
 from trainyard.pod import launcher
-from trainyard.pod.launcher import exit_code, give_children, restart_what_may_pass, unexplained
+from trainyard.pod.launcher import exit_code, explain_silent_exits, give_children, restart_what_may_pass
 
 
 def test_launchers_exit_code_is_the_one_that_says_most() -> None:
@@ -100,8 +100,8 @@ def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, m
 
 
 def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
-    assert unexplained({0: (2, 1), 1: (77, 1), 2: (-15, 1), 3: (0, 1)}) == []
-    assert unexplained({5: (3, 1), 2: (-11, 1), 6: (-40, 1)}) == [
+    assert explain_silent_exits({0: (2, 1), 1: (77, 1), 2: (-15, 1), 3: (0, 1)}) == []
+    assert explain_silent_exits({5: (3, 1), 2: (-11, 1), 6: (-40, 1)}) == [
         "rank 2 was ended by SIGSEGV", "rank 5 ended with code 3", "rank 6 was ended by signal 40",
     ]  # fmt: skip
 

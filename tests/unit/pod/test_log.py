@@ -21,7 +21,7 @@ def main():
     print("from the launcher", flush=True)
     subprocess.run([sys.executable, "-c", {child!r}])
     {last}
-guarded(lambda: log.kept(main))
+guarded(lambda: log.keep_output(main))
 """
 GAP = re.compile(rb"\[(\d+) bytes were not kept: the file system is slow\]\n")
 CRASH = "import faulthandler, os; faulthandler.enable(); print('a rank', flush=True); os.abort()"
@@ -122,7 +122,7 @@ def test_a_folder_that_cannot_be_written_costs_the_file_alone(run, tmp_path):
 
 def test_nothing_is_kept_unless_asked_for(monkeypatch):
     monkeypatch.delenv("TRAINYARD_LOGS", raising=False)
-    assert log.kept(lambda: 7) == 7
+    assert log.keep_output(lambda: 7) == 7
 
 
 @pytest.mark.parametrize(

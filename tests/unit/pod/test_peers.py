@@ -206,8 +206,8 @@ def test_nothing_is_checked_where_there_are_no_peers_or_nobody_asks():
 def test_many_pods_ask_the_first_and_their_neighbours():
     names = tuple(f"pod-{index}" for index in range(100))
     what = replace(plan_of("pod-98", 1), names=names)
-    assert what.asked() == ("pod-0", "pod-99")
-    assert replace(what, me="pod-50").asked() == ("pod-0", "pod-51", "pod-52")
+    assert what.choose_peers() == ("pod-0", "pod-99")
+    assert replace(what, me="pod-50").choose_peers() == ("pod-0", "pod-51", "pod-52")
 
 
 def listens(port: int) -> bool:

@@ -19,7 +19,7 @@ from tests.unit.prepare.make_archives import config, picture, write_folder, writ
 from trainyard.core.exits import UserError
 from trainyard.prepare.archives import open_container, open_object
 from trainyard.prepare.archives.members import name_of
-from trainyard.prepare.archives.stream import unzipped
+from trainyard.prepare.archives.stream import decompress
 from trainyard.prepare.catalogue import read_catalogue
 from trainyard.prepare.class_names import Naming
 from trainyard.prepare.layouts import layout_of
@@ -458,7 +458,9 @@ def test_bz2_and_xz_are_read_also_of_several_members_and_their_damage_is_named(t
     path.write_bytes(pack(bytes(1 << 20)))
     with pytest.raises(UserError, match="unpacks to more than 100 times its"):
         list(
-            unzipped(iter([memoryview(path.read_bytes())]), PathSource(path, Traffic()), packing.replace("bz", "bzip"))
+            decompress(
+                iter([memoryview(path.read_bytes())]), PathSource(path, Traffic()), packing.replace("bz", "bzip")
+            )
         )
 
 

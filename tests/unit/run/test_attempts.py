@@ -94,7 +94,7 @@ def test_storage_that_cannot_be_written_counts_nothing(tmp_path: Path, monkeypat
     monkeypatch.setenv("TRAINYARD_JOB", "demo")
     monkeypatch.setenv("TRAINYARD_LOGS", str(tmp_path / "run" / "logs"))
     for _ in range(attempts.MOST_TRIES + 1):
-        assert attempts.counted(lambda: 0) == 0
+        assert attempts.count_and_run(lambda: 0) == 0
 
 
 def test_the_count_is_of_one_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_the_count_is_of_one_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = tmp_path / "run" / "restarts"
     folder.mkdir(parents=True)
     (folder / "launch-demo-worker-7.note").write_text(json.dumps({"tries": attempts.MOST_TRIES}))
-    assert attempts.counted(lambda: 0) == 0
+    assert attempts.count_and_run(lambda: 0) == 0
     (folder / f"launch-{os.uname().nodename}.note").write_text(json.dumps({"tries": attempts.MOST_TRIES}))
     with pytest.raises(ExitError, match="4 starts of this pod in a row were killed"):
-        attempts.counted(lambda: 0)
+        attempts.count_and_run(lambda: 0)

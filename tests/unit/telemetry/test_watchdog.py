@@ -213,7 +213,7 @@ def beat(number: int, *stack: str, **more: Any) -> dict[str, Any]:
 
 def test_ranks_that_did_not_arrive() -> None:
     def ranks(found: list[dict[str, Any]], silent: list[int]) -> list[int]:
-        return [missing.rank for missing in hang.not_arrived(dict(enumerate(found)), silent)]
+        return [missing.rank for missing in hang.find_missing(dict(enumerate(found)), silent)]
 
     waits, works = "/x/torch/distributed/c10d.py:1 all_reduce", "/home/me/model.py:7 forward"
     assert ranks([beat(9, waits), beat(9, works), beat(8, waits)], [2]) == [2]
@@ -227,7 +227,7 @@ def test_ranks_that_did_not_arrive() -> None:
 def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
     waits = "/x/torch/distributed/c10d.py:1 all_reduce"
     found = {0: beat(9, waits), 1: beat(9, waits, storage="/claim/file on the mount /claim hangs")}
-    missing = hang.not_arrived(found, [])
+    missing = hang.find_missing(found, [])
     assert [one.rank for one in missing] == [1]
     message = hang.hang_message(0, "step", 9, 5.0, missing)
     assert "alive, but its storage hangs: /claim/file on the mount /claim" in message

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torchvision.transforms import v2
 
-from trainyard.config.run_plan import forwards_needed
+from trainyard.config.run_plan import count_forwards
 from trainyard.config.sections.data import AugmentSettings
 from trainyard.config.sections.learning import LossSettings
 from trainyard.data.sampler import Order
@@ -104,7 +104,7 @@ def test_any_number_of_processes_and_forwards_mixes_the_same(count: int, patch: 
     places = {int(sample): place for place, sample in enumerate(order.global_batch(0))}
     for world in (1, 2, 3, 4, 7):
         for micro in (2, 3, 4, 16):
-            forwards = forwards_needed(count, world, micro, 2)
+            forwards = count_forwards(count, world, micro, 2)
             seen = []
             for rank in range(world):
                 mine = torch.tensor([places[int(sample)] for sample in order.slice(0, rank, world)], dtype=torch.int64)

@@ -88,7 +88,7 @@ _UNPACKERS: dict[str, Callable[[], _Unpacker]] = {
 }
 
 
-def unzipped(chunks: Iterator[memoryview], source: Source, packing: str = "gzip") -> Iterator[memoryview]:
+def decompress(chunks: Iterator[memoryview], source: Source, packing: str = "gzip") -> Iterator[memoryview]:
     """Unpack gzip, bzip2 or xz, also of several members, a bounded piece at a time."""
     unpacker = _UNPACKERS[packing]()
     made = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from trainyard.core.exits import UserError
 from trainyard.core.files import atomic
 from trainyard.prepare.archives.members import Container, Member, read_whole
-from trainyard.prepare.archives.stream import Reader, stream, unzipped
+from trainyard.prepare.archives.stream import Reader, decompress, stream
 from trainyard.prepare.archives.tar_scan import BLOCK, scan, sound
 from trainyard.prepare.lock import exclusive
 from trainyard.prepare.progress import Pulse, say
@@ -104,7 +104,7 @@ def _first_pass(source: Source, listing: Path, unpacked: Path | None, packing: s
         list_file = stack.enter_context(atomic(listing))
         copy = stack.enter_context(atomic(unpacked)) if unpacked else None
         chunks = stack.enter_context(stream(source))
-        reader = Reader(unzipped(chunks, source, packing) if packing else chunks, copy)
+        reader = Reader(decompress(chunks, source, packing) if packing else chunks, copy)
         for number, member in enumerate(scan(reader, source.label), 1):
             list_file.write(json.dumps(member).encode() + b"\n")
             pulse.beat(partial(words, files=number))

@@ -116,7 +116,7 @@ def _first_split(parts: list[str], folders: Mapping[str, int]) -> SplitFolders |
     return None
 
 
-def numbered(
+def number_classes(
     train: list[str], val: list[str], strange: Callable[[str], str]
 ) -> tuple[list[ClassEntry], list[int], list[int]]:
     """Return what `resolve` returns where the keys are the classes: each one's index is its position in sorted order.

@@ -17,7 +17,7 @@ from trainyard.prepare.layouts.base import (
     OutOfPlaceError,
     check_places,
     lot,
-    numbered,
+    number_classes,
     only_in_val,
 )
 
@@ -70,7 +70,7 @@ class Folders:
             places.setdefault(klass, set()).add((root, klass))
         for klass in sorted(places):
             check_places(places[klass], label, f"class {klass!r}")
-        return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}")
+        return number_classes(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}")
 
 
 def _refuse_training_beside_testing(roots: Iterable[str], label: str) -> None:

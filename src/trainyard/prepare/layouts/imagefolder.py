@@ -15,7 +15,7 @@ from trainyard.prepare.layouts.base import (
     MemberPlace,
     OutOfPlaceError,
     check_places,
-    numbered,
+    number_classes,
     only_in_val,
     split_of,
 )
@@ -71,7 +71,7 @@ class ImageFolder:
                 )
         if train and not val:
             raise UserError(self._without_val(min(folders[0], default=""), label))
-        return numbered(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}; correct the archive")
+        return number_classes(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}; correct the archive")
 
     def _without_val(self, train: str, label: str) -> str:
         """Return the words for a data set that has no validation images."""

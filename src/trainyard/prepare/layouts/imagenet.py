@@ -15,7 +15,7 @@ from collections.abc import Mapping, Set
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import LEFT_OUT, MemberPlace, OutOfPlaceError, check_places
-from trainyard.prepare.names import decoded
+from trainyard.prepare.names import decode_text
 from trainyard.prepare.progress import say
 
 VAL_LABELS = "LOC_val_solution.csv"
@@ -107,14 +107,14 @@ def _synsets_of(
 
 def _read_names(text: bytes, label: str) -> dict[str, str]:
     """Parse lines of `n01440764 tench, Tinca tinca`; the first of the names is the one shown."""
-    pairs = (line.partition(" ") for line in decoded(text, f"{NAMES} of {label}").splitlines() if line.strip())
+    pairs = (line.partition(" ") for line in decode_text(text, f"{NAMES} of {label}").splitlines() if line.strip())
     return {synset: names.partition(",")[0].strip() or synset for synset, _, names in pairs}
 
 
 def _read_solution(text: bytes, label: str) -> dict[str, str]:
     """Parse the labels of the validation images."""
     where = f"{VAL_LABELS} of {label}"
-    rows = csv.DictReader(io.StringIO(decoded(text, where), newline=""))
+    rows = csv.DictReader(io.StringIO(decode_text(text, where), newline=""))
     solution: dict[str, str] = {}
     try:
         for row in rows:

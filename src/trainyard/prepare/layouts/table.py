@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import MemberPlace, OutOfPlaceError, lot, numbered, only_in_val
-from trainyard.prepare.names import cleaned, composed, decoded, is_utf8
+from trainyard.prepare.layouts.base import MemberPlace, OutOfPlaceError, lot, number_classes, only_in_val
+from trainyard.prepare.names import clean_path, decode_text, is_utf8, normalise_unicode
 from trainyard.prepare.settings import Table
 
 _SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
@@ -30,7 +30,7 @@ class TableLayout:
     def __init__(self, settings: Table, seed: int) -> None:
         self._settings = settings
         self._seed = seed
-        self.texts = frozenset({composed(settings.file)})
+        self.texts = frozenset({normalise_unicode(settings.file)})
         self.places: set[tuple[str, str]] = set()
         self._folder = ""
         # By an image's name in the archive: its split and its class
@@ -77,12 +77,14 @@ class TableLayout:
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
                 "csv.folder and csv.suffix, or the archive"
             )
-        return numbered(train, val, lambda klass: f"{self._settings.file} of {label} has {only_in_val(klass, train)}")
+        return number_classes(
+            train, val, lambda klass: f"{self._settings.file} of {label} has {only_in_val(klass, train)}"
+        )
 
     def _parse(self, text: bytes, where: str) -> Iterator[tuple[int, str, str, str]]:
         """Yield line, path, class and split of each row."""
         settings = self._settings
-        rows = csv.DictReader(io.StringIO(decoded(text, where), newline=""), strict=True)
+        rows = csv.DictReader(io.StringIO(decode_text(text, where), newline=""), strict=True)
         columns = [settings.path_column, settings.label_column, *filter(None, [settings.split_column])]
         try:
             rows.fieldnames = names = [name.strip() for name in rows.fieldnames or ()]
@@ -134,4 +136,4 @@ def _what_instead(names: list[str]) -> str:
 
 def _join(folder: str, path: str) -> str:
     """Put paths together as a listing has them."""
-    return composed(cleaned(f"./{folder}/{path}"))
+    return normalise_unicode(clean_path(f"./{folder}/{path}"))

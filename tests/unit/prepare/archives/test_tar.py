@@ -27,7 +27,7 @@ from tests.unit.prepare.make_archives import (
 )
 from trainyard.core.exits import ExitError, UserError
 from trainyard.prepare import build as building
-from trainyard.prepare.archives.stream import Reader, stream, unzipped
+from trainyard.prepare.archives.stream import Reader, decompress, stream
 from trainyard.prepare.archives.tar import open_tar
 from trainyard.prepare.archives.tar_scan import scan
 from trainyard.prepare.build import Options, build
@@ -361,7 +361,7 @@ def test_gzip_of_very_many_members_is_unpacked(tmp_path):
     (tmp_path / "a.tgz").write_bytes(b"".join(parts))
     source = PathSource(tmp_path / "a.tgz", Traffic())
     with stream(source) as chunks:
-        assert b"".join(unzipped(chunks, source)) == whole
+        assert b"".join(decompress(chunks, source)) == whole
 
 
 def test_a_read_of_the_unpacked_tar_that_fails_is_done_again(tmp_path, monkeypatch):
