@@ -64,7 +64,7 @@ def test_a_new_package_must_be_given_a_layer(copied: Path) -> None:
 
 # What describes or records a whole run, or chooses by many sections; all else takes the sections that it reads
 TAKE_ALL = {
-    "cluster/cost.py: answer", "cluster/cost.py: measured", "cluster/cost.py: rate_of",
+    "cluster/cost.py: answer", "cluster/cost.py: read_earlier_run", "cluster/cost.py: rate_of",
     "models/described.py: describe", "models/weights.py: apply_preprocessing", "parallel/__init__.py: connect",
     "run/recorder.py: __init__", "telemetry/sinks.py: __init__",
 }  # fmt: skip

@@ -37,7 +37,7 @@ def part(pod: dict) -> str:
     return str(pod["metadata"].get("labels", {}).get(jobs.PART, ""))
 
 
-def ranked(pods: Iterable[dict]) -> list[dict]:
+def rank_pods(pods: Iterable[dict]) -> list[dict]:
     """Order pods by how well they tell what to read with: the file browser's last, the newest first."""
     return sorted(
         pods, key=lambda pod: (part(pod) != FILEBROWSER, pod["metadata"].get("creationTimestamp") or ""), reverse=True
@@ -60,10 +60,10 @@ def source(release: str, which: str, own: Iterable[dict], image: str = "", other
     `own` are pods of the release, or what its jobs make pods from; `others` pods of other releases beside it. Raises
     KubeError where nothing tells which image to use.
     """
-    own = ranked(own)
+    own = rank_pods(own)
     named = which not in NAMES
     place = next((pod for pod in own if named or mounts(pod, which)), None)
-    tellers = [*([place] if place else []), *own, *ranked(others)]
+    tellers = [*([place] if place else []), *own, *rank_pods(others)]
     teller = next((pod for pod in tellers if part(pod) != FILEBROWSER), None)
     found = image or image_of(teller) or published.image() or image_of(place)
     if not found:

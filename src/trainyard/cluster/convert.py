@@ -139,4 +139,4 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Convert a manifest; end 1 where something of it is lost, 2 where it cannot be converted."""
     args = parser().parse_args(arguments)
-    return parsing.ended("convert", lambda: run(args))
+    return parsing.run_command("convert", lambda: run(args))

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; end 2 where something is missing that they need."""
     options = _parser().parse_args(arguments)
     try:
-        settings, gpus = asked(options)
+        settings, gpus = read_run(options)
         figures = answer(options, settings, gpus)
     except UserError as error:
         print(printable(f"cost: {error}"), file=sys.stderr)
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 # ---------------------------------------------------------------------------------------------- what is asked for
 
 
-def asked(options: argparse.Namespace) -> tuple[Config, int]:
+def read_run(options: argparse.Namespace) -> tuple[Config, int]:
     """Return the run's settings and its number of GPUs; raises UserError."""
     training: dict[str, Any] = {}
     for path in options.values:
@@ -133,7 +133,7 @@ def count_images(options: argparse.Namespace) -> tuple[int, int, str]:
     return int(count), options.val_images, "--images"
 
 
-def measured(path: Path, settings: Config) -> EarlierRun:
+def read_earlier_run(path: Path, settings: Config) -> EarlierRun:
     """Return what a run tells of its rate; raises UserError where it is of another model or size."""
     file = path / "summary.json" if path.is_dir() else path
     found = storage.read_json(file)
@@ -185,7 +185,7 @@ def answer(options: argparse.Namespace, settings: Config, gpus: int) -> list[Fig
     train, val, where = count_images(options)
     batch = config.resolve_global_batch(settings, gpus)
     work = estimate.work_of(settings, train, val, batch)
-    known = measured(options.measured, settings) if options.measured else None
+    known = read_earlier_run(options.measured, settings) if options.measured else None
     rate = known.rate if known else rate_of(options, settings)
     faster = known.validates if known and known.validates else estimate.VALIDATES
     expected = estimate.expect(
@@ -231,13 +231,13 @@ def _of_time(expected: Expected, known: EarlierRun | None, faster: float) -> lis
 
 def show(title: str, figures: list[Figure]) -> str:
     """Lay the figures out for people, a line each, with its source."""
-    rows = [(one.name, said(one), one.source) for one in figures]
+    rows = [(one.name, format_figure(one), one.source) for one in figures]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:<{wide[0]}}  {value:>{wide[1]}}   {source}" for name, value, source in rows]
     return printable("\n".join([title, *lines]))
 
 
-def said(one: Figure) -> str:
+def format_figure(one: Figure) -> str:
     """Return a figure as people say it: seconds as minutes or hours."""
     if one.unit != "s":
         return f"{one.value:,.{0 if one.unit.startswith('image') else 2}f} {one.unit}"

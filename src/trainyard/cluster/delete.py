@@ -46,7 +46,7 @@ def users(names: set[str], release: str, namespace: str) -> list[str]:
         if pod["metadata"].get("deletionTimestamp") and not replaced:
             continue
         owner = pod["metadata"].get("labels", {}).get(inventory.INSTANCE, "")
-        if owner != release and (shared := sorted(names & jobs.mounted(pod["spec"]))):
+        if owner != release and (shared := sorted(names & jobs.mounted_claims(pod["spec"]))):
             of = f" of release {owner}" if owner else ""
             found.append(f"pod {pod['metadata']['name']}{of} uses {', '.join(shared)}")
     return found
@@ -134,4 +134,4 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Delete the release that the command line names."""
     args = parser().parse_args(arguments)
-    return parsing.ended("delete", lambda: delete(args))
+    return parsing.run_command("delete", lambda: delete(args))

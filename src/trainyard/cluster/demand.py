@@ -247,10 +247,10 @@ def job(kind: str, shared: dict, training: dict) -> dict:
         "app.kubernetes.io/instance": RELEASE,
         "app.kubernetes.io/part-of": "trainyard",
     }
-    return wrapped(kind, meta, nodes, {"metadata": {"labels": own}, "spec": spec})
+    return wrap_pods(kind, meta, nodes, {"metadata": {"labels": own}, "spec": spec})
 
 
-def wrapped(kind: str, meta: dict, nodes: int, template: dict) -> dict:
+def wrap_pods(kind: str, meta: dict, nodes: int, template: dict) -> dict:
     """Return a job of these pods, in the shape of its kind."""
     if kind == "mpijob":
         parts = {"Worker": {"replicas": nodes, "template": template}}
@@ -299,7 +299,7 @@ def images(demand: Demand) -> list[str]:
     return list(dict.fromkeys(image for image in found if image))
 
 
-def named(demand: Demand) -> dict[str, set[str]]:
+def list_required(demand: Demand) -> dict[str, set[str]]:
     """Return names of secrets and configmaps that pods cannot start without, and that the release does not make."""
     found: dict[str, set[str]] = {"secret": set(), "configmap": set()}
     for group in demand.groups:

@@ -11,7 +11,7 @@ from pathlib import Path
 from trainyard.cluster import proposal, published, survey, trials
 from trainyard.cluster.checks import api, images, kueue, namespace, network, nodes, operators, probes, volumes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, forbidden
-from trainyard.cluster.demand import Demand, assume, merge, named, read_values, render, sketch, split
+from trainyard.cluster.demand import Demand, assume, list_required, merge, read_values, render, sketch, split
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
@@ -55,11 +55,11 @@ def positive_or_zero(text: str) -> int:
     return int(text)
 
 
-def installed(seen: ClusterSurvey) -> str:
+def find_job_kind(seen: ClusterSurvey) -> str:
     """Return the kind of job that the cluster's operators run: PyTorchJobs, the chart's default, unless only others."""
     known = {crd["metadata"]["name"] for crd in seen.of(DEFINITIONS)}
     for name, operator in operators.OPERATOR_OF.items():
-        if operators.deployed(operator, seen.of("deployments")) or known & set(operator.kinds):
+        if operators.find_deployments(operator, seen.of("deployments")) or known & set(operator.kinds):
             return name
     return "pytorchjob"
 
@@ -77,7 +77,7 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
         resource, each, _ = proposal.gpu_nodes(seen)
         gpus = each if args.gpus_per_node is None else args.gpus_per_node
         gpus = min(gpus, 1) if "mig-" in resource else gpus
-        count, operator = args.nodes or 1, args.operator or installed(seen)
+        count, operator = args.nodes or 1, args.operator or find_job_kind(seen)
         values = assume(operator, count, gpus, resource or "nvidia.com/gpu", args.image)
         if operator == "trainjob" and (version := operators.earlier(seen)):
             values["trainjob"] = {"version": version}
@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
         own = read_values(args.files)
         seen = survey.read(args.namespace)
         demand = ask(args, own, seen)
-        survey.read_named(seen, named(demand))
+        survey.read_named(seen, list_required(demand))
         answers, shown = look(args, seen, demand)
         checks = diagnose(seen, demand, answers, shown)
         if args.values:

@@ -180,18 +180,19 @@ def lost_of(said: str) -> str:
         return said[-4000:] or "could not be copied"
     if missing := [name for name in lost if not PASSING.search(name)]:
         return (
-            f"removed or cut while it was copied: {listed(missing)}. A run that trains removes its older checkpoints: "
-            "copy again to another folder, or less, such as published or the newest of checkpoints"
+            f"removed or cut while it was copied: {format_names(missing)}. A run that trains removes its older "
+            "checkpoints: copy again to another folder, or less, such as published or the newest of checkpoints"
         )
     if changed:
+        names = format_names(changed)
         print(
-            printable(f"fetch: changed during the copy, and is here as it was when it was read: {listed(changed)}"),
+            printable(f"fetch: changed during the copy, and is here as it was when it was read: {names}"),
             file=sys.stderr,
         )
     return ""
 
 
-def listed(names: list[str]) -> str:
+def format_names(names: list[str]) -> str:
     """Return the first names of a list of files, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(name.removeprefix("./") for name in names[:5]) + more
@@ -257,4 +258,4 @@ def main(arguments: list[str] | None = None) -> int:
         fetch(args.namespace, named_by(args), args.path.strip("/"), args.destination)
         return 0
 
-    return parsing.ended("fetch", run)
+    return parsing.run_command("fetch", run)

@@ -102,7 +102,7 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
     ) as seen:
         while True:
             objects, now = seen.objects(), time.monotonic()
-            objects[trainjobs.TRAINJOBS] = trainjobs.owned(release, objects)
+            objects[trainjobs.TRAINJOBS] = trainjobs.list_own(release, objects)
             jobs = [job for job in jobs_of(objects) if not kinds or job["kind"].lower() in kinds]
             there = now if jobs else there
             if now - there >= REPLACED:
@@ -116,13 +116,13 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
             if jobs and not failed and all(ENDED & set(conditions(job)) for job in jobs):
                 return 0
             if failed or now - start > timeout:
-                return explained(release, namespace, "" if failed else f"not ended after {timeout:.0f} s")
+                return explain_end(release, namespace, "" if failed else f"not ended after {timeout:.0f} s")
             soon = EVERY if not jobs or any(reads_log(job, objects["pods"]) for job in jobs) else timeout
             seen.wait(max(0.0, min(soon, start + timeout - now)))
             time.sleep(GATHER)
 
 
-def explained(release: str, namespace: str, over: str) -> int:
+def explain_end(release: str, namespace: str, over: str) -> int:
     """Print what each object of the release waits for or failed on, and why following is over; return 1."""
     objects = inventory.read_release(release, namespace)
     objects["missing_kinds"] = inventory.missing_kinds()
@@ -165,4 +165,4 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     only = {kind.lower() for kind in args.only}
     interrupted = "stopped; the release continues"
-    return parsing.ended("follow", lambda: follow(args.release, args.namespace, only, args.timeout), interrupted)
+    return parsing.run_command("follow", lambda: follow(args.release, args.namespace, only, args.timeout), interrupted)

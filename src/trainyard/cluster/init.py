@@ -26,19 +26,19 @@ def complete(given: Answers, ask: Ask | None) -> Answers:
     for question in QUESTIONS:
         key = question.key
         if known[key] is None:
-            known[key] = unanswered(question, known, ask)
+            known[key] = find_answer(question, known, ask)
         if known[key] is None:
-            wrong.append(f"{question.flag} is missing: {asked(question)}")
+            wrong.append(f"{question.flag} is missing: {format_question(question)}")
         elif said := problem(question, known):
             wrong.append(f"{question.flag} {known[key]}: {said}")
         else:
-            known[key] = converted(question, known[key])
+            known[key] = convert_answer(question, known[key])
     if wrong:
         raise WrongInputError("\n  ".join(["some answers are wrong:", *wrong] if len(wrong) > 1 else wrong))
     return known
 
 
-def unanswered(question: Question, known: Answers, ask: Ask | None) -> Any:
+def find_answer(question: Question, known: Answers, ask: Ask | None) -> Any:
     """Return the answer to a question that the command line leaves open; None where it must be answered."""
     if not question.applies(known):
         return ""
@@ -52,15 +52,15 @@ def problem(question: Question, known: Answers) -> str:
         return ""
     if said := answers.wrong_form(question, str(value)):
         return said
-    return answers.contradiction(question, known | {question.key: converted(question, value)})
+    return answers.contradiction(question, known | {question.key: convert_answer(question, value)})
 
 
-def converted(question: Question, value: Any) -> Any:
+def convert_answer(question: Question, value: Any) -> Any:
     """Return an answer as a number, if it is one."""
     return int(value) if question.number and value != "" else value
 
 
-def asked(question: Question) -> str:
+def format_question(question: Question) -> str:
     """Return a question's words with what it is about and its choices."""
     topic = next(topic for topic, questions in QUESTIONS_BY_TOPIC.items() if question in questions)
     choices = f" ({', '.join(question.choices)})" if question.choices else ""
@@ -72,7 +72,7 @@ def on_terminal(question: Question, known: Answers) -> Any:
     default = question.default(known)
     shown = "" if default in (None, "") else f" [{default}]"
     while True:
-        said = input(f"{asked(question)}{shown}: ").strip() or default
+        said = input(f"{format_question(question)}{shown}: ").strip() or default
         if said is not None and not (wrong := problem(question, known | {question.key: said})):
             return said
         print(f"  {wrong if said is not None else 'this needs an answer'}")
@@ -147,4 +147,4 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Write the file that the command line describes."""
     args = parser().parse_args(arguments)
-    return parsing.ended("init", lambda: init(args))
+    return parsing.run_command("init", lambda: init(args))

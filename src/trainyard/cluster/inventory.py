@@ -41,15 +41,17 @@ def missing_kinds() -> list[dict]:
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
-    found = listed(dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace)
+    found = list_kinds(
+        dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace
+    )
     found[trainjobs.CHILDREN] = (
         kube.items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
     )
-    found[trainjobs.TRAINJOBS] = trainjobs.owned(release, found)
+    found[trainjobs.TRAINJOBS] = trainjobs.list_own(release, found)
     return found
 
 
-def listed(kinds: dict[str, str], namespace: str | None) -> dict[str, list[dict]]:
+def list_kinds(kinds: dict[str, str], namespace: str | None) -> dict[str, list[dict]]:
     """List several kinds at a time, in all namespaces for None, each with its selector: a cluster may be far away."""
     with ThreadPoolExecutor(len(kinds)) as pool:
         waits = {kind: pool.submit(kube.items, kind, namespace, selector) for kind, selector in kinds.items()}
@@ -59,7 +61,7 @@ def listed(kinds: dict[str, str], namespace: str | None) -> dict[str, list[dict]
 def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
     own = f"{INSTANCE}={release}"
-    found = listed({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
+    found = list_kinds({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
     found["missing_kinds"] = missing_kinds()
     found["crds"] = [crd for kind in crds.NEEDED if (crd := definition(kind))]
     found["trainer_version"] = [{"version": trainer_version()}]

@@ -94,10 +94,10 @@ def gpus(job: dict, runtimes: list[dict]) -> int:
 
 def claims(job: dict, runtimes: list[dict]) -> set[str]:
     """Return the names of the claims that a job's pods mount."""
-    return mounted(pod_spec(job, runtimes))
+    return mounted_claims(pod_spec(job, runtimes))
 
 
-def mounted(spec: dict) -> set[str]:
+def mounted_claims(spec: dict) -> set[str]:
     """Return the names of the claims that a pod of this spec mounts."""
     volumes = spec.get("volumes", [])
     return {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
@@ -144,10 +144,10 @@ def seconds_held(job: dict, pod: dict | None, now: datetime) -> float:
     if start is None or (pod is None and not end):
         return 0.0
     total = since(start, now) - (since(end, now) if end else 0.0)
-    return max(0.0, total - (seconds_unplaced(pod, now) if pod else 0.0))
+    return max(0.0, total - (seconds_without_node(pod, now) if pod else 0.0))
 
 
-def seconds_unplaced(pod: dict, now: datetime) -> float:
+def seconds_without_node(pod: dict, now: datetime) -> float:
     """Return for how many seconds a pod waited for a node."""
     placed = pod.get("status", {}).get("startTime")
     return since(pod["metadata"]["creationTimestamp"], now) - (since(placed, now) if placed else 0.0)

@@ -29,7 +29,7 @@ WATCH = 240  # seconds after which the server ends a watch, to be begun again
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
-def said(status: int, body: bytes) -> str:
+def explain_refusal(status: int, body: bytes) -> str:
     """Return what an API server says of a refusal, with the remedy where one is known."""
     text = body.decode(errors="replace").strip()
     with contextlib.suppress(ValueError, AttributeError):
@@ -67,7 +67,7 @@ def request(
             preload_content=False,
         )
         if answer.status >= 300:
-            raise RefusedError(answer.status, said(answer.status, answer.data))
+            raise RefusedError(answer.status, explain_refusal(answer.status, answer.data))
     except (HTTPError, OSError) as error:
         raise UnreachableError(unreachable(error)) from error
     return answer
@@ -85,10 +85,10 @@ def unreachable(error: object) -> str:
 
 def read(path: str, query: dict[str, Any] | None = None, **options: Any) -> dict:
     """Return an answer's JSON; raises as `request` does."""
-    return parsed(request(path, query, **options))
+    return parse_answer(request(path, query, **options))
 
 
-def parsed(answer: "BaseHTTPResponse") -> dict:
+def parse_answer(answer: "BaseHTTPResponse") -> dict:
     """Return the JSON of an answer whose head has come; raises UnreachableError where the rest does not."""
     try:
         found: dict = json.loads(answer.data)
@@ -233,7 +233,7 @@ def until(
                     return True, state
 
 
-def required(kind: str) -> Kind:
+def require_kind(kind: str) -> Kind:
     """Return where a kind is served; raises KubeError where the cluster does not know it."""
     place = known(kind)
     if place is None:
@@ -243,13 +243,13 @@ def required(kind: str) -> Kind:
 
 def create(kind: str, namespace: str, thing: dict) -> dict:
     """Create an object and return it; raises KubeError with the server's words."""
-    return read(required(kind).address(namespace), method="POST", body=thing)
+    return read(require_kind(kind).address(namespace), method="POST", body=thing)
 
 
 def delete(kind: str, namespace: str, name: str) -> None:
     """Delete an object, which may be gone already."""
     try:
-        read(f"{required(kind).address(namespace)}/{name}", method="DELETE")
+        read(f"{require_kind(kind).address(namespace)}/{name}", method="DELETE")
     except RefusedError as error:
         if error.status != 404:
             raise

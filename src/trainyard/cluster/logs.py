@@ -48,7 +48,7 @@ class Printer:
             print(text, flush=True)
 
 
-def timed(lines: Iterator[str], after: str) -> Iterator[tuple[str, str]]:
+def lines_after(lines: Iterator[str], after: str) -> Iterator[tuple[str, str]]:
     """Yield time and text of the lines that are later than a time; the API writes the time before each."""
     for line in lines:
         when, _, text = line.partition(" ")
@@ -109,7 +109,7 @@ def new_lines(place: LogPlace, pod: dict, container: str, after: str) -> Iterato
     with contextlib.suppress(RefusedError):
         name = pod["metadata"]["name"]
         lines = kube.log_lines(name, place.namespace, container, follow=True, timestamps=True, **query)
-        yield from timed(lines, after)
+        yield from lines_after(lines, after)
 
 
 def follow(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
@@ -180,4 +180,4 @@ def main(arguments: list[str] | None = None) -> int:
         found = pods.read(args.release, args.namespace, args.part)
         return (follow if args.follow else show)(place, found, numbers_of(found, args))
 
-    return parsing.ended("logs", run)
+    return parsing.run_command("logs", run)

@@ -37,7 +37,7 @@ class Needed(NamedTuple):
 def main(arguments: list[str] | None = None) -> int:
     """Print what the release of the command line needs."""
     options = parser().parse_args(arguments)
-    return parsing.ended("mirror", lambda: mirror(options))
+    return parsing.run_command("mirror", lambda: mirror(options))
 
 
 def parser() -> argparse.ArgumentParser:

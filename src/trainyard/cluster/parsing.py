@@ -40,7 +40,7 @@ def add_namespace(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("-n", "--namespace", default="default", help="namespace of the release (default: default)")
 
 
-def ended(name: str, function: Callable[[], int], interrupted: str = "stopped") -> int:
+def run_command(name: str, function: Callable[[], int], interrupted: str = "stopped") -> int:
     """Return what a command's function returns; print an error in one line instead, and return its exit code."""
     try:
         return function()

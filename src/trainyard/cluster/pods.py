@@ -59,7 +59,7 @@ def number(pod: dict, masters: bool) -> int:
 def read(release: str, namespace: str, part: str) -> Part:
     """Read the newest job of a part and its pods; raises KubeError."""
     wanted = dict.fromkeys((*follow.JOBS, trainjobs.RUNTIMES, "pods"), f"{inventory.INSTANCE}={release}")
-    objects = inventory.listed(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
+    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
     mine = [pod for pod in objects["pods"] if pod["metadata"]["labels"].get(jobs.PART) in PARTS[part]]
     works = [job for owner, job in jobs.all_jobs(objects) if owner == release and jobs.kind(job) in PARTS[part]]
     works.sort(key=lambda job: job["metadata"]["creationTimestamp"])

@@ -74,7 +74,7 @@ def claims(survey: ClusterSurvey, probes: Sequence[Probe], several_nodes: bool) 
 
 def tolerations(chosen: list[dict]) -> list[dict]:
     """Return tolerations of the taints that the nodes have, but for those that a condition sets."""
-    taints = [taint for node in chosen for taint in placement.untolerated({}, node)
+    taints = [taint for node in chosen for taint in placement.blocking_taints({}, node)
               if not taint["key"].startswith("node.kubernetes.io/")]  # fmt: skip
     found = []
     for taint in taints:
@@ -144,7 +144,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     known = {crd["metadata"]["name"] for crd in survey.of(DEFINITIONS)}
     chosen, why = "pytorchjob", f"install it: {operators.PYTORCH.install}"
     for name, one in operators.OPERATOR_OF.items():
-        things = operators.deployed(one, survey.of("deployments"))
+        things = operators.find_deployments(one, survey.of("deployments"))
         serving = [thing for thing in things if thing.get("status", {}).get("readyReplicas")]
         if serving and set(one.kinds) <= known:
             chosen, meta = name, serving[0]["metadata"]
@@ -154,7 +154,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     if chosen == "trainjob" and (version := operators.earlier(survey)):
         yield ValuesLine("trainjob.version", version, "the cluster's")
     level = at(survey.space() or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
-    for thing in operators.deployed(operators.PYTORCH, survey.of("deployments")):
+    for thing in operators.find_deployments(operators.PYTORCH, survey.of("deployments")):
         line = " ".join(operators.words(thing))
         if chosen == "pytorchjob" and level == "restricted" and "--pytorch-init-container-template-file" not in line:
             yield ValuesLine("pytorchjob.form", "elastic", "the namespace refuses the operator's init container")
@@ -163,8 +163,8 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
 def queue(survey: ClusterSurvey) -> Iterator[ValuesLine]:
     """Yield a queue of the namespace that lets jobs in."""
     for local in survey.of("localqueues"):
-        cluster = kueue.named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
-        if not [one for thing in filter(None, (local, cluster)) for one in kueue.stopped(thing)]:
+        cluster = kueue.find_by_name(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        if not [one for thing in filter(None, (local, cluster)) for one in kueue.check_queue_state(thing)]:
             yield ValuesLine("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
             return
 

@@ -11,7 +11,7 @@ PRIORITY = "kueue.x-k8s.io/priority-class"
 RESUME_AFTER = 30  # seconds after which an admitted job that is still suspended has been left by its operator
 
 
-def suspended(
+def explain_suspension(
     thing: dict, held: dict[str, dict], workloads: Sequence[dict], classes: Sequence[dict] | None, now: datetime
 ) -> Finding:
     """Explain a job that does not start on purpose: Kueue's queue, or values.
@@ -21,7 +21,7 @@ def suspended(
     uid = thing["metadata"]["uid"]
     mine = [w for w in workloads if any(o.get("uid") == uid for o in w["metadata"].get("ownerReferences", []))]
     if mine:
-        return queued(thing, max(mine, key=lambda w: w["metadata"]["creationTimestamp"]), workloads, now)
+        return explain_workload(thing, max(mine, key=lambda w: w["metadata"]["creationTimestamp"]), workloads, now)
     labels = thing["metadata"].get("labels", {})
     if not labels.get(QUEUE):
         return Finding(name(thing), "Suspended", held.get("Suspended", {}).get("message", "values say suspend: true"))
@@ -37,13 +37,13 @@ def suspended(
     )
 
 
-def queued(thing: dict, workload: dict, workloads: Sequence[dict], now: datetime) -> Finding:
+def explain_workload(thing: dict, workload: dict, workloads: Sequence[dict], now: datetime) -> Finding:
     """Explain a job by its Workload: what it waits for, and to whom it has given way."""
     held = conditions(workload)
     if "Evicted" in held:  # first: it is still admitted while its pods are being stopped
-        return evicted(thing, workload, workloads)
+        return explain_eviction(thing, workload, workloads)
     if "Admitted" in held:
-        return admitted(thing, since(held["Admitted"]["lastTransitionTime"], now))
+        return explain_admission(thing, since(held["Admitted"]["lastTransitionTime"], now))
     checks = [c for c in workload.get("status", {}).get("admissionChecks") or [] if c.get("state") != "Ready"]
     if "QuotaReserved" in held and checks:
         text = f"it has its quota and waits for the check {checks[0]['name']}: {checks[0].get('message', '')}"
@@ -54,7 +54,7 @@ def queued(thing: dict, workload: dict, workloads: Sequence[dict], now: datetime
     return Finding(name(thing), "queued", text, remedy(text, QUEUES))
 
 
-def evicted(thing: dict, workload: dict, workloads: Sequence[dict]) -> Finding:
+def explain_eviction(thing: dict, workload: dict, workloads: Sequence[dict]) -> Finding:
     """Explain a job that had to give its quota back."""
     held = conditions(workload)
     out = held["Evicted"]
@@ -88,7 +88,7 @@ def preemptor(message: str, workloads: Sequence[dict]) -> str:
     return ""
 
 
-def admitted(thing: dict, seconds: float) -> Finding:
+def explain_admission(thing: dict, seconds: float) -> Finding:
     """Explain a job that Kueue lets run and that is still suspended: for a moment, or because its operator cannot."""
     if seconds < RESUME_AFTER:
         return Finding(name(thing), "admitted", "Kueue has admitted it; it is being resumed")

@@ -103,4 +103,4 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Fetch the page that the command line names."""
     args = parser().parse_args(arguments)
-    return parsing.ended("report", lambda: report(args))
+    return parsing.run_command("report", lambda: report(args))

@@ -132,7 +132,7 @@ def leader(job: dict, pods: list[dict]) -> dict | None:
 
 def read(namespace: str | None) -> dict[str, list[dict]]:
     """Read jobs and pods of a namespace, or of all for None; raises KubeError."""
-    return inventory.listed(jobs.WATCHED, namespace)
+    return inventory.list_kinds(jobs.WATCHED, namespace)
 
 
 COLUMNS = (
@@ -275,4 +275,4 @@ def main(arguments: list[str] | None = None) -> int:
             raise parsing.WrongInputError("--watch draws on a terminal: add --json, or leave --watch out")
         return watch(args) if args.watch else show(args)
 
-    return parsing.ended("runs", run)
+    return parsing.run_command("runs", run)

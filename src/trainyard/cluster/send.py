@@ -101,4 +101,4 @@ def main(arguments: list[str] | None = None) -> int:
         send(args.namespace, named_by(args), args.source, args.path.strip("/"))
         return 0
 
-    return parsing.ended("send", run)
+    return parsing.run_command("send", run)

@@ -91,10 +91,10 @@ def read(namespace: str) -> ClusterSurvey:
     looks["trainer-version"] = lambda: configuration(versions.PUBLIC, versions.NAMESPACE)
     looks["kueue-configuration"] = lambda: configuration("kueue-manager-config", "kueue-system")
     collect(survey, looks)
-    return survey._replace(keeps=may("create", "secrets", namespace), denied=denied(survey), failing=failing())
+    return survey._replace(keeps=may("create", "secrets", namespace), denied=find_denials(survey), failing=failing())
 
 
-def denied(survey: ClusterSurvey) -> frozenset[tuple[str, str]]:
+def find_denials(survey: ClusterSurvey) -> frozenset[tuple[str, str]]:
     """Return what the accounts of the operators may not do in the namespace, as `create pods`; as far as is known."""
     asked = []
     for thing in survey.of("deployments"):
@@ -154,7 +154,7 @@ def clock() -> tuple[str, datetime, float]:
     before = datetime.now(UTC)
     answer = kube.request("/version")
     after, stamp = datetime.now(UTC), answer.headers.get("Date")
-    version = str(kube.parsed(answer).get("gitVersion", ""))
+    version = str(kube.parse_answer(answer).get("gitVersion", ""))
     if stamp is None:
         return version, after, 0.0
     first = parsedate_to_datetime(stamp).astimezone(UTC)

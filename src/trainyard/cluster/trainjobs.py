@@ -18,7 +18,7 @@ STUCK_AFTER = 20  # seconds after which a TrainJob that nobody has looked at is 
 QUIET = ("FailurePolicyAction", "BackoffLimitExceeded", "PodFailurePolicy", "Restarting")
 
 
-def owned(release: str, objects: dict[str, list[dict]]) -> list[dict]:
+def list_own(release: str, objects: dict[str, list[dict]]) -> list[dict]:
     """Return a release's TrainJobs, each with its family: the chart's own, and those that use its TrainingRuntime."""
     found = []
     for thing in objects.get(TRAINJOBS, []):
@@ -45,7 +45,7 @@ def named_version(jobs: list[dict]) -> tuple[int, ...]:
     return next((versions.minor(note[VERSION]) for note in notes if VERSION in note), ())
 
 
-def unended(thing: dict, events: list[dict], now: datetime) -> Finding:
+def explain_unfinished(thing: dict, events: list[dict], now: datetime) -> Finding:
     """Explain a TrainJob that waits or runs."""
     jobs = [one for one in thing.get("family", []) if one["kind"] == "Job"]
     wanted = sum(one["spec"].get("parallelism", 1) for one in jobs)

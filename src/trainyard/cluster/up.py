@@ -53,8 +53,8 @@ def install(args: argparse.Namespace) -> int:
 def has_jobs(release: str, namespace: str) -> bool:
     """Whether a release has a job that can be followed."""
     wanted = dict.fromkeys(follow.JOBS, f"{inventory.INSTANCE}={release}")
-    objects = inventory.listed(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
-    objects[trainjobs.TRAINJOBS] = trainjobs.owned(release, objects)
+    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
+    objects[trainjobs.TRAINJOBS] = trainjobs.list_own(release, objects)
     return bool(follow.jobs_of(objects))
 
 
@@ -115,4 +115,4 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Install what the command line names."""
     args = parser().parse_args(arguments)
-    return parsing.ended("up", lambda: up(args))
+    return parsing.run_command("up", lambda: up(args))

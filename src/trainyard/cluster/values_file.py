@@ -11,17 +11,17 @@ from trainyard.cluster.answers import Answers
 SECRETS = {"kaggle": "kaggle", "s3": "objectstore", "http": "http"}  # keys under global.secrets, by source
 
 
-def quoted(value: Any) -> str:
+def to_yaml(value: Any) -> str:
     """Write a scalar or a list as YAML on one line."""
     return yaml.safe_dump([value], default_flow_style=True, width=math.inf).strip()[1:-1]
 
 
 def text(answers: Answers) -> str:
     """Return the file."""
-    return "\n".join([*heading(), "global:", *indented(shared(answers)), *dataset(answers)]) + "\n"
+    return "\n".join([*heading(), "global:", *indent(global_values(answers)), *dataset(answers)]) + "\n"
 
 
-def indented(lines: Iterator[str]) -> Iterator[str]:
+def indent(lines: Iterator[str]) -> Iterator[str]:
     """Indent lines by one level."""
     return (f"  {line}" if line else line for line in lines)
 
@@ -32,36 +32,36 @@ def heading() -> Iterator[str]:
     yield "# All keys: README.md of the chart (`helm show readme CHART`)."
 
 
-def shared(answers: Answers) -> Iterator[str]:
+def global_values(answers: Answers) -> Iterator[str]:
     """Yield what is under `global`."""
     if answers["registry"] or answers["tag"]:  # a published chart names its own
         yield "# Pulled from here: trainyard-pytorch, and trainyard-horovod for an MPIJob."
         yield "image:"
-        yield f"  registry: {quoted(answers['registry'])}"
-        yield f"  tag: {quoted(answers['tag'])}"
+        yield f"  registry: {to_yaml(answers['registry'])}"
+        yield f"  tag: {to_yaml(answers['tag'])}"
         yield "  # pullSecrets: [my-registry]   # Secrets to pull them with"
     yield "storage:"
     yield "  # The prepared dataset. A claim that this release makes stays when the release is deleted."
-    yield from indented(claim(answers, "data"))
+    yield from indent(claim(answers, "data"))
     yield "  # Checkpoints, reports and published weights."
-    yield from indented(claim(answers, "results"))
+    yield from indent(claim(answers, "results"))
     yield "dataset:"
-    yield f"  name: {quoted(answers['dataset'])}   # its folder on the data claim"
+    yield f"  name: {to_yaml(answers['dataset'])}   # its folder on the data claim"
     yield from secrets(answers)
     yield "training:"
-    yield from indented(training(answers))
+    yield from indent(training(answers))
 
 
 def claim(answers: Answers, which: str) -> Iterator[str]:
     """Yield the keys of a claim: an existing one's name, or a new one's size and kind."""
     yield f"{which}:"
     if answers[f"{which}_claim"]:
-        yield f"  existingClaim: {quoted(answers[f'{which}_claim'])}"
+        yield f"  existingClaim: {to_yaml(answers[f'{which}_claim'])}"
         yield "  # subPath: team-a   # a folder of the claim instead of its root"
         return
-    yield f"  size: {quoted(answers[f'{which}_size'])}"
+    yield f"  size: {to_yaml(answers[f'{which}_size'])}"
     if answers["storage_class"]:
-        yield f"  storageClass: {quoted(answers['storage_class'])}"
+        yield f"  storageClass: {to_yaml(answers['storage_class'])}"
     else:
         yield "  # storageClass: shared   # empty: the cluster's default"
     yield f"  accessModes: [{answers['access_mode']}]"
@@ -76,7 +76,7 @@ def secrets(answers: Answers) -> Iterator[str]:
         yield "# Secrets of the release's namespace. They must exist: pods wait for them."
         yield "secrets:"
         for key, name in named.items():
-            yield f"  {key}: {{existingSecret: {quoted(name)}}}"
+            yield f"  {key}: {{existingSecret: {to_yaml(name)}}}"
 
 
 def training(answers: Answers) -> Iterator[str]:
@@ -93,7 +93,7 @@ def training(answers: Answers) -> Iterator[str]:
     yield "# Where the settings start from; `config` overrides them."
     yield f"recipe: {answers['recipe']}"
     yield "config:"
-    yield f"  wandb: {{mode: {quoted(answers['wandb'])}}}"
+    yield f"  wandb: {{mode: {to_yaml(answers['wandb'])}}}"
     yield "  # epochs: 10   # all settings: docs/reference/trainer-settings.md"
 
 
@@ -101,7 +101,7 @@ def resources(answers: Answers) -> Iterator[str]:
     """Yield what a training pod requests."""
     asked = {key: answers[key] for key in ("cpu", "memory") if answers[key]}
     if asked:
-        inside = ", ".join(f"{key}: {quoted(str(value))}" for key, value in asked.items())
+        inside = ", ".join(f"{key}: {to_yaml(str(value))}" for key, value in asked.items())
         yield f"resources: {{requests: {{{inside}}}}}"
     else:
         yield '# resources: {requests: {cpu: "32", memory: 128Gi}}   # of a pod; default: 1 CPU, 4 GiB per process'
@@ -121,9 +121,9 @@ def dataset(answers: Answers) -> Iterator[str]:
         yield "    # Accept its rules once, on its page."
     if source == "path":
         yield "    # `trainyard send RELEASE FOLDER PATH` copies a folder of your machine there; the Job waits for it."
-    yield f"    {key}: {quoted(answers['address'])}"
+    yield f"    {key}: {to_yaml(answers['address'])}"
     if answers["endpoint"]:
-        yield f"    endpoint: {quoted(answers['endpoint'])}"
+        yield f"    endpoint: {to_yaml(answers['endpoint'])}"
     yield "  settings:"
     yield f"    layout: {answers['layout']}   # all settings: docs/reference/prepare-settings.md"
     yield '  # resources: {requests: {cpu: "8", memory: 8Gi}}   # the preparation uses as many CPUs as it gets'

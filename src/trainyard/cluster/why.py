@@ -63,13 +63,13 @@ def job(
         if state in held:
             return Finding(name(thing), state)
     if "Suspended" in held or thing["spec"].get("suspend") or thing["spec"].get("runPolicy", {}).get("suspend"):
-        return queues.suspended(thing, held, workloads, classes, now)
+        return queues.explain_suspension(thing, held, workloads, classes, now)
     if thing["kind"] == "TrainJob":
-        return trainjobs.unended(thing, events, now)
-    return unended(thing, held, events, now)
+        return trainjobs.explain_unfinished(thing, events, now)
+    return explain_unfinished(thing, held, events, now)
 
 
-def unended(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
+def explain_unfinished(thing: dict, held: dict[str, dict], events: list[dict], now: datetime) -> Finding:
     """Explain a job that waits or runs."""
     warnings = [e for e in events_of(thing, events) if not recreated.tells(e)]
     if warnings and ("Running" not in held or (lacks_pods(thing) and warnings[-1].get("reason") == "FailedCreatePod")):
@@ -118,7 +118,7 @@ def last_word(message: str) -> str:
     return next((line.removeprefix("error: ") for line in reversed(lines) if line.startswith("error: ")), lines[-1])
 
 
-def ended(state: dict, label: str) -> Finding | None:
+def explain_exit(state: dict, label: str) -> Finding | None:
     """Explain a container that ended with an error."""
     code = state.get("exitCode", 0)
     if not code:
@@ -141,7 +141,7 @@ def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -
     where = f"{name(pod)} {status['name']}"
     state, waiting = status["state"], status["state"].get("waiting", {})
     over = state.get("terminated") or status.get("lastState", {}).get("terminated")
-    if over and (finding := ended(over, where)) and not (state.get("running") and not init):
+    if over and (finding := explain_exit(over, where)) and not (state.get("running") and not init):
         return finding
     if init and over and (said := over.get("message", "").strip()):
         # A preflight that fails ends well, with its message: the main container, which the operators look at, ends 2
@@ -158,7 +158,7 @@ def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -
     return None
 
 
-def unprepared(findings: list[Finding], jobs: list[dict]) -> list[Finding]:
+def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Finding]:
     """Give pods that wait for a dataset a remedy where no Job of their release is making it."""
     makers = [j for j in jobs if j["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "dataset"]
     if any(not {"Complete", "Failed"} & set(conditions(j)) for j in makers):
@@ -190,7 +190,7 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
     return found or [Finding(label, phase)]
 
 
-def overcome(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
+def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:
     """Take the remedy from what a pod failed on when its job is one of those that have succeeded since, by a retry."""
     labels = thing["metadata"].get("labels", {})
     if not any(labels.get(key) in succeeded for key in JOB_LABELS):
@@ -225,8 +225,8 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
     for number, p in enumerate(objects["pods"]):
-        said = unprepared(pod(p, events, namespace, now, look=number < LOOKS), jobs)
-        findings += left_behind(overcome(said, p, succeeded), p, alive)
+        said = add_dataset_remedy(pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        findings += left_behind(drop_overcome_remedy(said, p, succeeded), p, alive)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
@@ -281,4 +281,4 @@ def main(arguments: list[str] | None = None) -> int:
         print(show(findings))
         return int(any(one.remedy for one in findings))
 
-    return parsing.ended("why", run)
+    return parsing.run_command("why", run)

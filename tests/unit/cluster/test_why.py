@@ -480,7 +480,7 @@ WAITS = "preflight: waiting for /data/x/manifest.json (no shard is finished yet)
 def test_a_dataset_that_nobody_prepares(jobs, answer):
     waits = Finding("pod/demo-x-master-0 preflight", "running", WAITS)
     other = Finding("pod/demo-x-master-0 pytorch", "running", "preflight: 2 pods reach each other")
-    assert why.unprepared([waits, other], jobs) == [waits._replace(remedy=answer), other]
+    assert why.add_dataset_remedy([waits, other], jobs) == [waits._replace(remedy=answer), other]
 
 
 def test_a_release_that_is_not_there():

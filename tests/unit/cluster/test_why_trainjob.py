@@ -92,7 +92,7 @@ def test_the_trainjobs_of_functions_belong_to_the_release_whose_runtime_they_use
     sets = [thing("JobSet", "b"), thing("JobSet", "c")]
     jobs = [thing("Job", "b-node-0", labels={trainjobs.JOBSET_NAME: "b"})]
     kinds = {trainjobs.TRAINJOBS: [own, function, *others], trainjobs.JOBSETS: sets, trainjobs.CHILDREN: jobs}
-    found = trainjobs.owned("demo", kinds)
+    found = trainjobs.list_own("demo", kinds)
     assert [one["metadata"]["name"] for one in found] == ["a", "b"]
     assert [one["metadata"]["name"] for one in found[1]["family"]] == ["b", "b-node-0"]
 

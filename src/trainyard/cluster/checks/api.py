@@ -34,7 +34,7 @@ def own_clock(ahead: float) -> Diagnosis | None:
     return Diagnosis(ERROR if abs(ahead) >= SIGNED else WARNING, "clock", seen, remedy)
 
 
-def stored(lease: dict) -> str:
+def last_write(lease: dict) -> str:
     """Return when the API server last wrote a lease, by its own clock; empty where it does not say."""
     times = [one.get("time", "") for one in lease["metadata"].get("managedFields") or []]
     return max(times, default="")
@@ -49,7 +49,7 @@ def skew(lease: dict, now: datetime) -> float:
     renewed = lease["spec"].get("renewTime")
     if not renewed:
         return 0.0
-    if at := stored(lease):
+    if at := last_write(lease):
         late = since(renewed, datetime.fromisoformat(at.replace("Z", "+00:00")))
         return -late if late < 0 else -max(0.0, late - 1.0)
     return max(0.0, -since(renewed, now))
@@ -64,7 +64,7 @@ def clocks(leases: list[dict], nodes: list[dict], now: datetime) -> Iterator[Dia
             continue
         ahead = skew(lease, now)
         age = since(lease["spec"]["renewTime"], now) if lease["spec"].get("renewTime") else 0.0
-        if not stored(lease) and age > RENEWED and placement.is_ready(known[name]):
+        if not last_write(lease) and age > RENEWED and placement.is_ready(known[name]):
             ahead = -age  # it is renewed every 10 s, and says another time
         if abs(ahead) >= CLOCK:
             seen = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the API server's"
@@ -98,7 +98,7 @@ def leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, name, seen, f"start it again: kubectl -n kube-system get pods | grep {name}")
 
 
-def unanswered(services: list[dict]) -> Iterator[Diagnosis]:
+def check_services(services: list[dict]) -> Iterator[Diagnosis]:
     """Name APIs whose own server does not answer: lists of all kinds fail, and namespaces stay Terminating."""
     for service in services:
         for one in service.get("status", {}).get("conditions") or []:
@@ -119,7 +119,7 @@ def examine(survey: ClusterSurvey) -> Check:
             Diagnosis(ERROR, "api server", seen, "see its log, and etcd's: kubectl get --raw '/readyz?verbose'")
         )
     slow = [*clocks(leases, nodes, survey.now), *heartbeats(nodes, leases, survey.now)]
-    wrong += [*slow, *leaders(leases, survey.now), *unanswered(survey.of("apiservices"))]
+    wrong += [*slow, *leaders(leases, survey.now), *check_services(survey.of("apiservices"))]
     tested = f"{TESTED[0]}.{TESTED[1]}"
     same = survey.version.startswith(f"v{tested}.")
     heard = [one["metadata"]["name"] for one in leases if one["metadata"].get("namespace") == "kube-node-lease"]

@@ -17,12 +17,12 @@ KINDS = {"PyTorchJob": "kubeflow.org/pytorchjob", "MPIJob": "kubeflow.org/mpijob
          "TrainJob": "trainer.kubeflow.org/trainjob"}  # fmt: skip
 
 
-def named(things: list[dict], name: str) -> dict | None:
+def find_by_name(things: list[dict], name: str) -> dict | None:
     """Return the object of a name."""
     return next((thing for thing in things if thing["metadata"]["name"] == name), None)
 
 
-def stopped(thing: dict) -> Iterator[Diagnosis]:
+def check_queue_state(thing: dict) -> Iterator[Diagnosis]:
     """Name a queue that lets nothing in: stopped, or inactive for a reason of its own."""
     label = f"{thing['kind'].lower()}/{thing['metadata']['name']}"
     where = f" -n {thing['metadata']['namespace']}" if "namespace" in thing["metadata"] else ""
@@ -47,18 +47,18 @@ def quotas(cluster: dict) -> dict[str, Decimal]:
     return dict(total)
 
 
-def asked(demand: Demand, queue: str) -> dict[str, dict[str, Decimal]]:
+def sum_requests(demand: Demand, queue: str) -> dict[str, dict[str, Decimal]]:
     """Return what each job of a queue asks in all, by job and resource."""
     found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for group in demand.groups:
-        if queued(group.owner) != queue:
+        if queue_of(group.owner) != queue:
             continue
         for name, number in placement.requests(group.spec).items():
             found[group.owner["kind"]][name] += number * group.pods
     return {kind: dict(one) for kind, one in found.items()}
 
 
-def queued(thing: dict) -> str:
+def queue_of(thing: dict) -> str:
     """Return the queue of a job; empty for none."""
     found: str = (thing["metadata"].get("labels") or {}).get(QUEUE, "")
     return found
@@ -73,7 +73,7 @@ def quota(cluster: dict, demand: Demand, queue: str) -> Iterator[Diagnosis]:
     if not may:
         yield Diagnosis(ERROR, label, "it has no quota at all", "add resourceGroups to it (examples/kueue/queues.yaml)")
         return
-    for kind, resources in asked(demand, queue).items():
+    for kind, resources in sum_requests(demand, queue).items():
         for name, number in sorted(resources.items()):
             if name not in may:
                 seen = f"it does not cover {name}, which the {kind} requests"
@@ -98,7 +98,7 @@ def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand)
     """Name flavors that are missing, whose labels no node has, or whose nodes have taints that nobody tolerates."""
     names = [one["name"] for group in cluster["spec"].get("resourceGroups") or [] for one in group["flavors"]]
     for name in dict.fromkeys(names):
-        flavor = named(known, name)
+        flavor = find_by_name(known, name)
         if flavor is None:
             seen = f"it names the flavor {name}, which does not exist"
             yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, f"create ResourceFlavor {name}")
@@ -115,8 +115,8 @@ def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand)
         given = spec.get("tolerations") or []
         for group in demand.training:
             own = {**group.spec, "tolerations": [*(group.spec.get("tolerations") or []), *given]}
-            taints = [taint for node in fits for taint in placement.untolerated(own, node)]
-            if fits and wanted and all(placement.untolerated(own, node) for node in fits):
+            taints = [taint for node in fits for taint in placement.blocking_taints(own, node)]
+            if fits and wanted and all(placement.blocking_taints(own, node) for node in fits):
                 seen = f"all of its nodes have the taint {taints[0]['key']}, and neither flavor nor run tolerates it"
                 yield Diagnosis(
                     ERROR, label, seen, f"add a toleration of {taints[0]['key']} to the flavor's spec.tolerations"
@@ -125,7 +125,7 @@ def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand)
 
 def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
     """Name a Kueue that is not running."""
-    things = operators.deployed(operators.KUEUE, survey.of("deployments"))
+    things = operators.find_deployments(operators.KUEUE, survey.of("deployments"))
     if "deployments" not in survey.unseen and (things or needed):
         for one in operators.controller(operators.KUEUE, things, survey.of("pods"), needed):
             stops = "with Kueue's webhooks in place its jobs cannot even be created"
@@ -153,7 +153,7 @@ def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     text = at(next(iter(survey.of("kueue-configuration")), {}), "data", {}).get("controller_manager_config.yaml", "")
     if (
         re.search(r"^manageJobsWithoutQueueName:\s*true", text, re.M)
-        and named(survey.of("localqueues"), "default") is None
+        and find_by_name(survey.of("localqueues"), "default") is None
     ):
         others = [one["metadata"]["name"] for one in survey.of("localqueues")]
         seen = (
@@ -167,11 +167,11 @@ def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
         )
 
 
-def unmanaged(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
+def check_managed_kinds(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name kinds of jobs with a queue that Kueue does not look at: they would start at once, past the queue."""
     known = manages(next(iter(survey.of("kueue-configuration")), None))
     for thing in demand.objects:
-        if known and thing["kind"] in KINDS and queued(thing) and KINDS[thing["kind"]] not in known:
+        if known and thing["kind"] in KINDS and queue_of(thing) and KINDS[thing["kind"]] not in known:
             seen = f"its configuration does not name {KINDS[thing['kind']]}: the {thing['kind']} would pass the queue"
             answer = f"add {KINDS[thing['kind']]} to integrations.frameworks of kueue-manager-config, and restart Kueue"
             yield Diagnosis(ERROR, "kueue", seen, answer)
@@ -181,7 +181,7 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
     """Name WorkloadPriorityClasses that do not exist."""
     for thing in demand.objects:
         wanted = (thing["metadata"].get("labels") or {}).get(PRIORITY)
-        if wanted and named(known, wanted) is None:
+        if wanted and find_by_name(known, wanted) is None:
             seen = f"the {thing['kind']} names this WorkloadPriorityClass, which does not exist"
             answer = "correct global.scheduling.queuePriority (kubectl get workloadpriorityclass)"
             yield Diagnosis(ERROR, f"workloadpriorityclass/{wanted}", seen, answer)
@@ -189,7 +189,7 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
 
 def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name what keeps the run's queue from ever admitting it."""
-    local = named(survey.of("localqueues"), name)
+    local = find_by_name(survey.of("localqueues"), name)
     if local is None:
         others = [one["metadata"]["name"] for one in survey.of("localqueues")]
         instead = f"set global.scheduling.queue: {others[0]}" if others else "create it (examples/kueue/queues.yaml)"
@@ -197,7 +197,7 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
         yield Diagnosis(ERROR, f"localqueue/{name}", seen, instead)
         return
     target = local["spec"].get("clusterQueue", "")
-    cluster = named(survey.of("clusterqueues"), target)
+    cluster = find_by_name(survey.of("clusterqueues"), target)
     if cluster is None:
         if "clusterqueues" not in survey.unseen:
             seen = f"it leads to the ClusterQueue {target}, which does not exist"
@@ -210,36 +210,38 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
     if "resourceflavors" not in survey.unseen:
         found += flavors(cluster, survey.of("resourceflavors"), survey.of("nodes"), demand)
     yield from found
-    reasons = [*stopped(cluster), *stopped(local)]
+    reasons = [*check_queue_state(cluster), *check_queue_state(local)]
     yield from reasons[:1] if not found else [one for one in reasons if "is stopped" in one.seen]
 
 
 def every(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name queues of the namespace that let nothing in, where the run has no queue."""
     for local in survey.of("localqueues"):
-        cluster = named(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        cluster = find_by_name(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
         if cluster is None and "clusterqueues" not in survey.unseen:
             seen = f"it leads to the ClusterQueue {local['spec'].get('clusterQueue')}, which does not exist"
             answer = "create that ClusterQueue (examples/kueue/queues.yaml)"
             yield Diagnosis(WARNING, f"localqueue/{local['metadata']['name']}", seen, answer)
         for thing in filter(None, (cluster, local)):
-            yield from (one._replace(level=WARNING) for one in stopped(thing))
+            yield from (one._replace(level=WARNING) for one in check_queue_state(thing))
 
 
 def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the queue that the run names, and the priorities; without one, the queues of the namespace."""
-    names = dict.fromkeys(filter(None, (queued(thing) for thing in demand.objects if thing["kind"] in (*JOBS, "Job"))))
+    names = dict.fromkeys(
+        filter(None, (queue_of(thing) for thing in demand.objects if thing["kind"] in (*JOBS, "Job")))
+    )
     needed = bool(names)
     wrong = list(controller(survey, needed))
     unseen = [kind for kind in ("localqueues", "clusterqueues", "resourceflavors") if kind in survey.unseen]
     unproven = [f"queues: {kind}: {survey.unseen[kind]}" for kind in unseen if needed or survey.of("localqueues")]
-    installed = bool(operators.deployed(operators.KUEUE, survey.of("deployments")))
+    installed = bool(operators.find_deployments(operators.KUEUE, survey.of("deployments")))
     if needed and not installed and not survey.of("localqueues") and "deployments" not in survey.unseen:
         return check("queues", wrong=wrong, unproven=unproven)
     if "localqueues" not in survey.unseen:
         for name in names:
             wrong += queue(name, survey, demand)
-    wrong += unmanaged(survey, demand)
+    wrong += check_managed_kinds(survey, demand)
     if needed and "workloadpriorityclasses" not in survey.unseen:
         wrong += priorities(demand, survey.of("workloadpriorityclasses"))
     if not needed:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainyard.cluster.checks import quotas
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check
 from trainyard.cluster.checks.operators import words
-from trainyard.cluster.demand import Demand, at, named
+from trainyard.cluster.demand import Demand, at, list_required
 from trainyard.cluster.survey import NAMES, ClusterSurvey
 
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
@@ -69,14 +69,14 @@ def schedulers(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
 
 def absent(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name secrets and configmaps that pods cannot start without."""
-    for kind, names in named(demand).items():
+    for kind, names in list_required(demand).items():
         known = {thing["metadata"]["name"] for thing in survey.of(NAMES[kind])}
         for name in sorted(names - known) if NAMES[kind] not in survey.unseen else []:
             remedy = f"create it in namespace {survey.namespace}, or correct its name in values ({KEYS[kind]})"
             yield Diagnosis(ERROR, f"{kind}/{name}", "pods need it, and it does not exist", remedy)
 
 
-def injected(space: dict, demand: Demand) -> Iterator[Diagnosis]:
+def check_sidecars(space: dict, demand: Demand) -> Iterator[Diagnosis]:
     """Name a mesh that puts its sidecar into pods of the namespace that do not refuse it, as the chart's do Istio's."""
     labels = at(space, "metadata.labels", {}) | at(space, "metadata.annotations", {})
     if labels.get("linkerd.io/inject") == "enabled":
@@ -88,7 +88,7 @@ def injected(space: dict, demand: Demand) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, f"namespace/{space['metadata']['name']}", seen, remedy)
 
 
-def needed(demand: Demand) -> str:
+def required_level(demand: Demand) -> str:
     """Return the Pod Security level that the pods need for what values ask: privileged, baseline or restricted."""
     level = "restricted"
     for group in demand.groups:
@@ -111,7 +111,7 @@ def security(space: dict, demand: Demand) -> Diagnosis | None:
     """Say that the namespace enforces a Pod Security level that the pods do not pass."""
     order = ("privileged", "baseline", "restricted")
     enforced = at(space, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce", "privileged")
-    asks = needed(demand)
+    asks = required_level(demand)
     if enforced not in order or order.index(enforced) <= order.index(asks):
         return None
     name = space["metadata"]["name"]
@@ -134,7 +134,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         wrong += accounts(demand, survey.of("serviceaccounts"))
     wrong += absent(demand, survey)
     if space:
-        wrong += [*injected(space, demand), *filter(None, [security(space, demand)])]
+        wrong += [*check_sidecars(space, demand), *filter(None, [security(space, demand)])]
     for thing in survey.of("resourcequotas"):
         wrong += quotas.quota(thing, demand, ranges)
     for thing in ranges:

@@ -55,7 +55,7 @@ def closing(group: PodGroup, policies: list[dict], direction: str) -> list[dict]
     return found
 
 
-def closed(group: PodGroup, policies: list[dict], direction: str, peer: PolicyPeer, namespace: str) -> str:
+def blocked_by(group: PodGroup, policies: list[dict], direction: str, peer: PolicyPeer, namespace: str) -> str:
     """Return the names of the policies that close a way, where none lets through; empty where it is open."""
     found = closing(group, policies, direction)
     if any(lets(policy, direction, peer, namespace) for policy in found):
@@ -72,11 +72,11 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     here = {SPACE: namespace} | at(survey.space() or {}, "metadata.labels", {})
     mute: dict[str, list[str]] = {}  # groups, by the policies that keep them from the name server
     for group in demand.groups:
-        if names := closed(group, known, "Egress", NAME_SERVER, namespace):
+        if names := blocked_by(group, known, "Egress", NAME_SERVER, namespace):
             mute.setdefault(names, []).append(group.name)
             continue
         for direction in ("Egress", "Ingress") if group.trains and demand.spreads else ():
-            if names := closed(group, known, direction, PolicyPeer(group.labels, here), namespace):
+            if names := blocked_by(group, known, direction, PolicyPeer(group.labels, here), namespace):
                 seen = f"pods of the {group.name} may not reach each other: {direction.lower()} is closed by {names}"
                 key = "networkPolicy.enabled: true" if direction == "Egress" else "networkPolicy.ingress: true"
                 remedy = f"set {key}, or allow it for pods with app.kubernetes.io/part-of: trainyard, on all ports"

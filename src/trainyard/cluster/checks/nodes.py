@@ -95,7 +95,7 @@ def devices(node: dict, resources: Iterable[str]) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, name(node), seen, "see which GPU its driver has lost: nvidia-smi on the node")
 
 
-def shared(node: dict) -> Iterator[Diagnosis]:
+def check_gpu_sharing(node: dict) -> Iterator[Diagnosis]:
     """Say that a node offers each of its GPUs several times: two processes of a run may then get the same one."""
     times = (node["metadata"].get("labels") or {}).get("nvidia.com/gpu.replicas", "1")
     if times.isdigit() and int(times) > 1:
@@ -164,7 +164,7 @@ def answer(reason: str, group: PodGroup, nodes: list[dict]) -> str:
         return lower(found[1], group, nodes)
     plain = {
         "didn't match": "correct global.scheduling.nodeSelector or affinity: kubectl get nodes --show-labels",
-        "unschedulable": f"kubectl uncordon {cordoned(nodes)}",
+        "unschedulable": f"kubectl uncordon {cordoned_nodes(nodes)}",
         "not ready": "bring nodes back: kubectl describe node",
     }
     return next((text for begins, text in plain.items() if reason.startswith(begins)), "")
@@ -187,7 +187,7 @@ def most(nodes: list[dict], resource: str) -> str:
     )
 
 
-def cordoned(nodes: list[dict]) -> str:
+def cordoned_nodes(nodes: list[dict]) -> str:
     """Return the names of cordoned nodes."""
     return " ".join(sorted(one["metadata"]["name"] for one in nodes if one["spec"].get("unschedulable")))
 
@@ -208,7 +208,7 @@ def alike(groups: list[PodGroup]) -> list[PodGroup]:
 
 def room(demand: Demand, nodes: list[dict], pods: list[dict]) -> Iterator[Diagnosis]:
     """Name pods of a run for which there are too few nodes, ever or now."""
-    taken, offered = placement.used(pods), {key for node in nodes for key in gpus(node)}
+    taken, offered = placement.usage_by_node(pods), {key for node in nodes for key in gpus(node)}
     for group in alike(demand.groups):
         ever, now, why = placement.fit(group.spec, nodes, taken)
         wanted = ", ".join(f"{show(number, key)} {key}" for key, number in placement.requests(group.spec).items())
@@ -277,7 +277,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
                  if GPU.match(key) or RDMA.match(key)}  # fmt: skip
     wrong: list[Diagnosis] = []
     for node in linux:
-        wrong += [*health(node), *devices(node, resources), *shared(node), *unfit(node, survey.version)]
+        wrong += [*health(node), *devices(node, resources), *check_gpu_sharing(node), *unfit(node, survey.version)]
     wrong += [*products(linux), *sets(survey.of("daemonsets")), *fabric(demand, linux)]
     lacking = list(room(demand, linux, survey.of("pods")))
     asked = "" if lacking else f"room for {demand.said}"

@@ -67,7 +67,7 @@ def words(thing: dict) -> list[str]:
     return [*(container.get("command") or []), *(container.get("args") or [])]
 
 
-def deployed(operator: Operator, deployments: list[dict]) -> list[dict]:
+def find_deployments(operator: Operator, deployments: list[dict]) -> list[dict]:
     """Return the deployments that are an operator, whatever they are called."""
     found = []
     for thing in deployments:
@@ -164,7 +164,7 @@ def waiting(thing: dict, pods: list[dict]) -> tuple[str, str]:
     return (f" ({failing['message']})", "") if failing.get("message") else ("", "")
 
 
-def served(operator: Operator, thing: dict, namespace: str, needed: bool) -> Iterator[Diagnosis]:
+def check_arguments(operator: Operator, thing: dict, namespace: str, needed: bool) -> Iterator[Diagnosis]:
     """Name arguments by which an operator does not look at the run's jobs."""
     level, label = ERROR if needed else WARNING, f"deployment/{thing['metadata']['name']}"
     line = " ".join(words(thing))
@@ -240,7 +240,7 @@ def one(
 ) -> tuple[list[Diagnosis], str]:
     """Check one operator: return what is wrong with it, and its name, version and namespace where nothing is."""
     things, need = (
-        deployed(operator, survey.of("deployments")),
+        find_deployments(operator, survey.of("deployments")),
         {one for job in demand.jobs for one in FOR[job["kind"]]},
     )
     known = any(kind in found for kind in operator.kinds) or (DEFINITIONS in survey.unseen and bool(things))
@@ -250,7 +250,7 @@ def one(
     if (known or things) and "deployments" not in survey.unseen:
         wrong += controller(operator, things, survey.of("pods"), needed)
     for thing in things:
-        wrong += [*served(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
+        wrong += [*check_arguments(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
         wrong += filter(None, [release(operator, thing)])
     if operator is TRAINER and known and things:
         wrong += trainer(survey, written, ERROR if operator in need else WARNING)

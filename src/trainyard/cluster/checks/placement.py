@@ -27,7 +27,7 @@ def allocatable(node: dict) -> Amounts:
     return {name: amount(text) for name, text in (node.get("status", {}).get("allocatable") or {}).items()}
 
 
-def requested(container: Mapping) -> Amounts:
+def container_requests(container: Mapping) -> Amounts:
     """Return what a container requests; a limit without a request counts as one, as Kubernetes takes it."""
     resources = container.get("resources") or {}
     both = (resources.get("limits") or {}) | (resources.get("requests") or {})
@@ -39,7 +39,7 @@ def requests(spec: Mapping) -> Amounts:
     total: Amounts = defaultdict(Decimal)
     most: Amounts = defaultdict(Decimal)
     for one in spec.get("initContainers") or []:
-        own = requested(one)
+        own = container_requests(one)
         if one.get("restartPolicy") == "Always":
             for name, number in own.items():
                 total[name] += number
@@ -48,7 +48,7 @@ def requests(spec: Mapping) -> Amounts:
             for name, number in own.items():
                 most[name] = max(most[name], total[name] + number)
     for one in spec.get("containers") or []:
-        for name, number in requested(one).items():
+        for name, number in container_requests(one).items():
             total[name] += number
     found = {name: max(total[name], most[name]) for name in total | most}
     for name, text in (spec.get("overhead") or {}).items():
@@ -56,7 +56,7 @@ def requests(spec: Mapping) -> Amounts:
     return {name: number for name, number in found.items() if number}
 
 
-def used(pods: Iterable[dict]) -> dict[str, Amounts]:
+def usage_by_node(pods: Iterable[dict]) -> dict[str, Amounts]:
     """Return what pods that have not ended request of each node, with their number under `pods`."""
     found: dict[str, Amounts] = defaultdict(lambda: defaultdict(Decimal))
     for pod in pods:
@@ -82,7 +82,7 @@ def tolerates(tolerations: Iterable[Mapping], taint: Mapping) -> bool:
     return False
 
 
-def untolerated(spec: Mapping, node: dict) -> list[dict]:
+def blocking_taints(spec: Mapping, node: dict) -> list[dict]:
     """Return a node's taints that keep a pod off it, without those that repeat a condition."""
     taints = [one for one in node["spec"].get("taints") or [] if one.get("effect") in KEEPS_OFF]
     own = spec.get("tolerations") or []
@@ -142,7 +142,7 @@ def hindrances(spec: Mapping, node: dict) -> Iterator[str]:
         yield "unschedulable (cordoned)"
     if not chosen(spec, node):
         yield "didn't match Pod's node affinity/selector"
-    for taint in untolerated(spec, node):
+    for taint in blocking_taints(spec, node):
         value = f"={taint['value']}" if taint.get("value") else ""
         yield f"had untolerated taint {taint['key']}{value}:{taint['effect']}"
 

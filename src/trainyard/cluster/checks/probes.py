@@ -119,7 +119,7 @@ def release(namespace: str, called: str) -> None:
 def remove(plural: str, namespace: str, name: str) -> None:
     """Delete an object at once; it may be gone already."""
     try:
-        path = f"{kube.required(plural).address(namespace)}/{name}"
+        path = f"{kube.require_kind(plural).address(namespace)}/{name}"
         kube.read(path, method="DELETE", body={"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
     except RefusedError as error:
         if error.status != 404:
@@ -221,7 +221,7 @@ def complaint(namespace: str, thing: dict) -> str:
     return " ".join(said[-1]["message"].split()) if said else ""
 
 
-def unplaced(state: dict) -> str:
+def scheduling_failure(state: dict) -> str:
     """Return why the scheduler has no node for a pod; empty where it has one, or has not looked."""
     for one in state.get("status", {}).get("conditions") or []:
         if one["type"] == "PodScheduled" and one["status"] == "False":
@@ -271,7 +271,7 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         if state.get("status", {}).get("phase") == "Bound":
             return probe._replace(bound=True)
         said, holder = complaint(namespace, state), current("pods", namespace, one.pod) if one.pod else None
-        nowhere = unplaced(holder or {})
+        nowhere = scheduling_failure(holder or {})
         ours = nowhere and not re.search(r"persistentvolumeclaim|[Vv]olume|bind", nowhere)
         first = first or (time.monotonic() if said or ours else 0.0)
         if probe.seconds > seconds or (first and time.monotonic() - first > SETTLED):
@@ -339,11 +339,11 @@ def watch(namespace: str, called: str, wanted: Start, end: float) -> Start:
             return result
         first = first or (time.monotonic() if result else 0.0)
         if late:
-            return unended(namespace, state, wanted)
+            return explain_wait(namespace, state, wanted)
         time.sleep(0.4)
 
 
-def unended(namespace: str, state: dict, wanted: Start) -> Start:
+def explain_wait(namespace: str, state: dict, wanted: Start) -> Start:
     """Return what is known of a pod that has done nothing in time: it is being pulled, or who has not looked at it."""
     said = complaint(namespace, state)
     if said and "FailedScheduling" not in said:
@@ -357,12 +357,12 @@ def unended(namespace: str, state: dict, wanted: Start) -> Start:
 
 def shown_by(state: dict, wanted: Start) -> tuple[Start | None, bool]:
     """Return what a pod's state shows of its image, and whether that is final; None where nothing yet."""
-    if nowhere := unplaced(state):
+    if nowhere := scheduling_failure(state):
         return wanted._replace(unproven=f"the probe pod finds no node: {nowhere}"), False
     status = state.get("status", {})
     for one in status.get("containerStatuses") or []:
         if over := one["state"].get("terminated"):
-            return ended(over, wanted), True
+            return read_end(over, wanted), True
         if (waits := one["state"].get("waiting") or {}).get("reason") in (*PULLING, *STARTING):
             text = " ".join(f"{waits['reason']}: {waits.get('message', '')}".split())
             if SHELLESS.search(text):
@@ -374,7 +374,7 @@ def shown_by(state: dict, wanted: Start) -> tuple[Start | None, bool]:
     return None, False
 
 
-def ended(over: dict, wanted: Start) -> Start:
+def read_end(over: dict, wanted: Start) -> Start:
     """Return what the end of a container shows; where its image has no shell, that it was pulled, and nothing else."""
     text = " ".join(f"{over.get('reason', '')} {over.get('message', '')}".split())
     if told := re.search(r"names=(\w+)", text):

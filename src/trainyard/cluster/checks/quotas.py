@@ -18,7 +18,7 @@ def key(kind: str) -> str:
     return f"count/{kind.lower()}s.{group}" if group else f"count/{kind.lower()}s"
 
 
-def defaulted(container: Mapping, ranges: list[dict]) -> dict:
+def apply_defaults(container: Mapping, ranges: list[dict]) -> dict:
     """Return a container's resources with what LimitRanges fill in."""
     resources = container.get("resources") or {}
     limits, asked = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
@@ -36,23 +36,23 @@ def items(ranges: list[dict], kind: str) -> list[dict]:
     return [one for thing in ranges for one in thing["spec"].get("limits") or [] if one.get("type") == kind]
 
 
-def completed(spec: Mapping, ranges: list[dict], part: str) -> dict:
+def fill_requests(spec: Mapping, ranges: list[dict], part: str) -> dict:
     """Return a pod's spec whose containers request their limits, or what they request, defaults filled in."""
 
     def one(container: dict) -> dict:
-        return {**container, "resources": {"requests": defaulted(container, ranges)[part]}}
+        return {**container, "resources": {"requests": apply_defaults(container, ranges)[part]}}
 
     return {key: [one(each) for each in spec.get(key) or []] for key in ("initContainers", "containers")}
 
 
-def asked(demand: Demand, ranges: list[dict], fits: Mapping[str, PodGroup] | None = None) -> Amounts:
+def sum_requests(demand: Demand, ranges: list[dict], fits: Mapping[str, PodGroup] | None = None) -> Amounts:
     """Return all that a run asks of a quota, by the quota's own names."""
     total: Amounts = defaultdict(Decimal)
     for group in demand.groups if fits is None else fits.values():
         total["pods"] += group.pods
         total["count/pods"] += group.pods
         for part in ("requests", "limits"):
-            for name, number in requests(completed(group.spec, ranges, part)).items():
+            for name, number in requests(fill_requests(group.spec, ranges, part)).items():
                 total[f"{part}.{name}"] += number * group.pods
                 if part == "requests" and name in PLAIN:
                     total[name] += number * group.pods
@@ -100,7 +100,7 @@ def quota(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis
     hard = thing["spec"].get("hard") or {}
     groups = {group.name: group for group in demand.groups if scoped(thing, group)}
     narrow = bool(thing["spec"].get("scopes") or thing["spec"].get("scopeSelector"))
-    wanted = asked(demand, ranges, groups if narrow else None)
+    wanted = sum_requests(demand, ranges, groups if narrow else None)
     for which, text in sorted(hard.items()):
         most, taken = amount(text), amount((status.get("used") or {}).get(which, 0))
         if wanted.get(which, Decimal(0)) <= max(Decimal(0), most - taken):
@@ -133,7 +133,7 @@ def silent(name: str, hard: Mapping, group: PodGroup, ranges: list[dict]) -> Ite
                if which.removeprefix("requests.").removeprefix("limits.") in PLAIN}  # fmt: skip
     for which in sorted(counted):
         part, _, resource = which.partition(".")
-        bare = [one["name"] for one in containers(group.spec) if resource not in defaulted(one, ranges)[part]]
+        bare = [one["name"] for one in containers(group.spec) if resource not in apply_defaults(one, ranges)[part]]
         if bare:
             seen = (
                 f"it counts {which}, and container {bare[0]} of the {group.name} names none: the pod would be refused"
@@ -161,9 +161,9 @@ def bounds(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosi
             if kind == "Container":
                 for one in containers(group.spec):
                     what = f"container {one['name']} of the {group.name}"
-                    yield from outside(label, limit, defaulted(one, ranges), what, under)
+                    yield from outside(label, limit, apply_defaults(one, ranges), what, under)
             elif kind == "Pod":
-                sums = {part: requests(completed(group.spec, ranges, part)) for part in ("requests", "limits")}
+                sums = {part: requests(fill_requests(group.spec, ranges, part)) for part in ("requests", "limits")}
                 yield from outside(label, limit, sums, f"a pod of the {group.name}", under)
         for claim in demand.claims if kind == "PersistentVolumeClaim" else []:
             sizes = {"requests": claim["spec"]["resources"]["requests"], "limits": {}}

@@ -100,7 +100,7 @@ def driver(thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, "correct them, or name another class under global.storage")
 
 
-def unserved(thing: dict, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
+def check_driver_nodes(thing: dict, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name nodes of a run on which the class's driver does not run: pods there could not mount its volumes."""
     provisioner, csinodes = thing.get("provisioner", ""), survey.of("csinodes")
     if provisioner not in {one["metadata"]["name"] for one in survey.of("csidrivers")} or not csinodes:
@@ -242,7 +242,7 @@ def examine(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], unpr
                     if mine.unproven else []  # fmt: skip
     wrong += defaults(classes)
     for thing in {one["metadata"]["name"]: one for one in used}.values():
-        wrong += [*driver(thing, survey), *unserved(thing, survey, demand)]
+        wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
     bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
              f"(a probe claim, in {one.seconds:.1f} s)" for one in probes if one.bound]  # fmt: skip
     names = several(sorted(one["metadata"]["name"] + (" (default)" if is_default(one) else "") for one in classes))

@@ -21,7 +21,7 @@ def plural(kind: str) -> str:
     return PLURALS.get(kind, f"{kind.lower()}s")
 
 
-def concerned(demand: Demand) -> dict[str, set[str]]:
+def list_resources(demand: Demand) -> dict[str, set[str]]:
     """Return the resources that a run creates, itself or by its operators, with their groups."""
     found: dict[str, set[str]] = {"pods": {""}}
     for thing in demand.objects:
@@ -31,7 +31,7 @@ def concerned(demand: Demand) -> dict[str, set[str]]:
     return found
 
 
-def asked(hook: dict, resources: dict[str, set[str]], labels: dict) -> str:
+def find_resource(hook: dict, resources: dict[str, set[str]], labels: dict) -> str:
     """Return a resource of the run for which a webhook is asked on creation; empty where it is for none."""
     if "namespaceSelector" in hook and not selects(hook["namespaceSelector"] or {}, labels):
         return ""
@@ -56,7 +56,7 @@ def answering(namespace: str, name: str, slices: list[dict]) -> bool:
     return False
 
 
-def unanswered(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, str]:
+def check_service(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, str]:
     """Return the level and what is wrong with what a webhook calls; empty where nothing is."""
     service = at(hook, "clientConfig.service", {})
     home, name = service["namespace"], service["name"]
@@ -76,15 +76,15 @@ def unanswered(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, str]:
 def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name webhooks that are asked about a run's objects, must answer, and have nobody behind them."""
     labels = {"kubernetes.io/metadata.name": survey.namespace} | at(survey.space() or {}, "metadata.labels", {})
-    resources = concerned(demand)
+    resources = list_resources(demand)
     for kind in KINDS:
         for thing in survey.of(kind):
             label = f"{kind.removesuffix('s')}/{thing['metadata']['name']}"
             for hook in thing.get("webhooks") or []:
-                what, service = asked(hook, resources, labels), at(hook, "clientConfig.service", {})
+                what, service = find_resource(hook, resources, labels), at(hook, "clientConfig.service", {})
                 if not what or not service or hook.get("failurePolicy", "Fail") == "Ignore":
                     continue
-                level, seen = unanswered(hook, what, survey)
+                level, seen = check_service(hook, what, survey)
                 remedy = (
                     f"start what is behind it (kubectl -n {service['namespace']} get pods), or, if it was left behind, "
                 )

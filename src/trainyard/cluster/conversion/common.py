@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     command: tuple[str, ...] = ()
 
 
-def enabled(values: Values, path: str) -> Any:
+def value_at(values: Values, path: str) -> Any:
     """Return what values say at a dotted path; None for nothing."""
     found: Any = values
     for key in path.split("."):
@@ -262,7 +262,7 @@ def run_policy(policy: Node, made: Values, operator: str, nodes: int) -> None:
     if own.get("backoffLimit", 0) > 1000:
         own["backoffLimit"] = 1000
     suspended = policy.at("suspend").value
-    if suspended and enabled(made, "global.scheduling.queue"):
+    if suspended and value_at(made, "global.scheduling.queue"):
         policy.change("suspend", why="Kueue suspends and resumes the job by itself")
     elif suspended is not None:
         own |= {"suspend": True} if policy.take("suspend") else {}

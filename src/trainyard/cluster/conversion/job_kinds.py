@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trainyard.cluster.conversion import common, templates
-from trainyard.cluster.conversion.common import Asked, Values, enabled, union
+from trainyard.cluster.conversion.common import Asked, Values, union, value_at
 from trainyard.cluster.conversion.ledger import Node, Note, shown, text
 from trainyard.cluster.conversion.templates import Pod
 
@@ -54,7 +54,7 @@ def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
     nproc = spec.take("nprocPerNode") or spec.at("elasticPolicy").take("nProcPerNode")
     common.processes(spec.at("nprocPerNode"), training, programs[roles[0]], str(nproc or ""))
     training["nodes"] = nodes
-    if not enabled(values, "pytorchjob.form"):
+    if not value_at(values, "pytorchjob.form"):
         spec.lose("runPolicy", "backoffLimit", why=UNCOUNTED)
     common.run_policy(spec.at("runPolicy"), values, "pytorchjob", nodes)
     return values

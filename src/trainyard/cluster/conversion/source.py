@@ -61,7 +61,7 @@ def live(kind: str, name: str, namespace: str) -> FoundJob:
     found = kube.items(KINDS[kind], namespace, fields=f"metadata.name={name}")
     if not found:
         raise WrongInputError(f"there is no {kind} {name} in the namespace {namespace}: name another with -n")
-    reference = wanted(found[0])
+    reference = find_runtime(found[0])
     if reference is None:
         return FoundJob(found[0], None)
     own = reference["kind"] == "TrainingRuntime"
@@ -71,7 +71,7 @@ def live(kind: str, name: str, namespace: str) -> FoundJob:
     return FoundJob(found[0], runtimes[0] if runtimes else None)
 
 
-def wanted(job: dict) -> dict | None:
+def find_runtime(job: dict) -> dict | None:
     """Return the kind and name of a TrainJob's runtime; None where a job has none."""
     reference: Any = job.get("spec", {}).get("runtimeRef")
     if not isinstance(reference, dict) or not reference.get("name"):
@@ -81,7 +81,7 @@ def wanted(job: dict) -> dict | None:
 
 def runtime_of(job: dict, documents: list[dict]) -> dict | None:
     """Return the runtime that a job names, where the same file has it."""
-    reference = wanted(job)
+    reference = find_runtime(job)
     for one in documents:
         if reference == {"kind": one.get("kind"), "name": one.get("metadata", {}).get("name")}:
             return one

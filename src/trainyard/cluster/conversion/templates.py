@@ -159,7 +159,7 @@ def mounts(node: Node, volumes: dict[str, Node], pod: Pod) -> None:
         if name in settled - mounted:
             volume.take()
             continue
-        training.setdefault("extraVolumes", []).append(dict(volume.take()) | {"name": renamed(name)})
+        training.setdefault("extraVolumes", []).append(dict(volume.take()) | {"name": unique_name(name)})
         if claim and not claim.get("readOnly"):
             pod.setdefault("claims", []).append(claim["claimName"])
 
@@ -186,12 +186,12 @@ def mount(one: Node, volume: Node | None, pod: Pod) -> bool:
         say = one.change if spare else one.lose
         say(why=f"the pod has a volume of its own there{f' ({key})' if key else ''}")
         return spare
-    name = renamed(str(one.value.get("name")))
+    name = unique_name(str(one.value.get("name")))
     pod["training"].setdefault("extraVolumeMounts", []).append(dict(one.take()) | {"name": name})
     return False
 
 
-def renamed(name: str) -> str:
+def unique_name(name: str) -> str:
     """Return the name of a volume, another one where the pod has one of that name already."""
     return f"own-{name}" if name in VOLUMES else name
 

@@ -44,7 +44,7 @@ Dumper.add_representer(str, _text)
 def text(values: dict[str, Any], of: str, lost: Sequence[Note], changed: Sequence[Note]) -> str:
     """Return the file."""
     body = yaml.dump(values, Dumper=Dumper, sort_keys=False, width=WIDTH - 20, allow_unicode=True)
-    return "\n".join([*heading(of, lost, changed), *commented(body)]) + "\n"
+    return "\n".join([*heading(of, lost, changed), *add_comments(body)]) + "\n"
 
 
 def heading(of: str, lost: Sequence[Note], changed: Sequence[Note]) -> Iterator[str]:
@@ -62,7 +62,7 @@ def heading(of: str, lost: Sequence[Note], changed: Sequence[Note]) -> Iterator[
             )
 
 
-def commented(body: str) -> Iterator[str]:
+def add_comments(body: str) -> Iterator[str]:
     """Yield the lines of YAML with the comments of the keys that have one."""
     above: list[str] = []
     for line in body.splitlines():
