@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,24 @@ def test_a_class_has_a_name_of_its_own() -> None:
         if isinstance(node, ast.ClassDef):
             places[node.name].append(str(file))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def is_predicate(function: ast.FunctionDef) -> bool:
+    """Whether it answers yes or no, is a property, or is entered by `with`: a participle reads well there."""
+    decorators = {ast.unparse(one).rpartition(".")[2] for one in function.decorator_list}
+    returns = ast.unparse(function.returns) if function.returns else ""
+    return returns == "bool" or "ContextManager" in returns or bool(decorators & {"property", "contextmanager"})
+
+
+def test_a_function_is_not_named_by_a_participle_alone() -> None:
+    """Unless its value is what the participle says: `overwritten(file)` does not tell who does what, and to what."""
+    found = [
+        f"{file}: {node.name}"
+        for file, node in definitions()
+        if isinstance(node, ast.FunctionDef) and re.fullmatch("[a-z]+ed", node.name) and not is_predicate(node)
+    ]
+    # `seed` is a verb; scripts of users call `guarded`
+    assert set(found) == {"core/exits.py: guarded", "parallel/base.py: seed"}
 
 
 def test_a_file_of_tests_has_a_name_of_its_own() -> None:
