@@ -61,7 +61,7 @@ def undisturbed(seekable: bool) -> dict[str, bytes]:
     """What an undisturbed preparation comes to."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_plan", small_shards)
-        patch.setattr(build, "look_once", lambda root: None)
+        patch.setattr(build, "write_missing_page", lambda root: None)
         build.build(settings(Path(folder) / "little", seekable))
         return contents(Path(folder) / "little")
 
@@ -99,7 +99,7 @@ class Campaign(Schedule):
         for module in (workers, verify):
             patch.setattr(module, "ThreadPoolExecutor", Inline)
         patch.setattr(build, "make_plan", small_shards)
-        patch.setattr(build, "look_once", lambda root: None)
+        patch.setattr(build, "write_missing_page", lambda root: None)
         patch.setattr(build, "_prepare", functools.partial(self.prepare, build._prepare))
         patch.setattr(lock, "_beat", functools.partial(shown, lock._beat))
 
