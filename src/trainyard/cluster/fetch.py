@@ -123,7 +123,7 @@ def causes(pod: dict | None, namespace: str) -> str:
     events: list[dict] = []
     with contextlib.suppress(KubeError):  # a user who may not list events may copy all the same
         events = kube.items("events", namespace)
-    found = why.pod(pod, events, namespace, datetime.now(UTC), look=False) if pod else []
+    found = why.explain_pod(pod, events, namespace, datetime.now(UTC), look=False) if pod else []
     return "; ".join(one.cause for one in found if one.cause)
 
 

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from trainyard.cluster import (
     claims,
     crds,
-    deployments,
     inventory,
     kube,
     lost_nodes,
@@ -31,9 +30,10 @@ STUCK_AFTER = 20  # seconds after which an object without any status means that 
 LOOKS = 16  # pods whose log is looked at
 SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
 JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
+UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrowser.image's server, and see its log"
 
 
-def store(thing: dict) -> Finding:
+def explain_store(thing: dict) -> Finding:
     """Explain an ExternalSecret."""
     ready = next((c for c in thing.get("status", {}).get("conditions") or [] if c["type"] == "Ready"), None)
     if ready is None:
@@ -45,7 +45,7 @@ def store(thing: dict) -> Finding:
     return Finding(name(thing), "not ready", ready.get("message", ""), known)
 
 
-def job(
+def explain_job(
     thing: dict,
     events: list[dict],
     now: datetime,
@@ -98,6 +98,28 @@ def lacks_pods(thing: dict) -> bool:
     return bool(there < sum(kind.get("replicas", 1) for kind in kinds.values()))
 
 
+def explain_deployment(thing: dict, pods: list[dict], events: list[dict]) -> Finding:
+    """Explain the file browser's Deployment: it serves, or its pods cannot be made, or they do not listen."""
+    held = conditions(thing)
+    if "ReplicaFailure" in held:
+        text = held["ReplicaFailure"].get("message", "")
+        return Finding(name(thing), "Failed", text, remedy(text) or "see kubectl describe replicaset")
+    if "Available" in held:
+        return Finding(name(thing), "Available")
+    wanted = thing["spec"]["selector"]["matchLabels"].items()
+    for pod in pods:
+        warnings = [e for e in events_of(pod, events) if e.get("reason") == "Unhealthy"]
+        if warnings and wanted <= pod["metadata"].get("labels", {}).items() and is_running(pod):
+            return Finding(name(thing), "not ready", warnings[-1]["message"], UNHEALTHY)
+    return Finding(name(thing), "not ready")
+
+
+def is_running(pod: dict) -> bool:
+    """Whether a pod's containers run; one that ended or cannot start has a cause of its own."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return bool(statuses) and all("running" in one["state"] for one in statuses)
+
+
 def containers(pod: dict) -> Iterator[tuple[dict, bool]]:
     """Yield a pod's container statuses, and whether each is an init container that must end before the others start.
 
@@ -136,7 +158,7 @@ def explain_exit(state: dict, label: str) -> Finding | None:
     return Finding(label, f"exit {code}", cause or known, remedy(message) or known or "see its log: kubectl logs")
 
 
-def container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -> Finding | None:
+def explain_container(status: dict, init: bool, pod: dict, namespace: str, look: bool) -> Finding | None:
     """Explain one container: what it waits for, how it ended, or what it says while it checks."""
     where = f"{name(pod)} {status['name']}"
     state, waiting = status["state"], status["state"].get("waiting", {})
@@ -169,7 +191,7 @@ def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Findin
     ]
 
 
-def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
+def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
     """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
     label, status = name(thing), thing.get("status", {})
     phase, warnings = status.get("phase", "?"), events_of(thing, events)
@@ -178,7 +200,7 @@ def pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bo
     if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
         text = f"{status.get('reason', '')}: {status['message']}"
         return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
-    found = [f for one, init in containers(thing) if (f := container(one, init, thing, namespace, look))]
+    found = [f for one, init in containers(thing) if (f := explain_container(one, init, thing, namespace, look))]
     if not found and phase == "Pending":
         found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]
     scheduler = thing["spec"].get("schedulerName", "default-scheduler")
@@ -198,7 +220,7 @@ def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[st
     return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
 
 
-def left_behind(findings: list[Finding], thing: dict, alive: set[str]) -> list[Finding]:
+def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str]) -> list[Finding]:
     """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator."""
     owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
     if all(one["uid"] in alive for one in owners):
@@ -211,22 +233,22 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     events = objects["events"]
     findings = crds.explain(objects)
     findings += claims.explain(release, objects, events)
-    findings += [store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
+    findings += [explain_store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
     trains = objects.get(trainjobs.TRAINJOBS, [])
     findings += [trainjobs.runtime(one, trains) for one in objects.get(trainjobs.RUNTIMES, [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"] + trains
     workloads = objects.get("workloads.kueue.x-k8s.io", [])
     classes = objects.get(inventory.PRIORITY_CLASSES)
-    findings += [job(j, events, now, workloads, classes) for j in jobs]
+    findings += [explain_job(j, events, now, workloads, classes) for j in jobs]
     version = next((one["version"] for one in objects.get("trainer_version", [])), "")
     findings += [found for one in trains for found in trainjobs.started_again(one, version)]
     serving = objects.get("deployments.apps", [])
-    findings += [deployments.explain(one, objects["pods"], events) for one in serving]
+    findings += [explain_deployment(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
     for number, p in enumerate(objects["pods"]):
-        said = add_dataset_remedy(pod(p, events, namespace, now, look=number < LOOKS), jobs)
-        findings += left_behind(drop_overcome_remedy(said, p, succeeded), p, alive)
+        said = add_dataset_remedy(explain_pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])

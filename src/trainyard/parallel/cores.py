@@ -20,7 +20,7 @@ def count_allowed() -> int:
 
 
 def remember() -> None:
-    """Keep counting the cores that this process has now: it is about to bind itself to some of them (numa.py)."""
+    """Keep counting the cores that this process has now: it is about to bind itself to some of them (device.py)."""
     _given.append(count_allowed())
 
 

@@ -1,18 +1,19 @@
-"""The device of a process, and what its arithmetic is: the one place that sets torch's switches for that."""
+"""The device of a process, its arithmetic and cores: the one place that sets torch's switches for arithmetic."""
 
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Set
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainyard.core.exits import UserError
-from trainyard.parallel import cores, numa
+from trainyard.parallel import cores
 from trainyard.parallel.environment import Place
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+DEVICES, NODES = Path("/sys/bus/pci/devices"), Path("/sys/devices/system/node")
 
 
 def prepare_device(
@@ -29,7 +30,7 @@ def prepare_device(
         set_arithmetic(precision, deterministic=deterministic)
         if bind_cores:
             cores.remember()  # by which the loader's threads are counted
-            numa.bind(device)  # before any thread is there: NCCL's, gloo's and the loader's get the same cores
+            bind_to_gpu_cores(device)  # before any thread is there: NCCL's, gloo's and the loader's get the same cores
     return device
 
 
@@ -88,3 +89,46 @@ def be_deterministic(environ: MutableMapping[str, str]) -> None:
     # Memory that was never written is not read here; filling it would cost a pass over every batch
     deterministic: Any = torch.utils.deterministic
     deterministic.fill_uninitialized_memory = False
+
+
+def bind_to_gpu_cores(device: torch.device, devices: Path = DEVICES, nodes: Path = NODES) -> list[int]:
+    """Bind this thread, and those that it starts, to the cores beside its GPU; returns them, none if unbound.
+
+    Batches then do not cross the link between the CPUs: Linux places memory on the node whose core first writes to it,
+    so the threads that prepare batches decide where these lie. They inherit the cores of the thread that starts them:
+    the binding comes before the loader, and before the group of processes, whose threads move gradients.
+    It stays unbound where the kernel does not say which these are, or this process may use none of them.
+    """
+    address = pci_address(torch.cuda.get_device_properties(device))
+    cores = sorted(os.sched_getaffinity(0) & cores_beside(address, devices, nodes)) if address else []
+    if cores:
+        os.sched_setaffinity(0, cores)
+    return cores
+
+
+def pci_address(properties: Any) -> str:
+    """Return a GPU's address on the bus, as /sys names it; empty where torch does not tell (before 2.8)."""
+    numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    if any(not isinstance(number, int) for number in numbers):
+        return ""
+    domain, bus, slot = numbers
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def cores_beside(address: str, devices: Path = DEVICES, nodes: Path = NODES) -> Set[int]:
+    """Return the cores of the NUMA node of a PCI device; none where there is one node, or the kernel does not know."""
+    try:
+        node = int((devices / address / "numa_node").read_text())
+        return parse_cpu_list((nodes / f"node{node}" / "cpulist").read_text()) if node >= 0 else set()
+    except (OSError, ValueError):
+        return set()
+
+
+def parse_cpu_list(text: str) -> set[int]:
+    """Return the numbers of a list such as `0-3,8`; raises ValueError."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found |= set(range(int(first), int(last or first) + 1))
+    return found

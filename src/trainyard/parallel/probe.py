@@ -6,11 +6,14 @@ A node is as fast as the faster of its pairs, so a slow neighbour does not count
 the place of nodes. Sizes follow from the first all-reduce, so that all of it takes about SECONDS.
 """
 
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,14 +22,26 @@ from torch import Tensor
 from trainyard.config.sections.running import CommSettings
 from trainyard.core.exits import Exit, ExitError
 from trainyard.parallel.base import Strategy
-from trainyard.parallel.links import LinkRate, between_gpus, between_nodes
 from trainyard.parallel.process_group import Group
 
 SECONDS = 10.0
 REPEATS = 4  # of which the best counts: other work on a machine delays some
 FIRST, MOST = 1 << 20, {"cuda": 256 << 20, "cpu": 8 << 20}  # bytes of a message
 NAMED = 0.5  # share of the median below which a node is named
+# GB/s each way, by name of the GPU: from NVIDIA's data sheets of A100, H100, H200 and HGX B200, which name both ways
+# together (600, 900, 900 and 1,800 GB/s)
+NVLINK = {"A100-SXM": 300.0, "H100 80GB HBM3": 450.0, "H200": 450.0, "B200": 900.0}
 Pair = tuple[int, int]
+
+
+class LinkRate(NamedTuple):
+    """What a link should do each way, in GB/s, and how that is known; 0 where nothing says."""
+
+    rate: float
+    source: str
+
+
+UNKNOWN = LinkRate(0.0, "its rate is not known")
 
 
 @dataclass(frozen=True)
@@ -196,3 +211,29 @@ def describe_rates(world: int, size: int, bus: float, units: Sequence[Unit], pai
 def _settle(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def between_gpus(name: str) -> LinkRate:
+    """Return the link between GPUs of one node, from their name."""
+    rate = next((rate for part, rate in NVLINK.items() if part in name), 0.0)
+    return LinkRate(rate, "NVLink, by NVIDIA's data sheet") if rate else UNKNOWN
+
+
+def between_nodes(root: Path = Path("/")) -> LinkRate:
+    """Return the links of this pod to other nodes: active RDMA ports, else the fastest real network card."""
+    found = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
+    rates = [re.match(r"([\d.]+) Gb/sec", _read(port / "rate")) for port in found if "ACTIVE" in _read(port / "state")]
+    ports = [float(rate[1]) for rate in rates if rate]
+    if ports:
+        return LinkRate(sum(ports) / 8, f"{len(ports)} RDMA port{'s' * (len(ports) > 1)}, {sum(ports):g} Gb/s in all")
+    # a virtual interface, such as a pod's eth0, has no device, and a speed that means nothing
+    cards = [path for path in sorted((root / "sys/class/net").glob("*")) if (path / "device").exists()]
+    speeds = [int(text) for path in cards if (text := _read(path / "speed")).isdigit()]
+    return LinkRate(max(speeds) / 8000, f"a network card of {max(speeds) / 1000:g} Gb/s") if speeds else UNKNOWN
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:  # a card that is down has no speed
+        return ""

@@ -6,10 +6,11 @@ of the one above.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.optim import Optimizer
 
@@ -18,8 +19,8 @@ from trainyard.data.sampler import Length
 from trainyard.models.fitting import find_head
 from trainyard.parallel import eager
 from trainyard.parallel.blocks import blocks
-from trainyard.parallel.sharding import is_sharded
-from trainyard.training.lamb import Lamb
+from trainyard.parallel.sharding import is_sharded, local_parts
+from trainyard.training.lamb import Lamb, step_by_group
 
 TORCHVISION_EMBEDDINGS = ("class_token", "pos_embedding", "relative_position_bias_table")
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.LocalResponseNorm)
@@ -37,8 +38,6 @@ def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     if settings.name == "adamw":
         return eager.plain(torch.optim.AdamW)(groups, settings.lr, betas, settings.eps, fused=True)
     if any(is_sharded(parameter) for parameter in model.parameters()):
-        from trainyard.training.sharded_sgd import ShardedSgd
-
         return eager.plain(ShardedSgd)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov)
     return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True)
 
@@ -172,3 +171,34 @@ def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Set the rate of every group, times the group's own factor."""
     for group in optimizer.param_groups:
         group["lr"] = rate * group["lr_scale"]
+
+
+class ShardedSgd(torch.optim.SGD):
+    """SGD that updates the shards of this process in one pass over their memory; torch has that for plain ones alone.
+
+    A step whose scaled gradients are not all finite is left out by the kernel: a GradScaler need not read that.
+    """
+
+    _step_supports_amp_scaling = True  # torch.amp.GradScaler sets `found_inf` and `grad_scale` for a step
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update the parameters; the closure, if any, computes the loss again and returns it."""
+        return step_by_group(self.param_groups, self._step_group, closure)
+
+    def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+        momenta = [self._momentum(parameter) for parameter in parameters] if group["momentum"] else []
+        torch._fused_sgd_(
+            local_parts(parameters),
+            local_parts([parameter.grad for parameter in parameters if parameter.grad is not None]),
+            local_parts(momenta),
+            weight_decay=group["weight_decay"], momentum=group["momentum"], lr=group["lr"],
+            dampening=group["dampening"], nesterov=group["nesterov"], maximize=group["maximize"], is_first_step=False,
+            grad_scale=getattr(self, "grad_scale", None), found_inf=getattr(self, "found_inf", None),
+        )  # fmt: skip
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        state: dict[str, Tensor] = self.state[parameter]
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        return state["momentum_buffer"]

@@ -11,7 +11,7 @@ import torch
 
 from trainyard import config
 from trainyard.config import Config
-from trainyard.parallel import cores, device, numa
+from trainyard.parallel import cores, device
 from trainyard.parallel.environment import Place
 
 
@@ -134,19 +134,21 @@ def test_a_process_is_bound_to_the_cores_beside_its_gpu(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: GPU)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(allowed))
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, chosen: bound.append(chosen))
-    found = numa.bind(torch.device("cuda", 0), *system(tmp_path, node))
+    found = device.bind_to_gpu_cores(torch.device("cuda", 0), *system(tmp_path, node))
     assert (found, bound) == ((expected, [expected]) if expected else ([], []))
 
 
 def test_addresses_and_lists_as_the_kernel_writes_them(tmp_path: Path) -> None:
-    assert numa.pci_address(GPU) == "0000:9a:00.0"
-    assert numa.pci_address(SimpleNamespace(pci_domain_id=0x10000, pci_bus_id=3, pci_device_id=0x1F)) == "10000:03:1f.0"
-    assert numa.pci_address(SimpleNamespace(name="an older torch")) == ""
-    assert numa.cores_beside("0000:00:00.0", *system(tmp_path)) == set()
-    assert numa.parse_list("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
-    assert numa.parse_list("\n") == set()
+    assert device.pci_address(GPU) == "0000:9a:00.0"
+    assert (
+        device.pci_address(SimpleNamespace(pci_domain_id=0x10000, pci_bus_id=3, pci_device_id=0x1F)) == "10000:03:1f.0"
+    )
+    assert device.pci_address(SimpleNamespace(name="an older torch")) == ""
+    assert device.cores_beside("0000:00:00.0", *system(tmp_path)) == set()
+    assert device.parse_cpu_list("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
+    assert device.parse_cpu_list("\n") == set()
 
 
 def test_this_machines_own_lists_are_understood() -> None:
-    for path in numa.NODES.glob("node*/cpulist"):
-        assert numa.parse_list(path.read_text()) <= set(range(os.cpu_count() or 1))
+    for path in device.NODES.glob("node*/cpulist"):
+        assert device.parse_cpu_list(path.read_text()) <= set(range(os.cpu_count() or 1))

@@ -7,8 +7,8 @@ import pytest
 from forked import Fleet
 
 from tests import patience
-from trainyard.parallel import links, probe
-from trainyard.parallel.links import UNKNOWN, LinkRate
+from trainyard.parallel import probe
+from trainyard.parallel.probe import UNKNOWN, LinkRate
 
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(4)]
 
@@ -103,21 +103,21 @@ def test_what_is_said_has_the_link_beside_it() -> None:
 
 
 def test_links_say_what_they_should_do(tmp_path: Path) -> None:
-    assert links.between_nodes(tmp_path) == UNKNOWN
+    assert probe.between_nodes(tmp_path) == UNKNOWN
     veth, card, down = (tmp_path / "sys/class/net" / name for name in ("eth0", "ens1", "ens2"))
     for path, speed in ((veth, "10000\n"), (card, "25000\n"), (down, "-1\n")):
         path.mkdir(parents=True)
         (path / "speed").write_text(speed)
     for path in (card, down):
         (path / "device").mkdir()
-    assert links.between_nodes(tmp_path) == LinkRate(3.125, "a network card of 25 Gb/s")
+    assert probe.between_nodes(tmp_path) == LinkRate(3.125, "a network card of 25 Gb/s")
     for name, state in (("mlx5_0", "4: ACTIVE"), ("mlx5_1", "4: ACTIVE"), ("mlx5_2", "1: DOWN")):
         port = tmp_path / "sys/class/infiniband" / name / "ports/1"
         port.mkdir(parents=True)
         (port / "state").write_text(f"{state}\n")
         (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
-    assert links.between_nodes(tmp_path) == LinkRate(100.0, "2 RDMA ports, 800 Gb/s in all")
-    assert links.between_gpus("NVIDIA H100 80GB HBM3").rate == 450
-    assert links.between_gpus("NVIDIA H200").rate == 450
-    assert links.between_gpus("NVIDIA A100-SXM4-80GB").rate == 300
-    assert links.between_gpus("NVIDIA H100 PCIe") == UNKNOWN
+    assert probe.between_nodes(tmp_path) == LinkRate(100.0, "2 RDMA ports, 800 Gb/s in all")
+    assert probe.between_gpus("NVIDIA H100 80GB HBM3").rate == 450
+    assert probe.between_gpus("NVIDIA H200").rate == 450
+    assert probe.between_gpus("NVIDIA A100-SXM4-80GB").rate == 300
+    assert probe.between_gpus("NVIDIA H100 PCIe") == UNKNOWN

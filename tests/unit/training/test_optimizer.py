@@ -13,7 +13,6 @@ from trainyard.config.sections.learning import OptimizerSettings
 from trainyard.parallel.base import clip
 from trainyard.training import optimizer as optimizers
 from trainyard.training.lamb import Lamb
-from trainyard.training.sharded_sgd import ShardedSgd
 
 SHAPES = ((4, 3), (6,), (2, 2, 3, 3))
 
@@ -127,7 +126,7 @@ def test_a_step_whose_gradients_overflow_is_left_out_without_being_read(
         model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 1))
         if kind == "sharded":
             groups = optimizers.parameter_groups(model, settings)
-            return model, ShardedSgd(groups, settings.lr, settings.momentum)
+            return model, optimizers.ShardedSgd(groups, settings.lr, settings.momentum)
         optimizer = optimizers.build(model, settings)
         optimizers.begin_momentum(optimizer)
         return model, optimizer
