@@ -80,8 +80,8 @@ def open_splits(
     stored = _user(data.dataset, model.num_classes) if data.dataset else _shards(root or Path(data.dir))
     train, val, keys, names = stored
     _check_classes(model.num_classes, len(names), data.dataset or data.dir)
-    decoder = decode.choose(data.decoder)
     options = _loader_options(data, model, local_world, pin)
+    decoder = decode.choose(data.decoder)
     return Splits(
         _loader(train, transforms.training(data, augment, seed, decoder), data.image_size, options),
         _loader(val, transforms.validation(data, augment, decoder), data.val_sizes[0], options),

@@ -25,6 +25,7 @@ from trainyard.models import fitting, states, weights, zoo
 from trainyard.models.batch_norm import leave_uncompiled, replace_batch_norm
 from trainyard.models.blur import blur_pooling
 from trainyard.models.fitting import find_head
+from trainyard.models.freeze import freeze
 from trainyard.models.synchronised import Sum
 
 log = logging.getLogger("trainyard")
@@ -45,10 +46,10 @@ def build(
     total: Sum | None,
     resumes: bool = False,
 ) -> nn.Module:
-    """Build the model from the seed; `total` sums a tensor over processes, for global BatchNorm. Raises UserError.
+    """Build the model from the seed, and freeze what `settings.frozen` names; raises UserError.
 
-    `resumes`: a checkpoint will replace all weights, so pretrained ones are not read, and need not be there. That
-    changes no random number: reading them draws none.
+    `total` sums a tensor over processes, for global BatchNorm. `resumes`: a checkpoint will replace all weights, so
+    pretrained ones are not read, and need not be there. That changes no random number: reading them draws none.
     """
     if data.size_start and (key := size_argument(settings.name)):
         raise UserError(
@@ -66,6 +67,7 @@ def build(
     if settings.pretrained and not resumes:
         load_weights(model, settings, data)
     replace_batch_norm(model, total if settings.batch_norm == "global" else None)
+    freeze(model, settings.frozen)
     if settings.compile or "torch._dynamo" in sys.modules:  # or the user's own code compiles something
         leave_uncompiled()
     return model.to(dtype)

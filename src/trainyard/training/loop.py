@@ -31,6 +31,7 @@ from trainyard.parallel.environment import Place
 from trainyard.parallel.pairs import in_pairs
 from trainyard.run import attempts, checkpoint, publishing, starts
 from trainyard.run.directory import record_failure
+from trainyard.run.export_formats import refuse_missing
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
 from trainyard.training import optimizer as optimizers
@@ -53,6 +54,7 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
     strategy = parallel.connect(config, plan, place)
     if place.local_rank == 0:
         attempts.forget(Path(config.run.dir))
+    refuse_missing(config.publish.export)
     probe.check(config.comm, strategy)
     t = build(config, plan, strategy)
     resume(t)

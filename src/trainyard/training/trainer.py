@@ -26,14 +26,12 @@ from trainyard.data.splits import Data, open_splits
 from trainyard.data.transforms import normalizer
 from trainyard.models import factory
 from trainyard.models.batch_norm import computed_again
-from trainyard.models.freeze import freeze
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.blocks import blocks
 from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer
 from trainyard.run.directory import RunDirectory, identity
-from trainyard.run.export_formats import refuse_missing
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock, process_start
 from trainyard.telemetry.sinks import log_to
@@ -120,13 +118,12 @@ def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
     What is cheap and may be refused comes first: wrong data, a run directory that cannot be written, another run's
     checkpoint. Then the model is built.
     """
-    refuse_missing(config.publish.export)
     data = open_data(config, plan, strategy)
-    directory = RunDirectory(config.run, config.resume, as_tree(config))
     wanted = identity(
         config.model, config.optimizer, config.seed,
         batch=plan.batch, classes=data.splits.classes, samples=data.order.samples,
     )  # fmt: skip
+    directory = RunDirectory(config.run, config.resume, as_tree(config))
     found: Found | None = strategy.on_first(lambda: directory.start(wanted))
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
     log_to(directory.path, strategy.rank, directory.lease.in_force)
@@ -165,7 +162,6 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
         config.model, config.data, config.seed, data.splits.classes,
         dtype=kept, total=strategy.sum if strategy.world > 1 else None, resumes=resumes,
     )  # fmt: skip
-    freeze(plain, config.model.frozen)
     plain.to(device)
     if config.model.in_channels_last(device.type == "cuda"):
         plain.to(memory_format=torch.channels_last)
