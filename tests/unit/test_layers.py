@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +118,13 @@ def test_a_function_is_not_named_by_a_participle_alone() -> None:
     ]
     # `seed` is a verb; scripts of users call `guarded`
     assert set(found) == {"core/exits.py: guarded", "parallel/base.py: seed"}
+
+
+def test_a_file_of_the_package_has_a_name_of_its_own() -> None:
+    """But for names that mean the same in each of their folders."""
+    names = Counter(path.name for path in (ROOT / "src/trainyard").rglob("*.py"))
+    common = {"__init__.py", "base.py", "command.py", "settings.py"}
+    assert {name for name, count in names.items() if count > 1} == common
 
 
 def test_a_file_of_tests_has_a_name_of_its_own() -> None:
