@@ -13,7 +13,7 @@ from pathlib import Path
 import readme
 import yaml
 from bundle import Schema, bundle, from_kubernetes, loose, plain, settings, trim
-from keys import book, where
+from keys import book, needed, where
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -55,6 +55,8 @@ def give_pod_settings(umbrella: Schema, subcharts: dict[str, Schema], own: Schem
     queued = every["scheduling"] | {"$ref": "#/$defs/dataset-placement"}
     for name in ("dataset", "evaluate"):
         subcharts[name]["properties"] |= every | {"scheduling": queued}
+    claims = own["training-settings"]["properties"]["resourceClaims"]
+    subcharts["evaluate"]["properties"]["resourceClaims"] = claims
 
 
 def pool(umbrella: Schema, subcharts: dict[str, Schema], own: Schema) -> Schema:
@@ -127,9 +129,10 @@ def files() -> dict[Path, str]:
     # but of the value of a variable, which people write as a number
     variable = known["env-var"]
     opened["env-var"] = variable | {"properties": variable["properties"] | {"value": {}}}
-    keys = book(umbrella, known, words["lists"], words["maps"])
     values = {name: yaml.safe_load((CHART / "charts" / name / "values.yaml").read_text()) for name in SUBCHARTS}
     values |= {"": yaml.safe_load((CHART / "values.yaml").read_text())}
+    defaults = {key: values.get(key, {}) | part for key, part in values[""].items() if isinstance(part, dict)}
+    keys = book(umbrella, known, words["lists"], words["maps"], needed(defaults))
     parts = {
         CHART / "charts" / name / "values.schema.json": text(undescribed(alone(name, known))) for name in SUBCHARTS
     }

@@ -1,12 +1,13 @@
 """The book of keys from which the chart's templates say what is wrong with a name or a text (templates/_keys.tpl)."""
 
+import re
 from typing import Any
 
 from bundle import REF, Schema, holds_texts, is_text, said_in_words
 
 # A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
-# texts, "[]env" for environment variables, "[]" for any list, "{}text" for a map of texts, "{}" for any map, 2 for a
-# number, 3 for a whole one, 4 for true or false, 1 for what Helm's schema says.
+# texts, "[]env" for environment variables, "[]" for any list, "{}text" for a map of texts, "{}=FORMAT" for labels,
+# "{}" for any map, 2 for a number, 3 for a whole one, 4 for true or false, 1 for what Helm's schema says.
 Shape = dict[str, Any] | str | int
 TYPES: dict[str, str | int] = {"object": "{}", "number": 2, "integer": 3, "boolean": 4}
 ENVIRONMENT = {"$ref": f"{REF}env-var"}
@@ -32,8 +33,8 @@ class Book:
                 return "[]env"
             inner = self.shape(schema.get("items", {}))
             return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
-        if holds_texts(schema):
-            return "{}text"
+        if isinstance(texts := schema.get("additionalProperties"), dict):
+            return "{}text" if holds_texts(schema) else f"{{}}{self.shape(texts)}"
         return TYPES[schema["type"]] if said_in_words(schema) else 1
 
     def _named(self, name: str) -> Shape:
@@ -58,12 +59,32 @@ class Book:
         return found
 
 
-def book(umbrella: Schema, pool: Schema, lists: dict[str, str], maps: dict[str, str]) -> Schema:
+def book(umbrella: Schema, pool: Schema, lists: dict[str, str], maps: dict[str, str], needed: list[str]) -> Schema:
     """Return what files/keys.json holds."""
     made = Book(pool)
     keys = made.shape(umbrella)
     assert isinstance(keys, dict)
-    return {"keys": keys, "shared": made.shared, "formats": made.formats, "lists": lists, "maps": maps}
+    return {
+        "keys": keys, "shared": made.shared, "formats": made.formats, "lists": lists, "maps": maps, "needed": needed
+    }  # fmt: skip
+
+
+# Null drops these, and the operator's or the cluster's own default holds
+DROPPED = re.compile(r"\.resources\.|^mpijob\.runPolicy\.backoffLimit$")
+# Nothing in their place is no default: the chart reads what `""` says
+SAID_BY_NOTHING = ("global.storage.gid", "pytorchjob.enabled")
+
+
+def needed(values: dict[str, Any], path: str = "") -> list[str]:
+    """Return the dotted paths of plain values without which a template would read 0, false or nothing."""
+    found = []
+    for key, value in values.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict):
+            found += needed(value, here)
+        elif not isinstance(value, list) and (value or here in SAID_BY_NOTHING) and not DROPPED.search(here):
+            found.append(here)
+    return found
 
 
 def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:

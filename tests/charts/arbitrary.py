@@ -150,6 +150,8 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
         _mend_pod(one)
     for one in (parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher):
         _mend_resources(one.get("resources", {}))
+    image["pullSecrets"] = list(dict.fromkeys(image.get("pullSecrets", [])))
+    _mend_spread(shared.get("scheduling", {}))
     _mend_claims(shared, made=parts["storage"].get("enabled") is not False)
     for job in ("pytorchjob", "mpijob", "trainjob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
@@ -227,6 +229,7 @@ def _mend_pod(pod: helm.Values) -> None:
     """Give volumes, mounts and containers names that fit each other."""
     for number, volume in enumerate(pod.get("extraVolumes", [])):
         volume["name"] = f"volume-{number}"
+    _mend_rights(pod)
     names = [volume["name"] for volume in pod.get("extraVolumes", [])]
     mounts = pod.get("extraVolumeMounts", [])
     for number, mount in enumerate(mounts):
@@ -237,6 +240,28 @@ def _mend_pod(pod: helm.Values) -> None:
             _mend_resources(container.get("resources", {}))
             for mount in container.get("volumeMounts", []):
                 mount["name"] = "tmp"
+
+
+def _mend_rights(pod: helm.Values) -> None:
+    """Name the servers of a resolver of its own, and the profile that the node has, and take no user twice."""
+    if pod.get("dnsPolicy") == "None":
+        pod.setdefault("dnsConfig", {})["nameservers"] = ["10.0.0.10"]
+    if pod.get("unrestricted", {}).get("hostNetwork"):
+        pod.pop("hostUsers", None)
+    for profile in ("seccompProfile", "appArmorProfile"):
+        known = pod.get("securityContext", {}).get(profile, {})
+        known.pop("localhostProfile", None)
+        known |= {"localhostProfile": "own"} if known.get("type") == "Localhost" else {}
+    for number, alias in enumerate(pod.get("hostAliases", [])):
+        alias["ip"] = f"10.0.0.{number}"
+    for number, parameter in enumerate(pod.get("securityContext", {}).get("sysctls", [])):
+        parameter["name"] = f"net.example{number}"
+    _mend_spread(pod.get("scheduling", {}))
+
+
+def _mend_spread(scheduling: helm.Values) -> None:
+    for number, one in enumerate(scheduling.get("topologySpreadConstraints", [])):
+        one["topologyKey"] = f"zone-{number}"
 
 
 def _mend_claims(shared: helm.Values, made: bool) -> None:
@@ -279,10 +304,14 @@ def _mend_training(training: helm.Values, pick: random.Random, own: bool) -> Non
         {"gpusPerNode": 0, "processesPerNode": pick.randint(1, 9)} if pick.random() < 0.5 else {"gpusPerNode": 4}
     )
     training.update({} if own else {"processesPerNode": 0, "nodes": training.get("nodes") or 2, **processes})
-    for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize", "gpuResource", "resourceClaims") if own else ():
+    for key in ("gpusPerNode", "processesPerNode", "rdma", "shmSize", "gpuResource", "gpusBy",
+                "resourceClaims", "hostUsers", "dnsPolicy", "dnsConfig") if own else ():  # fmt: skip
         training.pop(key, None)
     if own and not training.get("nodes"):
         training.pop("nodes", None)
+    if training.get("gpusBy"):
+        training["gpuResource"] = ""
+        training.setdefault("podAnnotations", {})["gpu-fraction"] = "0.5"
     if not own and not training.get("gpuResource", "nvidia.com/gpu"):
         training["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": "any"}]
     training["resources"] = (
@@ -321,6 +350,10 @@ def _mend_evaluation(evaluate: helm.Values) -> None:
     evaluate["run"] = evaluate.get("run") or "some"
     if evaluate.get("gpus"):
         evaluate["processes"] = 1
+    if evaluate.get("gpusBy"):
+        evaluate["gpuResource"] = ""
+    evaluate.setdefault("podAnnotations", {})["gpu-fraction"] = "0.5"
+    evaluate["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "any"}]
 
 
 def _mend_secrets(secrets: helm.Values, shared: helm.Values) -> None:

@@ -14,6 +14,10 @@ BASE: helm.Values = {
 }
 
 
+SPREAD = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+GROUP = helm.at(f"{TRAINING}.podAnnotations", {"kueue.x-k8s.io/podset-group-name": "ring"})
+
+
 class Mistake(NamedTuple):
     """Values merged over the base (None: no values), options of Helm, and the expected message."""
 
@@ -125,6 +129,7 @@ MISTAKES = {
     "null for a part": Mistake(
         helm.at("evaluate", None), "evaluate is null: leave it out, or switch the part off by evaluate.enabled: false"
     ),
+    "null for a switch": Mistake(helm.at("dataset.enabled", None), "dataset.enabled is null: leave it out"),
     "null for no placement": Mistake(helm.at("dataset.scheduling.nodeSelector", None), "{} for none"),
     "GPUs under resources": Mistake(
         helm.at(f"{TRAINING}.resources.limits", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
@@ -145,6 +150,81 @@ MISTAKES = {
     ),
     "GPUs under requests": Mistake(
         helm.at(f"{TRAINING}.resources.requests", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
+    ),
+    "a pull secret twice": Mistake(
+        helm.at("global.image.pullSecrets", ["regcred", "other", "regcred"]), "pullSecrets has regcred twice: keep one"
+    ),
+    "a host twice": Mistake(
+        helm.at("dataset.hostAliases", [{"ip": "10.0.0.9", "hostnames": [name]} for name in "ab"]),
+        "dataset.hostAliases has 10.0.0.9 twice: make one entry of both",
+    ),
+    "a kernel parameter twice": Mistake(
+        helm.at(
+            f"{TRAINING}.securityContext.sysctls", [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}] * 2
+        ),
+        "global.training.securityContext.sysctls has net.ipv4.ip_unprivileged_port_start twice",
+    ),
+    "a spread twice": Mistake(
+        helm.at("global.scheduling.topologySpreadConstraints", [SPREAD, SPREAD | {"maxSkew": 2}]),
+        "has zone ScheduleAnyway twice: make one entry of both",
+    ),
+    "a template in a label": Mistake(
+        helm.at("global.labels.release", "{{ .Release.Name }}"),
+        "these values are no templates, as those of extraObjects",
+    ),
+    "a label's name": Mistake(
+        helm.at("global.labels", {"cost center": "a"}), 'global.labels has "cost center": write the name'
+    ),
+    "a sentence as label": Mistake(helm.at("dataset.podLabels", {"team": "of vision"}), "at most 63 letters, digits"),
+    "a node's label": Mistake(
+        helm.at("global.scheduling.nodeSelector", {"pool": "gpu,big"}), "global.scheduling.nodeSelector.pool is"
+    ),
+    "no name server": Mistake(
+        helm.at(f"{TRAINING}.dnsPolicy", "None"), "name them in global.training.dnsConfig.nameservers"
+    ),
+    "the node's users in a pod's own": Mistake(
+        helm.at(TRAINING, {"hostUsers": False, "unrestricted": {"hostNetwork": True}}), "leave hostUsers or"
+    ),
+    "a profile without its name": Mistake(
+        helm.at("dataset.securityContext.appArmorProfile.type", "Localhost"), "localhostProfile belong together"
+    ),
+    "a queue among labels of the job": Mistake(
+        helm.at(f"{TRAINING}.jobLabels", {"kueue.x-k8s.io/queue-name": "a"}), "sets itself from global.scheduling.queue"
+    ),
+    "a group of Kueue's of a TrainJob's nodes": Mistake(
+        helm.merged(helm.at(f"{TRAINING}.operator", "trainjob"), GROUP), "this job has nodes alone: Kueue refuses it"
+    ),
+    "a group of Kueue's without its launcher": Mistake(
+        helm.merged(helm.at(f"{TRAINING}.operator", "mpijob"), GROUP), 'and "" in mpijob.launcher.podAnnotations'
+    ),
+    "a group of Kueue's without its workers": Mistake(
+        helm.merged(
+            helm.at(f"{TRAINING}.operator", "mpijob"),
+            helm.at("mpijob.launcher.podAnnotations", {"kueue.x-k8s.io/podset-group-name": "ring"}),
+        ),
+        "Set it in both, or in neither",
+    ),
+    "a page of GitHub's": Mistake(
+        helm.at("dataset.source.url", "https://github.com/ada/pets/blob/main/pets.zip"), "/raw/ in place of /blob/"
+    ),
+    "a repository of GitHub's": Mistake(
+        helm.at("dataset.source.url", "https://www.github.com/ada/pets"), "which has /releases/download/ in it"
+    ),
+    "a page of GitLab's": Mistake(
+        helm.at("dataset.source.url", "https://gitlab.com/ada/pets/-/blob/main/pets.zip"), "write /-/raw/ in place"
+    ),
+    "a page of Google Drive's": Mistake(
+        helm.at("dataset.source.url", "https://drive.google.com/file/d/abc/view"), "into a bucket or on a web server"
+    ),
+    "Google Drive's download": Mistake(
+        helm.at("dataset.source.url", "https://drive.google.com/uc?export=download&id=abc"), "a page of Google Drive's"
+    ),
+    "a page of Dropbox's": Mistake(
+        helm.at("dataset.source.url", "https://www.dropbox.com/s/abc/pets.zip?dl=0"), "write dl=1 in place of dl=0"
+    ),
+    "a page of Hugging Face's with weights": Mistake(
+        helm.at(f"{TRAINING}.config.model.pretrained", "https://huggingface.co/timm/resnet50"),
+        "model.pretrained is https://huggingface.co/timm/resnet50, a page of Hugging Face's",
     ),
     "a group of Kueue's of one kind of pods": Mistake(
         helm.at(TRAINING, {"nodes": 1, "podAnnotations": {"kueue.x-k8s.io/podset-group-name": "ring"}}),

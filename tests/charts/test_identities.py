@@ -118,7 +118,12 @@ def test_what_every_pod_may_have_beside():
     own = {
         "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["archive.example.com"]}],
         "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
-        "securityContext": {"sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}]},
+        "securityContext": {
+            "sysctls": [{"name": "net.ipv4.tcp_keepalive_time", "value": "60"}],
+            "appArmorProfile": {"type": "Localhost", "localhostProfile": "trainers"},
+        },
+        "dnsPolicy": "Default",
+        "hostUsers": False,
     }
     values = helm.merged(helm.everything(), *(helm.at(owner, own) for owner in OWNERS))
     for templates in pods(values).values():
@@ -126,9 +131,51 @@ def test_what_every_pod_may_have_beside():
             spec = template["spec"]
             assert spec["hostAliases"] == own["hostAliases"]
             assert spec["dnsConfig"] == own["dnsConfig"]
-            assert spec["securityContext"]["sysctls"] == own["securityContext"]["sysctls"]
+            assert spec["securityContext"].items() >= own["securityContext"].items()
+            assert (spec["dnsPolicy"], spec["hostUsers"]) == ("Default", False)
     helm.validate(helm.template(values))
     helm.run("podsecurity", stdin=helm.template(values))
+
+
+def test_names_of_a_pod_with_the_nodes_network_are_resolved_as_its_values_say():
+    hosted = helm.merged(helm.everything(), helm.at("global.training.unrestricted.hostNetwork", True))
+    own = helm.at("global.training", {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.0.0.10"]}})
+    for values, policy in ((hosted, "ClusterFirstWithHostNet"), (helm.merged(hosted, own), "None")):
+        assert {one["spec"].get("dnsPolicy") for one in pods(values)["training"]} == {policy}
+
+
+LIMIT = {"kueue.x-k8s.io/max-exec-time-seconds": "86400"}
+JOBS = ("global.training", "dataset", "evaluate")
+
+
+def jobs(values: helm.Values) -> dict[str, helm.Values]:
+    """Metadata of the jobs, by the part that makes them."""
+    found = [one for one in helm.documents(helm.template(values)) if one["kind"].endswith("Job")]
+    return {one["metadata"]["labels"]["app.kubernetes.io/name"]: one["metadata"] for one in found}
+
+
+@pytest.mark.parametrize("owner", JOBS)
+def test_labels_of_a_job_are_its_alone(owner: str):
+    both = helm.merged(helm.everything(), helm.at("global.labels", {"team": "vision"}))
+    values = helm.merged(both, helm.at(f"{owner}.jobLabels", LIMIT | {"team": "of-the-job"}))
+    text = helm.template(values)
+    helm.validate(text)  # no label twice
+    mine = {"pytorchjob", "mpijob", "trainjob"} if owner == "global.training" else {owner}
+    for part, metadata in jobs(values).items():
+        own = LIMIT | {"team": "of-the-job"} if part in mine else {"team": "vision"}
+        assert own.items() <= metadata["labels"].items()
+        assert ("max-exec-time-seconds" in str(metadata["labels"])) == (part in mine)
+    assert text.count("max-exec-time-seconds") == len(mine)
+
+
+def test_only_labels_that_kueue_holds_fast_make_another_job_of_the_dataset_and_the_evaluation():
+    plain = jobs(helm.everything())
+    for labels, same in (({"team": "vision"}, True), (LIMIT, False)):
+        found = jobs(helm.merged(helm.everything(), *(helm.at(f"{owner}.jobLabels", labels) for owner in JOBS)))
+        for part in ("pytorchjob", "mpijob", "trainjob"):
+            assert found[part]["name"] == plain[part]["name"], "a run goes on, as with another queue"
+        for part in ("dataset", "evaluate"):
+            assert (found[part]["name"] == plain[part]["name"]) is same
 
 
 def test_annotations_of_all_pods_and_a_parts_own_that_win():
@@ -142,7 +189,7 @@ def test_annotations_of_all_pods_and_a_parts_own_that_win():
 
 def test_standard_labels_on_pods_where_a_rule_asks_for_them():
     wanted = {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
-    own = helm.at("global.labels", {"app.kubernetes.io/version": "of the team"})
+    own = helm.at("global.labels", {"app.kubernetes.io/version": "of-the-team"})
     asked = helm.merged(helm.everything(), helm.at("global.standardPodLabels", True))
     for values, there in ((helm.everything(), False), (asked, True)):
         for templates in pods(values).values():
@@ -150,7 +197,7 @@ def test_standard_labels_on_pods_where_a_rule_asks_for_them():
                 assert (wanted <= set(template["metadata"]["labels"])) is there
     both = helm.merged(helm.everything(), own, helm.at("global.standardPodLabels", True))
     helm.validate(helm.template(both))  # no label twice
-    assert pods(both)["dataset"][0]["metadata"]["labels"]["app.kubernetes.io/version"] == "of the team"
+    assert pods(both)["dataset"][0]["metadata"]["labels"]["app.kubernetes.io/version"] == "of-the-team"
 
 
 @pytest.mark.parametrize("program", helm.HELMS)

@@ -25,6 +25,8 @@ CHANGES = {
     ),
     "the node's network": helm.at("global.training.unrestricted.hostNetwork", True),
     "environment from a Secret": helm.at("global.training.envFrom", [{"secretRef": {"name": "team"}}]),
+    "users of its own": helm.at("global.training.hostUsers", False),
+    "another resolver": helm.at("global.training.dnsPolicy", "Default"),
     "a container beside it": helm.at("global.training.extraContainers", [{"name": "daemon", "image": "daemon:1"}]),
 }
 # Each changes how the jobs are kept or placed, not what they compute.
@@ -36,6 +38,7 @@ SAME = {
     "node": helm.at("global.scheduling.nodeSelector", {"disk": "fast"}),
     "the launcher's": helm.at("mpijob.launcher.scheduling", {"nodeSelector": {"pool": "cpu"}}),
     "annotations of the job": helm.at("global.training.jobAnnotations", {"example.com/cost": "research"}),
+    "labels of the job": helm.at("global.training.jobLabels", {"example.com/cost": "research"}),
     "the dataset's environment": helm.at("dataset.env", [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]),
     "time to live": helm.merged(
         helm.at("pytorchjob.runPolicy.ttlSecondsAfterFinished", 60),

@@ -83,6 +83,26 @@ def test_null_in_place_of_a_map_is_refused_in_words_or_leaves_it_out():
     assert not {"global.scheduling", "global.secrets.wandb", "global.training.logs"} & refused
 
 
+def test_null_in_place_of_a_plain_value_is_refused_or_leaves_it_out():
+    """Else it would be read as 0, false or nothing."""
+    known = helm.json.loads((helm.CHART / "files" / "keys.json").read_text())["needed"]
+    paths = [path for path in known if path != "dataset.enabled"]  # without it no key of the dataset would be read
+    base = helm.everything()
+    for program in helm.HELMS:
+        with pytest.raises(helm.HelmError) as caught:
+            helm.template(helm.merged(base, *(helm.at(path, None) for path in paths)), program)
+        rest = [path for path in paths if f"\n{path} is null: leave it out" not in str(caught.value)]
+        assert not {"global.storage.uid", "dataset.backoffLimit", "global.training.gracePeriodSeconds"} & set(rest)
+        left = helm.template(helm.merged(base, *(helm.at(path, None) for path in rest)), program)
+        assert helm.documents(left) == helm.documents(helm.template(base, program)), rest
+
+
+def test_null_drops_the_retries_of_an_mpijob():
+    """Then its operator's own default holds."""
+    values = helm.merged(helm.everything(), helm.at("mpijob.runPolicy.backoffLimit", None))
+    assert "backoffLimit" not in helm.only(helm.template(values), "MPIJob")["spec"]["runPolicy"]
+
+
 def test_null_drops_the_default_requests_and_limits():
     paths = [path for path in filled(helm.defaults()) if path.endswith(".resources")]
     assert {"dataset.resources", "evaluate.resources"} < {*paths}

@@ -62,6 +62,11 @@ OTHER: dict[str, Any] = {
     "global.training.envScript": "/usr/local/gib/scripts/set_nccl_env.sh",
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-further"}}],
     "global.training.jobAnnotations": {"team": "vision"},
+    **{f"{owner}.jobLabels": {"team": "vision"} for owner in ("global.training", "dataset", "evaluate")},
+    "global.training.gpusBy": "node",
+    "evaluate.gpusBy": "node",
+    "evaluate.gpuResource": "amd.com/gpu",
+    "evaluate.resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "h100"}],
     "global.training.extraInitContainers": [{"name": "first", "image": "busybox:1"}],
     "global.training.resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "h100"}],
     "dataset.jobAnnotations": {"team": "vision"},
@@ -132,6 +137,8 @@ OTHER: dict[str, Any] = {
             "runtimeClassName": "nvidia",
             "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["archive"]}],
             "dnsConfig": {"options": [{"name": "ndots", "value": "1"}]},
+            "dnsPolicy": "Default",
+            "hostUsers": False,
             "serviceAccount.name": "own",
             "serviceAccount.create": True,
             "serviceAccount.token": True,
@@ -211,8 +218,9 @@ CONTEXT: dict[str, helm.Values] = {
     },
     **{
         f"global.training.{key}": helm.at("global.training", {"gpusPerNode": 2, "processesPerNode": 0})
-        for key in ("gpuResource", "gpuMemoryTest")
+        for key in ("gpuResource", "gpuMemoryTest", "gpusBy")
     },
+    **{f"evaluate.{key}": helm.at("evaluate.gpus", 1) for key in ("gpuResource", "gpusBy")},
     "filebrowser.auth.existingSecret": helm.at("filebrowser.auth.password", ""),
     **{
         f"filebrowser.ingress.{key}": helm.at("filebrowser.ingress", {"enabled": True, "host": "files.example.com"})

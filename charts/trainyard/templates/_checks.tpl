@@ -28,8 +28,17 @@ before its consequences.
 {{- include "trainyard.checkPrograms" . -}}
 {{- end -}}
 
-{{/* Maps and lists whose defaults a null removed, so that templates would read nothing, a line each. Resources may be null: no defaults are meant. */}}
+{{/*
+Maps and lists, and plain values (`needed` of files/keys.json), whose defaults a null removed, so that templates would read nothing, a line each.
+Resources may be null: no defaults are meant.
+*/}}
 {{- define "trainyard.nulls" -}}
+{{- /* the values of such a part hold no defaults while it is off */ -}}
+{{- $off := list -}}
+{{- range list "dataset" "evaluate" "filebrowser" "secrets" -}}
+{{- if not (get (get $.Values . | default dict) "enabled") -}}{{- $off = append $off . -}}{{- end -}}
+{{- end -}}
+{{- $cure := "leave it out, and its default applies. With helm upgrade, take --reset-then-reuse-values in place of --reuse-values" -}}
 {{- range $path, $keys := dict
   "" "global networkPolicy tests"
   "dataset" "image source"
@@ -50,14 +59,21 @@ before its consequences.
 {{- $steps := compact (splitList "." $path) -}}
 {{- $map := $.Values -}}
 {{- range $steps -}}{{- if kindIs "map" $map -}}{{- $map = get $map . -}}{{- end -}}{{- end -}}
-{{- /* the values of such a part hold no defaults while it is off */ -}}
-{{- $part := first $steps | default "" -}}
-{{- $off := and (has $part (list "dataset" "evaluate" "filebrowser" "secrets")) (not (get (get $.Values $part | default dict) "enabled")) -}}
-{{- if and (kindIs "map" $map) (not $off) -}}
+{{- if and (kindIs "map" $map) (not (has (first $steps | default "") $off)) -}}
 {{- range splitList " " $keys -}}
 {{- if not (has (get $map . | kindOf) (list "map" "slice")) }}
-{{ join "." (append $steps .) }} is null: leave it out, and its defaults apply. With helm upgrade, take --reset-then-reuse-values in place of --reuse-values.
+{{ join "." (append $steps .) }} is null: {{ $cure }}.
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $path := (.Files.Get "files/keys.json" | fromJson).needed -}}
+{{- $steps := splitList "." $path -}}
+{{- $map := $.Values -}}
+{{- range initial $steps -}}{{- if kindIs "map" $map -}}{{- $map = get $map . -}}{{- end -}}{{- end -}}
+{{- if and (kindIs "map" $map) (or (not (has (first $steps) $off)) (eq (last $steps) "enabled")) -}}
+{{- if or (not (hasKey $map (last $steps))) (kindIs "invalid" (get $map (last $steps))) }}
+{{ $path }} is null: {{ $cure }}.
 {{- end -}}
 {{- end -}}
 {{- end -}}

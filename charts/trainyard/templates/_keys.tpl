@@ -1,8 +1,8 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which hack/schemas/generate generates from the
 annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
-text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts, `{}` for any
-map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only the schema checks. A key that begins with `x-` at the top is the
+text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts, `{}=FORMAT` for
+labels, whose texts have that format, `{}` for any map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only the schema checks. A key that begins with `x-` at the top is the
 user's own, as for anchors of YAML.
 */}}
 {{- define "trainyard.keyErrors" -}}
@@ -37,6 +37,8 @@ user's own, as for anchors of YAML.
 {{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
 {{- else if eq $shape "{}text" -}}
 {{- range $name, $text := $value -}}{{- include "trainyard.quoted" (dict "value" $text "path" (printf "%s.%s" $path $name)) -}}{{- end -}}
+{{- else if hasPrefix "{}=" $shape -}}
+{{- include "trainyard.labels" (dict "labels" $value "path" $path "format" (get $.book.formats (trimPrefix "{}=" $shape))) -}}
 {{- end -}}
 {{- else if hasPrefix "=" $shape -}}
 {{- $format := get $.book.formats (trimPrefix "=" $shape) -}}
@@ -75,6 +77,19 @@ user's own, as for anchors of YAML.
 {{- end -}}
 {{- end -}}
 
+{{/* What is wrong with the names and texts of labels, a line each. Call with a dict: labels, path, format (of their texts). */}}
+{{- define "trainyard.labels" -}}
+{{- range $name, $text := .labels -}}
+{{- if not (regexMatch "^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$" $name) }}
+{{ $.path }} has {{ $name | trunc 200 | quote }}: write the name of a label, such as team or example.com/team.
+{{- else if not (kindIs "string" $text) -}}
+{{- include "trainyard.quoted" (dict "value" $text "path" (printf "%s.%s" $.path $name)) -}}
+{{- else if not (regexMatch $.format.pattern $text) -}}
+{{- include "trainyard.text" (dict "value" $text "path" (printf "%s.%s" $.path $name) "format" $.format) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What is wrong with what may be true or false, if anything. Call with a dict: value, path. */}}
 {{- define "trainyard.switch" -}}
 {{- if kindIs "string" .value -}}
@@ -91,7 +106,7 @@ user's own, as for anchors of YAML.
 {{- $typed := and (kindIs "string" .value) (regexMatch "^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$" .value) -}}
 {{- $number := ternary (float64 (toString .value)) .value (and $typed (contains ".config." .path)) -}}
 {{- $units := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
-{{- $timed := and (regexMatch "(?i)(wait|seconds|timeout)$" .path) (kindIs "string" .value) -}}
+{{- $timed := and (regexMatch "(?i)(wait|seconds|timeout|gpuMemoryTest)$" .path) (kindIs "string" .value) -}}
 {{- if and $timed (regexMatch "^[0-9]{1,6}[smhd]$" (toString .value)) }}
 {{ .path }} is {{ .value }}: write it in seconds, {{ mul (regexFind "^[0-9]+" .value | int64) (get $units (regexFind "[smhd]$" .value)) }}.
 {{- else if kindIs "string" $number }}
@@ -119,7 +134,8 @@ user's own, as for anchors of YAML.
 {{- $tag := regexReplaceAll "@sha256:.*$" $text "" }}
 {{ $.path }} is {{ $text | trunc 200 | quote }}: write {{ .say }}
 {{- if and (ne $text $unslashed) (regexMatch .pattern $unslashed) }}, without the slash at its end{{ end }}
-{{- if and (ne $text $tag) (regexMatch .pattern $tag) }}, and the digest in image.digest of each part{{ end }}.
+{{- if and (ne $text $tag) (regexMatch .pattern $tag) }}, and the digest in image.digest of each part{{ end }}
+{{- if contains "{{" $text }}; these values are no templates, as those of extraObjects are{{ end }}.
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -52,6 +52,11 @@ WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets on
 all fit on one node, the others never start. ReadWriteMany needs a StorageClass that supports it (NFS, CephFS, Filestore, FSx, Azure Files).
 {{ end }}
 {{- end }}
+{{- if .Values.evaluate.enabled }}
+{{- if and (get .Values.evaluate "resourceClaims") (not .Values.evaluate.gpus) }}
+WARNING: evaluate.resourceClaims is set and evaluate.gpus is 0: the model is measured on the CPU. Set evaluate.gpus to the claims' GPUs.
+{{ end }}
+{{- end }}
 {{- if and .Values.dataset.enabled (hasPrefix "az://" .Values.dataset.source.url) }}
 WARNING: dataset.source.url is az://..., which needs the package adlfs. This project's images do not have it: build one that has, or mount the
 container and set dataset.source.path (docs/dataset.md).

@@ -7,10 +7,11 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $facts := .Facts -}}
 {{- /* parts that are off: of jobs, whose values have their defaults, what differs; of the others, what is there */ -}}
 {{- $jobs := dict
-  "pytorchjob" (dict "form" "master" "elastic" (dict "minNodes" 0 "maxRestarts" 0) "runPolicy" (dict "cleanPodPolicy" ""))
-  "mpijob" (dict "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6) "launcher" (dict "wait" 600 "resources"
+  "pytorchjob" (dict "form" "master" "elastic" (dict "minNodes" 0 "maxRestarts" 0) "runPolicy" (dict "cleanPodPolicy" "")
+    "image.repository" "trainyard-pytorch")
+  "mpijob" (dict "image.repository" "trainyard-horovod" "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6) "launcher" (dict "wait" 600 "resources"
     (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi"))))
-  "trainjob" (dict "version" "" "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
+  "trainjob" (dict "version" "" "image.repository" "trainyard-pytorch" "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
 {{- if $facts.mpi -}}{{- $_ := set $jobs "mpijob" (omit $jobs.mpijob "launcher") -}}{{- end -}}
 {{- range $job, $defaults := $jobs -}}
 {{- if not (has $job $facts.parts) -}}
@@ -37,6 +38,21 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- if and $gang (eq (join "" $facts.trains) "trainjob") -}}
 {{- include "trainyard.unless" (list $values false "a TrainJob's gang has none" "global.scheduling.gang" (dict "priorityClass" "")) -}}
 {{- end -}}
+{{- /* whose group it is shows where pods name their scheduler, and of a TrainJob also where they do not */ -}}
+{{- $schedulers := list -}}
+{{- range $job, $training := $facts.trainings -}}
+{{- $name := get $training.scheduling "schedulerName" | default (dig "scheduling" "schedulerName" "" $global) -}}
+{{- $schedulers = append $schedulers ($name | default (ternary "coscheduling" "either" (eq $job "trainjob"))) -}}
+{{- end -}}
+{{- if and $gang $schedulers -}}
+{{- $other := not (or (has "volcano" $schedulers) (has "either" $schedulers)) -}}
+{{- include "trainyard.unless" (list $values (without $schedulers "volcano") "Volcano's groups have none" "global.scheduling.gang" (dict
+  "timeoutSeconds" 0)) -}}
+{{- include "trainyard.unless" (list $values (not $other) "groups of coscheduling have none" "global.scheduling.gang" (dict "queue" "")) -}}
+{{- if ne (join "" $facts.trains) "trainjob" -}}
+{{- include "trainyard.unless" (list $values (not $other) "groups of coscheduling have none" "global.scheduling.gang" (dict "priorityClass" "")) -}}
+{{- end -}}
+{{- end -}}
 {{- include "trainyard.unless" (list $values (has "mpijob" $facts.parts) "global.training.operator names another job" "mpijob" (dict
   "enabled" false)) -}}
 {{- if $values.dataset.enabled -}}
@@ -59,17 +75,28 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $closed := or $policy.enabled $policy.ingress -}}
 {{- include "trainyard.unless" (list $values (and $closed $metrics.enabled) "metrics are off, or networkPolicy is" "networkPolicy.metrics" (dict
   "from" (list (dict "namespaceSelector" dict)))) -}}
-{{- include "trainyard.unless" (list $values $closed "networkPolicy is off" "networkPolicy" (dict
-  "training.ingress" list "filebrowser.ingress" list)) -}}
-{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (dict "training.egress" list "dnsPort" 53
+{{- $policies := dict -}}
+{{- $trainers := or $facts.trains (has "trainjob" $facts.parts) -}}
+{{- range $key, $there := dict "training.ingress" $trainers "training.egress" $trainers "filebrowser.ingress" (has "filebrowser" $facts.parts) -}}
+{{- if $there -}}
+{{- $_ := set $policies $key list -}}
+{{- else -}}
+{{- $why := ternary "filebrowser.enabled is false" "nothing trains" (hasPrefix "filebrowser" $key) -}}
+{{- include "trainyard.unless" (list $values false $why "networkPolicy" (dict $key list)) -}}
+{{- end -}}
+{{- end -}}
+{{- include "trainyard.unless" (list $values $closed "networkPolicy is off" "networkPolicy" (omit $policies "training.egress")) -}}
+{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (pick $policies "training.egress")) -}}
+{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (dict "dnsPort" 53
   "dns" (list (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" "kube-system")))))) -}}
 {{- $anywhere := list
   (dict "namespaceSelector" dict)
   (dict "ipBlock" (dict "cidr" "0.0.0.0/0" "except" (list "169.254.0.0/16" "100.100.100.200/32" "168.63.129.16/32")))
   (dict "ipBlock" (dict "cidr" "::/0" "except" (list "fe80::/10" "fd00:ec2::/32" "fd20:ce::254/128"))) -}}
 {{- $web := list (dict "port" 443 "protocol" "TCP") (dict "port" 80 "protocol" "TCP") -}}
-{{- include "trainyard.unless" (list $values $policy.enabled "networkPolicy.enabled is false" "networkPolicy" (dict
-  "dataset.egress" (list (dict "to" $anywhere "ports" $web)))) -}}
+{{- $prepares := has "dataset" $facts.parts -}}
+{{- include "trainyard.unless" (list $values (and $policy.enabled $prepares) (ternary "networkPolicy.enabled is false" "dataset.enabled is false" $prepares)
+  "networkPolicy" (dict "dataset.egress" (list (dict "to" $anywhere "ports" $web)))) -}}
 {{- if has "pytorchjob" $facts.trains -}}
 {{- include "trainyard.unless" (list $values (eq $values.pytorchjob.form "elastic") "pytorchjob.form is master" "pytorchjob" (dict
   "elastic.minNodes" 0 "elastic.maxRestarts" 0 "runPolicy.backoffLimit" nil)) -}}
@@ -77,6 +104,9 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- if $values.filebrowser.enabled -}}
 {{- include "trainyard.unless" (list $values (dig "ingress" "enabled" false $values.filebrowser) "ingress.enabled is false" "filebrowser.ingress" (dict
   "className" "" "host" "" "tls.secretName" "" "annotations" dict)) -}}
+{{- end -}}
+{{- if $values.evaluate.enabled -}}
+{{- include "trainyard.unless" (list $values $values.evaluate.gpus "evaluate.gpus is 0" "evaluate" (dict "gpuResource" "" "gpusBy" "")) -}}
 {{- end -}}
 {{- if $values.secrets.enabled -}}
 {{- $external := $values.secrets.external | default dict -}}
@@ -127,12 +157,15 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $_ := set $has "peers" (or $has.peers (dig "peers" "check" false .)) -}}
 {{- $_ := set $has "logs" (or $has.logs (dig "logs" "keep" false .)) -}}
 {{- $_ := set $has "gpus" (or $has.gpus .gpusPerNode) -}}
+{{- $_ := set $has "tested" (or $has.tested (and .gpusPerNode (ne (get . "gpusBy" | toString) "annotations"))) -}}
 {{- end -}}
 {{- $own := ne $place "global.training" -}}
 {{- include "trainyard.unless" (list $values $has.rdma "rdma.resource is empty" $place (dict "rdma.count" (ternary nil 1 $own))) -}}
 {{- include "trainyard.unless" (list $values $has.peers "peers.check is false" $place (dict "peers.port" (ternary nil 23400 $own))) -}}
 {{- include "trainyard.unless" (list $values $has.logs "logs.keep is false" $place (dict "logs.size" (ternary nil "64Mi" $own))) -}}
-{{- include "trainyard.unless" (list $values $has.gpus "gpusPerNode is 0" $place (dict "gpuMemoryTest" (ternary nil 10 $own))) -}}
+{{- include "trainyard.unless" (list $values $has.gpus "gpusPerNode is 0" $place (dict "gpuMemoryTest" (ternary nil 10 $own) "gpusBy" "")) -}}
+{{- include "trainyard.unless" (list $values (or (not $has.gpus) $has.tested) "the preflight has no GPU with gpusBy: annotations" $place (dict
+  "gpuMemoryTest" (ternary nil 10 $own))) -}}
 {{- end -}}
 {{- end -}}
 

@@ -215,7 +215,8 @@ def job(kind: str, shared: dict, training: dict) -> dict:
     for name, text in (("cpu", str(each)), ("memory", f"{4 * each}Gi")):
         if name not in resources["limits"]:
             resources["requests"].setdefault(name, text)
-    devices = {training.get("gpuResource", "nvidia.com/gpu"): gpus} if gpus else {}
+    resource = "" if training.get("gpusBy") else training.get("gpuResource", "nvidia.com/gpu")
+    devices = {resource: gpus} if gpus and resource else {}
     if rdma := at(training, "rdma.resource", ""):
         devices[rdma] = at(training, "rdma.count", 1)
     for part in resources.values():

@@ -11,7 +11,8 @@ Weights & Biases (`keyless`), without waiting for the dataset (`ungated`) and wi
 {{- $run := .run -}}
 {{- $training := $run.training -}}
 {{- $own := .own | default (dict "labelSelector" (dict "matchLabels" (dict "training.kubeflow.org/job-name" $run.name))) -}}
-{{- $gpus := ternary 0 (int $training.gpusPerNode) (not (empty $run.shared)) -}}
+{{- /* a part of a GPU that a scheduler gives by annotation is one container's: the preflight has none to check */ -}}
+{{- $gpus := ternary 0 (int $training.gpusPerNode) (or (not (empty $run.shared)) (eq (get $training "gpusBy" | toString) "annotations")) -}}
 {{- $shm := include "common.amount" $training.shmSize | float64 | int64 -}}
 {{- $awaited := and (has "wandb" $root.Facts.awaited) (not $run.keyless) -}}
 {{- $mlflow := and (not $run.keyless) $root.Secrets.mlflow.required -}}
@@ -270,9 +271,15 @@ spec:
   {{- end }}
   securityContext:
     {{- toYaml (mergeOverwrite $security $pod.securityContext) | nindent 4 }}
-  {{- if dig "hostNetwork" false $pod.unrestricted }}
+  {{- $hosted := dig "hostNetwork" false $pod.unrestricted }}
+  {{- if $hosted }}
   hostNetwork: true
-  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  {{- with get $pod "dnsPolicy" | default (ternary "ClusterFirstWithHostNet" "" $hosted) }}
+  dnsPolicy: {{ . }}
+  {{- end }}
+  {{- if kindIs "bool" (get $pod "hostUsers") }}
+  hostUsers: {{ $pod.hostUsers }}
   {{- end }}
   {{- with $pod.runtimeClassName }}
   runtimeClassName: {{ . | quote }}

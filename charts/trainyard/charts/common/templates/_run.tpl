@@ -25,7 +25,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $containers := list "preflight" "init-pytorch" "pytorch" "worker" "node" -}}
 {{- include "common.podSettings" (dict "path" "global.training" "pod" $training "scheduling" .Values.global.scheduling "env" $own "mounts" $mounts
   "volumes" $volumes "containers" $containers "further" (dict "global.training.rdma.env" $training.rdma.env)) -}}
-{{- include "common.checkTraining" (merge (dict "job" .Chart.Name) $training) -}}
+{{- $annotations := merge (dict) $training.podAnnotations (.Values.global.podAnnotations | default dict) -}}
+{{- include "common.checkTraining" (merge (dict "job" .Chart.Name "annotations" $annotations) $training) -}}
 
 {{- /* what it runs */ -}}
 {{- $processes := int ($training.gpusPerNode | default $training.processesPerNode) -}}
@@ -51,9 +52,10 @@ so that a running job continues when they are switched on, and pods that start l
 {{- /* its name, by a hash of what it runs */ -}}
 {{- $what := pick $training "gpusPerNode" "resources" "shmSize" "env" "rdma" "extraVolumes" "extraVolumeMounts" "extraInitContainers" -}}
 {{- range $key, $value := merge (pick $training "envFrom" "extraContainers" "resourceClaims" "runtimeClassName" "securityContext"
-  "envScript" "hostAliases" "dnsConfig") $training.unrestricted -}}
+  "envScript" "hostAliases" "dnsConfig" "dnsPolicy") $training.unrestricted -}}
 {{- if $value -}}{{- $_ := set $what $key $value -}}{{- end -}}
 {{- end -}}
+{{- if kindIs "bool" (get $training "hostUsers") -}}{{- $_ := set $what "hostUsers" $training.hostUsers -}}{{- end -}}
 {{- if not $training.rdma.by -}}{{- $_ := set $what "rdma" (omit $training.rdma "by") -}}{{- end -}}
 {{- if ne $training.gpuResource "nvidia.com/gpu" -}}{{- $_ := set $what "gpuResource" $training.gpuResource -}}{{- end -}}
 {{- $storage := .Values.global.storage -}}
@@ -130,6 +132,13 @@ command line set it. Call with a dict: into, shared, own.
 {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $placement $key $value -}}{{- end -}}
 {{- end -}}
 {{- $_ := set $training "scheduling" $placement -}}
+{{- if get $training "gpusBy" -}}
+{{- if not (has $training.gpuResource (list "" "nvidia.com/gpu")) -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.training.gpusBy is %s, without a device plugin, and global.training.gpuResource is a plugin's %s: leave "
+  "one of them out.\n") $training.gpusBy $training.gpuResource) -}}
+{{- end -}}
+{{- $_ := set $training "gpuResource" "" -}}
+{{- end -}}
 {{- $model := get ($training.config | default dict) "model" | default dict -}}
 {{- $pretrained := get $model "pretrained" | toString -}}
 {{- if not (hasKey $model "pretrained") -}}
@@ -218,9 +227,9 @@ beforehand lie in a folder of the data claim, unless values say otherwise.
 {{- if and .rdma.resource (eq .rdma.resource .gpuResource) -}}
 {{- include "common.refuse" (printf "\n\nglobal.training.rdma.resource and gpuResource both name %s: name the network's device under rdma.\n" .gpuResource) -}}
 {{- end -}}
-{{- if and .gpusPerNode (not .gpuResource) (not .resourceClaims) -}}
-{{- include "common.refuse" (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, or set "
-  "gpuResource, such as nvidia.com/gpu.\n") -}}
+{{- if .gpusPerNode -}}
+{{- $way := dict "path" "global.training" "by" (get . "gpusBy") "resource" .gpuResource "claims" .resourceClaims "annotations" .annotations -}}
+{{- with include "common.gpusError" $way -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- end -}}
 {{- if and (hasPrefix "nvidia.com/mig-" .gpuResource) (gt (int .gpusPerNode) 1) -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.training.gpusPerNode is %d with gpuResource %s: a process sees one MIG device of its container. Set "
@@ -254,7 +263,13 @@ device. The device may be under rdma, resources or resourceClaims, or be the hos
 {{- include "common.refuse" (printf (print "\n\nglobal.training.rdma.by is %s, without a device plugin, and global.training.rdma.resource is a plugin's "
   "%s: leave one of them out.\n") .rdma.by .rdma.resource) -}}
 {{- end -}}
-{{- $brought := dict "claims" .resourceClaims "annotations" .podAnnotations "node" true -}}
+{{- $networks := list -}}
+{{- range keys .annotations -}}
+{{- if not (regexMatch "^((provreq[.])?kueue[.]x-k8s[.]io|prometheus[.]io|cluster-autoscaler[.]kubernetes[.]io)/|^gpu-" .) -}}
+{{- $networks = append $networks . -}}
+{{- end -}}
+{{- end -}}
+{{- $brought := dict "claims" .resourceClaims "annotations" $networks "node" true -}}
 {{- if and .rdma.by (not (get $brought .rdma.by)) -}}
 {{- $how := dict
   "claims" "name the claims in global.training.resourceClaims"
@@ -277,8 +292,33 @@ device. The device may be under rdma, resources or resourceClaims, or be the hos
 {{- end -}}
 {{- end -}}
 
+{{/* The name of the group in which Kueue places pods with these annotations, if any. Call with a list: the context, and the annotations. */}}
+{{- define "common.group" -}}
+{{- $annotations := merge (dict) (last . | default dict) ((first .).Values.global.podAnnotations | default dict) -}}
+{{- get $annotations "kueue.x-k8s.io/podset-group-name" -}}
+{{- end -}}
+
 {{/*
-What is wrong with an address, if anything: one that gives all who read it access. Call with a dict: path, its key; url; and signed, the key of the
+What is wrong with the way by which GPUs come to a pod that has some, if anything. Call with a dict: path of its settings, by (gpusBy), resource
+(the device plugin's; none with `by`, and else by claims), claims, and annotations of the pod.
+*/}}
+{{- define "common.gpusError" -}}
+{{- $by := .by | default (ternary "" "claims" (not (empty .resource))) -}}
+{{- if and (eq $by "claims") (not .claims) -}}
+{{- if .by -}}
+{{- printf "\n\n%s.gpusBy is claims, and nothing brings the GPUs: name the claims in %s.resourceClaims.\n" .path .path -}}
+{{- else -}}
+{{- printf (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in %s.resourceClaims, set %s.gpuResource, such as "
+  "nvidia.com/gpu, or say in %s.gpusBy what else brings them.\n") .path .path .path -}}
+{{- end -}}
+{{- else if and (eq $by "annotations") (not (regexMatch "(?i)gpu" (keys .annotations | join " "))) -}}
+{{- printf "\n\n%s.gpusBy is annotations, and nothing brings the GPUs: set in %s.podAnnotations what your scheduler reads, such as gpu-fraction.\n"
+  .path .path -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+What is wrong with an address, if anything: one that gives all who read it access, or one of a page about a file. Call with a dict: path, its key; url; and signed, the key of the
 Secret of web servers that holds it with its signature, if there is one.
 */}}
 {{- define "common.addressError" -}}
@@ -288,6 +328,29 @@ Secret of web servers that holds it with its signature, if there is one.
 {{- else if and .signed (regexMatch "(?i)[?&](x-amz-signature|x-goog-signature|signature|sig|token|access_token|api_key|apikey)=" .url) -}}
 {{- printf (print "\n\n%s holds a signature or token, which would be readable in a ConfigMap: give the address without what follows "
   "the ?, and the whole of it as the key %s of the Secret in global.secrets.http.existingSecret.\n") .path .signed -}}
+{{- else if .signed -}}
+{{- $site := regexFind "^https?://[^/]*" .url | lower | replace "//www." "//" | regexFind "[^/]+$" -}}
+{{- $page := "" -}}
+{{- $instead := "" -}}
+{{- if and (eq $site "huggingface.co") (not (contains "/resolve/" .url)) -}}
+{{- $page = "Hugging Face's" -}}
+{{- $instead = "write the address of one file, which has /resolve/ in it" -}}
+{{- else if and (eq $site "github.com") (not (regexMatch "/(raw|archive|releases/(latest/)?download|zipball|tarball)/|[?&]raw=" .url)) -}}
+{{- $page = "GitHub's" -}}
+{{- $instead = "write the address of a file, which has /raw/ in place of /blob/, or of a release's file, which has /releases/download/ in it" -}}
+{{- else if and (eq $site "gitlab.com") (contains "/-/blob/" .url) -}}
+{{- $page = "GitLab's" -}}
+{{- $instead = "write /-/raw/ in place of /-/blob/" -}}
+{{- else if has $site (list "drive.google.com" "docs.google.com") -}}
+{{- $page = "Google Drive's" -}}
+{{- $instead = "put the file into a bucket or on a web server, since Drive's address for downloads answers with a page, too, if the file is large" -}}
+{{- else if and (eq $site "dropbox.com") (not (regexMatch "[?&](dl|raw)=1" .url)) -}}
+{{- $page = "Dropbox's" -}}
+{{- $instead = "write dl=1 in place of dl=0 at its end" -}}
+{{- end -}}
+{{- with $page -}}
+{{- printf "\n\n%s is %s, a page of %s and no file: %s.\n" $.path $.url . $instead -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -334,6 +397,11 @@ restartPolicy if the job needs one in the pod.
 {{- if dig "unrestricted" "runAsRoot" false $run.training -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.training.unrestricted.runAsRoot is for PyTorchJobs and TrainJobs with DDP or FSDP: "
   "%s as root would need capabilities that its pods do not get.\n") $ssh) -}}
+{{- end -}}
+{{- $groups := list (include "common.group" (list $root $run.training.podAnnotations)) (include "common.group" (list $root .launcher.podAnnotations)) -}}
+{{- if ne (first $groups) (last $groups) -}}
+{{- include "common.refuse" (printf (print "\n\nkueue.x-k8s.io/podset-group-name is %q in global.training.podAnnotations and %q in mpijob.launcher.podAnnotations: "
+  "Kueue refuses a group of one kind of pods. Set it in both, or in neither.\n") (first $groups) (last $groups)) -}}
 {{- end -}}
 {{- $pod := deepCopy .launcher -}}
 {{- $own := concat (list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_WAIT_SECONDS") (keys $run.env) -}}

@@ -47,7 +47,8 @@ What the dataset's manifests read, gathered once on the part's context:
 {{- $_ := set . "Config" (ternary (mustToPrettyJson $config) "" (ne $kind "none")) -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
 {{- $fetched := ternary "" (mustToJson .Facts.weights) (empty .Facts.weights) -}}
-{{- $runs := list .Config (include "dataset.pod" (dict "root" . "configMap" "")) (include "common.queueLabels" $pod.scheduling) $bounds $fetched -}}
+{{- $queue := print (include "common.queueLabels" $pod.scheduling) (include "common.kueueLabels" .Values.jobLabels) -}}
+{{- $runs := list .Config (include "dataset.pod" (dict "root" . "configMap" "")) $queue $bounds $fetched -}}
 {{- $_ := set . "Name" (include "common.jobName" (list . (join "" $runs))) -}}
 {{- end -}}
 {{- end -}}
@@ -142,10 +143,6 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
 {{- if regexMatch "^https?://(www[.])?kaggle[.]com/" .url -}}
 {{- include "common.refuse" (printf (print "\n\ndataset.source.url is %s, a page of Kaggle's and no archive: set dataset.source.dataset to the OWNER/NAME "
   "in it, or dataset.source.competition, instead.\n") .url) -}}
-{{- end -}}
-{{- if and (regexMatch "^https?://huggingface[.]co/" .url) (not (contains "/resolve/" .url)) -}}
-{{- include "common.refuse" (printf (print "\n\ndataset.source.url is %s, a page of Hugging Face's and no archive: write the address of one file, which "
-  "has /resolve/ in it.\n") .url) -}}
 {{- end -}}
 {{- if ne (eq .kind "http") (regexMatch "^https?://" .url) -}}
 {{- include "common.refuse" (printf (print "\n\ndataset.source.kind is %s, and dataset.source.url is %s: leave the kind out, or correct the address (http "

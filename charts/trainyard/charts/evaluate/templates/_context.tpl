@@ -4,7 +4,7 @@ What the evaluation's manifests read, gathered once on the part's context:
   .Evaluated  the run that is measured: run, its name, and config, its settings where this release trains it. Such a run is waited for with its
               settings, since the model of an earlier, shorter one may be there already.
   .Pod        settings of the pod; those that break it are refused. topologySpreadConstraints apply only to trainers.
-  .GpuResource  the device plugin's name of a GPU
+  .GpuResource  the device plugin's name of a GPU; empty where GPUs come in another way
   .Name       of the Job. Its hash covers all that Kubernetes or Kueue would refuse to change, and the settings of the run: another model,
               dataset or image is a new Job, and so is the same run with other settings, whose model the new Job waits for.
 */}}
@@ -25,17 +25,31 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- $_ := set . "Evaluated" (dict "run" (.Values.run | default (first $names)) "config" $config) -}}
 {{- $pod := omit .Values "global" -}}
-{{- $_ := set . "GpuResource" (dig "gpuResource" "nvidia.com/gpu" .Values.global.training) -}}
+{{- $by := get .Values "gpusBy" -}}
+{{- $resource := get .Values "gpuResource" -}}
+{{- if and $by $resource -}}
+{{- include "common.refuse" (printf (print "\n\nevaluate.gpusBy is %s, without a device plugin, and evaluate.gpuResource is a plugin's %s: leave one of them "
+  "out.\n") $by $resource) -}}
+{{- end -}}
+{{- if not (or $by $resource) -}}
+{{- $by = get .Values.global.training "gpusBy" -}}
+{{- $resource = ternary "" (dig "gpuResource" "nvidia.com/gpu" .Values.global.training) (not (empty $by)) -}}
+{{- end -}}
+{{- $_ := set . "GpuResource" $resource -}}
 {{- if and (gt (int .Values.gpus) 0) (gt (int .Values.processes) 1) -}}
 {{- include "common.refuse" "\n\nevaluate.processes is for evaluation on the CPU (evaluate.gpus: 0); with GPUs there is one process for each.\n" -}}
 {{- end -}}
 {{- range $kind, $amounts := .Values.resources -}}
-{{- if and (gt (int $.Values.gpus) 0) (hasKey $amounts $.GpuResource) -}}
-{{- include "common.refuse" (printf "\n\nevaluate.resources.%s holds %s, and evaluate.gpus is set: leave it out under resources.\n" $kind $.GpuResource) -}}
+{{- range $name := ternary (list $resource "nvidia.com/gpu" "amd.com/gpu") list (gt (int $.Values.gpus) 0) -}}
+{{- if hasKey ($amounts | default dict) $name -}}
+{{- include "common.refuse" (printf "\n\nevaluate.resources.%s holds %s, and evaluate.gpus is set: leave it out under resources.\n" $kind $name) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (gt (int .Values.gpus) 0) (not .GpuResource) -}}
-{{- include "common.refuse" "\n\nevaluate.gpus is set, and global.training.gpuResource is empty: set it, such as nvidia.com/gpu.\n" -}}
+{{- end -}}
+{{- if gt (int .Values.gpus) 0 -}}
+{{- $annotations := merge (dict) (.Values.podAnnotations | default dict) (.Values.global.podAnnotations | default dict) -}}
+{{- $way := dict "path" "evaluate" "by" $by "resource" $resource "claims" (get .Values "resourceClaims") "annotations" $annotations -}}
+{{- with include "common.gpusError" $way -}}{{- include "common.refuse" . -}}{{- end -}}
 {{- end -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NPROC_PER_NODE" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
@@ -44,7 +58,7 @@ What the evaluation's manifests read, gathered once on the part's context:
   "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "evaluate")) -}}
 {{- $_ := set . "Pod" $pod -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
-{{- $queue := include "common.queueLabels" $pod.scheduling -}}
+{{- $queue := print (include "common.queueLabels" $pod.scheduling) (include "common.kueueLabels" .Values.jobLabels) -}}
 {{- $runs := list (mustToJson .Evaluated) (include "evaluate.pod" (dict "root" . "configMap" "")) $queue $bounds -}}
 {{- $_ := set . "Name" (include "common.jobName" (list . (join "" $runs))) -}}
 {{- end -}}

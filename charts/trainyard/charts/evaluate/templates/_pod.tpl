@@ -11,10 +11,15 @@ The evaluation's pod template: the Job's, and what its name is hashed from. Call
 {{- $data := $values.data | default (printf "/data/%s" $values.global.dataset.name) -}}
 {{- $measured := ternary (printf "%s-%s" (base $data) $values.split) (base $data) (not (empty $values.split)) -}}
 {{- $resources := deepCopy ($values.resources | default dict) -}}
-{{- with int $values.gpus -}}
+{{- if and $values.gpus $root.GpuResource -}}
 {{- range $kind := list "requests" "limits" -}}
 {{- $_ := set $resources $kind (merge (dict $root.GpuResource (int $values.gpus)) (get $resources $kind | default dict)) -}}
 {{- end -}}
+{{- end -}}
+{{- with $pod.resourceClaims -}}
+{{- $claims := list -}}
+{{- range . -}}{{- $claims = append $claims (pick . "name") -}}{{- end -}}
+{{- $_ := set $resources "claims" $claims -}}
 {{- end -}}
 {{- include "common.pod" (dict "root" $root "pod" $pod) }}
   restartPolicy: Never
