@@ -152,7 +152,8 @@ MISTAKES = {
         helm.at(f"{TRAINING}.resources.requests", {"nvidia.com/gpu": 8}), "set global.training.gpusPerNode instead"
     ),
     "a pull secret twice": Mistake(
-        helm.at("global.image.pullSecrets", ["regcred", "other", "regcred"]), "pullSecrets has regcred twice: keep one"
+        helm.at("global.image.pullSecrets", ["regcred", "other", "regcred"]),
+        "pullSecrets has regcred twice: make one entry",
     ),
     "a host twice": Mistake(
         helm.at("dataset.hostAliases", [{"ip": "10.0.0.9", "hostnames": [name]} for name in "ab"]),
@@ -192,7 +193,7 @@ MISTAKES = {
         helm.at(f"{TRAINING}.jobLabels", {"kueue.x-k8s.io/queue-name": "a"}), "sets itself from global.scheduling.queue"
     ),
     "a group of Kueue's of a TrainJob's nodes": Mistake(
-        helm.merged(helm.at(f"{TRAINING}.operator", "trainjob"), GROUP), "this job has nodes alone: Kueue refuses it"
+        helm.merged(helm.at(f"{TRAINING}.operator", "trainjob"), GROUP), "a TrainJob has nodes alone: Kueue refuses it"
     ),
     "a group of Kueue's without its launcher": Mistake(
         helm.merged(helm.at(f"{TRAINING}.operator", "mpijob"), GROUP), 'and "" in mpijob.launcher.podAnnotations'

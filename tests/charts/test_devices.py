@@ -104,7 +104,7 @@ def wrong(path: str, value: Any, base: helm.Values = GPUS) -> helm.Values:
 REFUSED = {
     "claims of an evaluation that none names": (
         wrong("evaluate.resourceClaims", [], helm.merged(CLAIMED, helm.at(f"{TRAINING}.gpuResource", ""))),
-        "name them in evaluate.resourceClaims, set evaluate.gpuResource, such as nvidia.com/gpu",
+        "name the claims in evaluate.resourceClaims, or set evaluate.gpuResource, such as nvidia.com/gpu",
     ),
     "claims that none names": (wrong("evaluate.gpusBy", "claims"), "name the claims in evaluate.resourceClaims"),
     "GPUs twice": (

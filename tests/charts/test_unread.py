@@ -74,21 +74,80 @@ def test_nothing_is_named_of_default_values():
 
 def test_what_a_part_that_is_off_has_is_named():
     off = {
-        "mpijob": {"training": {"nodes": 3}, "launcher": {"wait": 5}},
+        "mpijob": {"training": {"nodes": 3}, "launcher": {"wait": 5}, "image": {"repository": "own"}},
         "trainjob": {"runtime": {"wandb": True}},
         "evaluate": {"run": "first"},
         "filebrowser": {"enabled": False},
         "dataset": {"enabled": False},
         "secrets": {"enabled": False, "wandb": {"apiKey": "not-a-key"}},
+        "networkPolicy": {
+            "enabled": True,
+            "filebrowser": {"ingress": [{"from": [{"podSelector": {}}]}]},
+            "dataset": {"egress": []},
+        },
     }
     assert unread(helm.merged(PLAIN, off)) == {
         "mpijob.training": "mpijob does not train",
         "mpijob.launcher": "mpijob does not train",
+        "mpijob.image.repository": "mpijob does not train",
         "trainjob.runtime": "trainjob does not train",
         "evaluate.run": "evaluate.enabled is false",
         "filebrowser.auth": "filebrowser.enabled is false",
         "dataset.source": "dataset.enabled is false",
         "secrets.wandb": "secrets.enabled is false",
+        "networkPolicy.filebrowser.ingress": "filebrowser.enabled is false",
+        "networkPolicy.dataset.egress": "dataset.enabled is false",
+    }
+
+
+def test_rules_of_trainers_are_named_where_nothing_trains():
+    rules = {"egress": [{"ports": [{"port": 443}]}], "ingress": [{"from": [{"podSelector": {}}]}]}
+    values = helm.merged(PLAIN, helm.at("networkPolicy", {"enabled": True, "training": rules}))
+    assert unread(values) == {}
+    assert unread(helm.merged(values, helm.at("pytorchjob.enabled", False))) == {
+        "networkPolicy.training.egress": "nothing trains",
+        "networkPolicy.training.ingress": "nothing trains",
+    }
+
+
+GANG = {"enabled": True, "queue": "a", "priorityClass": "high", "timeoutSeconds": 30}
+COSCHEDULING = "groups of coscheduling have none"
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "job", "said"),
+    [
+        ("volcano", "pytorchjob", {"timeoutSeconds": "Volcano's groups have none"}),
+        ("scheduler-plugins-scheduler", "pytorchjob", {"queue": COSCHEDULING, "priorityClass": COSCHEDULING}),
+        ("", "pytorchjob", {}),
+        ("", "trainjob", {"queue": COSCHEDULING, "priorityClass": "a TrainJob's gang has none"}),
+    ],
+    ids=["Volcano", "coscheduling", "either", "Trainer's own"],
+)
+def test_what_the_scheduler_of_a_gang_does_not_read_is_named(scheduler: str, job: str, said: dict[str, str]):
+    values = helm.merged(
+        PLAIN,
+        helm.at("global.scheduling", {"schedulerName": scheduler, "gang": GANG}),
+        helm.at("global.training.operator", job),
+    )
+    assert unread(values) == {f"global.scheduling.gang.{key}": why for key, why in said.items()}
+
+
+def test_the_test_of_a_gpus_memory_is_named_where_the_preflight_has_none():
+    values = helm.merged(
+        PLAIN,
+        helm.at(
+            "global.training",
+            {
+                "gpusPerNode": 1, "processesPerNode": 0, "gpusBy": "annotations",
+                "podAnnotations": {"gpu-fraction": "0.5"}, "gpuMemoryTest": 3,
+            },
+        ),
+        helm.at("evaluate", {"enabled": True, "gpusBy": "node"}),
+    )  # fmt: skip
+    assert unread(values) == {
+        "global.training.gpuMemoryTest": "the preflight has no GPU with gpusBy: annotations",
+        "evaluate.gpusBy": "evaluate.gpus is 0",
     }
 
 

@@ -26,6 +26,7 @@ before its consequences.
 {{- include "trainyard.checkWriters" . -}}
 {{- include "trainyard.checkClaims" . -}}
 {{- include "trainyard.checkPrograms" . -}}
+{{- include "trainyard.checkPods" . -}}
 {{- end -}}
 
 {{/*

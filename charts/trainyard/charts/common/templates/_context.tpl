@@ -25,9 +25,6 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- $facts := .Facts -}}
 {{- $storage := .Values.global.storage -}}
 {{- with include "common.labelError" (list "global.labels" .Values.global.labels) -}}{{- include "common.refuse" . -}}{{- end -}}
-{{- with include "common.twice" .Values.global.image.pullSecrets -}}
-{{- include "common.refuse" (printf "\n\nglobal.image.pullSecrets has %s twice: keep one of them.\n" .) -}}
-{{- end -}}
 {{- $claims := dict -}}
 {{- range $which := list "data" "results" -}}
 {{- $_ := set $claims $which ((index $storage $which).existingClaim | default (printf "%s-%s" $.Release.Name $which)) -}}
@@ -84,48 +81,31 @@ app.kubernetes.io/part-of: trainyard
 {{- end }}
 {{- end -}}
 
-{{/* The first text that a list holds twice, if any. */}}
-{{- define "common.twice" -}}
-{{- $found := dict -}}
-{{- range . -}}
-{{- if hasKey $found (toString .) -}}{{- . -}}{{- break -}}{{- end -}}
-{{- $_ := set $found (toString .) true -}}
-{{- end -}}
-{{- end -}}
-
 {{/*
-All labels of a job: those of every object, Kueue's, and the user's own for it. Call with a dict: root, path (of the settings that may hold
-jobLabels), labels, and scheduling.
+Labels by which Kueue queues a job, and the user's own for it. They belong to the job alone: its name does not cover them. Call with a list: the
+scheduling, and the labels.
 */}}
-{{- define "common.jobLabels" -}}
-{{- $own := .labels | default dict -}}
-{{- with include "common.labelError" (list (printf "%s.jobLabels" .path) $own) -}}{{- include "common.refuse" . -}}{{- end -}}
-{{- include "common.labels" (list .root $own) -}}
-{{- with include "common.queueLabels" .scheduling | trim }}
-{{ . }}
-{{- end }}
-{{- with $own }}
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{/* Those of a job's own labels that Kueue does not let change while it runs. Call with the labels. */}}
-{{- define "common.kueueLabels" -}}
-{{- range $key, $value := . -}}
-{{- if contains "kueue.x-k8s.io/" $key }}
-{{ $key }}: {{ $value | quote }}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Labels by which Kueue queues a job. They belong to the job alone: its name does not cover them. Call with the scheduling. */}}
 {{- define "common.queueLabels" -}}
+{{- with first . }}
 {{- with .queue }}
 kueue.x-k8s.io/queue-name: {{ . | quote }}
 {{- end }}
 {{- with .queuePriority }}
 kueue.x-k8s.io/priority-class: {{ . | quote }}
 {{- end }}
+{{- end }}
+{{- with last . }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Whatever of a job's labels Kueue does not let change while it runs, or after it has ended. Call with a list as above. */}}
+{{- define "common.heldLabels" -}}
+{{- $held := dict -}}
+{{- range $key, $value := last . -}}
+{{- if contains "kueue.x-k8s.io/" $key -}}{{- $_ := set $held $key $value -}}{{- end -}}
+{{- end -}}
+{{- include "common.queueLabels" (list (first .) $held) -}}
 {{- end -}}
 
 {{/*
@@ -207,16 +187,6 @@ environment variables, by their paths.
 {{- end -}}
 {{- end -}}
 {{- $named := list $lists (dict (printf "%s.resourceClaims" $path) .pod.resourceClaims) -}}
-{{- range $at, $items := dict
-  (printf "%s.hostAliases" $path) (include "common.each" (list .pod.hostAliases "ip"))
-  (printf "%s.securityContext.sysctls" $path) (include "common.each" (list (get .pod.securityContext "sysctls") "name"))
-  (printf "%s.scheduling.topologySpreadConstraints, or global.scheduling's," $path)
-  (include "common.each" (list (get $placement "topologySpreadConstraints") "topologyKey" "whenUnsatisfiable")) -}}
-{{- with include "common.twice" ($items | fromJsonArray) -}}
-{{- include "common.refuse" (printf "\n\n%s has %s twice: make one entry of both.\n" $at .) -}}
-{{- end -}}
-{{- end -}}
-{{- include "common.checkPod" (dict "path" $path "pod" .pod) -}}
 {{- $sized := dict (printf "%s.resources" $path) .pod.resources -}}
 {{- range $key := list "extraInitContainers" "extraContainers" -}}
 {{- range get $.pod $key -}}
@@ -287,37 +257,6 @@ environment variables, by their paths.
 {{- include "common.refuse" (printf "\n\n%s.%s: %s mounts %s, which is no volume of the pod: add it to %s.extraVolumes.\n" $path $key $name .name $path) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
-{{/* Of each item of a list the values of some keys, joined, as JSON. Call with a list: the items, and the keys. */}}
-{{- define "common.each" -}}
-{{- $found := list -}}
-{{- range $item := first . | default list -}}
-{{- $parts := list -}}
-{{- range rest $ -}}{{- $parts = append $parts (get $item . | default "" | toString) -}}{{- end -}}
-{{- $found = append $found (join " " $parts) -}}
-{{- end -}}
-{{- toJson $found -}}
-{{- end -}}
-
-{{/* Refuse what the API server would refuse, only when the job's pods are made. Call with a dict: path and pod, its settings. */}}
-{{- define "common.checkPod" -}}
-{{- if and (eq (get .pod "dnsPolicy" | toString) "None") (not (get .pod.dnsConfig "nameservers")) -}}
-{{- include "common.refuse" (printf (print "\n\n%s.dnsPolicy is None, which leaves name servers to dnsConfig: name them in %s.dnsConfig.nameservers, or take "
-  "another policy.\n") .path .path) -}}
-{{- end -}}
-{{- if and (eq (get .pod "hostUsers" | toString) "false") (dig "hostNetwork" false .pod.unrestricted) -}}
-{{- include "common.refuse" (printf (print "\n\n%s.hostUsers is false, and a pod with the node's network has the node's users: leave hostUsers or "
-  "unrestricted.hostNetwork out.\n") .path) -}}
-{{- end -}}
-{{- range $profile := list "seccompProfile" "appArmorProfile" -}}
-{{- $set := get $.pod.securityContext $profile | default dict -}}
-{{- $local := eq (get $set "type" | toString) "Localhost" -}}
-{{- if ne $local (not (empty (get $set "localhostProfile"))) -}}
-{{- include "common.refuse" (printf "\n\n%s.securityContext.%s: type Localhost and localhostProfile belong together: set both, or neither.\n" $.path
-  $profile) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -227,9 +227,16 @@ beforehand lie in a folder of the data claim, unless values say otherwise.
 {{- if and .rdma.resource (eq .rdma.resource .gpuResource) -}}
 {{- include "common.refuse" (printf "\n\nglobal.training.rdma.resource and gpuResource both name %s: name the network's device under rdma.\n" .gpuResource) -}}
 {{- end -}}
-{{- if .gpusPerNode -}}
-{{- $way := dict "path" "global.training" "by" (get . "gpusBy") "resource" .gpuResource "claims" .resourceClaims "annotations" .annotations -}}
-{{- with include "common.gpusError" $way -}}{{- include "common.refuse" . -}}{{- end -}}
+{{- if and .gpusPerNode (not (or .gpuResource (get . "gpusBy") .resourceClaims)) -}}
+{{- include "common.refuse" (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in global.training.resourceClaims, set "
+  "gpuResource, such as nvidia.com/gpu, or say in gpusBy what else brings them.\n") -}}
+{{- end -}}
+{{- $given := dict "claims" .resourceClaims "annotations" (regexMatch "(?i)gpu" (keys .annotations | join " ")) "node" true -}}
+{{- if and .gpusPerNode (get . "gpusBy") (not (get $given (get . "gpusBy"))) -}}
+{{- $how := dict
+  "claims" "name the claims in global.training.resourceClaims"
+  "annotations" "set in global.training.podAnnotations what your scheduler reads, such as gpu-fraction" -}}
+{{- include "common.refuse" (printf "\n\nglobal.training.gpusBy is %s, and nothing brings the GPUs: %s.\n" .gpusBy (get $how .gpusBy)) -}}
 {{- end -}}
 {{- if and (hasPrefix "nvidia.com/mig-" .gpuResource) (gt (int .gpusPerNode) 1) -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.training.gpusPerNode is %d with gpuResource %s: a process sees one MIG device of its container. Set "
@@ -292,34 +299,9 @@ device. The device may be under rdma, resources or resourceClaims, or be the hos
 {{- end -}}
 {{- end -}}
 
-{{/* The name of the group in which Kueue places pods with these annotations, if any. Call with a list: the context, and the annotations. */}}
-{{- define "common.group" -}}
-{{- $annotations := merge (dict) (last . | default dict) ((first .).Values.global.podAnnotations | default dict) -}}
-{{- get $annotations "kueue.x-k8s.io/podset-group-name" -}}
-{{- end -}}
-
 {{/*
-What is wrong with the way by which GPUs come to a pod that has some, if anything. Call with a dict: path of its settings, by (gpusBy), resource
-(the device plugin's; none with `by`, and else by claims), claims, and annotations of the pod.
-*/}}
-{{- define "common.gpusError" -}}
-{{- $by := .by | default (ternary "" "claims" (not (empty .resource))) -}}
-{{- if and (eq $by "claims") (not .claims) -}}
-{{- if .by -}}
-{{- printf "\n\n%s.gpusBy is claims, and nothing brings the GPUs: name the claims in %s.resourceClaims.\n" .path .path -}}
-{{- else -}}
-{{- printf (print "\n\nglobal.training.gpuResource is empty, so the GPUs come by claims: name them in %s.resourceClaims, set %s.gpuResource, such as "
-  "nvidia.com/gpu, or say in %s.gpusBy what else brings them.\n") .path .path .path -}}
-{{- end -}}
-{{- else if and (eq $by "annotations") (not (regexMatch "(?i)gpu" (keys .annotations | join " "))) -}}
-{{- printf "\n\n%s.gpusBy is annotations, and nothing brings the GPUs: set in %s.podAnnotations what your scheduler reads, such as gpu-fraction.\n"
-  .path .path -}}
-{{- end -}}
-{{- end -}}
-
-{{/*
-What is wrong with an address, if anything: one that gives all who read it access, or one of a page about a file. Call with a dict: path, its key; url; and signed, the key of the
-Secret of web servers that holds it with its signature, if there is one.
+What is wrong with an address, if anything: one that gives all who read it access, or one of a page about a file. Call with a dict: path, its
+key; url; and signed, the key of the Secret of web servers that holds it with its signature, if there is one.
 */}}
 {{- define "common.addressError" -}}
 {{- if regexMatch "://[^/@]*@" .url -}}
@@ -397,11 +379,6 @@ restartPolicy if the job needs one in the pod.
 {{- if dig "unrestricted" "runAsRoot" false $run.training -}}
 {{- include "common.refuse" (printf (print "\n\nglobal.training.unrestricted.runAsRoot is for PyTorchJobs and TrainJobs with DDP or FSDP: "
   "%s as root would need capabilities that its pods do not get.\n") $ssh) -}}
-{{- end -}}
-{{- $groups := list (include "common.group" (list $root $run.training.podAnnotations)) (include "common.group" (list $root .launcher.podAnnotations)) -}}
-{{- if ne (first $groups) (last $groups) -}}
-{{- include "common.refuse" (printf (print "\n\nkueue.x-k8s.io/podset-group-name is %q in global.training.podAnnotations and %q in mpijob.launcher.podAnnotations: "
-  "Kueue refuses a group of one kind of pods. Set it in both, or in neither.\n") (first $groups) (last $groups)) -}}
 {{- end -}}
 {{- $pod := deepCopy .launcher -}}
 {{- $own := concat (list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_WAIT_SECONDS") (keys $run.env) -}}

@@ -47,7 +47,7 @@ What the dataset's manifests read, gathered once on the part's context:
 {{- $_ := set . "Config" (ternary (mustToPrettyJson $config) "" (ne $kind "none")) -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
 {{- $fetched := ternary "" (mustToJson .Facts.weights) (empty .Facts.weights) -}}
-{{- $queue := print (include "common.queueLabels" $pod.scheduling) (include "common.kueueLabels" .Values.jobLabels) -}}
+{{- $queue := include "common.heldLabels" (list $pod.scheduling .Values.jobLabels) -}}
 {{- $runs := list .Config (include "dataset.pod" (dict "root" . "configMap" "")) $queue $bounds $fetched -}}
 {{- $_ := set . "Name" (include "common.jobName" (list . (join "" $runs))) -}}
 {{- end -}}

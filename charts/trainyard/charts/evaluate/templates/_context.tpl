@@ -46,10 +46,14 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if gt (int .Values.gpus) 0 -}}
 {{- $annotations := merge (dict) (.Values.podAnnotations | default dict) (.Values.global.podAnnotations | default dict) -}}
-{{- $way := dict "path" "evaluate" "by" $by "resource" $resource "claims" (get .Values "resourceClaims") "annotations" $annotations -}}
-{{- with include "common.gpusError" $way -}}{{- include "common.refuse" . -}}{{- end -}}
+{{- $given := dict "claims" (get .Values "resourceClaims") "annotations" (regexMatch "(?i)gpu" (keys $annotations | join " ")) "node" true -}}
+{{- if and (gt (int .Values.gpus) 0) (not $resource) (not (get $given ($by | default "claims"))) -}}
+{{- $how := dict
+  "claims" "name the claims in evaluate.resourceClaims"
+  "annotations" "set in evaluate.podAnnotations what your scheduler reads, such as gpu-fraction" -}}
+{{- include "common.refuse" (printf (print "\n\nevaluate.gpus is set, and nothing brings the GPUs, which come by %s: %s, or set evaluate.gpuResource, such as "
+  "nvidia.com/gpu, or evaluate.gpusBy.\n") ($by | default "claims") (get $how ($by | default "claims"))) -}}
 {{- end -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NPROC_PER_NODE" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
@@ -58,7 +62,7 @@ What the evaluation's manifests read, gathered once on the part's context:
   "env" $own "mounts" $mounts "volumes" $volumes "containers" (list "evaluate")) -}}
 {{- $_ := set . "Pod" $pod -}}
 {{- $bounds := printf "%d %d" (int .Values.backoffLimit) (int .Values.activeDeadlineSeconds) -}}
-{{- $queue := print (include "common.queueLabels" $pod.scheduling) (include "common.kueueLabels" .Values.jobLabels) -}}
+{{- $queue := include "common.heldLabels" (list $pod.scheduling .Values.jobLabels) -}}
 {{- $runs := list (mustToJson .Evaluated) (include "evaluate.pod" (dict "root" . "configMap" "")) $queue $bounds -}}
 {{- $_ := set . "Name" (include "common.jobName" (list . (join "" $runs))) -}}
 {{- end -}}
