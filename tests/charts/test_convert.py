@@ -136,6 +136,18 @@ def test_pods_have_the_volumes_environment_devices_and_places_of_the_manifest(pa
             assert f'"{name}"' in text, name
 
 
+def test_half_a_gpu_is_a_process_without_a_device() -> None:
+    (path,) = [path for path in FILES if path.stem == "pytorch-kai-fraction"]
+    training = converted(path)["values"]["global"]["training"]
+    assert (training["gpusPerNode"], training["gpusBy"]) == (1, "annotations")
+    assert training["jobLabels"] == {"kai.scheduler/queue": "small"}
+    (job,) = [one for one in objects(path.stem) if one["kind"] == "PyTorchJob"]
+    assert job["metadata"]["labels"]["kai.scheduler/queue"] == "small"
+    for pod in pods(path):
+        assert "gpu" not in json.dumps([one.get("resources") for one in pod["containers"]])
+        assert pod["hostUsers"] is False
+
+
 def test_reserved_names_are_those_that_the_chart_refuses() -> None:
     run = (helm.CHART / "charts/common/templates/_run.tpl").read_text()
     own = re.search(r"\$own := list (.*?) -}}", run, re.S)

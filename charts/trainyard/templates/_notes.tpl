@@ -19,6 +19,12 @@ WARNING: a stock training-operator gives the Workers an init container without a
 with --pytorch-init-container-template-file and a template that has one. trainyard why reports such a refusal.
 {{ end }}
 {{- end }}
+{{- if and (has "pytorchjob" $facts.programs) (ne (toString $.Values.pytorchjob.form) "elastic") }}
+{{- if not (get $.Values.pytorchjob.runPolicy "activeDeadlineSeconds") }}
+WARNING: training-operator recreates a pod of global.training.command that ends with 128 or above, also one that is killed for its memory, without
+limit. Set pytorchjob.runPolicy.activeDeadlineSeconds, or pytorchjob.form=elastic with pytorchjob.runPolicy.backoffLimit.
+{{ end }}
+{{- end }}
 {{- if gt (len $facts.trains) 1 }}
 WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes and GPUs. For one of them, set global.training.operator.
 {{ end }}

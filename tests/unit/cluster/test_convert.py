@@ -159,6 +159,8 @@ def test_options_that_the_chart_does_not_have_are_named_and_those_of_places_are_
 CLAIM = {"name": "a", "persistentVolumeClaim": {"claimName": "out"}}
 FABRIC = {"env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}]}
 BESIDE = {"name": "beside", "image": "a:1"}
+RESOLVER = {"nameservers": ["10.0.0.10"]}
+PROFILE = {"type": "Localhost", "localhostProfile": "trainers"}
 # A container and a pod of a manifest, the place in values, and what is there
 CARRIED: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
     ({"workingDir": "/app"}, {}, "training.command", ["sh", "-c", 'cd "$0" && exec "$@"', "/app", *TRAIN]),
@@ -172,6 +174,9 @@ CARRIED: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
     ({}, {"hostNetwork": True}, "training.unrestricted", {"hostNetwork": True}),
     ({"resources": {"limits": {"nvidia.com/mig-3g.40gb": 1}}}, {}, "training.gpuResource", "nvidia.com/mig-3g.40gb"),
     ({"resources": {"limits": {"memory": "64Mi"}}}, {}, "training.resources", None),
+    ({}, {"dnsPolicy": "None", "dnsConfig": RESOLVER}, "training", {"dnsPolicy": "None", "dnsConfig": RESOLVER}),
+    ({}, {"dnsPolicy": "ClusterFirst", "hostUsers": False}, "training", {"hostUsers": False}),
+    ({}, {"securityContext": {"appArmorProfile": PROFILE}}, "training.securityContext", {"appArmorProfile": PROFILE}),
     ({"securityContext": {"runAsUser": 0}}, {}, "training.unrestricted", {"runAsRoot": True}),
     ({}, {"securityContext": {"runAsUser": 4000, "fsGroup": 500}}, "storage", {"uid": 4000, "gid": 500}),
     ({}, {"containers": [BESIDE, {"name": "pytorch", "image": IMAGE, "command": TRAIN}]}, "training.extraContainers",

@@ -241,7 +241,7 @@ def of_metadata(job: Node, made: Values) -> None:
             metadata.lose("labels", key, why="the chart gives its objects this label with its own value")
         else:
             metadata.take("labels", key)
-            shared.setdefault("labels", {})[key] = str(value)
+            shared["training"].setdefault("jobLabels", {})[key] = str(value)
     for key, value in (metadata.at("annotations").value or {}).items():
         metadata.take("annotations", key)
         if key != "kubectl.kubernetes.io/last-applied-configuration":

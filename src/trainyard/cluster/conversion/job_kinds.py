@@ -12,7 +12,7 @@ RUNTIMES_OF_TRAINER = ("torch-distributed",)  # runtimes that set nothing which 
 MPI_RUNTIMES = ("mpi-distributed", "deepspeed-distributed", "mlx-distributed")
 OF_LAUNCHER = (
     "resources", "extraVolumes", "extraVolumeMounts", "envFrom", "podLabels", "podAnnotations", "extraContainers",
-    "runtimeClassName", "hostAliases", "dnsConfig", "securityContext", "serviceAccount",
+    "runtimeClassName", "hostAliases", "dnsConfig", "dnsPolicy", "hostUsers", "securityContext", "serviceAccount",
 )  # fmt: skip
 UNCOUNTED = (
     "with exit codes a PyTorchJob counts no retries: codes below 128 are final, others are retried "
@@ -157,7 +157,7 @@ def of_launcher(template: Node, launcher: Pod, values: Values) -> None:
         "unrestricted": "the launcher needs no such right",
         "rdma": "the launcher moves no data of the training",
     }
-    taken = (*OF_LAUNCHER, *reasons, "env", "gpuResource")
+    taken = (*OF_LAUNCHER, *reasons, "env", "gpuResource", "gpusBy")
     reasons |= {key: f"the launcher has the workers' {key}" for key in theirs if key not in taken}
     storage = values["global"]["storage"]
     for key, value in launcher["storage"].items():

@@ -62,6 +62,7 @@ def convert(template: Node) -> Pod:
         beside(one, pod, "extraInitContainers")
     pod["host"] = bool(spec.at("hostNetwork").value or main.at("securityContext", "privileged").value)
     resources(main.at("resources"), pod)
+    part_of_a_gpu(pod["training"])
     mounts(main.at("volumeMounts"), volumes, pod)
     environment(main, pod)
     container(main, pod)
@@ -135,6 +136,14 @@ def resources(node: Node, pod: Pod) -> None:
                 training.setdefault("resources", {}).setdefault(kind, {})[name] = node.take(kind, name)
     if claims := node.at("claims").value:
         node.change("claims", why=f"the main container uses all {len(claims)} of global.training.resourceClaims")
+
+
+def part_of_a_gpu(training: dict[str, Any]) -> None:
+    """Set how many GPUs a pod has part of, by annotations of KAI's and Run:ai's scheduler and without a device."""
+    given = training.get("podAnnotations", {})
+    devices = given.get("gpu-fraction-num-devices", "1")
+    if "gpusPerNode" not in training and given.keys() & {"gpu-fraction", "gpu-memory"} and devices.isdecimal():
+        training |= {"gpusBy": "annotations", "gpusPerNode": int(devices)}
 
 
 def size(amount: Any) -> float:
@@ -293,8 +302,12 @@ def place(spec: Node, pod: Pod) -> None:
     spec.change("restartPolicy", why="the chart sets it: exit codes of 128 and above are retried, others are final")
     if spec.at("enableServiceLinks").value is False:
         spec.take("enableServiceLinks")
-    if spec.at("dnsPolicy").value in ("ClusterFirst", "ClusterFirstWithHostNet"):
+    if spec.at("dnsPolicy").value in ("Default", "None"):
+        pod["training"]["dnsPolicy"] = spec.take("dnsPolicy")
+    elif spec.at("dnsPolicy").value in ("ClusterFirst", "ClusterFirstWithHostNet"):
         spec.take("dnsPolicy")
+    if spec.at("hostUsers").value in (True, False) and not spec.take("hostUsers"):
+        pod["training"]["hostUsers"] = False
     spec.lose("hostIPC", why="processes of a pod share /dev/shm, whose size is global.training.shmSize")
 
 
@@ -311,6 +324,7 @@ def rights(spec: Node, main: Node, pod: Pod) -> None:
     for key in ("sysctls", "seLinuxOptions", "supplementalGroupsPolicy"):
         if value := of_pod.take(key):
             training.setdefault("securityContext", {})[key] = value
+    profiles(of_pod, training)
     for one in (of_pod, of_main):
         for key, value in RESTRICTED.items():
             if one.at(key).value == value:
@@ -325,6 +339,13 @@ def rights(spec: Node, main: Node, pod: Pod) -> None:
     named = {} if account in (None, "default") else {"name": account}
     if own_account := named | ({"token": True} if token or (named and token is None) else {}):
         training["serviceAccount"] = own_account
+
+
+def profiles(of_pod: Node, training: dict[str, Any]) -> None:
+    """Carry the profiles of seccomp and AppArmor that the restricted standard allows."""
+    for key, kinds in (("seccompProfile", ("Localhost",)), ("appArmorProfile", ("Localhost", "RuntimeDefault"))):
+        if of_pod.at(key, "type").value in kinds:
+            training.setdefault("securityContext", {})[key] = of_pod.take(key)
 
 
 def user(node: Node, own: str, pod: Pod) -> None:
