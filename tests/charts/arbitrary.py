@@ -181,10 +181,12 @@ def _share(pods: list[helm.Values], shared: helm.Values, pick: random.Random) ->
     """Let maps that meet in one object have a key in common, half of the time."""
     if pick.random() < 0.5:
         for one in pods:
-            one.setdefault("podLabels", {})["example.com/shared"] = "the pod's"
-            one.setdefault("podAnnotations", {})["example.com/shared"] = "the pod's"
-        shared.setdefault("metrics", {}).setdefault("labels", {})["example.com/shared"] = "of metrics"
-        shared.setdefault("labels", {})["example.com/shared"] = "of all"
+            one.setdefault("podLabels", {})["example.com/shared"] = "the-pods"
+            one.setdefault("podAnnotations", {})["example.com/shared"] = "the-pods"
+        for one in pods[:-2]:  # those that belong to a job: not the page's, nor the launcher's
+            one.setdefault("jobLabels", {})["example.com/shared"] = "of-the-job"
+        shared.setdefault("metrics", {}).setdefault("labels", {})["example.com/shared"] = "of-metrics"
+        shared.setdefault("labels", {})["example.com/shared"] = "of-all"
 
 
 def _mend_program(values: helm.Values, trainings: list[helm.Values], pick: random.Random) -> None:

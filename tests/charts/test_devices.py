@@ -1,5 +1,6 @@
 """GPUs without a device plugin: by claims, by annotations or the node's own, for trainers and an evaluation."""
 
+import re
 from typing import Any
 
 import pytest
@@ -144,6 +145,16 @@ def refusals() -> dict[str, str]:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_way_without_its_gpus_or_beside_another_is_refused(name: str, refusals: dict[str, str]):
     assert REFUSED[name][1] in refusals[name]
+
+
+def test_the_documents_own_gb200_by_claims_renders():
+    page = (helm.ROOT / "docs" / "clusters.md").read_text()
+    (block,) = re.findall(r"```yaml\n((?:(?!```).*\n)*?.*gpusBy: claims\n(?:(?!```).*\n)*?)```", page)
+    values = helm.yaml.safe_load((helm.ROOT / "examples/clusters/gb200.yaml").read_text())
+    found = helm.documents(helm.template(helm.merged(values, helm.yaml.safe_load(block))))
+    (evaluation,) = [one["spec"]["template"] for one in found if one["kind"] == "Job"]
+    assert evaluation["spec"]["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    assert "nvidia.com/gpu:" not in helm.yaml.safe_dump([one for one in found if one["kind"] in ("Job", "PyTorchJob")])
 
 
 def test_an_annotation_of_all_pods_counts():
