@@ -111,6 +111,8 @@ KINDS = {
     "an optimizer's name": ("global.training.config.optimizer", "sgd", "write a map, such as {name: sgd, lr: 0.1}."),
     "a switch for W&B": ("global.training.config.wandb", True, "write a map, such as {project: pets}."),
     "a switch for an average": ("global.training.config.ema", True, "write a map, such as {decay: 0.9999}."),
+    "an augmentation's name": ("global.training.config.augment", "mixup", "write a map, such as {mixup: 0.2}."),
+    "a run's name": ("global.training.config.run", "first", "write a map, such as {max_restarts: 3}."),
     "a backend's name": ("global.training.config.comm", "nccl", "write a map, such as {backend: nccl}."),
     "a slash at the end": ("global.image.registry", "registry.example.com:5000/team/", "without the slash at its end."),
     "a digest behind the tag": (

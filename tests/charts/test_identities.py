@@ -1,5 +1,7 @@
 """Each part's own ServiceAccount, further objects of a release, and hosts, resolver, kernel and labels of pods."""
 
+import re
+
 import pytest
 
 from . import helm
@@ -217,6 +219,16 @@ def test_further_objects_are_templates(program: str):
     assert found[0]["data"] == {"nodes": "2"}
     with pytest.raises(helm.HelmError, match="extraObjects\\[0\\] has no apiVersion or no kind"):
         helm.template(helm.merged(values, helm.at("extraObjects", [{"kind": "ConfigMap"}])), program)
+
+
+def test_braces_of_another_template_pass_through_as_the_documents_write_them():
+    page = (helm.ROOT / "docs" / "clusters.md").read_text()
+    (written,) = re.findall(r"``(\{\{.*?\$labels.*?\}\})``", page)
+    rule = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rule"}}
+    objects = helm.at("extraObjects", [rule | {"data": {"summary": f"{written} is late"}}])
+    found = helm.documents(helm.template(helm.merged(helm.everything(), objects)))
+    (made,) = [one for one in found if one["metadata"]["name"] == "rule"]
+    assert made["data"] == {"summary": "{{ $labels.pod }} is late"}
 
 
 def test_a_bucket_that_is_mounted_outside_the_data_claim_is_a_source():

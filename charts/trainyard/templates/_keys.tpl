@@ -1,9 +1,9 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which hack/schemas/generate generates from the
 annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
-text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts, `{}=FORMAT` for
-labels, whose texts have that format, `{}` for any map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only the schema checks. A key that begins with `x-` at the top is the
-user's own, as for anchors of YAML.
+text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts,
+`{}=FORMAT` for labels, whose texts have that format, `{}` for any map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only
+the schema checks. A key that begins with `x-` at the top is the user's own, as for anchors of YAML.
 */}}
 {{- define "trainyard.keyErrors" -}}
 {{- $book := .Files.Get "files/keys.json" | fromJson -}}

@@ -7,7 +7,8 @@ contradicts itself, labels of a job that the chart sets, and groups of Kueue's. 
 {{- $global := .Values.global -}}
 {{- include "trainyard.twice" (list "global.image.pullSecrets" $global.image.pullSecrets) -}}
 {{- $spread := list "topologyKey" "whenUnsatisfiable" -}}
-{{- include "trainyard.twice" (concat (list "global.scheduling.topologySpreadConstraints" (dig "scheduling" "topologySpreadConstraints" list $global)) $spread) -}}
+{{- $shared := dig "scheduling" "topologySpreadConstraints" list $global -}}
+{{- include "trainyard.twice" (concat (list "global.scheduling.topologySpreadConstraints" $shared) $spread) -}}
 {{- $pods := dict -}}
 {{- range $job := list "pytorchjob" "mpijob" "trainjob" -}}
 {{- if has $job $facts.parts -}}

@@ -11,7 +11,8 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
     "image.repository" "trainyard-pytorch")
   "mpijob" (dict "image.repository" "trainyard-horovod" "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6) "launcher" (dict "wait" 600 "resources"
     (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi"))))
-  "trainjob" (dict "version" "" "image.repository" "trainyard-pytorch" "runPolicy" (dict "backoffLimit" 1000) "runtime" (dict "waitForDataset" true "wandb" false)) -}}
+  "trainjob" (dict "version" "" "image.repository" "trainyard-pytorch" "runPolicy" (dict "backoffLimit" 1000)
+    "runtime" (dict "waitForDataset" true "wandb" false)) -}}
 {{- if $facts.mpi -}}{{- $_ := set $jobs "mpijob" (omit $jobs.mpijob "launcher") -}}{{- end -}}
 {{- range $job, $defaults := $jobs -}}
 {{- if not (has $job $facts.parts) -}}
@@ -42,15 +43,16 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $schedulers := list -}}
 {{- range $job, $training := $facts.trainings -}}
 {{- $name := get $training.scheduling "schedulerName" | default (dig "scheduling" "schedulerName" "" $global) -}}
-{{- $schedulers = append $schedulers ($name | default (ternary "coscheduling" "either" (eq $job "trainjob"))) -}}
+{{- $named := ternary "volcano" $name (contains "volcano" $name) -}}
+{{- $schedulers = append $schedulers ($named | default (ternary "coscheduling" "either" (eq $job "trainjob"))) -}}
 {{- end -}}
 {{- if and $gang $schedulers -}}
-{{- $other := not (or (has "volcano" $schedulers) (has "either" $schedulers)) -}}
+{{- $volcano := or (has "volcano" $schedulers) (has "either" $schedulers) -}}
 {{- include "trainyard.unless" (list $values (without $schedulers "volcano") "Volcano's groups have none" "global.scheduling.gang" (dict
   "timeoutSeconds" 0)) -}}
-{{- include "trainyard.unless" (list $values (not $other) "groups of coscheduling have none" "global.scheduling.gang" (dict "queue" "")) -}}
-{{- if ne (join "" $facts.trains) "trainjob" -}}
-{{- include "trainyard.unless" (list $values (not $other) "groups of coscheduling have none" "global.scheduling.gang" (dict "priorityClass" "")) -}}
+{{- $volcanos := ternary (list "queue") (list "queue" "priorityClass") (eq (join "" $facts.trains) "trainjob") -}}
+{{- range $volcanos -}}
+{{- include "trainyard.unless" (list $values $volcano "groups of coscheduling have none" "global.scheduling.gang" (dict . "")) -}}
 {{- end -}}
 {{- end -}}
 {{- include "trainyard.unless" (list $values (has "mpijob" $facts.parts) "global.training.operator names another job" "mpijob" (dict

@@ -99,7 +99,7 @@ kueue.x-k8s.io/priority-class: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Whatever of a job's labels Kueue does not let change while it runs, or after it has ended. Call with a list as above. */}}
+{{/* Labels of a job that Kueue does not let change while it runs, or after it has ended. Call with a list as above. */}}
 {{- define "common.heldLabels" -}}
 {{- $held := dict -}}
 {{- range $key, $value := last . -}}
