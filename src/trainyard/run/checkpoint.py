@@ -212,7 +212,7 @@ def newest(folder: Path, staging: Path | None = None, after: int = -1) -> tuple[
         try:
             return read_checked(path), reports
         except DamagedCheckpointError as damage:
-            aside = set_aside(path, "damaged", staging)
+            aside = fence.set_aside(calls, path, "damaged", staging)
             reports.append(f"checkpoint {path.name} is damaged ({damage}); set aside as {aside.name}")
     return None, reports
 
@@ -267,17 +267,3 @@ def _discard(path: Path, staging: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         rename(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
-
-
-def set_aside(path: Path, why: str, staging: Path | None = None) -> Path:
-    """Give a checkpoint that must not be used another name, which begins with why.
-
-    By way of `staging`, the lease's folder, so that nobody who has lost it meanwhile does this: then FileNotFoundError.
-    """
-    aside = path.with_name(f"{why}-{path.name}")
-    while aside.exists():
-        aside = aside.with_name(aside.name + "x")
-    staged = (staging or path.parent) / f".{path.name}.aside"
-    rename(path, staged)
-    rename(staged, aside)
-    return aside

@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from trainyard.core.named import current
 from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
 from trainyard.run import checkpoint, fence, starts
+from trainyard.run import lease_files as calls
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
 
@@ -157,7 +158,7 @@ class RunDirectory:
         self._run, self._resume, self._settings = run, resume, settings
         self.path = Path(run.dir)
         self.checkpoints = self.path / "checkpoints"
-        self.lease = Lease(self.path, run.adopt)
+        self.lease = Lease(self.path, run.adopt, self._begins_anew)
         self._reports: list[str] = []
 
     def start(self, wanted: dict[str, Any]) -> checkpoint.Found | None:
@@ -190,6 +191,12 @@ class RunDirectory:
                 storage.write_file(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
             raise starts.unwritable(self.path, error) from error
+
+    def _begins_anew(self) -> bool:
+        """Whether a newer job's run would be set aside rather than continued; raises UserError and StorageError."""
+        if self._resume in ("auto", "never"):
+            return self._resume == "never"
+        return starts.begun_from(self.path, self._resume) is None
 
     def _settle(self, always: bool) -> None:
         """Make the directory this job's, which has taken its lease; raises OSError."""
@@ -230,7 +237,7 @@ class RunDirectory:
         """Set checkpoints of this run aside that are later than the one it resumes from, and say so."""
         for path in checkpoint.steps(self.checkpoints):
             if int(path.name[5:]) > found.step and path.resolve() != found.path.resolve():
-                aside = checkpoint.set_aside(path, "left", self.staging)
+                aside = fence.set_aside(calls, path, "left", self.staging)
                 print(f"resume = {self._resume!r}: the later {path.name} is set aside as {aside.name}", flush=True)
 
     def note_begun(self, found: checkpoint.Found | None) -> None:
@@ -269,16 +276,9 @@ class RunDirectory:
         """Whether this process still has the lease, as the storage says; asked on any thread."""
         return self.lease.held()
 
-    @contextlib.contextmanager
-    def fenced(self) -> Iterator[None]:
+    def fenced(self) -> contextlib.AbstractContextManager[None]:
         """Around what is written by way of `staging`: raises TakenOverError where the lease was lost meanwhile."""
-        try:
-            yield
-        except FileNotFoundError:
-            # `held` is true where its look fails; only a newer holder removes the folder
-            if self.lease.held() and storage.exists(self.staging):
-                raise
-            raise TakenOverError(self.lease.taken_message()) from None
+        return self.lease.fenced()
 
     def release(self, stopped: bool = False) -> None:
         """Release the lease; a run that was stopped from outside has not used up a restart."""

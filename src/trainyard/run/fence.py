@@ -52,6 +52,8 @@ LOOKS = 10  # with pauses, at a folder without a record: the newest one stays th
 TRIES = 600  # with pauses: longer than a client's cache of names may lag behind
 NAME = re.compile(r"[0-9]{8,18}")
 NEW, ASIDE = ".new-", ".gone-"  # how names begin of what has no number yet, and of what is being removed
+LEAVING = "leaving"  # in a lease's folder: checkpoints that its holder is setting aside
+CHECKPOINTS = "checkpoints"
 NO_RECORD = "no_record"
 KINDS = {
     "number": (int,), **dict.fromkeys(("holder", "job", "owner"), (str,)),
@@ -184,6 +186,7 @@ def fence(storage: Calls, root: Path, record: Record) -> None:
                     # a newer lease by now (what is new gets its number by a rename): nothing of that is touched
                     storage.rename(path, aside)
                 path = aside
+            _finish_leaving(storage, path / LEAVING, root / CHECKPOINTS)
             remove_tree(storage, path)
         storage.sleep(PAUSE)
     raise ExitError(
@@ -238,6 +241,23 @@ def publish_folder(storage: Calls, staged: Path, final: Path, proof: str) -> Non
             storage.rename(final, old)
         publish_folder(storage, staged, final, proof)
         remove_tree(storage, old)
+
+
+def set_aside(storage: Calls, path: Path, why: str, lease: Path | None) -> Path:
+    """Give a checkpoint another name, which begins with why; return that.
+
+    The holder of a lease does so by way of `lease`, its folder, so FileNotFoundError says that the lease is lost. After
+    a crash between the two renames the next holder does the second one (`fence`). Raises OSError.
+    """
+    aside = _free(storage, path.with_name(f"{why}-{path.name}"))
+    if lease:
+        staged = lease / LEAVING / aside.name
+        with contextlib.suppress(FileExistsError):
+            storage.make(staged.parent)
+        storage.rename(path, staged)
+        path = staged
+    storage.rename(path, aside)
+    return aside
 
 
 def abandoned(storage: Calls, root: Path, record: Record) -> bool:
@@ -316,6 +336,24 @@ def _older(storage: Calls, root: Path, record: Record) -> list[str]:
         )
         found += [name] * older
     return found
+
+
+def _finish_leaving(storage: Calls, leaving: Path, checkpoints: Path) -> None:
+    """Give checkpoints the names under which an older holder was setting them aside."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for name in storage.fresh_names(leaving):
+            with contextlib.suppress(FileNotFoundError):  # another newer job has done it
+                storage.rename(leaving / name, _free(storage, checkpoints / name))
+        # Not with what is in it: one more may have come just now, which the next look at this lease finds
+        storage.remove_folder(leaving)
+
+
+def _free(storage: Calls, path: Path) -> Path:
+    """Return a name that nothing in its folder has: the path's, with as many x as it takes."""
+    taken = storage.fresh_names(path.parent)
+    while path.name in taken:
+        path = path.with_name(f"{path.name}x")
+    return path
 
 
 def _only_open_here(storage: Calls, folder: Path) -> bool:

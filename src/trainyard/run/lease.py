@@ -12,10 +12,11 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.core.storage import storage
 from trainyard.run import checkpoint, fence, lease_files
 from trainyard.run.fence import Record
 from trainyard.run.lease_files import Calls, unique
@@ -25,11 +26,17 @@ from trainyard.run.owner import TakenOverError, job_name, owner_name, refuse_str
 class Lease:
     """The lease of a run directory; the first process takes it, the others `join`."""
 
-    def __init__(self, directory: Path, adopt: bool = False, on: Calls = lease_files) -> None:
-        """`adopt` takes the directory over from another release."""
+    def __init__(
+        self,
+        directory: Path,
+        adopt: bool = False,
+        begins_anew: Callable[[], bool] = lambda: False,
+        on: Calls = lease_files,
+    ) -> None:
+        """`adopt` takes the directory over from another release; `begins_anew`: another job's run is not continued."""
         self.root = directory
         self.holder = unique()
-        self._adopt, self._storage = adopt, on
+        self._adopt, self._begins_anew, self._storage = adopt, begins_anew, on
         self._record: Record | None = None
         self._beats, self._noted = 0, False
         self._lost = threading.Event()
@@ -53,12 +60,12 @@ class Lease:
     def take(self, checkpoints: Path) -> list[str]:
         """Take the lease; returns messages about checkpoints set aside because their writer did not have it.
 
-        Raises TakenOverError while a newer job than this one holds it, StrangerError where the directory is another
-        release's, OSError.
+        Raises TakenOverError while a newer job than this one holds it, and where this one would not continue the newer
+        one's run, StrangerError where the directory is another release's, OSError.
         """
         self._record, before = fence.take(self._storage, self.root, lambda newest: self._follow(newest, checkpoints))
         self._show_alive()
-        try:
+        with self.fenced():
             fence.fence(self._storage, self.root, self._record)
             # From here on the last holder writes nothing more; what it wrote until now counts.
             saved = self._saved(checkpoints)
@@ -66,8 +73,18 @@ class Lease:
             self._note(trusted=trusted, writers=(self.holder,))
             late = [self._set_late_aside(checkpoints, name) for name in saved if name not in trusted]
             return [*_unknown(self.root, before), *late]
+
+    @contextlib.contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Around what is written by way of `folder`: raises TakenOverError where the lease was lost meanwhile.
+
+        Raises StorageError where the storage does not say whether it was.
+        """
+        try:
+            yield
         except FileNotFoundError:
-            if self.held() and self.in_force():  # `held` is true where its look fails
+            # `held` is true where its look fails; only a newer holder removes the folder
+            if self.held() and storage.exists(self.folder):
                 raise
             raise TakenOverError(self.taken_message()) from None
 
@@ -123,8 +140,11 @@ class Lease:
         """Return the record by which this process takes the lease after the newest one."""
         job, old = job_name(), newest or Record()
         refuse_strangers(self.root, old.owner, self._adopt)
-        if job and job in old.superseded and newest and not fence.abandoned(self._storage, self.root, newest):
-            raise TakenOverError(_taken_message(self.root, newest))
+        if job and job in old.superseded and newest:
+            if self._begins_anew():
+                raise TakenOverError(_anew_message(self.root, newest))
+            if not fence.abandoned(self._storage, self.root, newest):
+                raise TakenOverError(_taken_message(self.root, newest))
         superseded = [name for name in (*old.superseded, old.job) if name and name != job]
         return Record(
             holder=self.holder,
@@ -169,11 +189,8 @@ class Lease:
         return found
 
     def _set_late_aside(self, checkpoints: Path, name: str) -> str:
-        """By way of this lease's folder, so that nobody who has lost it meanwhile does this."""
-        staged, aside = self.folder / name, checkpoints / f"late-{name}"
-        self._storage.rename(checkpoints / name, staged)
-        self._storage.write(staged / "late", f"found by {self.holder}\n".encode())
-        fence.publish_folder(self._storage, staged, aside, "late")
+        """Give it another name, by way of this lease's folder; returns the message about it."""
+        aside = fence.set_aside(self._storage, checkpoints / name, "late", self.folder)
         return (
             f"checkpoint {name} was written by a process that had lost this run directory before; set aside as "
             f"{aside.name}"
@@ -185,6 +202,14 @@ def _unknown(root: Path, before: Record | None) -> list[str]:
     name = before.further.get(fence.NO_RECORD) if before else None
     lease = root / fence.FOLDER / str(name)
     return [f"{lease} had no {fence.RECORD} that can be read; its holder can write nothing more here"] if name else []
+
+
+def _anew_message(root: Path, newer: Record) -> str:
+    return (
+        f"{root} was taken over by {newer.job or newer.holder}, a newer job; this older one would set that one's run "
+        "aside, as its `resume` says, so it stops and changes nothing. Set resume to auto to continue that run, or "
+        "give this one another name (run.dir, on a cluster training.name)"
+    )
 
 
 def _taken_message(root: Path, newer: Record | None) -> str:

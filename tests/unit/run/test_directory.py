@@ -1,5 +1,6 @@
 """The run directory's lease, restarts and failures, without any training."""
 
+import contextlib
 import errno
 import itertools
 import json
@@ -110,6 +111,36 @@ def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monk
     monkeypatch.setattr(fence, "STALE_SECONDS", 1e9)
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path)  # what was released needs no waiting
+
+
+@pytest.mark.parametrize("resume", ["never", "a checkpoint"])
+def test_a_superseded_job_leaves_the_newer_ones_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resume: str
+) -> None:
+    """Its pod comes back after the newer job has ended: a lease that was released can be taken at once."""
+    run, other = tmp_path / "run", checkpoint.save(tmp_path / "other", 1, {"model": {}}, {})
+    resume = str(other) if resume != "never" else resume
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    older = enter(run, resume=resume)
+    if found := older.find_checkpoint()[0]:
+        older.note_begun(found)
+    monkeypatch.setenv("TRAINYARD_JOB", "b")
+    newer = enter(run)
+    newer.note_begun(None)
+    checkpoint.save(run / "checkpoints", 5, {"model": {}}, {"holder": newer.holder})
+    newer.release()
+    before = files(run)
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    for restarts in ("0", "1"):  # in a new pod, and in place
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+        with pytest.raises(UserError, match=r"taken over by b, a newer job; .* Set resume to auto to continue that"):
+            enter(run, resume=resume)
+        assert files(run) == before
+    assert begin(run, "auto").step == 5
+    monkeypatch.setenv("TRAINYARD_JOB", "c")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    found, _ = enter(run, resume=resume).find_checkpoint()
+    assert (found and found.path) == (other if resume == str(other) else None), "a newer job begins as it is told"
 
 
 def test_restarts_without_progress_are_bounded(tmp_path: Path) -> None:
@@ -698,6 +729,36 @@ def test_any_rename_may_fail_while_a_directory_is_entered(
         assert not checkpoint.steps(root / "checkpoints")
         assert checkpoint.steps(root / "previous" / "001" / "checkpoints"), failed
         assert [path.name for path in (root / "previous").iterdir()] == ["001"], failed
+        if not failed:
+            break
+    assert number > 5
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["dies-before", "dies-after"])
+@pytest.mark.parametrize("kind", ["damaged", "left", "late"])
+def test_a_checkpoint_that_is_being_set_aside_is_never_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, done: bool
+) -> None:
+    """Whichever rename the start dies at, the next one finishes what was begun."""
+    for number in itertools.count(1):
+        root = tmp_path / str(number)
+        folder, name, holder = root / "checkpoints", "step-00000004", ""
+        named = checkpoint.save(root / "other", 1, {"model": {}}, {})
+        if kind == "late":
+            holder = enter(root).holder
+            enter(root)
+        checkpoint.save(folder, 4, {"model": {}}, {"holder": holder})
+        if kind == "damaged":
+            (folder / name / "manifest.json").unlink()
+            checkpoint.save(folder, 2, {"model": {}}, {})
+        with monkeypatch.context() as patch:
+            failed = fail_once(patch, number, KeyboardInterrupt(), done)
+            with contextlib.suppress(KeyboardInterrupt):
+                begin(root, str(named) if kind != "damaged" else "auto")
+        if failed:
+            begin(root, str(named) if kind != "damaged" else "auto")
+        assert [path.name for path in folder.iterdir() if name in path.name] == [f"{kind}-{name}"], failed
+        assert (folder / f"{kind}-{name}" / "model.safetensors").exists()
         if not failed:
             break
     assert number > 5
