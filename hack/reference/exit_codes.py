@@ -61,8 +61,8 @@ def write() -> str:
         "How each operator retries: [the operators](../operators.md#restarts).",
         "## Codes",
         table(("exit code", "meaning and remedy", "retried"), codes()),
-        "143 is 128 + 15 (SIGTERM; Ctrl-C in a terminal asks for the same), 137 is 128 + 9 (SIGKILL), 139 is 128 + 11 "
-        "(SIGSEGV), 134 is 128 + 6 (SIGABRT).",
+        "143 is 128 + 15 (SIGTERM; Ctrl-C in a terminal and its closing ask for the same), 137 is 128 + 9 (SIGKILL), "
+        "139 is 128 + 11 (SIGSEGV), 134 is 128 + 6 (SIGABRT).",
         "**At night.** A code that is retried asks nothing of you at once. 138 is mostly a consequence: some rank was "
         "lost, and all others noticed. Look for the one pod with another code (137, 139, 200, 201) by `trainyard why "
         "RELEASE -n NAMESPACE`, or [with kubectl alone](../troubleshooting.md); where there is none, a rank hung "

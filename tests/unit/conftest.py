@@ -84,6 +84,8 @@ class Trainer:
         env: dict[str, str] | None = None,
         module: str = "trainers.ddp",
         forked: bool = True,
+        *,
+        stdout: Any = subprocess.PIPE,
         **over: Any,
     ) -> subprocess.Popen[str]:
         """Start a run through the launcher, or as one plain process; not `forked`, all import what they need."""
@@ -92,8 +94,9 @@ class Trainer:
         options = [f"--set={key}={json.dumps(value)}" for key, value in self.settings(run, **over).items()]
         (run.parent / "base.yaml").write_text("{}\n")
         return self.python(
-            *launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options, env=env, forked=forked
-        )
+            *launcher, "-m", module, "--config", str(run.parent / "base.yaml"), *options,
+            env=env, stdout=stdout, forked=forked,
+        )  # fmt: skip
 
     def python(
         self, *words: str, env: dict[str, str] | None = None, stdout: Any = subprocess.PIPE, forked: bool = True

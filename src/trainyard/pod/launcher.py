@@ -6,7 +6,8 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 
 - it returns the exit code of the process that failed first (torchrun always returns 1);
 - it gives the processes TRAINYARD_GRACE_SECONDS to save when it is stopped;
-- at Ctrl-C they get SIGTERM, and as long as they need to save; a second Ctrl-C kills them;
+- at Ctrl-C, and where the terminal is closed, they get SIGTERM, and as long as they need to save; a second Ctrl-C kills
+  them; under nohup they go on when the terminal is closed;
 - without an address it chooses a free port, so that runs on one machine do not collide;
 - `--max-restarts` restarts in place only what may pass there: nothing that ends with a code below 128, and no failed
   GPU (201), for which another node may be needed; nor, without a rendezvous, the processes of one pod among several;
@@ -51,6 +52,7 @@ WHY: dict[int, str] = {
     signal.SIGABRT: ", as NCCL's watchdog does where a collective fails or takes longer than comm.timeout_seconds",
 }
 UNHURRIED = 7 * 86400  # seconds; a person who waits no longer presses Ctrl-C again
+UNHURRIED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # of a terminal
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
 
 
@@ -66,6 +68,7 @@ def with_log() -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Launch the processes and wait for them."""
+    interrupts.outlive_terminal()
     process.end_on_sigterm(attempts.forget_on_stop)  # torch's agent handles it once it runs
     no_core_dumps()
     end_on_failed_preflight()
@@ -115,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
             let_the_cause_be_seen()
         return code
     except SignalException as error:
-        return Exit.STOPPED if error.sigval == signal.SIGINT else 128 + int(error.sigval)
+        return Exit.STOPPED if error.sigval in UNHURRIED_SIGNALS else 128 + int(error.sigval)
     except RendezvousError as error:
         # The pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
@@ -138,7 +141,8 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
 
     Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
-    At SIGINT they get SIGTERM: they have sessions of their own, so that a terminal's Ctrl-C reaches this process alone.
+    At SIGINT and SIGHUP they get SIGTERM: they have sessions of their own, so what happens at a terminal reaches this
+    process alone.
     """
     from torch.distributed.elastic.multiprocessing import PContext
 
@@ -149,13 +153,18 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
-        if death_sig == signal.SIGINT:
+        if death_sig in UNHURRIED_SIGNALS:
             original(self, signal.SIGTERM, UNHURRIED)
         else:
             original(self, death_sig, int(seconds))
 
     def start(self: Any) -> None:
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         begin(self)
+        if ignored:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ends: Any = signal.getsignal(signal.SIGHUP)
+        interrupts.stop_at_hangup(ends)
         raises: Any = signal.getsignal(signal.SIGINT)
 
         def on_interrupt(number: int, frame: Any) -> None:

@@ -156,14 +156,15 @@ class Kept:
 
 def tee(path: Path, limit: int) -> None:
     """Pass standard input on to standard output, and keep it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends when those who write have ended
     file = Kept(path, limit)
     while chunk := os.read(0, CHUNK):
         file.put(chunk)
         view = memoryview(chunk)
-        while view:
-            view = view[os.write(1, view) :]
+        with contextlib.suppress(OSError):  # the terminal was closed; who writes goes on, and the file too
+            while view:
+                view = view[os.write(1, view) :]
     file.close(LAST_SECONDS - 1)
 
 

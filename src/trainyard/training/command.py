@@ -7,7 +7,7 @@ import sys
 import warnings
 
 from trainyard import config, parallel
-from trainyard.core import garbage
+from trainyard.core import garbage, interrupts
 from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.core.variables import check_numbers
 from trainyard.models import weights
@@ -20,6 +20,7 @@ from trainyard.run.failures import Attempt, explain_errors
 def main(program: str, launcher: str, description: str) -> int:
     """Train as the command line says, under one of the two launchers (`ddp`: torchrun, `horovod`: mpirun)."""
     end_on_failed_preflight()
+    interrupts.outlive_terminal()
     check_numbers()
     parser = argparse.ArgumentParser(prog=program, description=description)
     config.add_options(parser)

@@ -269,8 +269,13 @@ def resume(t: Trainer) -> None:
         progress.fits |= starts.fits(records.directory.path, fingerprint(t.config), t.strategy.world)
     records.recorder.begin(progress.step, progress.validated, t.identity)
     t.strategy.on_first(lambda: records.directory.note_begun(found))
-    signal.signal(signal.SIGTERM, lambda *_: setattr(progress, "stop", True))
-    interrupts.stop_at_first(lambda: setattr(progress, "stop", True))  # without our launcher, which sends SIGTERM
+
+    def stop(*_: object) -> None:
+        progress.stop = True
+
+    signal.signal(signal.SIGTERM, stop)
+    interrupts.stop_at_first(stop)  # without our launcher, which sends SIGTERM
+    interrupts.stop_at_hangup(stop)
     records.clock.begin()
 
 

@@ -46,6 +46,33 @@ def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:
         process.kill()
 
 
+def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
+    program, begun, end = tmp_path / "program.py", tmp_path / "begun", tmp_path / "end"
+    program.write_text(
+        f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\n"
+        f"while not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)\n"
+    )
+    command = ["nohup", sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "1", str(program)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+    def ignores() -> bool:  # again, after torch's agent has begun to handle it
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        ignored = next(line for line in lines if line.startswith("SigIgn:")).split()[1]
+        return begun.exists() and bool(int(ignored, 16) >> (signal.SIGHUP - 1) & 1)
+
+    try:
+        patience.wait("it handles SIGHUP", ignores, lambda: patience.processor_seconds(process.pid))
+        process.send_signal(signal.SIGHUP)
+        end.touch()
+        output, _ = patience.communicate(process)
+        assert process.returncode == 0, output
+    finally:
+        process.kill()
+
+
 def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import os, time\nprint('ended', time.time(), flush=True)\nos._exit(138)\n")

@@ -2,6 +2,8 @@
 
 import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 
@@ -103,6 +105,20 @@ def read(pipe, size=1 << 30):
 
     patience.wait("nothing more is written", look, lambda: len(got))
     return bytes(got)
+
+
+def test_a_closed_terminal_costs_what_is_shown_alone(tmp_path):
+    shown, given = os.openpty()
+    command = [sys.executable, "-I", log.__file__, str(tmp_path / "worker-0.log"), "1000000"]
+    tee = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=given, text=True)
+    os.close(given)
+    os.write(tee.stdin.fileno(), b"before\n")
+    assert os.read(shown, 100) == b"before\r\n"
+    os.close(shown)
+    tee.send_signal(signal.SIGHUP)
+    patience.communicate(tee, "after\n")
+    assert tee.returncode == 0
+    assert (tmp_path / "worker-0.log").read_text() == "before\nafter\n"
 
 
 def test_another_start_writes_on(run):

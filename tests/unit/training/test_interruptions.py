@@ -2,7 +2,10 @@
 
 import json
 import os
+import select
 import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,51 @@ def test_ctrl_c_saves_and_a_second_one_ends_at_once(trainer: Trainer, tmp_path: 
     assert process.returncode == 130, output
     assert "error: interrupted from the keyboard" in output
     assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{stopped:08d}"], "it is held at a step"
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, Callable[[], None]]]:
+    """A terminal, as the program has it, and what closes it; until then it shows what is printed."""
+    shown, given = os.openpty()
+    closing = threading.Event()
+
+    def show() -> None:
+        while not closing.wait(0.01):
+            if select.select([shown], [], [], 0)[0]:
+                os.read(shown, 1 << 16)
+        os.close(shown)
+
+    shows = threading.Thread(target=show)
+    shows.start()
+
+    def close() -> None:
+        closing.set()
+        shows.join()
+
+    yield given, close
+    close()
+
+
+@pytest.mark.parametrize("processes", [1, 2])  # without a launcher, and with it
+def test_a_closed_terminal_saves(
+    trainer: Trainer, tmp_path: Path, terminal: tuple[int, Callable[[], None]], processes: int
+) -> None:
+    run, places = tmp_path / "run", tmp_path / "places"
+    given, close = terminal
+    process = trainer.start(run, processes, hold(places, "3"), stdout=given, **kind(), **{"checkpoint.every_steps": 0})
+    os.close(given)
+    wait_for_step(run, 3, process)
+    close()
+    for _ in range(2):  # the shell passes it on, and the kernel sends it
+        os.killpg(process.pid, signal.SIGHUP)
+    (places / "3").unlink()
+    patience.wait(
+        "it does not end", lambda: process.poll() is not None, lambda: patience.processor_seconds(process.pid)
+    )
+    assert process.returncode == 143
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["status"] == "stopped"
+    assert [path.name for path in (run / "checkpoints").iterdir()] == [f"step-{summary['steps']:08d}"]
 
 
 def test_the_documents_commands_stop_and_resume(trainer: Trainer, tmp_path: Path) -> None:
