@@ -342,6 +342,8 @@ def _finish_leaving(storage: Calls, leaving: Path, checkpoints: Path) -> None:
     """Give checkpoints the names under which an older holder was setting them aside."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in storage.fresh_names(leaving):
+            with contextlib.suppress(FileExistsError):
+                storage.make(checkpoints)  # somebody may have removed it
             with contextlib.suppress(FileNotFoundError):  # another newer job has done it
                 storage.rename(leaving / name, _free(storage, checkpoints / name))
         # Not with what is in it: one more may have come just now, which the next look at this lease finds

@@ -764,6 +764,19 @@ def test_a_checkpoint_that_is_being_set_aside_is_never_lost(
     assert number > 5
 
 
+def test_a_checkpoint_that_was_being_set_aside_outlives_the_others(tmp_path: Path) -> None:
+    """Somebody has made room in a run directory whose start was killed; the name that it was to have is taken."""
+    folder, leaving = tmp_path / "checkpoints", enter(tmp_path).staging / fence.LEAVING
+    for number in (1, 2):
+        checkpoint.save(folder, 4, {"model": {}}, {})
+        leaving.mkdir()
+        (folder / "step-00000004").rename(leaving / "left-step-00000004")
+        if number == 1:
+            shutil.rmtree(folder)
+        leaving = enter(tmp_path).staging / fence.LEAVING
+    assert sorted(path.name for path in folder.iterdir()) == ["left-step-00000004", "left-step-00000004x"]
+
+
 def test_who_has_lost_the_directory_moves_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suspended right after it has taken the lease, or has seen a damaged checkpoint, while a newer one works here."""
     folder, move = tmp_path / "checkpoints", RunDirectory._move_aside
