@@ -45,7 +45,12 @@ def rank_pods(pods: Iterable[dict]) -> list[dict]:
 
 
 def mounts(pod: dict, which: str) -> tuple[str, str] | None:
-    """Return the claim that a pod mounts as `data` or `results`, and the folder of it; None where it mounts none."""
+    """Return the claim that a pod mounts as `data` or `results`, and the folder of it; None where it mounts none.
+
+    Of a claim that is named itself all is taken, whether the pod mounts it or not.
+    """
+    if which not in NAMES:
+        return which, ""
     spec = pod["spec"]
     held = {
         one["name"]: one["persistentVolumeClaim"] for one in spec.get("volumes", []) if "persistentVolumeClaim" in one
@@ -61,8 +66,7 @@ def source(release: str, which: str, own: Iterable[dict], image: str = "", other
     KubeError where nothing tells which image to use.
     """
     own = rank_pods(own)
-    named = which not in NAMES
-    place = next((pod for pod in own if named or mounts(pod, which)), None)
+    place, mounted = next(((pod, mount) for pod in own if (mount := mounts(pod, which))), (None, None))
     tellers = [*([place] if place else []), *own, *rank_pods(others)]
     teller = next((pod for pod in tellers if part(pod) != FILEBROWSER), None)
     found = image or image_of(teller) or published.image() or image_of(place)
@@ -71,12 +75,11 @@ def source(release: str, which: str, own: Iterable[dict], image: str = "", other
             f"neither release {release} nor another one in its namespace has a pod or a job that tells which image to "
             "use: name one that has sh and tar with --image, such as REGISTRY/trainyard-pytorch:TAG"
         )
-    if place:
-        claim, folder = (which, "") if named else mounts(place, which) or ("", "")
-        return ClaimSource(claim, folder, found, {key: place["spec"][key] for key in LIKE if key in place["spec"]})
+    if place and mounted:
+        return ClaimSource(*mounted, found, {key: place["spec"][key] for key in LIKE if key in place["spec"]})
     secrets = teller["spec"].get("imagePullSecrets") if teller else None
     like = PLAIN | ({"imagePullSecrets": secrets} if secrets else {})
-    return ClaimSource(which if named else f"{release}-{which}", "", found, like)
+    return ClaimSource(f"{release}-{which}" if which in NAMES else which, "", found, like)
 
 
 def image_of(pod: dict | None) -> str:
@@ -105,7 +108,7 @@ def pod_specs(kind: str, job: dict) -> list[dict]:
 def named_by(args: argparse.Namespace) -> ClaimSource:
     """Return the claim that a command's options name; raises KubeError."""
     own = kube.items("pods", args.namespace, f"{inventory.INSTANCE}={args.release}")
-    if not any(part(pod) != FILEBROWSER and (args.claim not in NAMES or mounts(pod, args.claim)) for pod in own):
+    if not any(part(pod) != FILEBROWSER and mounts(pod, args.claim) for pod in own):
         own += templates(args.release, args.namespace)
     others: list[dict] = []
     if not args.image and all(part(pod) == FILEBROWSER for pod in own):

@@ -70,7 +70,7 @@ def repair(config: Preparation, options: Options | None = None) -> None:
     manifest = manifests.load(root)
     wrong = find_damage(root, manifest)
     # Version 0.1.0 made no files of names; its manifests have no checksum, and their source may be gone
-    if "checksum" in storage.read_json(root / manifests.FILE):
+    if manifest.checksum:
         missing = [path for path in (sample_names.file_of(root, name) for name in manifest.splits) if not path.exists()]
         wrong |= {path.name: "is missing" for path in missing}
     for name, what in sorted(wrong.items()):

@@ -7,7 +7,7 @@ the same source and settings give the same bytes.
 import json
 import stat
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,13 @@ class Manifest:
     seekable: Mapping[str, int] | None = None
     # How many files of the source are no data, by why they are none and by kind
     ignored: Mapping[str, Mapping[str, int]] | None = None
+    # What the file that it was read from has; version 0.1.0 wrote none
+    checksum: str | None = field(default=None, compare=False)
 
     def to_json(self) -> str:
         """Render the manifest's file, with a checksum of what it says."""
         data = {"format": FORMAT, **asdict(self)}
+        del data["checksum"]
         if not self.left_out:
             del data["left_out"]
         for key in ("seekable", "ignored"):
@@ -80,8 +83,8 @@ class Manifest:
         data = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
-        # Manifests of earlier versions have none
-        if (checksum := data.pop("checksum", None)) is not None and checksum != json_checksum(data):
+        checksum = data.pop("checksum", None)
+        if checksum is not None and checksum != json_checksum(data):
             raise ValueError("it does not have its checksum")
         if (found := data.pop("format", None)) != FORMAT:
             raise ValueError(f"format {found}, this version reads format {FORMAT}")
@@ -89,7 +92,7 @@ class Manifest:
             name: SplitEntry(split["samples"], split["bytes"], tuple(ShardEntry(**shard) for shard in split["shards"]))
             for name, split in data.pop("splits").items()
         }
-        return cls(splits=splits, left_out=tuple(data.pop("left_out", ())), **data)
+        return cls(splits=splits, left_out=tuple(data.pop("left_out", ())), checksum=checksum, **data)
 
 
 def exists(root: Path) -> bool:

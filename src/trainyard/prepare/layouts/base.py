@@ -10,11 +10,10 @@ from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.progress import say
 
-# Folders of splits, and a split's position in SPLITS
-SPLIT_FOLDERS = {"train": 0, "val": 1, "valid": 1, "validation": 1}
-TRAINING = {"training": 0}  # a split where no other folder around the file is called as one, nor as one of tests
-TESTING = "testing"
-TESTS = {"test", TESTING}
+# What splits are called, and a split's position in SPLITS
+SPLIT_NAMES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
+TESTS = {"test", "testing"}
+UNSURE = {"training", "testing"}  # folders of splits only where no other one around the file is called as one
 LEFT_OUT = -1  # in place of a label: images of val whose class is none of train's
 
 
@@ -104,7 +103,8 @@ def split_of(name: str) -> SplitFolders | None:
     """
     parts = name.split("/")
     tests = not TESTS.isdisjoint(part.lower() for part in parts[:-1])
-    return _first_split(parts, SPLIT_FOLDERS) or (None if tests else _first_split(parts, TRAINING))
+    sure = {name: split for name, split in SPLIT_NAMES.items() if name not in UNSURE}
+    return _first_split(parts, sure) or (None if tests else _first_split(parts, SPLIT_NAMES))
 
 
 def _first_split(parts: list[str], folders: Mapping[str, int]) -> SplitFolders | None:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
-    SPLIT_FOLDERS,
-    TESTING,
-    TRAINING,
+    SPLIT_NAMES,
+    TESTS,
+    UNSURE,
     MemberPlace,
     OutOfPlaceError,
     check_places,
@@ -21,8 +21,7 @@ from trainyard.prepare.layouts.base import (
     only_in_val,
 )
 
-_SPLITS = {*SPLIT_FOLDERS, "test"}
-_OTHER_SPLITS = {*TRAINING, TESTING}  # one of them alone may be a folder around the classes
+_SPLITS = SPLIT_NAMES.keys() | TESTS
 
 
 class Folders:
@@ -49,7 +48,7 @@ class Folders:
         root, _, klass = around.rpartition("/")
         if not klass:
             raise OutOfPlaceError("it lies in no folder, and a folder is a class")
-        if split := next((part for part in root.split("/") if part.lower() in _SPLITS), ""):
+        if split := next((part for part in root.split("/") if part.lower() in _SPLITS - UNSURE), ""):
             raise OutOfPlaceError(f"{split}/ looks like a split with classes in it: that is layout 'imagefolder'")
         drawn = int.from_bytes(lot(f"{klass}/{last}", self._seed, size=8), "little")
         return MemberPlace(0, klass, root, klass, drawn)
@@ -59,7 +58,7 @@ class Folders:
     ) -> tuple[list[ClassEntry], list[int], list[int]]:
         """Give the sorted folders numbers."""
         classes = {*train, *val}
-        if classes and {klass.lower() for klass in classes} <= _SPLITS | _OTHER_SPLITS:
+        if classes and {klass.lower() for klass in classes} <= _SPLITS:
             raise UserError(
                 f"{label} has no folders but {', '.join(sorted(classes))}, which look like splits without classes; "
                 "give each class a folder, or rename these if they are classes"
@@ -79,12 +78,12 @@ def _refuse_training_beside_testing(roots: Iterable[str], label: str) -> None:
     for root in roots:
         parts = root.split("/")
         for at, part in enumerate(parts):
-            if part.lower() in _OTHER_SPLITS:
+            if part.lower() in UNSURE:
                 found.setdefault(part.lower(), set()).add("/".join(parts[: at + 1]))
     if len(found) > 1:
         both = " and ".join(sorted({folder for folders in found.values() for folder in folders}))
         raise UserError(
             f"{label} has {both}, which look like splits with classes in them: leave one out by 'skip': "
-            f"'{min(found[TESTING])}/*', and val is drawn from the other; or take layout 'imagefolder', which needs a "
-            "folder val"
+            f"'{min(found['testing'])}/*', and val is drawn from the other; or take layout 'imagefolder', which needs "
+            "a folder val"
         )

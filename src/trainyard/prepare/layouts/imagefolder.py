@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
 from trainyard.prepare.layouts.base import (
-    SPLIT_FOLDERS,
+    SPLIT_NAMES,
     TESTS,
-    TRAINING,
+    UNSURE,
     MemberPlace,
     OutOfPlaceError,
     check_places,
@@ -21,7 +21,6 @@ from trainyard.prepare.layouts.base import (
 )
 
 _TEST = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(TESTS))})/", re.IGNORECASE)
-_SPLITS = SPLIT_FOLDERS | TRAINING
 
 
 class ImageFolder:
@@ -62,7 +61,7 @@ class ImageFolder:
         check_places(self.places, label, "the layout imagefolder")
         folders: tuple[set[str], set[str]] = set(), set()
         for _, folder in self.places:
-            folders[_SPLITS[folder.lower()]].add(folder)
+            folders[SPLIT_NAMES[folder.lower()]].add(folder)
         for both in folders:
             if len(both) > 1:
                 raise UserError(
@@ -80,5 +79,5 @@ class ImageFolder:
         draw = f", or let layout 'folders' draw val from {train} with 'skip': '{self._test}/*'"
         return (
             f"{label} has no folder val (or valid, validation) with classes in it, and {self._test} is left out; to "
-            f"validate on that, rename it to val (unpack an archive first){draw if train.lower() in TRAINING else ''}"
+            f"validate on that, rename it to val (unpack an archive first){draw if train.lower() in UNSURE else ''}"
         )

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
-from trainyard.prepare.layouts.base import MemberPlace, OutOfPlaceError, lot, number_classes, only_in_val
+from trainyard.prepare.layouts.base import SPLIT_NAMES, MemberPlace, OutOfPlaceError, lot, number_classes, only_in_val
 from trainyard.prepare.names import clean_path, decode_text, is_utf8, normalise_unicode
 from trainyard.prepare.settings import Table
 
-_SPLITS = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
 _IGNORED = -1
 _LEADING_ZEROS = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
@@ -104,7 +103,7 @@ class TableLayout:
         """Give each image its split."""
         if not self._settings.split_column:
             return self._draw(rows)
-        splits = _SPLITS | dict.fromkeys(self._settings.ignored_splits, _IGNORED)
+        splits = SPLIT_NAMES | dict.fromkeys(self._settings.ignored_splits, _IGNORED)
         if unknown := {split for _, split in rows.values()} - splits.keys():
             raise UserError(
                 f"{where} has the split {min(unknown)!r}, which is neither train nor val; correct it, or name it under "
