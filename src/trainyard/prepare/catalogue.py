@@ -19,7 +19,7 @@ from trainyard.prepare.listing import Entry, Listing
 from trainyard.prepare.names import OF_OTHER_CLASSES, normalise_unicode
 from trainyard.prepare.progress import say
 from trainyard.prepare.selection import Selection, Skip
-from trainyard.shards.manifest import SPLITS
+from trainyard.shards.manifest import SPLITS, WITHOUT_TRAINING
 
 MEMBER_DTYPE = np.dtype(
     [(name, "<u8") for name in ("offset", "name_hash")]
@@ -117,6 +117,8 @@ def read_catalogue(
     if left_out := seen - len(columns[1].key):
         ignored[OF_OTHER_CLASSES] = {"image": left_out}
         say(f"{listing.label}: {OF_OTHER_CLASSES}: {left_out:,}")
+    if layout.absent:
+        ignored[WITHOUT_TRAINING] = dict.fromkeys(sorted(layout.absent), 0)
     for split, column in zip(SPLITS, columns, strict=True):
         if not column.offset:
             raise UserError(

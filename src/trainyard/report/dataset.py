@@ -13,6 +13,7 @@ from trainyard.core.storage import storage
 from trainyard.report.dataset_survey import Header, Picture, Survey, evenly, read, survey
 from trainyard.report.page import Markup, card, note, page, table, tiles
 from trainyard.report.thumbnails import STYLE, figure, shots
+from trainyard.shards.manifest import WITHOUT_TRAINING
 
 FILE = "dataset.html"
 MOST_SHOWN = 48  # images of the contact sheet
@@ -73,6 +74,12 @@ def notices(found: Survey) -> list[str]:
         if counts.sum() and (missing := np.flatnonzero(counts == 0)).size:
             names = ", ".join(found.names[i] for i in missing[:5])
             texts.append(f"{len(missing)} of {len(counts)} classes have no image in {split}: {names}.")
+    if absent := (found.manifest.ignored or {}).get(WITHOUT_TRAINING):
+        named = found.manifest.classes + len(absent)
+        texts.append(
+            f"{len(absent):,} of {named:,} classes that the archive names have no training images (first "
+            f"{min(absent)}): unpack it again, unless you chose {found.manifest.classes:,} of its classes."
+        )
     train = found.counts.get("train", np.zeros(1, np.int64))
     if (filled := train[train > 0]).size and filled.max() >= UNEVEN * filled.min():
         texts.append(f"Classes are uneven: {filled.min():,} to {filled.max():,} images of a class in train.")

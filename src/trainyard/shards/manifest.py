@@ -19,6 +19,7 @@ FORMAT = 1
 FILE = "manifest.json"
 SPLITS = ("train", "val")
 CLASSES_FILE = "classes.json"
+WITHOUT_TRAINING = "classes that the archive names, without training images"  # of `ignored`, by class
 WORK = ".prepare"  # folder of what a preparation needs for itself
 REMEDY = "run the dataset's preparation again (`trainyard prepare build`); it redoes only what is missing"
 REPAIR = "run `trainyard prepare repair` on {} with its settings; it redoes only what is damaged"

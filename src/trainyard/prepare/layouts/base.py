@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from trainyard.core.exits import UserError
@@ -46,6 +46,8 @@ class Layout(Protocol):
     drawn: float
     # The folders in which images were found
     places: set[tuple[str, str]]
+    # Classes that the archive names and has no training images of, though `skip` does not name those; after `resolve`
+    absent: Collection[str]
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """Take a text before anything is placed."""

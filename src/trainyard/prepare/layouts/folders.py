@@ -5,7 +5,7 @@ split does not depend on other classes, nor on the order of the images or the fo
 is added moves at most one other of its class.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
@@ -30,6 +30,7 @@ class Folders:
     texts: frozenset[str] = frozenset()
     learns_first = False
     loose = True
+    absent: Collection[str] = ()
 
     def __init__(self, val_fraction: float, seed: int) -> None:
         self.drawn = val_fraction

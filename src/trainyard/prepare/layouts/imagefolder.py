@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
@@ -30,6 +30,7 @@ class ImageFolder:
     learns_first = False
     loose = False
     drawn = 0.0
+    absent: Collection[str] = ()
 
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()

@@ -4,13 +4,14 @@
 `LOC_val_solution.csv` (the first word of PredictionString), and names for people in `LOC_synset_mapping.txt`. `val` may
 be sorted into folders of synsets, too. A class's index is its position among the sorted synsets of train, which is what
 torchvision's ImageFolder gives and what published weights expect. Validation images of other synsets are left out, and
-counted. `test/` has no labels and `Annotations/` no images: both are left out.
+counted; so are the synsets that have a name and no training images, since a subset cannot be told from an archive that
+was unpacked in part. `test/` has no labels and `Annotations/` no images: both are left out.
 """
 
 import csv
 import io
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
@@ -33,6 +34,7 @@ class ImageNet:
     learns_first = False
     loose = False
     drawn = 0.0
+    absent: Collection[str] = ()
 
     def __init__(self) -> None:
         self.places: set[tuple[str, str]] = set()
@@ -70,6 +72,7 @@ class ImageNet:
                 f"validation images of {label} are of class {min(strange)}, which has no training images and no line "
                 f"in {NAMES}; correct the archive"
             )
+        self.absent = names.keys() - index.keys() - skipped
         if missing := names.keys() - index.keys():
             say(
                 f"{label}: the classes are the {len(index):,} that have training images; {NAMES} names "

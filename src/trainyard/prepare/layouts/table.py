@@ -7,7 +7,7 @@ and the seed alone, so that rows may change places, and a class always keeps one
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
@@ -25,6 +25,7 @@ class TableLayout:
     learns_first = True
     loose = False
     drawn = 0.0
+    absent: Collection[str] = ()
 
     def __init__(self, settings: Table, seed: int) -> None:
         self._settings = settings

@@ -86,13 +86,23 @@ def test_some_of_imagenets_classes_are_those_of_train_and_the_others_images_are_
     )
     counted = "validation images left out, since train lacks their classes"
     ignored = manifests.load(tmp_path / "out").ignored or {}
+    warned = (
+        f"1 of 3 classes that the archive names have no training images (first {SYNSETS[1]}): unpack it again, unless "
+        "you chose 2 of its classes."
+    )
+    page = (tmp_path / "out/dataset.html").read_text()
+    if "skip" in how:  # which says that it is meant
+        assert warned not in said + page
+    else:
+        assert f"{warned}\n" in said.partition(" samples, 2 classes, ")[2], "it is the end that people read"
+        assert warned in page
     if how == "val lacks it too":
         assert counted not in said
         assert counted not in ignored
     else:
         assert f"{counted}: 2\n" in said
         assert ignored[counted] == {"image": 2}
-        assert counted in (tmp_path / "out/dataset.html").read_text()
+        assert counted in page
 
 
 def test_a_validation_image_that_a_subset_of_imagenet_needs_is_missed(tmp_path):
