@@ -5,7 +5,7 @@ import math
 from trainyard.config import Config, as_tree, fingerprint
 from trainyard.data.splits import Splits, open_splits
 from trainyard.parallel.environment import Place
-from trainyard.run import directory, starts
+from trainyard.run import directory, inputs, starts
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Attempt
 
@@ -17,8 +17,10 @@ def length_of(settings: Config) -> dict[str, int | None]:
 def over_already(settings: Config, batch: int) -> str | None:
     classes = settings.model.num_classes or None
     wanted = directory.identity(settings.model, settings.optimizer, settings.seed, batch=batch, classes=classes)
-    mark, length = fingerprint(settings), length_of(settings)
-    return directory.check_ended(settings.run, settings.resume, fingerprint=mark, wanted=wanted, length=length)
+    return directory.check_ended(
+        settings.run, settings.resume, fingerprint=fingerprint(settings), wanted=wanted, length=length_of(settings),
+        read=inputs.paths(settings.run, settings.resume, settings.data, settings.model),
+    )  # fmt: skip
 
 
 def count(settings: Config) -> None:
@@ -32,7 +34,8 @@ def run_directory(settings: Config) -> RunDirectory:
 def attempt(settings: Config, place: Place, batch: int) -> Attempt:
     share = math.ceil(batch / place.world)
     micro, validated = settings.batch.micro, settings.validate_.batch
-    return Attempt(settings.run, fingerprint(settings), place, share, micro, validated, settings.data)
+    read = inputs.paths(settings.run, settings.resume, settings.data, settings.model)
+    return Attempt(settings.run, fingerprint(settings), place, share, micro, validated, settings.data, read)
 
 
 def opened(settings: Config, pin: bool = False, local_world: int = 1) -> Splits:

@@ -2,7 +2,8 @@
 
 leases/         the process that may write here, and what it is about to publish (lease.py); lease.json is for people
 restarts/       restarts since the last new checkpoint (starts.py)
-failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message
+failed.json     why the run ended for good; a retry of the same job and settings ends at once with the same message,
+                while the files that the run reads are as they were
 resumed.json    the checkpoint that `resume` names, once the run has begun from it
 previous/       what `resume: never` found here
 """
@@ -24,7 +25,7 @@ from trainyard.core.files import fits, rename, sync_folder
 from trainyard.core.named import current
 from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
-from trainyard.run import checkpoint, fence, starts
+from trainyard.run import checkpoint, fence, inputs, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
@@ -32,6 +33,7 @@ from trainyard.run.owner import TakenOverError, find_newest, job_name, of_anothe
 KEPT = ("lease.json", "leases", "previous", "restarts")
 SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
 PREVIOUS = re.compile("[0-9]{3,9}")
+INPUTS = "inputs"  # in failed.json: the state of what the run reads
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
@@ -111,12 +113,18 @@ def is_retry(path: Path) -> bool:
 
 
 def check_ended(
-    run: RunSettings, resume: str, *, fingerprint: str, wanted: Mapping[str, Any], length: Mapping[str, Any]
+    run: RunSettings,
+    resume: str,
+    *,
+    fingerprint: str,
+    wanted: Mapping[str, Any],
+    length: Mapping[str, Any],
+    read: Sequence[Path] = (),
 ) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
-    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives. Raises
-    StrangerError where the directory is another release's.
+    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives, `read` what
+    the run reads (`inputs.paths`). Raises StrangerError where the directory is another release's.
     """
     path = Path(run.dir)
     try:
@@ -129,7 +137,8 @@ def check_ended(
     # A user often fixes wrong input outside the settings, so only an automatic retry of the same job is refused.
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
-    if permanent and failed.get("fingerprint") == fingerprint and failed.get("job") == job_name():
+    same = failed.get("fingerprint") == fingerprint and failed.get("job") == job_name()
+    if permanent and same and (INPUTS not in failed or failed[INPUTS] == inputs.state(read)):
         raise ExitError(
             f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from trainyard.config.sections.running import RunSettings
 from trainyard.core.exits import Cause, Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
 from trainyard.parallel.memory import others_hold
-from trainyard.run import starts
-from trainyard.run.directory import record_failure
+from trainyard.run import inputs, starts
+from trainyard.run.directory import INPUTS, record_failure
 from trainyard.run.owner import TakenOverError, of_another_job
 from trainyard.run.space import no_space
 
@@ -31,6 +31,7 @@ class Attempt:
     micro: int  # batch.micro
     validated: int  # validate.batch
     data: DataSettings
+    read: Sequence[Path] = ()  # files and folders (`inputs.paths`)
 
 
 @contextlib.contextmanager
@@ -98,11 +99,10 @@ def record(attempt: Attempt, error: UserError | ExitError) -> None:
     path, code = Path(attempt.run.dir), Exit.CONFIG if isinstance(error, UserError) else error.code
     if isinstance(error, TakenOverError) or code == Exit.STOPPED or of_another_job(path):
         return
+    details = {} if isinstance(error, UserError) else error.details
     if code == Exit.CONFIG:
-        details = {} if isinstance(error, UserError) else error.details
-        record_failure(path, attempt.fingerprint, str(error), code, details)
+        record_failure(path, attempt.fingerprint, str(error), code, {**details, INPUTS: inputs.state(attempt.read)})
     elif code >= 128:
-        details = {} if isinstance(error, UserError) else error.details
         starts.remember(path, str(error), code, str(details.get("where", "")))
 
 
