@@ -72,8 +72,9 @@ class ImageNet:
                 f"validation images of {label} are of class {min(strange)}, which has no training images and no line "
                 f"in {NAMES}; correct the archive"
             )
-        self.absent = names.keys() - index.keys() - skipped
-        if missing := names.keys() - index.keys():
+        missing = names.keys() - index.keys()
+        self.absent = missing - skipped
+        if missing:
             say(
                 f"{label}: the classes are the {len(index):,} that have training images; {NAMES} names "
                 f"{len(missing):,} more (first {min(missing)})"
