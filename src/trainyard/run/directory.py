@@ -123,8 +123,8 @@ def check_ended(
 ) -> str | None:
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
-    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives, `read` what
-    the run reads (`inputs.paths`). Raises StrangerError where the directory is another release's.
+    `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives, `read`
+    what the run reads (`inputs.paths`). Raises StrangerError where the directory is another release's.
     """
     path = Path(run.dir)
     try:
