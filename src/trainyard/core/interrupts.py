@@ -40,7 +40,7 @@ def stop_at_hangup(stop: Callable[..., None]) -> None:
 class _Terminal(io.FileIO):
     """A terminal that may be closed while a program prints to it: from then on nothing is shown."""
 
-    def write(self, data: Any) -> int | None:
+    def write(self, data: Any) -> int:
         """Write; what a closed terminal does not take goes nowhere."""
         try:
             return super().write(data)
