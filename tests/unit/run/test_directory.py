@@ -429,12 +429,13 @@ def test_what_a_holder_writes_after_it_lost_the_directory_is_not_used(tmp_path: 
 def test_a_holder_whose_look_fails_learns_from_its_folder_that_it_was_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = enter(tmp_path), enter(tmp_path)
+    first = enter(tmp_path)
 
     def fail(*_: object) -> bool:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(fence, "beat", fail)
+    monkeypatch.setattr(fence, "beat", fail)  # before the other comes: the holder looks by itself, too
+    second = enter(tmp_path)
     assert first.held()
     with pytest.raises(UserError, match="taken over by"), first.fenced():
         (first.staging / "summary.json").write_text("{}")
