@@ -250,6 +250,8 @@ def _mend_rights(pod: helm.Values) -> None:
         pod.setdefault("dnsConfig", {})["nameservers"] = ["10.0.0.10"]
     if pod.get("unrestricted", {}).get("hostNetwork"):
         pod.pop("hostUsers", None)
+    if "appArmorProfile" in pod.get("securityContext", {}):
+        pod["securityContext"]["appArmorProfile"].setdefault("type", "RuntimeDefault")
     for profile in ("seccompProfile", "appArmorProfile"):
         known = pod.get("securityContext", {}).get(profile, {})
         known.pop("localhostProfile", None)

@@ -189,6 +189,9 @@ MISTAKES = {
     "a profile without its name": Mistake(
         helm.at("dataset.securityContext.appArmorProfile.type", "Localhost"), "localhostProfile belong together"
     ),
+    "a profile without its type": Mistake(
+        helm.at("dataset.securityContext.appArmorProfile", {}), "appArmorProfile has no type: write RuntimeDefault or"
+    ),
     "a queue among labels of the job": Mistake(
         helm.at(f"{TRAINING}.jobLabels", {"kueue.x-k8s.io/queue-name": "a"}), "sets itself from global.scheduling.queue"
     ),

@@ -45,6 +45,9 @@ contradicts itself, labels of a job that the chart sets, and groups of Kueue's. 
 {{- include "common.refuse" (printf "\n\n%s.securityContext.%s: type Localhost and localhostProfile belong together: set both, or neither.\n" $path $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if and (kindIs "map" (get $security "appArmorProfile")) (not (dig "appArmorProfile" "type" "" $security)) -}}
+{{- include "common.refuse" (printf "\n\n%s.securityContext.appArmorProfile has no type: write RuntimeDefault or Localhost.\n" $path) -}}
+{{- end -}}
 {{- /* a group joins two kinds of pods, which only a job with a launcher has beside a PyTorchJob with Workers */ -}}
 {{- $group := include "trainyard.group" (list $ $pod) -}}
 {{- if and (eq $part "trainjob") $group (not (has "trainjob" $facts.mpi)) -}}

@@ -46,7 +46,7 @@ What the evaluation's manifests read, gathered once on the part's context:
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $annotations := merge (dict) (.Values.podAnnotations | default dict) (.Values.global.podAnnotations | default dict) -}}
+{{- $annotations := merge (dict) (get .Values "podAnnotations" | default dict) (.Values.global.podAnnotations | default dict) -}}
 {{- $given := dict "claims" (get .Values "resourceClaims") "annotations" (regexMatch "(?i)gpu" (keys $annotations | join " ")) "node" true -}}
 {{- if and (gt (int .Values.gpus) 0) (not $resource) (not (get $given ($by | default "claims"))) -}}
 {{- $how := dict
