@@ -5,7 +5,7 @@ import math
 from trainyard.config import Config, as_tree, fingerprint
 from trainyard.data.splits import Splits, open_splits
 from trainyard.parallel.environment import Place
-from trainyard.run import directory, inputs, starts
+from trainyard.run import directory, input_files, starts
 from trainyard.run.directory import RunDirectory
 from trainyard.run.failures import Attempt
 
@@ -19,7 +19,7 @@ def over_already(settings: Config, batch: int) -> str | None:
     wanted = directory.identity(settings.model, settings.optimizer, settings.seed, batch=batch, classes=classes)
     return directory.check_ended(
         settings.run, settings.resume, fingerprint=fingerprint(settings), wanted=wanted, length=length_of(settings),
-        read=inputs.paths(settings.run, settings.resume, settings.data, settings.model),
+        read=input_files.paths(settings.run, settings.resume, settings.data, settings.model),
     )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def run_directory(settings: Config) -> RunDirectory:
 def attempt(settings: Config, place: Place, batch: int) -> Attempt:
     share = math.ceil(batch / place.world)
     micro, validated = settings.batch.micro, settings.validate_.batch
-    read = inputs.paths(settings.run, settings.resume, settings.data, settings.model)
+    read = input_files.paths(settings.run, settings.resume, settings.data, settings.model)
     return Attempt(settings.run, fingerprint(settings), place, share, micro, validated, settings.data, read)
 
 

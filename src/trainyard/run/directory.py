@@ -25,7 +25,7 @@ from trainyard.core.files import fits, rename, sync_folder
 from trainyard.core.named import current
 from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
-from trainyard.run import checkpoint, fence, inputs, starts
+from trainyard.run import checkpoint, fence, input_files, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
@@ -124,7 +124,7 @@ def check_ended(
     """Say so if the run is finished; raises ExitError if it failed permanently. Every process asks this first.
 
     `fingerprint` is that of all settings, `wanted` this run's identity, `length` what `requested_length` gives, `read`
-    what the run reads (`inputs.paths`). Raises StrangerError where the directory is another release's.
+    what the run reads (`input_files.paths`). Raises StrangerError where the directory is another release's.
     """
     path = Path(run.dir)
     try:
@@ -138,7 +138,7 @@ def check_ended(
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     same = failed.get("fingerprint") == fingerprint and failed.get("job") == job_name()
-    if permanent and same and (INPUTS not in failed or failed[INPUTS] == inputs.state(read)):
+    if permanent and same and (INPUTS not in failed or failed[INPUTS] == input_files.state(read)):
         raise ExitError(
             f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
         )

@@ -12,7 +12,7 @@ from trainyard.config.sections.running import RunSettings
 from trainyard.core.exits import Cause, Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
 from trainyard.parallel.memory import others_hold
-from trainyard.run import inputs, starts
+from trainyard.run import input_files, starts
 from trainyard.run.directory import INPUTS, record_failure
 from trainyard.run.owner import TakenOverError, of_another_job
 from trainyard.run.space import no_space
@@ -31,7 +31,7 @@ class Attempt:
     micro: int  # batch.micro
     validated: int  # validate.batch
     data: DataSettings
-    read: Sequence[Path] = ()  # files and folders (`inputs.paths`)
+    read: Sequence[Path] = ()  # files and folders (`input_files.paths`)
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def record(attempt: Attempt, error: UserError | ExitError) -> None:
         return
     details = {} if isinstance(error, UserError) else error.details
     if code == Exit.CONFIG:
-        record_failure(path, attempt.fingerprint, str(error), code, {**details, INPUTS: inputs.state(attempt.read)})
+        record_failure(path, attempt.fingerprint, str(error), code, {**details, INPUTS: input_files.state(attempt.read)})
     elif code >= 128:
         starts.remember(path, str(error), code, str(details.get("where", "")))
 

@@ -12,7 +12,7 @@ from trainyard.core.exits import Exit, end_on_failed_preflight
 from trainyard.core.variables import check_numbers
 from trainyard.models import weights
 from trainyard.parallel.memory import let_segments_grow
-from trainyard.run import inputs, resuming, starts
+from trainyard.run import input_files, resuming, starts
 from trainyard.run.directory import check_ended, identity, requested_length
 from trainyard.run.failures import Attempt, explain_errors
 
@@ -35,7 +35,7 @@ def main(program: str, launcher: str, description: str) -> int:
     classes = settings.model.num_classes or None
     wanted = identity(settings.model, settings.optimizer, settings.seed, batch=plan.batch, classes=classes)
     length = requested_length(settings.epochs, settings.max_steps)
-    read = inputs.paths(run, settings.resume, settings.data, settings.model)
+    read = input_files.paths(run, settings.resume, settings.data, settings.model)
     if message := check_ended(run, settings.resume, fingerprint=mark, wanted=wanted, length=length, read=read):
         if place.rank == 0:
             print(message, flush=True)
