@@ -101,7 +101,8 @@ def record(attempt: Attempt, error: UserError | ExitError) -> None:
         return
     details = {} if isinstance(error, UserError) else error.details
     if code == Exit.CONFIG:
-        record_failure(path, attempt.fingerprint, str(error), code, {**details, INPUTS: input_files.state(attempt.read)})
+        details = {**details, INPUTS: input_files.state(attempt.read)}
+        record_failure(path, attempt.fingerprint, str(error), code, details)
     elif code >= 128:
         starts.remember(path, str(error), code, str(details.get("where", "")))
 
