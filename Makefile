@@ -25,7 +25,7 @@ audit: ## known vulnerabilities of what the lock files name, by osv.dev's databa
 bench: ## loader, checkpoints, steps and preparation against their peers; results in build/bench
 	@benchmarks/cpu/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a processor can run
-	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT))
+	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT)) $(if $(SLOWNESS),--slowness $(SLOWNESS)) $(if $(CHECK),--check $(CHECK))
 gpu-wheels: ## fill build/gpu-wheels with what `make gpu` needs on a machine that has torch and torchvision and no network
 	@hack/bootstrap python && .venv/bin/python -m benchmarks.gpu.wheels
 site: ## the documents as a site with search, in build/site; a link that leads nowhere is an error

@@ -15,10 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("src/trainyard", "benchmarks/gpu")  # folders of what is run, whose Python files are hashed
 PACKAGES = ("torch", "torchvision", "timm", "pydantic", "numpy", "nvidia-dali-cuda130", "triton")
 
 
@@ -121,15 +123,21 @@ def driver() -> str:
 
 def source(root: Path) -> dict[str, str]:
     """Return what is run: the commit where git knows it, and a hash of all programs here, whatever git knows."""
-    digest = hashlib.sha256()
-    for path in sorted((*root.glob("src/trainyard/**/*.py"), *root.glob("benchmarks/gpu/**/*.py"))):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    paths = [path for folder in PROGRAMS for path in root.glob(f"{folder}/**/*.py")]
     asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
     try:
         commit = subprocess.run(asked, text=True, capture_output=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = ""
-    return {"commit": commit, "sha256": digest.hexdigest()}
+    return {"commit": commit, "sha256": hash_of({str(path.relative_to(root)): path.read_bytes() for path in paths})}
+
+
+def hash_of(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of programs, by name and content."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0".encode() + files[name])
+    return digest.hexdigest()
 
 
 def decoder(native: Any) -> bool:

@@ -6,7 +6,7 @@ They are written after what the scripts do in a step, not copied:
 torchvision  references/classification/train.py with --amp: NCHW, fp16 autocast with a loss scaler, SGD with momentum,
              accuracy and loss fetched every step
 timm         benchmark.py --bench train --amp --amp-dtype bfloat16 --channels-last: SGD from timm's own factory
-dali         NVIDIA's pipeline, which decodes and crops on the GPU, before a step in bf16 with channels_last
+dali         NVIDIA's pipeline, which decodes and crops on the GPU, before a step in 16 bits with channels_last
 """
 
 from collections.abc import Callable
@@ -53,8 +53,10 @@ def torchvision_step(name: str, device: torch.device, samples: int, size: int, c
     return step
 
 
-def timm_step(name: str, device: torch.device, samples: int, size: int, compiled: bool) -> Step:
-    """Return a step of timm's benchmark; raises ImportError where timm is not installed."""
+def timm_step(  # noqa: PLR0917
+    name: str, device: torch.device, samples: int, size: int, compiled: bool, kind: torch.dtype
+) -> Step:
+    """Return a step of timm's benchmark in a type of 16 bits; raises ImportError where timm is not installed."""
     import timm
     from timm.optim import create_optimizer_v2
 
@@ -68,7 +70,7 @@ def timm_step(name: str, device: torch.device, samples: int, size: int, compiled
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with torch.autocast(device.type, kind, enabled=device.type == "cuda"):
             outputs = model(pictures)
         criterion(outputs.float(), labels).backward()
         optimizer.step()
@@ -76,7 +78,7 @@ def timm_step(name: str, device: torch.device, samples: int, size: int, compiled
     return step
 
 
-def dali_step(name: str, samples: int, size: int, pictures: Path) -> Step:
+def dali_step(name: str, samples: int, size: int, pictures: Path, kind: torch.dtype) -> Step:
     """Get a step on pictures that DALI reads from folders of JPEGs by class; raises ImportError where it is missing."""
     import torchvision
     from nvidia.dali import fn, pipeline_def, types
@@ -97,7 +99,7 @@ def dali_step(name: str, samples: int, size: int, pictures: Path) -> Step:
 
     def step() -> None:
         batch = next(endless)[0]
-        with torch.autocast("cuda", torch.bfloat16):
+        with torch.autocast("cuda", kind):
             outputs = model(batch["pictures"].contiguous(memory_format=torch.channels_last))
         torch.nn.functional.cross_entropy(outputs.float(), batch["labels"].squeeze(1).long()).backward()
         optimizer.step()

@@ -1,11 +1,13 @@
 """Prove the CUDA path on one GPU: every part in a process of its own with a time limit, results as they come.
 
     python3 -m benchmarks.gpu.run [--parts first|second|modes,groups] [--budget 540] [--device cuda|cpu] [--out DIR]
+    python3 -m benchmarks.gpu.run --check result.json...
 
 Without --parts it runs the first half, nine minutes; the second half takes as long. It needs Python 3.12, torch and
 torchvision, and no network; what else is missing comes from build/gpu-wheels, which `make gpu-wheels` fills beforehand.
 A part that takes too long is killed with all that it started. Each part's results are in OUT/PART.json, its output in
 PART.log; OUT/page.md has all of them for people, and OUT/result.json for programs, with machine, versions and hashes.
+--check runs nothing: it judges such files again, from wherever they come (benchmarks/gpu/check.py).
 What parts share (pictures, compiled programs) stays in build/gpu-cache. Without a GPU, what needs one says so, and the
 rest runs on tiny sizes. Ends with 1 if something failed.
 """
@@ -20,14 +22,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import machine, page
-from benchmarks.gpu.part import write
+from benchmarks.gpu import check, machine, page
+from benchmarks.gpu.part import Row, finite, write
 
 ROOT = Path(__file__).resolve().parents[2]
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -73,6 +74,8 @@ HALVES = {"first": FIRST, "second": SECOND, "all": (*FIRST, *SECOND)}
 def main() -> int:
     """Run what was asked for."""
     options = parser().parse_args()
+    if options.check:
+        return check.report(options.check, ROOT)
     options.out.mkdir(parents=True, exist_ok=True)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whatever a part leaves behind becomes our child
     begin = time.monotonic()
@@ -89,11 +92,12 @@ def main() -> int:
     say(f"{about.get('gpu') or 'no GPU that torch can use'}; {added}")
     found: list[dict[str, Any]] = []
     for item in chosen:
-        left = options.budget * (1 if device == "cuda" else PATIENCE) - (time.monotonic() - begin)
-        found.append(one(item, device, options.out, env, left))
+        slowness = options.slowness if device == "cuda" else PATIENCE
+        left = options.budget * slowness - (time.monotonic() - begin)
+        found.append(one(item, device, options.out, env, left, slowness))
         about |= {"device": device, "carried": added}
         page.write(options.out / "page.md", about, found)
-        write(options.out / "result.json", result_of(about, found))
+        write(options.out / "result.json", result_of(about, [item.name for item in chosen], found))
     failed = [result["name"] for result in found if result["state"] not in ("ok", "needs a GPU")]
     say(
         f"{time.monotonic() - begin:.0f} s, {options.out / 'page.md'}"
@@ -108,22 +112,27 @@ def chosen_items(parts: list[str]) -> list[Item]:
     return [item for item in ITEMS if item in halves or item.name in parts]
 
 
-def result_of(about: Mapping[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
+def result_of(about: Mapping[str, Any], asked: list[str], found: list[dict[str, Any]]) -> dict[str, Any]:
     """All results of this call in one: machine, versions, hashes, then parts with their rows and figures."""
-    states = Counter(row["state"] for part in found for row in part["rows"])
-    return {"time": round(time.time(), 1), "machine": dict(about), "source": machine.source(ROOT),
-            "rows": dict(states), "parts": found}  # fmt: skip
+    result: dict[str, Any] = finite({
+        "format": check.FORMAT, "time": round(time.time(), 1), "machine": dict(about), "source": machine.source(ROOT),
+        "asked": asked, "rows": check.count_states(found), "parts": found,
+    })  # fmt: skip
+    return {**result, "sha256": check.digest(result)}
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
-    result = argparse.ArgumentParser(
-        prog="python3 -m benchmarks.gpu.run", description=(__doc__ or "").partition("\n")[0]
-    )
+    name = sys.argv[0] if sys.argv[0].startswith("trainyard ") else "python3 -m benchmarks.gpu.run"
+    result = argparse.ArgumentParser(prog=name, description=(__doc__ or "").partition("\n")[0])
     result.add_argument(
         "--parts", type=named, default=["first"], help=f"{', '.join(HALVES)}, or of {','.join(i.name for i in ITEMS)}"
     )
+    result.add_argument("--check", type=Path, nargs="+", metavar="FILE", help="judge results again, and run nothing")
     result.add_argument("--budget", type=float, default=BUDGET, help="seconds for all parts together, on a GPU")
+    result.add_argument(
+        "--slowness", type=float, default=1.0, help="factor for all limits, for a GPU far slower than an H100"
+    )
     result.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto")
     result.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="folder of the results")
     result.add_argument("--cache", type=Path, default=ROOT / "build" / "gpu-cache", help="folder of what parts share")
@@ -156,11 +165,13 @@ def look(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, Any]:
     return about
 
 
-def one(item: Item, device: str, out: Path, env: Mapping[str, str], left: float) -> dict[str, Any]:
-    """Run a part and complete its results."""
+def one(  # noqa: PLR0917
+    item: Item, device: str, out: Path, env: Mapping[str, str], left: float, slowness: float = 1.0
+) -> dict[str, Any]:
+    """Run a part, for at most the seconds that are left for all, and complete its results."""
     path, log = out / f"{item.name}.json", out / f"{item.name}.log"
     path.unlink(missing_ok=True)
-    limit = item.seconds if device == "cuda" else item.seconds * PATIENCE
+    limit = item.seconds * slowness
     if left < 10:
         result = {"name": item.name, "title": item.title, "state": "no time left", "seconds": 0.0, "rows": []}
         write(path, result)
@@ -178,10 +189,8 @@ def one(item: Item, device: str, out: Path, env: Mapping[str, str], left: float)
     for left_over in out.glob(f"{item.name}-*"):  # of a part that was killed
         shutil.rmtree(left_over, ignore_errors=True)
     if state == "ended":
-        states = [row["state"] for row in rows]
-        crashed = code != 0 and "failed" not in states
-        state = f"crashed ({code})" if crashed or not rows else "failed" if "failed" in states else "ok"
-        state = "needs a GPU" if states and set(states) == {"needs a GPU"} else state
+        crashed = code != 0 and all(row["state"] != "failed" for row in rows)
+        state = f"crashed ({code})" if crashed or not rows else check.state_of(rows)
     result = {"name": item.name, "title": item.title, "state": state, "seconds": round(time.monotonic() - begin, 1),
               "device": device, "rows": rows}  # fmt: skip
     if state not in ("ok", "needs a GPU"):
@@ -193,10 +202,10 @@ def one(item: Item, device: str, out: Path, env: Mapping[str, str], left: float)
     return result
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path) -> list[Row]:
     """Return what a part has written of its results so far."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+        rows: list[Row] = json.loads(path.read_text())["rows"]
         return rows
     return []
 

@@ -27,7 +27,7 @@ class Command:
 
 
 RELEASE, TRAINING, AFTER = "About a release", "Data and training", "After training"
-SHELL, PODS = "Your shell", "What pods run"
+CHECKOUT, SHELL, PODS = "In a checkout", "Your shell", "What pods run"
 COMMANDS: dict[str, dict[str, Command]] = {
     RELEASE: {
         "doctor": Command("trainyard.cluster.doctor:main", "what would stop a run on this cluster, with the remedy"),
@@ -56,6 +56,9 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "predict": Command("trainyard.inference.starting:predict", "say what a model sees on images"),
         "export": Command("trainyard.inference.starting:export", "write a model as ONNX or for torch.export"),
         "scaling": Command("trainyard.report.scaling:main", "compare runs on several numbers of processes"),
+    },
+    CHECKOUT: {
+        "prove": Command("trainyard.cli:prove", "prove the path on one GPU, as `make gpu`; --check judges a result"),
     },
     SHELL: {
         "completion": Command("trainyard.cli:complete", "print the completion of bash, zsh or fish"),
@@ -175,6 +178,18 @@ def report() -> int:
     """Write the page of a run directory of this machine again, or fetch that of a release."""
     local = len(sys.argv) > 1 and Path(sys.argv[1]).is_dir()
     return function(Command("trainyard.report.command:main" if local else "trainyard.cluster.report:main", ""))()
+
+
+def prove() -> int:
+    """Run the checkout's `make gpu`, or judge a result of one; raises UserError where there is no checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "benchmarks" / "gpu" / "run.py").is_file():
+        raise UserError(
+            "`trainyard prove` runs benchmarks/gpu of a checkout, which is no part of the package: clone the "
+            "repository, and there run `make gpu`, or `make gpu CHECK=result.json`"
+        )
+    sys.path.insert(0, str(root))
+    return function(Command("benchmarks.gpu.run:main", ""))()
 
 
 def complete() -> int:

@@ -110,7 +110,7 @@ def test_the_limits_fit_into_the_budget() -> None:
 def test_one_file_has_machine_versions_hashes_and_figures(parts: Path, tmp_path: Path) -> None:
     found = [go(parts, "well"), go(parts, "crashes")]
     about = {"versions": {"torch": "2.11.0"}, "device": "cuda"}
-    result = run.result_of(about, found)
+    result = run.result_of(about, ["well", "crashes"], found)
     assert result["machine"]["versions"] == {"torch": "2.11.0"}
     assert result["parts"] == found
     assert result["rows"] == {"ok": 2}

@@ -23,6 +23,8 @@ def work(part: Part) -> None:
         return
     base = training.train(training.settings(part.folder / "eager", part.device)).losses
     run_modes(part, MODES, set(), base)
+    if part.lacks_bf16(GROUP, "bf16"):
+        return
     with part.guarded(GROUP):
         tree = training.settings(part.folder / "group", part.device, **FAST, model__checkpointing=True, strategy="ddp")
         judge(part, GROUP, training.train(tree, ddp), base, 0.05)

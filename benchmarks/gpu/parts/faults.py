@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu import training
-from benchmarks.gpu.part import Part, main
+from benchmarks.gpu.part import Part, beyond, main
 
 ROOT = Path(__file__).resolve().parents[3]
 STEPS, EVERY = 16, 4
@@ -80,17 +80,19 @@ def struck(part: Part, name: str, fault: str, code: int) -> None:
     same = bool(base) and losses.keys() >= base.keys()
     columns = ([found[step] for step in sorted(base)] for found in (losses, base)) if same else None
     apart = training.apart(*columns) if columns else math.inf
-    right = (found, again) == (code, 0) and apart <= (BOUND if part.gpu else 0.0)
+    bounds = {"code": (code, code), "again": (0, 0), "apart": (None, BOUND if part.gpu else 0.0)}
+    right = not beyond({"code": found, "again": again, "apart": apart, "bounds": bounds})
     text = f"exit code {found} (expected {code}), then {again}; losses {apart:.2%} apart"
-    part.check(name, right, text, output="" if right else (output + more)[-1000:])
+    seen = "" if right else (output + more)[-1000:]
+    part.check(name, right, text, bounds=bounds, code=found, again=again, apart=apart, output=seen)
 
 
 def failed(part: Part, name: str, code: int, said: str, over: dict[str, Any]) -> None:
     """Make the GPU fail, and compare the exit code and the message."""
     found, output = run(part, name.replace(" ", "-"), **over)
     last = next((line for line in reversed(output.splitlines()) if line.startswith("error:")), output[-200:])
-    right = found == code and said in output
-    part.check(name, right, f"exit code {found} (expected {code}): {last[:250]}")
+    text = f"exit code {found} (expected {code}): {last[:250]}"
+    part.check(name, said in output, text, bounds={"code": (code, code)}, code=found)
 
 
 def run(part: Part, name: str, fault: str = "", **over: Any) -> tuple[int, str]:

@@ -56,6 +56,8 @@ def run_modes(part: Part, modes: Modes, gpu_only: set[str], base: list[float] | 
     for name, (over, bound) in modes.items():
         if name in gpu_only and part.needs_gpu(name):
             continue
+        if part.lacks_bf16(name, over.get("precision", "fp32")):
+            continue
         if over.get("precision", "fp32") not in known:
             part.add(name, "not known", f"precision is one of {', '.join(known)}")
             continue
@@ -79,7 +81,6 @@ def sized(part: Part, over: dict[str, Any]) -> dict[str, Any]:
 def judge(part: Part, name: str, run: training.Seen, base: list[float], bound: float | None) -> None:
     """Record whether losses are as near to fp32's as they must be, and that nothing waited for the GPU."""
     distance = training.apart(run.losses, base)
-    near = bound is None or distance <= bound
     stated = "" if bound is None else f", {distance:.2%} from fp32's (at most {bound:.0%})"
     waits = ", ".join(f"{key} {count}" for key, count in run.waits.items())
     allowed = {
@@ -87,10 +88,12 @@ def judge(part: Part, name: str, run: training.Seen, base: list[float], bound: f
         "evaluate": PER_VALIDATION * run.calls["evaluate"],
     }  # fmt: skip
     calm = all(run.waits[key] <= most for key, most in allowed.items())
+    bounds = {f"waits.{key}": (None, most) for key, most in allowed.items()}
+    bounds |= {} if bound is None else {"distance": (None, bound)}
     text = f"loss {run.losses[0]:.3f} to {run.losses[-1]:.3f}{stated}"
     if part.gpu:
         text += f"; waits for the GPU: {waits}" + ("" if calm else f" at {', '.join(sorted(set(run.places))[:6])}")
-    part.check(name, run.finite() and near and calm, text, losses=run.losses, distance=distance, waits=run.waits)
+    part.check(name, run.finite(), text, bounds=bounds, losses=run.losses, distance=distance, waits=run.waits)
 
 
 if __name__ == "__main__":

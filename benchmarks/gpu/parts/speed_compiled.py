@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.gpu import peers
 from benchmarks.gpu.part import Part, main
-from benchmarks.gpu.parts.speed import GENERATED, TIMM, beside_the_record, run_variants
+from benchmarks.gpu.parts.speed import GENERATED, TIMM, beside_the_record, kind_of, run_variants
 from benchmarks.gpu.throughput import Found, job_of, ours, step_of
 
 
@@ -13,7 +13,9 @@ def work(part: Part) -> None:
     job, rates = job_of(part), dict[str, float]()
     variants: dict[str, Callable[[], Found]] = {
         f"{GENERATED}, compiled": lambda: ours(job, None, True),
-        f"{TIMM}, compiled": lambda: step_of(job, peers.timm_step(job.model, job.device, job.batch, job.size, True)),
+        f"{TIMM}, compiled": lambda: step_of(
+            job, peers.timm_step(job.model, job.device, job.batch, job.size, True, kind_of(job))
+        ),
     }
     run_variants(part, job, variants, rates, set(variants))
     beside_the_record(part, rates.get(f"{GENERATED}, compiled", 0.0))

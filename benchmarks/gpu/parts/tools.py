@@ -20,7 +20,8 @@ def work(part: Part) -> None:
     run = part.folder / "run"
     tree = training.settings(
         run, part.device, data__dir=str(shards), max_steps=20 if part.gpu else 2, publish__export=["torch"],
-        data__image_size=224 if part.gpu else 32, checkpoint__every_steps=0, precision="bf16", model__num_classes=0,
+        data__image_size=224 if part.gpu else 32, checkpoint__every_steps=0, precision="bf16" if part.bf16 else "fp16",
+        model__num_classes=0,
     )  # fmt: skip
     with part.guarded("export"):
         training.train(tree)
