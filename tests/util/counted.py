@@ -1,8 +1,9 @@
 """The trainer, which counts: `python -m counted`, started as `-m trainers.ddp` is.
 
-COUNTED names a folder; each rank writes RANK.json there: the programs that torch.compile made, and the steps (of all
-those done when it happened) of Python's full garbage collections while it trained. COMPILER names another backend for
-torch.compile, such as aot_eager, which makes the same programs and generates no code for them.
+COUNTED names a folder; each rank writes RANK.json there: the programs that torch.compile made, how often its caches had
+one, and the steps (of all those done when it happened) of Python's full garbage collections while it trained. COMPILER
+names another backend for torch.compile, such as aot_eager, which makes the same programs and generates no code for
+them.
 """
 
 import functools
@@ -42,10 +43,12 @@ def main() -> int:
     code = command.main("trainers.ddp", "ddp", "the trainer, which counts")
     from torch._dynamo.utils import counters
 
+    kept = [key for part in counters.values() for key in part.elements() if key.endswith(("cache_hit", "cache_miss"))]
     fixed = torch.are_deterministic_algorithms_enabled()
     found = {
         "deterministic": fixed,
         "programs": counters["stats"].get("unique_graphs", 0),
+        "kept": {end: sum(key.endswith(f"cache_{end}") for key in kept) for end in ("hit", "miss")},
         "collected": collected,
         "enabled": gc.isenabled(),
     }

@@ -12,11 +12,10 @@ from dataclasses import replace
 import torch
 
 from benchmarks.gpu import peers, pictures
+from benchmarks.gpu.arithmetic import RECORD, flop
 from benchmarks.gpu.part import Part, main
 from benchmarks.gpu.throughput import Found, Job, job_of, ours, step_of
 
-RECORD = 7950  # img/s per H200: MLPerf Training v4.0, ResNet-50 on 8 GPUs
-FLOP = 3 * 2 * 4.09e9  # of a picture: torchvision's 4.09 G multiply-adds forward, twice that backward
 # Dense bf16 TFLOP/s, NVIDIA's data sheets; the first name that is in the GPU's counts
 PEAK = {"A100": 312.0, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "H200": 989.4, "B200": 2250.0}
 EXPECTED = {"H100 PCIe": 0.0, "H100 NVL": 0.0, "H100": 0.35, "H200": 0.5}  # of the record, eager
@@ -95,7 +94,7 @@ def report(part: Part, job: Job, name: str, found: Found) -> None:
     text = f"{found.rate:,.0f} img/s"
     if part.gpu:
         peak = next((peak for key, peak in PEAK.items() if key in torch.cuda.get_device_name()), 0.0)
-        share = f", {found.rate * FLOP / peak / 1e12:.0%} of {peak:,.0f} TFLOP/s" if peak else ""
+        share = f", {found.rate * flop() / peak / 1e12:.0%} of {peak:,.0f} TFLOP/s" if peak else ""
         text += f" ({found.rate / RECORD:.0%} of {RECORD:,}{share}), {found.memory:.1f} GiB"
     whole = sum(found.split.values())
     shares = [f"{key} {value / whole:.1%}" for key, value in found.split.items() if whole and value / whole > 0.001]

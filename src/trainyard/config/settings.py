@@ -150,6 +150,11 @@ def _compiling(config: Config) -> Iterator[str]:
             f"model.compile_mode = {config.model.compile_mode!r} with model.compile = False: nothing is compiled; set "
             "model.compile to true, or remove the mode"
         )
+    if config.model.compile_cache and not config.model.compile:
+        yield (
+            "model.compile_cache = True with model.compile = False: nothing is compiled; set model.compile to true, or "
+            "compile_cache to false"
+        )
 
 
 def _communication(config: Config) -> Iterator[str]:

@@ -23,6 +23,7 @@ from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
 from trainyard.parallel.environment import Place
 from trainyard.parallel.process_group import Group
+from trainyard.parallel.programs import allow_programs
 from trainyard.parallel.waiting import Waiting
 
 
@@ -127,17 +128,6 @@ def contiguous(tree: Any) -> Any:
 def _from_first(strict: bool) -> StateDictOptions:
     """Options for whole tensors that the first process has and broadcasts."""
     return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
-
-
-def allow_programs(count: int) -> None:
-    """Let torch.compile keep so many programs of one function: all compiled modules are called by the same one.
-
-    By default it keeps 8, and runs what comes after them without the compiler; ResNet-50's 16 blocks have 8 shapes.
-    """
-    from torch._dynamo import config as dynamo
-
-    name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
-    setattr(dynamo, name, max(count, getattr(dynamo, name)))
 
 
 def gather_tree(tree: Any, keep: bool) -> Any:

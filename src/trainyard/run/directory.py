@@ -6,6 +6,7 @@ failed.json     why the run ended for good; a retry of the same job and settings
                 while the files that the run reads are as they were
 resumed.json    the checkpoint that `resume` names, once the run has begun from it
 previous/       what `resume: never` found here
+compiled/       what torch.compile made, with model.compile_cache; it fits any run
 """
 
 import contextlib
@@ -30,7 +31,8 @@ from trainyard.run import lease_files as calls
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
 
-KEPT = ("lease.json", "leases", "previous", "restarts")
+COMPILED = "compiled"
+KEPT = ("lease.json", "leases", "previous", "restarts", COMPILED)
 SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
 PREVIOUS = re.compile("[0-9]{3,9}")
 INPUTS = "inputs"  # in failed.json: the state of what the run reads

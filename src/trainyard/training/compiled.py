@@ -10,11 +10,13 @@ Where images grow with the epochs (data.size_start), each size has a program, bu
 import contextlib
 import getpass
 import os
+from pathlib import Path
 
 import torch
 
 from trainyard.config import RunPlan
 from trainyard.data.sampler import Order
+from trainyard.run.directory import COMPILED
 
 PROGRAMS = 8  # of a piece of code: torch's own limit
 # The oldest torch that was seen to cut a graph with checkpointed blocks
@@ -43,16 +45,6 @@ def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.
     return contextlib.nullcontext()
 
 
-def allow_programs(sizes: int) -> None:
-    """Let torch build as many programs of each piece of code, for each of so many sizes of images, as it does for one.
-
-    Past its limit it would run that code without the compiler.
-    """
-    from torch._dynamo import config as dynamo
-
-    dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS * sizes)
-
-
 def keep_graphs_whole(torch_version: str) -> None:
     """Have DDP not cut compiled graphs at its buckets, in a torch that cannot do so with gradient checkpointing.
 
@@ -68,6 +60,16 @@ def version_of(torch_version: str) -> tuple[int, int]:
     """Major and minor number of a version of torch."""
     major, minor = torch_version.split(".")[:2]
     return int(major), int(minor)
+
+
+def keep_programs(run: Path) -> None:
+    """Have torch keep what it compiles in a run directory, where the next start finds it.
+
+    Torch names the files by what they are made of (graph, torch, GPU) and renames them into place, so several nodes may
+    share the folder, and what does not fit is not found.
+    """
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((run / COMPILED).absolute())
+    os.environ["TRITON_CACHE_DIR"] = str((run / COMPILED / "triton").absolute())
 
 
 def name_user() -> None:

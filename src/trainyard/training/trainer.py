@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from trainyard.models import factory
 from trainyard.models.batch_norm import computed_again
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.blocks import blocks
+from trainyard.parallel.programs import allow_programs
 from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer
@@ -169,7 +171,9 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
         checkpoint_blocks(plain)
     if config.model.compile:
         compiled.name_user()
-        compiled.allow_programs(len(sizes_of(config.data, data.length.epochs)))
+        if config.model.compile_cache:
+            compiled.keep_programs(Path(config.run.dir))
+        allow_programs(compiled.PROGRAMS * len(sizes_of(config.data, data.length.epochs)))
         if config.model.checkpointing:
             compiled.keep_graphs_whole(torch.__version__)
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain

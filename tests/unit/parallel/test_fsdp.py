@@ -1,6 +1,7 @@
 """FSDP: what a rank keeps, which parts a model has, what it computes with, how a run that fails resumes."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
     from torch._dynamo import config as dynamo
     from torch._dynamo.utils import counters
 
-    from trainyard.parallel.fsdp import allow_programs
+    from trainyard.parallel.programs import allow_programs
 
     blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
     with dynamo.patch(recompile_limit=dynamo.recompile_limit):
@@ -78,6 +79,10 @@ def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
             block(torch.ones(2, block[0].in_features))
         assert counters["stats"]["unique_graphs"] == len(blocks)
     torch._dynamo.reset()
+    older = SimpleNamespace(cache_size_limit=8)  # torch before 2.7
+    for count, limit in ((24, 24), (1, 24)):
+        allow_programs(count, older)
+        assert vars(older) == {"cache_size_limit": limit}
 
 
 def test_types_of_weights_and_sums() -> None:

@@ -22,11 +22,13 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def counted(fleet: Fleet, run: Path, world: int, compiler: str = "", **over: Any) -> list[dict[str, Any]]:
-    """Run, and what each rank counted."""
+def counted(
+    fleet: Fleet, run: Path, world: int, compiler: str = "", more: dict[str, str] | None = None, **over: Any
+) -> list[dict[str, Any]]:
+    """Run, with more in its environment, and what each rank counted."""
     folder = run.parent / f"{run.name}-counted"
-    folder.mkdir()
-    env = {"COUNTED": str(folder), "COMPILER": compiler, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    folder.mkdir(exist_ok=True)
+    env = {"COUNTED": str(folder), "COMPILER": compiler, "TORCHINDUCTOR_COMPILE_THREADS": "1", **(more or {})}
     codes, output = fleet.wait(fleet.start(run, world, "counted", env, **{**SHORT, **over}))
     assert codes == [0] * world, output
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(world)]
@@ -62,6 +64,21 @@ def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None
     assert found[0]["programs"] == len(set(sizes)) + 1
     pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
     assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+
+
+def test_a_restart_finds_what_was_compiled(fleet: Fleet, tmp_path: Path) -> None:
+    """Also where the folder that torch would use by itself is gone, as it is with a pod."""
+    over: dict[str, Any] = {"model.compile": True, "model.compile_cache": True, "epochs": None}
+    found = []
+    for start, steps in enumerate((2, 4)):
+        (folder := tmp_path / f"pod-{start}").mkdir()
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder)}
+        found += counted(fleet, tmp_path / "run", 1, "inductor", env, max_steps=steps, **over)
+        assert list(folder.iterdir()) == []
+    first, second = (one["kept"] for one in found)
+    assert first["miss"] > 0
+    assert (second["hit"] > 0, second["miss"]) == (True, 0)
+    assert [event["step"] for event in events(tmp_path / "run", "train")] == [1, 2, 3, 4]
 
 
 def test_checkpointed_blocks_are_compiled_under_ddp(fleet: Fleet, tmp_path: Path) -> None:
@@ -107,6 +124,7 @@ def test_sizes_of_a_whole_steps_forwards() -> None:
     ("over", "said"),
     [
         ({"model": {"compile_mode": "max-autotune"}}, "model.compile_mode = 'max-autotune' with model.compile = False"),
+        ({"model": {"compile_cache": True}}, "model.compile_cache = True with model.compile = False: nothing is"),
         (
             {"model": {"compile": True, "compile_mode": "reduce-overhead"}, "strategy": "fsdp"},
             "model.compile_mode = 'reduce-overhead' with strategy = 'fsdp': CUDA graphs need weights that stay",

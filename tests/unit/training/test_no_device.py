@@ -4,6 +4,7 @@ On a GPU that would be a wait. Here torch raises, wherever in a step it happens;
 """
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from trainyard.data.loader import Batch
 from trainyard.data.prefetch import prefetch
 from trainyard.data.transforms import normalizer
 from trainyard.parallel.single import Single
-from trainyard.training.loop import train_step
+from trainyard.training.loop import loss_of, train_step
 from trainyard.training.pace import Pace
 from trainyard.training.trainer import Progress, Trainer, build_learner, open_data
 
@@ -29,6 +30,9 @@ DEVICE = torch.device("meta")
 # They change their arguments on a GPU; torch has no form of them that computes shapes alone
 KERNELS = ("aten::_fused_sgd_", "aten::_fused_adamw_", "aten::_amp_foreach_non_finite_check_and_unscale_",
            "aten::_amp_update_scale_")  # fmt: skip
+
+
+SMALL_DATA: dict[str, Any] = {"dir": "synthetic", "synthetic_samples": 48, "image_size": 16, "workers": 1}
 
 
 class Kernels(TorchDispatchMode):
@@ -70,7 +74,7 @@ def built(folder: Path, **over: Any) -> Trainer:
     """What a step needs of a trainer whose strategy has the device."""
     base: dict[str, Any] = {
         "run": {"dir": str(folder / "run")}, "max_steps": 60, "batch": {"global": 8},
-        "data": {"dir": "synthetic", "synthetic_samples": 48, "image_size": 16, "workers": 1},
+        "data": SMALL_DATA,
         "model": {"name": "little_models:net", "num_classes": 10}, "wandb": {"mode": "off"},
     }  # fmt: skip
     settings = config.build(base, over)
@@ -217,3 +221,60 @@ def test_a_batch_is_copied_when_it_is_asked_for_and_none_waits_for_the_next(monk
         ]  # fmt: skip
         told.clear()
     assert list(batches) == []
+
+
+def test_a_compiled_model_is_one_graph_each_way_and_stays_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it can then be replayed as CUDA graphs: no part runs between two graphs, none needs the host."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs: dict[str, list[torch.fx.Graph]] = {"forward": [], "backward": []}
+
+    def noting(kind: str) -> Callable[..., Any]:
+        def compiler(module: torch.fx.GraphModule, _: Any) -> Any:
+            graphs[kind].append(module.graph)
+            return make_boxed_func(module.forward)
+
+        return compiler
+
+    backend = aot_autograd(fw_compiler=noting("forward"), bw_compiler=noting("backward"))
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=backend))
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    model = {"name": "trainyard.models.small:resnet10", "num_classes": 10, "compile": True}
+    trainer = built(tmp_path, model=model, data={**SMALL_DATA, "image_size": 32})
+    pictures = torch.empty(8, 3, 32, 32, dtype=torch.uint8, device=DEVICE)
+    for _ in range(2):
+        loss_of(trainer, pictures, torch.empty(8, dtype=torch.int64, device=DEVICE)).backward()
+    assert [len(found) for found in graphs.values()] == [1, 1]
+    nodes = [node for found in graphs.values() for graph in found for node in graph.nodes]
+    values = [node.meta["val"] for node in nodes if isinstance(node.meta.get("val"), Tensor)]
+    assert {value.device for value in values} == {DEVICE}
+    called = [str(node.target) for node in nodes if node.op == "call_function"]
+    assert not [name for name in called if "local_scalar" in name or "nonzero" in name]
+    layers = [module for module in trainer.learner.plain.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert sum(name == "aten.convolution.default" for name in called) == len(layers)
+    assert sum(name == "aten.convolution_backward.default" for name in called) == len(layers)
+
+
+def test_little_of_a_step_is_outside_of_what_a_graph_replays(tmp_path: Path, kernels: Kernels) -> None:
+    """Of a ResNet-50: normalisation, loss, optimizer; each operation is a launch or more of the host."""
+    model = {"name": "torchvision:resnet50", "num_classes": 1000}
+    trainer = built(tmp_path, model=model, data={**SMALL_DATA, "image_size": 64}, precision="fp32")
+    counted: list[str] = []
+
+    class Counts(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            counted.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    step(trainer, 1)
+    with Counts():
+        step(trainer, 1)
+    whole = len(counted)
+    counted.clear()
+    with Counts():
+        trainer.learner.model(torch.empty(8, 3, 16, 16, device=DEVICE)).sum().backward()
+    print(f"operations of a step: {whole}, outside of the model: {whole - len(counted)}")
+    assert whole - len(counted) <= 40

@@ -92,6 +92,12 @@ class ModelSettings(Settings):
         description="torch.compile's mode. `reduce-overhead` replays CUDA graphs, for small models and batches; "
         "`max-autotune` also tries out kernels, which takes minutes at the start.",
     )
+    compile_cache: bool = Field(
+        default=False,
+        description="Keep what torch.compile makes in the run directory (`compiled/`), so that a restart on the same "
+        "torch and kind of GPU does not compile again. Torch unpickles and runs what lies there: whoever may write to "
+        "the run directory may then run code in the training pods.",
+    )
     checkpointing: bool = Field(
         default=False,
         description="Gradient checkpointing: keep only the inputs of the model's blocks for backward and compute the "
