@@ -95,8 +95,8 @@ class ModelSettings(Settings):
     compile_cache: bool = Field(
         default=False,
         description="Keep what torch.compile makes in the run directory (`compiled/`), so that a restart on the same "
-        "torch and kind of GPU does not compile again. Torch unpickles and runs what lies there: whoever may write to "
-        "the run directory may then run code in the training pods.",
+        "torch and kind of GPU does not compile again. Torch unpickles and runs what lies there: programs that may "
+        "write to the run directory can then run code in the training pods.",
     )
     checkpointing: bool = Field(
         default=False,
