@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 RECORD = 7950  # img/s on an H200: MLPerf Training v4.0, ResNet-50 on 8 GPUs
 BYTES = 2  # of a number in 16 bits
-BANDWIDTH_SHARE = 0.85  # of the data sheet's, which plain kernels reach
-# TFLOP/s of dense convolutions in 16 bits, as reached, not as on the data sheet; for H100 and H200 about half of that
+BANDWIDTH_SHARE = 0.85  # of the data sheet's; assumed
+# TFLOP/s of convolutions in 16 bits; assumed, for H100 and H200 as about half of the data sheet's
 REACHED = {"A100 40 GB": 230.0, "H100 SXM": 500.0, "H200": 500.0}
 TB_PER_S = {"A100 40 GB": 1.555, "H100 SXM": 3.35, "H200": 4.8}  # NVIDIA's data sheets
 STAGES = ((64, 3, 56), (128, 4, 28), (256, 6, 14), (512, 3, 7))  # width, blocks, side of the outputs

@@ -37,19 +37,28 @@ def report(paths: Sequence[Path], root: Path) -> int:
         try:
             result = read(path)
         except WrongError as error:
-            print(f"error: {path}: {error}", file=sys.stderr)
+            print(f"error: {path}: {printable(str(error))}", file=sys.stderr)
             worst = 2
             continue
         failed = list(failures(result))
-        about = result["machine"]
-        print(f"{path}: {about['gpu']}, driver {about.get('driver') or 'unknown'}, torch {about['versions']['torch']}")
-        print(f"  programs: {origin(result['source'], root)}")
-        print("  parts: " + ", ".join(f"{part['name']} {part['state']}" for part in result["parts"]))
-        print("  rows: " + ", ".join(f"{count} {state}" for state, count in sorted(result["rows"].items())))
-        for line in failed:
-            print(f"  FAILED: {line}")
+        for line in (*describe(result, root), *(f"  FAILED: {line}" for line in failed)):
+            print(printable(line))
         worst = max(worst, int(bool(failed)))
     return worst
+
+
+def describe(result: Result, root: Path) -> Iterator[str]:
+    """Yield lines on a result: GPU, versions, programs, parts, rows."""
+    about = result["machine"]
+    yield f"{about['gpu']}, driver {about.get('driver') or 'unknown'}, torch {about['versions']['torch']}"
+    yield f"  programs: {origin(result['source'], root)}"
+    yield "  parts: " + ", ".join(f"{part['name']} {part['state']}" for part in result["parts"])
+    yield "  rows: " + ", ".join(f"{count} {state}" for state, count in sorted(result["rows"].items()))
+
+
+def printable(text: str) -> str:
+    """Return a stranger's text without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def read(path: Path) -> Result:
@@ -60,17 +69,18 @@ def read(path: Path) -> Result:
         result = json.loads(path.read_bytes())
     except OSError as error:
         raise WrongError(f"cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise WrongError("is no JSON; send the file that `make gpu` writes as result.json") from None
     if not isinstance(result, dict) or result.get("format") != FORMAT:
         raise WrongError(f"is no result of format {FORMAT}; send the file that `make gpu` writes as result.json")
     if result.get("sha256") != digest(result):
         raise WrongError("was changed after it was written: its hash is another; send the file as it was written")
     try:
-        for why in contradictions(result):
-            raise WrongError(why)
+        why = next(contradictions(result), "")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise WrongError(f"lacks what a result has ({type(error).__name__}: {error})") from None
+    if why:
+        raise WrongError(why)
     return result
 
 

@@ -67,7 +67,7 @@ def draw_collected(found: Sequence[check.Result]) -> Iterator[str]:
 
 def draw_rates(found: Sequence[check.Result]) -> Iterator[str]:
     """Yield the lines of the table of rates that arithmetic allows, and of those that were measured."""
-    yield "| GPU | form | MB an image | predicted at most, img/s | of 7,950 | measured, img/s |"
+    yield "| GPU | form | MB an image | predicted, img/s | of 7,950 | measured, img/s |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for gpu, name in NAMES.items():
         for form, compiled, place in (("eager", False, EAGER), ("compiled", True, COMPILED)):

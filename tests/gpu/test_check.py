@@ -58,6 +58,15 @@ def test_what_has_failed_on_the_gpu_is_said(tmp_path: Path) -> None:
     assert "FAILED: modes, tf32: near" in output
 
 
+def test_a_strangers_text_does_not_reach_the_terminal_as_it_is(tmp_path: Path) -> None:
+    result = result_of(tmp_path)
+    result["machine"]["gpu"] = "H100\x1b[2J"
+    result["parts"][1]["name"] = result["asked"][1] = "tools\n  FAILED: no"
+    _, output, _ = judged(tmp_path, result)
+    assert "\x1b" not in output
+    assert "\n  FAILED" not in output
+
+
 def row(result: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = result["parts"][0]["rows"][0]
     return found
@@ -90,7 +99,7 @@ def test_what_proves_nothing_is_refused(tmp_path: Path, change: Change, said: st
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", "\udcff"])
+@pytest.mark.parametrize("content", ["", "[1]", "{", "\udcff", "[" * 100_000])
 def test_other_files_are_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "result.json").write_text(content, errors="surrogateescape")
     with pytest.raises(check.WrongError, match="send the file that `make gpu` writes"):
