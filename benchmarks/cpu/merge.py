@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FILES = {"trainers": ("loader", "checkpoint", "step"), "prepare": ("prepare",)}
+FILES = {"trainers": ("loader", "checkpoint", "step", "recipe"), "prepare": ("prepare",)}
 COLUMNS = ("name", "ours", "peer", "unit", "ratio", "runs", "peer_name")
 
 

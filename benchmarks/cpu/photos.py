@@ -24,8 +24,10 @@ LARGE = ((640, 480), 97)  # size, quality
 AVERAGE = ((500, 375), 99)  # the size in pixels of ImageNet's average picture
 
 
-def make_folder(root: Path, count: int, form: tuple[tuple[int, int], int] = LARGE) -> Path:
-    """Create `count` photos below root, or keep existing ones; return root."""
+def make_folder(
+    root: Path, count: int, form: tuple[tuple[int, int], int] = LARGE, val_one_of: int = VAL_ONE_OF
+) -> Path:
+    """Create `count` photos below root, one of `val_one_of` for validation, or keep existing ones; return root."""
     done = root / f".complete-{count}"
     if done.exists():
         return root
@@ -33,7 +35,7 @@ def make_folder(root: Path, count: int, form: tuple[tuple[int, int], int] = LARG
     papers = wallpapers()
     shares = np.array_split(np.arange(count), len(papers))
     jobs = [
-        (root, number, path, share.tolist(), form)
+        (root, number, path, share.tolist(), form, val_one_of)
         for number, (path, share) in enumerate(zip(papers, shares, strict=True))
     ]
     with ProcessPoolExecutor(2) as pool:
@@ -81,15 +83,15 @@ def _name(path: Path) -> str:
     return path.parts[4] if path.parts[3] == "wallpapers" else path.stem
 
 
-def _crops_of(job: tuple[Path, int, Path, list[int], tuple[tuple[int, int], int]]) -> None:
+def _crops_of(job: tuple[Path, int, Path, list[int], tuple[tuple[int, int], int], int]) -> None:
     """Cut one wallpaper's crops at random places and scales."""
     from PIL import Image
 
-    root, number, path, ids, ((long, short), quality) = job
+    root, number, path, ids, ((long, short), quality), val_one_of = job
     chance = np.random.Generator(np.random.Philox(key=number))
     picture = Image.open(path).convert("RGB")
     for i in ids:
-        split = "val" if i % VAL_ONE_OF == 0 else "train"
+        split = "val" if i % val_one_of == 0 else "train"
         folder = root / split / _name(path)
         folder.mkdir(parents=True, exist_ok=True)
         width = min(int(long * chance.uniform(0.9, 1.6)), picture.width, picture.height * 4 // 3)
