@@ -1,5 +1,6 @@
 """How many programs torch.compile may build of one function."""
 
+import importlib
 from typing import Any
 
 
@@ -10,6 +11,6 @@ def allow_programs(count: int, dynamo: Any = None) -> None:
     size of images is a program, too. `dynamo`: another torch's settings, in place of this one's.
     """
     if dynamo is None:
-        from torch._dynamo import config as dynamo
+        dynamo = importlib.import_module("torch._dynamo.config")
     name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
     setattr(dynamo, name, max(count, getattr(dynamo, name)))
