@@ -76,11 +76,6 @@ def net(num_classes: int) -> nn.Module:
     return Net(num_classes)
 
 
-def flat(num_classes: int) -> nn.Module:
-    """For a compiler: three layers, of which it makes few kernels."""
-    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, num_classes))
-
-
 def refuse_none(module: nn.Module, given: tuple[Tensor, ...]) -> None:
     """What flash attention does on a GPU, and `x.view(x.size(0), -1)` anywhere."""
     if not len(given[0]):

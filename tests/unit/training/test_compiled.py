@@ -69,7 +69,6 @@ def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None
 def test_a_restart_finds_what_was_compiled(fleet: Fleet, tmp_path: Path) -> None:
     """Also where the folder that torch would use by itself is gone, as it is with a pod."""
     over: dict[str, Any] = {"model.compile": True, "model.compile_cache": True, "epochs": None}
-    over["model.name"] = "little_models:flat"
     found = []
     for start, steps in enumerate((2, 4)):
         (folder := tmp_path / f"pod-{start}").mkdir()
