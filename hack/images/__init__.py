@@ -1,0 +1,1 @@
+"""What builds, runs and compares the images."""
