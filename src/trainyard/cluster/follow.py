@@ -5,6 +5,7 @@ trainyard follow RELEASE [-n NAMESPACE] [--timeout SECONDS]
 
 import argparse
 import contextlib
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -88,8 +89,20 @@ def reads_log(job: dict, pods: list[dict]) -> bool:
     return pod is not None and any(status["state"].get("running") for status, _ in why.containers(pod))
 
 
-def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int:
-    """Print a line whenever a job's stage changes; return 0 when all succeeded, 1 when one failed or time is up.
+def show_stage(seconds: float, job: str, text: str) -> str:
+    """Return a job's stage as a line for people."""
+    return f"{seconds:5.0f} s  {job}  {printable(text)}"
+
+
+def stage_as_json(seconds: float, job: str, text: str) -> str:
+    """Return a job's stage as a line for programs."""
+    return json.dumps({"seconds": round(seconds, 1), "object": job, "stage": text})
+
+
+def follow(
+    release: str, namespace: str, kinds: set[str], timeout: float, line: Callable[[float, str, str], str] = show_stage
+) -> int:
+    """Print a `line` whenever a job's stage changes; return 0 when all succeeded, 1 when one failed or time is up.
 
     Raises KubeError where the release has no job, or the cluster cannot be read.
     """
@@ -111,7 +124,7 @@ def follow(release: str, namespace: str, kinds: set[str], timeout: float) -> int
                 text = stage(job, objects["pods"], last_line)
                 if shown.get(name(job)) != text:
                     shown[name(job)] = text
-                    print(f"{now - start:5.0f} s  {name(job)}  {printable(text)}", flush=True)
+                    print(line(now - start, name(job), text), flush=True)
             failed = any("Failed" in conditions(job) for job in jobs)
             if jobs and not failed and all(ENDED & set(conditions(job)) for job in jobs):
                 return 0
@@ -157,6 +170,7 @@ def parser() -> argparse.ArgumentParser:
         "--only", nargs="+", default=[], metavar="KIND", help="job, pytorchjob, mpijob, trainjob (default: all)"
     )
     add_timeout(own)
+    own.add_argument("--json", action="store_true", help="print an object for each change: seconds, object, stage")
     return own
 
 
@@ -164,5 +178,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Follow the release that the command line names."""
     args = parser().parse_args(arguments)
     only = {kind.lower() for kind in args.only}
+    line = stage_as_json if args.json else show_stage
     interrupted = "stopped; the release continues"
-    return parsing.run_command("follow", lambda: follow(args.release, args.namespace, only, args.timeout), interrupted)
+    return parsing.run_command(
+        "follow", lambda: follow(args.release, args.namespace, only, args.timeout, line), interrupted
+    )

@@ -6,6 +6,7 @@ Reads conditions, events and termination messages; the answer also for what neve
 """
 
 import argparse
+import json
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -276,6 +277,12 @@ def show(findings: list[Finding]) -> str:
     return printable("\n".join(lines))
 
 
+def as_json(release: str, namespace: str, findings: list[Finding]) -> str:
+    """Return findings as JSON: cause and remedy are empty where there is nothing to say."""
+    told = [one._asdict() for one in findings]
+    return json.dumps({"release": release, "namespace": namespace, "findings": told})
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of `trainyard why`."""
     own = parsing.command(
@@ -283,12 +290,14 @@ def parser() -> argparse.ArgumentParser:
         "Print, for each object of a release, what it waits for or failed on, and the remedy.",
         """
         trainyard why run -n vision
+        trainyard why run -n vision --json | jq -r '.findings[] | select(.remedy != "") | .object'
         """,
         {0: "nothing is wrong", 1: "something is wrong: a remedy is printed"},
         "It reads conditions, events and termination messages, so it also answers for what never started a container.",
     )
     own.add_argument("release")
     parsing.add_namespace(own)
+    own.add_argument("--json", action="store_true", help="print the findings as JSON: object, state, cause, remedy")
     return own
 
 
@@ -300,7 +309,7 @@ def main(arguments: list[str] | None = None) -> int:
         objects = inventory.read_release(args.release, args.namespace)
         objects |= inventory.read_causes(args.release, args.namespace)
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
-        print(show(findings))
+        print(as_json(args.release, args.namespace, findings) if args.json else show(findings))
         return int(any(one.remedy for one in findings))
 
     return parsing.run_command("why", run)

@@ -1,5 +1,6 @@
 """trainyard follow on a server that speaks the API's protocol: it watches, and says what a job's stage becomes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -222,6 +223,27 @@ def test_a_failure_is_explained(cluster, tmp_path):
         cluster.put("pytorchjobs", job("Failed"))
         assert follower.end() == 1
     assert "because: it is Failed" in "".join(follower.lines)
+
+
+def test_programs_read_each_stage_as_json(cluster, tmp_path):
+    cluster.put("pytorchjobs", job("Succeeded"))
+    with following(cluster, tmp_path, "--json") as follower:
+        assert follower.end() == 0
+    (one,) = map(json.loads, follower.lines)
+    assert one["seconds"] >= 0
+    assert (one["object"], one["stage"]) == ("pytorchjob/run-pytorchjob", "Succeeded")
+
+
+def test_programs_read_what_why_finds_as_json(cluster, tmp_path):
+    cluster.put("pytorchjobs", job("Failed"))
+    env = os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "kubeconfig"))}
+    done = patience.run([sys.executable, "-m", "trainyard", "why", "run", "--json"], env=env)
+    assert done.returncode == 1, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["release"], told["namespace"]) == ("run", "default")
+    (one,) = [each for each in told["findings"] if each["object"].startswith("pytorchjob/")]
+    assert one.keys() == {"object", "state", "cause", "remedy"}
+    assert (one["state"], one["cause"]) == ("Failed", "it is Failed")
 
 
 def test_time_that_is_up_is_told_with_what_the_job_waits_for(cluster, tmp_path):
