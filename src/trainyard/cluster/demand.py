@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from trainyard.cluster import helm
+from trainyard.cluster import helm, published
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library reads manifests in an eighth of the time
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
 IMAGE = "registry.example.com/trainyard"  # stands for an image that nobody has named
+PLACEHOLDER = f"{IMAGE}/trainyard:0.1.0"
 PROGRAMS = {"pytorchjob": "trainyard-pytorch", "mpijob": "trainyard-horovod", "trainjob": "trainyard-pytorch"}
 JOBS = ("PyTorchJob", "MPIJob", "TrainJob")
 SMALL = {  # a run without GPUs, as the demo's
@@ -122,12 +123,13 @@ def at(values: dict, path: str, default: Any = None) -> Any:
     return default if values is None else values
 
 
-def assume(operator: str, nodes: int, gpus: int, resource: str, image: str = "") -> dict:
-    """Return values of a run that nobody has described further."""
-    registry, tag = split(image) if image else (IMAGE, "0.1.0")
+def assume(operator: str, nodes: int, gpus: int, resource: str, image: str) -> dict:
+    """Return values of a run that nobody has described further; without an image, where the chart names its own."""
     training: dict[str, Any] = {"operator": operator, "nodes": nodes}
     training |= {"gpusPerNode": gpus, "gpuResource": resource} if gpus else {"processesPerNode": 1} | SMALL
-    shared: dict[str, Any] = {"image": {"registry": registry, "tag": tag}, "training": training}
+    shared: dict[str, Any] = {"training": training}
+    if image:
+        shared["image"] = dict(zip(("registry", "tag"), split(image), strict=True))
     dataset: dict[str, Any] = {"source": {"url": "https://data.example.com/pictures.zip"}}
     if not gpus:
         shared["storage"] = {"data": {"size": "1Gi"}, "results": {"size": "5Gi"}}
@@ -152,7 +154,7 @@ def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list
         return [], str(error), ""
     if "://" not in chart and not Path(chart, "Chart.yaml").is_file() and not Path(chart).is_file():
         return [], f"there is no chart {chart}: name it with --chart", ""
-    line = [program, "template", RELEASE, chart, "-n", namespace, "-f", "-"]
+    line = [program, "template", RELEASE, chart, *published.version_options(chart), "-n", namespace, "-f", "-"]
     line += ["--kube-version", version.partition("+")[0].partition("-")[0]] if version else []
     done = subprocess.run(line, input=json.dumps(values), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -332,3 +334,16 @@ def references(spec: dict) -> Iterator[tuple[str, str]]:
                 what = source.get(f"{key}Ref") or source.get(f"{key}KeyRef") or {}
                 if what.get("name") and not what.get("optional"):
                     yield kind, what["name"]
+
+
+def keys(spec: dict) -> Iterator[tuple[str, str]]:
+    """Yield the keys of configmaps without which a pod does not start: name and key."""
+    volumes = spec.get("volumes", [])
+    for source in [*volumes, *(one for volume in volumes for one in at(volume, "projected.sources", []))]:
+        what = source.get("configMap") or {}
+        yield from ((what["name"], one["key"]) for one in what.get("items") or [] if not what.get("optional"))
+    for one in containers(spec):
+        for env in one.get("env", []):
+            what = (env.get("valueFrom") or {}).get("configMapKeyRef") or {}
+            if what and not what.get("optional"):
+                yield what["name"], what["key"]

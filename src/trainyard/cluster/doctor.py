@@ -8,19 +8,51 @@ import json
 import sys
 from pathlib import Path
 
-from trainyard.cluster import proposal, published, survey, trials
-from trainyard.cluster.checks import api, images, kueue, namespace, network, nodes, operators, probes, volumes
+from trainyard.cluster import parsing, proposal, published, survey, trials
+from trainyard.cluster.checks import (
+    api,
+    claims,
+    images,
+    kueue,
+    namespace,
+    network,
+    nodes,
+    operators,
+    probes,
+    references,
+    volumes,
+)
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, check, forbidden
-from trainyard.cluster.demand import Demand, assume, list_required, merge, read_values, render, sketch, split
+from trainyard.cluster.demand import (
+    PLACEHOLDER,
+    Demand,
+    assume,
+    list_required,
+    merge,
+    read_values,
+    render,
+    sketch,
+    split,
+)
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
-from trainyard.core.exits import printable
+from trainyard.core.exits import Exit, printable
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
-    made = argparse.ArgumentParser(prog="trainyard doctor", description=__doc__.splitlines()[0])
+    made = parsing.command(
+        "doctor",
+        __doc__.splitlines()[0],
+        """
+        trainyard doctor -n vision
+        trainyard doctor -n vision --values fits.yaml
+        trainyard doctor -n vision -f run.yaml --json | jq -r '.findings[].remedy'
+        """,
+        {0: "nothing would stop a run", 1: "something would stop a run: a remedy is printed"},
+        "Probes are claims and pods that live for seconds and are removed; --no-probe creates nothing.",
+    )
     add = made.add_argument
     add("-n", "--namespace", default="default", help="the run's namespace, which need not exist yet (default)")
     add("-f", dest="files", metavar="VALUES", action="append", default=[],
@@ -29,11 +61,8 @@ def parser() -> argparse.ArgumentParser:
     add("--gpus-per-node", type=positive_or_zero, help="GPUs of each node (that of -f, else what nodes have)")
     add("--operator", choices=list(operators.OPERATOR_OF), help="the kind of job (that of -f, else what is installed)")
     add("--image", default="", help="an image that pods of the run would have, to be pulled and started")
-    add(
-        "--chart",
-        default=published.default_chart(),
-        help="the chart: a folder, a package or oci://... (that of this checkout)",
-    )
+    add("--chart", default="", metavar="REF",
+        help="a folder, a package or oci://... (TRAINYARD_CHART, the published one, or this checkout's)")  # fmt: skip
     add("--values", metavar="FILE", help="write a values file that fits this cluster")
     add("--no-probe", action="store_true", help="create nothing: no probe claim and no probe pod")
     add("--seconds", type=float, default=60.0, help="most seconds for a claim to be bound, a pod to start (60)")
@@ -66,6 +95,7 @@ def find_job_kind(seen: ClusterSurvey) -> str:
 
 def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
     """Return what the run asks: the user's values, or a run of some nodes with the GPUs that nodes have."""
+    chart = published.named_chart(args.chart)
     if own:
         training = {"nodes": args.nodes, "gpusPerNode": args.gpus_per_node, "operator": args.operator}
         over: dict = {"training": {key: value for key, value in training.items() if value is not None}}
@@ -78,12 +108,13 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
         gpus = each if args.gpus_per_node is None else args.gpus_per_node
         gpus = min(gpus, 1) if "mig-" in resource else gpus
         count, operator = args.nodes or 1, args.operator or find_job_kind(seen)
-        values = assume(operator, count, gpus, resource or "nvidia.com/gpu", args.image)
+        image = args.image or ("" if chart == published.CHART else PLACEHOLDER)
+        values = assume(operator, count, gpus, resource or "nvidia.com/gpu", image)
         if operator == "trainjob" and (version := operators.earlier(seen)):
             values["trainjob"] = {"version": version}
         with_gpus = f"with {gpus} GPUs each" if gpus else "without GPUs"
         said = f"a run on {count} {'node' if count == 1 else 'nodes'} {with_gpus} ({operator})"
-    objects, problem, refused = render(values, args.chart, args.namespace, seen.version)
+    objects, problem, refused = render(values, chart, args.namespace, seen.version)
     explicit = bool(own) or bool(args.operator)
     return Demand(said, not explicit, values, objects or sketch(values), bool(objects), problem, refused)
 
@@ -107,11 +138,12 @@ def takes_objects(seen: ClusterSurvey) -> bool:
 
 def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:
     """Return all checks of what was read, answered and shown."""
+    refusals = [*shown.unproven, *(one.unproven for one in shown.claims), shown.why]
     checks = [
-        api.examine(seen),
+        api.examine(seen, refusals),
         operators.examine(seen, demand),
         nodes.examine(seen, demand),
-        volumes.examine(seen, demand, shown.claims, shown.why),
+        volumes.examine(seen, demand, shown.claims, shown.why, claims.examine(seen, demand)),
         images.examine(shown, demand, seen.of("nodes")),
         kueue.examine(seen, demand),
         namespace.examine(seen, demand),
@@ -168,6 +200,8 @@ def main(arguments: list[str] | None = None) -> int:
         seen = survey.read(args.namespace)
         demand = ask(args, own, seen)
         survey.read_named(seen, list_required(demand))
+        survey.read_kinds(seen, references.kinds(demand))
+        survey.read_usage(seen, claims.named(demand))
         answers, shown = look(args, seen, demand)
         checks = diagnose(seen, demand, answers, shown)
         if args.values:
@@ -177,6 +211,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         print("doctor: interrupted; the probes have been removed", file=sys.stderr)
-        return 130
+        return Exit.INTERRUPTED
     print(as_json(checks, demand, seen) if args.json else show(checks, demand))
     return int(any(one.level == ERROR for each in checks for one in each.wrong))

@@ -36,8 +36,11 @@ class ValuesLine(NamedTuple):
 def given(demand: Demand) -> Iterator[ValuesLine]:
     """Yield what only the user knows: from the user's values, else as an example to be replaced."""
     own = {} if demand.assumed and demand.placeholder else demand.values
+    named = demand.rendered and at(demand.values, "global.image") is None  # by a published chart, which has its own
     for path, example in EXAMPLE.items():
         found = at(own, path)
+        if named and path.startswith("global.image"):
+            continue
         source = path == "dataset.source.url" and at(own, "dataset.source")
         if source and not demand.assumed:
             yield ValuesLine("dataset.source", source)
@@ -52,7 +55,7 @@ def given(demand: Demand) -> Iterator[ValuesLine]:
 def claims(survey: ClusterSurvey, probes: Sequence[Probe], several_nodes: bool) -> Iterator[ValuesLine]:
     """Yield the claims: a class that bound a probe claim, and the mode in which it did."""
     fallback = at(volumes.default(survey.of("storageclasses")) or {}, "metadata.name", "")
-    able = [one for one in probes if one.bound]
+    able = sorted((one for one in probes if one.bound), key=lambda one: bool(one.place))  # what is shared first
     best = next((one for one in able if one.mode == RWX), None)
     if best is None and not several_nodes:
         best = next((one for one in able if one.mode == RWO), None)
@@ -73,9 +76,10 @@ def claims(survey: ClusterSurvey, probes: Sequence[Probe], several_nodes: bool) 
 
 
 def tolerations(chosen: list[dict]) -> list[dict]:
-    """Return tolerations of the taints that the nodes have, but for those that a condition sets."""
+    """Return tolerations of the taints that the nodes have, but for those that somebody takes off again."""
+    passing = ("node.kubernetes.io/", *nodes.PASSING)
     taints = [taint for node in chosen for taint in placement.blocking_taints({}, node)
-              if not taint["key"].startswith("node.kubernetes.io/")]  # fmt: skip
+              if not taint["key"].startswith(passing)]  # fmt: skip
     found = []
     for taint in taints:
         one = {"key": taint["key"], "operator": "Exists", "effect": taint["effect"]}
@@ -176,7 +180,7 @@ def write(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], count:
     lines = [*given(demand), *claims(survey, probes, number > 1), *operator(survey, demand), *lines, *queue(survey)]
     head = (
         f"# Values that fit this cluster (Kubernetes {survey.version}), for namespace {survey.namespace}; by doctor.\n"
-        f"# helm install run charts/trainyard -n {survey.namespace} -f THIS-FILE\n"
+        f"# trainyard up run -n {survey.namespace} -f THIS-FILE\n"
     )
     return head + "\n".join(laid_out(lines)) + "\n"
 

@@ -1,5 +1,6 @@
 """Where the chart and the images of this version are published, if they are."""
 
+import os
 from importlib import resources
 
 from trainyard import __version__ as VERSION  # noqa: N812
@@ -16,6 +17,17 @@ def default_chart() -> str:
     """Return the chart where none is named: the published one, or that of this checkout; empty if there is none."""
     own = connection.ROOT / "charts" / "trainyard"
     return CHART or (str(own) if own.is_dir() else "")
+
+
+def named_chart(named: str = "") -> str:
+    """Return the chart that is meant: that of an option, of TRAINYARD_CHART, or the default; empty if there is none."""
+    return named or os.environ.get("TRAINYARD_CHART", "") or default_chart()
+
+
+def version_options(chart: str, version: str = "") -> list[str]:
+    """Return Helm's options for a chart's version: of the published one that of this package, unless one is named."""
+    chosen = version or (CHART_VERSION if CHART and chart == CHART else "")
+    return ["--version", chosen] if chosen else []
 
 
 def image() -> str:

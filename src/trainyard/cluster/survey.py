@@ -1,5 +1,6 @@
 """All that `doctor` reads of a cluster, in a few seconds: lists of objects by kind, and why some could not be read."""
 
+import contextlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,8 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from trainyard.cluster import crds, kube, versions
+from trainyard.cluster import certificates, crds, kube, versions
+from trainyard.cluster.certificates import Validity
 from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
 from trainyard.cluster.kube import Kind
 
@@ -25,6 +27,7 @@ EVERYWHERE = {
     "storageclasses": Kind(STORAGE, "storageclasses", False),
     "csidrivers": Kind(STORAGE, "csidrivers", False),
     "csinodes": Kind(STORAGE, "csinodes", False),
+    "csistoragecapacities": Kind(STORAGE, "csistoragecapacities"),
     "deployments": Kind(APPS, "deployments"),
     "daemonsets": Kind(APPS, "daemonsets"),
     "priorityclasses": Kind("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
@@ -51,7 +54,9 @@ RIGHTS = {
     "trainer-controller-manager": ("create jobsets.jobset.x-k8s.io",),
     "jobset-controller": ("create jobs.batch", "create services"),
 }
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+TABLE = (
+    "application/json;as=Table;g=meta.k8s.io;v=v1"  # what kubectl get prints: of a Secret its type, not its contents
+)
 
 
 class ClusterSurvey(NamedTuple):
@@ -66,6 +71,7 @@ class ClusterSurvey(NamedTuple):
     failing: str = ""  # what the API server itself says that it lacks
     denied: frozenset[tuple[str, str]] = frozenset()  # operator's program, and what its account may not do
     keeps: bool = True  # this user may create secrets in the namespace, in which helm keeps its release
+    certificates: tuple[tuple[str, Validity], ...] = ()  # those of the API server (`server`) and of this user (`user`)
 
     def of(self, kind: str) -> list[dict]:
         """Return the objects of a kind."""
@@ -91,7 +97,12 @@ def read(namespace: str) -> ClusterSurvey:
     looks["trainer-version"] = lambda: configuration(versions.PUBLIC, versions.NAMESPACE)
     looks["kueue-configuration"] = lambda: configuration("kueue-manager-config", "kueue-system")
     collect(survey, looks)
-    return survey._replace(keeps=may("create", "secrets", namespace), denied=find_denials(survey), failing=failing())
+    return survey._replace(
+        keeps=may("create", "secrets", namespace),
+        denied=find_denials(survey),
+        failing=failing(),
+        certificates=certificates.own(),
+    )
 
 
 def find_denials(survey: ClusterSurvey) -> frozenset[tuple[str, str]]:
@@ -126,6 +137,41 @@ def failing() -> str:
 def read_named(survey: ClusterSurvey, named: dict[str, set[str]]) -> None:
     """Add to a survey which of some secrets and configmaps of the namespace exist."""
     collect(survey, {NAMES[kind]: partial(existing, kind, survey.namespace, names) for kind, names in named.items()})
+
+
+def read_kinds(survey: ClusterSurvey, kinds: list[str]) -> None:
+    """Add to a survey further kinds, those of the namespace and those of the whole cluster, by their full names."""
+    collect(survey, {kind: partial(kube.items, kind, survey.namespace) for kind in kinds})
+
+
+def read_usage(survey: ClusterSurvey, claims: list[str]) -> None:
+    """Add to a survey how full claims of the namespace are, as far as a node mounts them and tells this user.
+
+    Most users may not ask a kubelet: then nothing is known, and nothing is said.
+    """
+    mounting = {
+        pod["spec"].get("nodeName", "")
+        for pod in survey.of("pods")
+        if pod["metadata"].get("namespace") == survey.namespace
+        for volume in pod["spec"].get("volumes") or []
+        if (volume.get("persistentVolumeClaim") or {}).get("claimName") in claims
+    }
+    found: dict[str, dict] = {}
+    for node in sorted(mounting - {""}):
+        with contextlib.suppress(KubeError):
+            told = kube.read(f"{CORE}/nodes/{node}/proxy/stats/summary", timeout=10.0)
+            found |= usage(told, survey.namespace)
+    survey.objects["volume-usage"] = [found[name] for name in claims if name in found]
+
+
+def usage(summary: dict, namespace: str) -> dict[str, dict]:
+    """Return bytes and inodes of the claims of a namespace that a kubelet's summary has, by claim."""
+    return {
+        one["pvcRef"]["name"]: one | {"claim": one["pvcRef"]["name"]}
+        for pod in summary.get("pods") or []
+        for one in pod.get("volume") or []
+        if (one.get("pvcRef") or {}).get("namespace") == namespace
+    }
 
 
 def collect(survey: ClusterSurvey, looks: dict[str, Callable[[], list[dict]]]) -> None:
@@ -202,9 +248,17 @@ def configuration(name: str, namespace: str) -> list[dict]:
 
 
 def existing(kind: str, namespace: str, names: set[str]) -> list[dict]:
-    """Return those of some secrets or configmaps that exist, without their contents."""
-    place = Kind(CORE, NAMES[kind])
-    return [thing for name in sorted(names) for thing in one(place, name, namespace, METADATA)]
+    """Return those of some secrets or configmaps that exist; of secrets the type, and nothing that they hold."""
+    place, accept = Kind(CORE, NAMES[kind]), TABLE if kind == "secret" else "application/json"
+    found = [thing for name in sorted(names) for thing in one(place, name, namespace, accept)]
+    return [row(thing) if thing.get("kind") == "Table" else thing for thing in found]
+
+
+def row(table: dict) -> dict:
+    """Return an object as its table shows it: metadata, and the cells of its row by their columns, in small letters."""
+    (first,) = table["rows"]
+    cells = zip(table["columnDefinitions"], first["cells"], strict=True)
+    return {"metadata": first["object"]["metadata"]} | {column["name"].lower(): cell for column, cell in cells}
 
 
 def may(verb: str, resource: str, namespace: str, group: str = "", user: str = "") -> bool:

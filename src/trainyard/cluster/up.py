@@ -4,7 +4,6 @@ trainyard up RELEASE -f VALUES [-n NAMESPACE] [--chart REF] [--set KEY=VALUE] [-
 """
 
 import argparse
-import os
 from pathlib import Path
 
 import yaml
@@ -32,16 +31,14 @@ def check_values(path: Path) -> None:
 
 def chart(args: argparse.Namespace) -> list[str]:
     """Return Helm's arguments for the chart that is meant: the option's, the environment's, or the published one."""
-    named = args.chart or os.environ.get("TRAINYARD_CHART", "") or published.default_chart()
+    named = published.named_chart(args.chart)
     if not named:
         raise WrongInputError("no chart is known: name one by --chart or TRAINYARD_CHART, such as oci://...")
-    if named == published.CHART:
-        return [named, "--version", args.chart_version or published.CHART_VERSION]
     remote = "://" in named
     if not remote and not Path(named).exists():
         origin = "--chart" if args.chart else "TRAINYARD_CHART"
         raise WrongInputError(f"{origin} is {named}, which is not there: name a folder, a package, or oci://...")
-    return [named, *(["--version", args.chart_version] if args.chart_version else [])]
+    return [named, *published.version_options(named, args.chart_version)]
 
 
 def install(args: argparse.Namespace) -> int:

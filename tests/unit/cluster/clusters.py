@@ -1,9 +1,15 @@
 """A cluster on which a run of two nodes with eight GPUs each finds all that it asks, as objects of the API."""
 
+import base64
 import copy
 import functools
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from trainyard.cluster import crds, demand, doctor, published, survey
 from trainyard.cluster.checks import probes
@@ -92,9 +98,18 @@ def endpoints(service: str, space: str, ready: bool = True) -> dict:
                  endpoints=[{"addresses": ["10.0.0.9"], "conditions": {"ready": ready}}])  # fmt: skip
 
 
+@functools.cache
+def bundle(days: float) -> str:
+    """Return a caBundle with one certificate that ends so many days after now."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
+    number, begin = x509.random_serial_number(), NOW - timedelta(days=400)
+    made = x509.CertificateBuilder(name, name, key.public_key(), number, begin, NOW + timedelta(days=days))
+    return base64.b64encode(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)).decode()
+
+
 def hook(name: str, service: str, space: str, resource: str, group: str = "") -> dict:
     rule = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": ["CREATE", "UPDATE"]}
-    client = {"service": {"name": service, "namespace": space}, "caBundle": "Zm9v"}
+    client = {"service": {"name": service, "namespace": space}, "caBundle": bundle(30)}
     hooks = [{"name": f"v{name}.example.com", "clientConfig": client, "rules": [rule], "failurePolicy": "Fail",
               "namespaceSelector": {}, "sideEffects": "None"}]  # fmt: skip
     return thing("ValidatingWebhookConfiguration", name, api="admissionregistration.k8s.io/v1", webhooks=hooks)

@@ -16,7 +16,8 @@ from tests.charts import helm
 from tests.fakes import objects
 from tests.fakes.objects import Objects
 from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, sound, stamp
-from trainyard.cluster import connection, doctor, kube, survey
+from trainyard.cluster import connection, doctor, kube, proposal, published, survey
+from trainyard.cluster.demand import Demand, assume, sketch
 
 API = {
     "events": ("v1", "Event"),
@@ -283,6 +284,24 @@ def test_the_values_file_of_a_cluster_without_gpus_is_for_one_node_and_its_stora
     assert held["global"]["storage"]["results"]["accessModes"] == ["ReadWriteOnce"]
     code, said = run("-f", str(file), values=False)
     assert code == 0, said
+
+
+def test_the_chart_is_the_environments_or_the_published_one_of_this_version(cluster, run, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_CHART", "/nowhere")
+    assert "server-side dry run of the run's objects: there is no chart /nowhere" in run("--no-probe")[1]
+    published_one = "oci://registry.example.com/team/charts/trainyard"
+    monkeypatch.setattr(published, "CHART", published_one)
+    assert published.version_options(published_one) == ["--version", published.CHART_VERSION]
+    assert published.version_options("oci://registry.example.com/other") == []
+
+
+def test_a_proposal_says_nothing_of_images_where_the_chart_names_its_own():
+    seen = sound()
+    for image, lines in (("", 0), ("registry.example.com/team/trainyard-pytorch:0.1.0", 2)):
+        asked = assume("pytorchjob", 1, 8, "nvidia.com/gpu", image)
+        held = Demand("a run", True, asked, sketch(asked) if image else [], True)
+        text = proposal.write(seen, held, [])
+        assert (text.count("registry:") + text.count("tag:")) == lines, text
 
 
 def test_the_page_names_each_check(cluster, run):

@@ -1,9 +1,10 @@
 """The API server: its version, clocks, the control plane's leases, and APIs that other servers answer."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
+from trainyard.cluster.certificates import Validity
 from trainyard.cluster.checks import placement
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.findings import since
@@ -13,6 +14,9 @@ LEAST, TESTED = (1, 29), (1, 36)  # docs/compatibility.md
 CLOCK = 5.0  # seconds by which clocks may differ
 SIGNED = 300.0  # seconds from which signed requests are refused, as object stores and registries do
 RENEWED = 60.0  # seconds within which a leader or a kubelet renews its lease, or has stopped
+ENDING = 7 * 86400.0  # seconds before its end in which a certificate is worth a word
+# What an API server says that cannot store anything, in an answer to a probe
+UNSTORED = re.compile(r"etcdserver: .*|database space exceeded", re.S)
 LEADERS = {"kube-scheduler": "pods are placed on no node", "kube-controller-manager": "no job, claim or pod goes on"}
 
 
@@ -98,6 +102,28 @@ def leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, name, seen, f"start it again: kubectl -n kube-system get pods | grep {name}")
 
 
+def ending(certificates: Iterable[tuple[str, Validity]], now: datetime) -> Iterator[Diagnosis]:
+    """Name certificates that end within a week, and in the last tenth of their time: some live for hours."""
+    remedies = {
+        "server": ("the API server", "renew the control plane's certificates (kubeadm certs renew all)"),
+        "user": ("this user", "get a new kubeconfig from who runs the cluster"),
+    }
+    for who, (begin, end) in certificates:
+        left, (whose, remedy) = (end - now).total_seconds(), remedies[who]
+        if left < min(ENDING, (end - begin).total_seconds() / 10):
+            seen = f"the certificate of {whose} ends in {left / 3600:.0f} hours: then no command reaches the cluster"
+            yield Diagnosis(WARNING, f"certificate/{who}", seen, remedy)
+
+
+def unstored(refusals: Iterable[str]) -> Iterator[Diagnosis]:
+    """Name an etcd that stores nothing, by what the API server said of probes."""
+    for text in refusals:
+        if found := UNSTORED.search(text):
+            remedy = "make room in etcd: compact and defragment it, then etcdctl alarm disarm (https://etcd.io/docs)"
+            yield Diagnosis(ERROR, "etcd", f"nothing can be created: {found[0]}", remedy)
+            return
+
+
 def check_services(services: list[dict]) -> Iterator[Diagnosis]:
     """Name APIs whose own server does not answer: lists of all kinds fail, and namespaces stay Terminating."""
     for service in services:
@@ -109,8 +135,8 @@ def check_services(services: list[dict]) -> Iterator[Diagnosis]:
                 yield Diagnosis(WARNING, f"apiservice/{name}", seen, remedy)
 
 
-def examine(survey: ClusterSurvey) -> Check:
-    """Check the API server."""
+def examine(survey: ClusterSurvey, refusals: Iterable[str] = ()) -> Check:
+    """Check the API server; `refusals`: why probes were refused."""
     nodes, leases = survey.of("nodes"), survey.of("leases")
     wrong = [one for one in (version(survey.version), own_clock(survey.ahead)) if one]
     if survey.failing:
@@ -118,6 +144,7 @@ def examine(survey: ClusterSurvey) -> Check:
         wrong.append(
             Diagnosis(ERROR, "api server", seen, "see its log, and etcd's: kubectl get --raw '/readyz?verbose'")
         )
+    wrong += [*ending(survey.certificates, survey.now), *unstored(refusals)]
     slow = [*clocks(leases, nodes, survey.now), *heartbeats(nodes, leases, survey.now)]
     wrong += [*slow, *leaders(leases, survey.now), *check_services(survey.of("apiservices"))]
     tested = f"{TESTED[0]}.{TESTED[1]}"

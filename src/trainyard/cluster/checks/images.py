@@ -1,6 +1,6 @@
 """The images, and names in pods: what probe pods have shown, else what nodes have."""
 
-from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check, several
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.checks.probes import PULLING, Shown
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.remedies import remedy
@@ -10,6 +10,10 @@ def examine(shown: Shown, demand: Demand, nodes: list[dict]) -> Check:
     """Check the images: by pods that were started with them, else by what nodes have."""
     wrong, sound, unproven = [], [], list(shown.unproven)
     for one in shown.starts:
+        if one.logs:
+            answer = "see that node's kubelet: its certificate (kubectl get csr) and whether port 10250 is reachable"
+            seen = f"the API server cannot read logs of pods ({one.logs}): follow, logs, fetch and send would fail"
+            wrong.append(Diagnosis(WARNING, "pods/log", seen, answer))
         if one.named and one.said:
             answer = remedy(one.said) or "see kubectl describe node, and try the image there by hand"
             wrong.append(Diagnosis(ERROR, f"image {one.image}", f"it does not start: {one.said}", answer))

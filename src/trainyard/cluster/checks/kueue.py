@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import yaml
 
-from trainyard.cluster.checks import operators, placement
+from trainyard.cluster.checks import kueue_flavors, operator_pods, operators, placement
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
 from trainyard.cluster.demand import JOBS, Demand, at
 from trainyard.cluster.queues import PRIORITY, QUEUE
@@ -84,6 +84,51 @@ def quota(cluster: dict, demand: Demand, queue: str) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, label, seen, answer)
 
 
+def cohort(thing: dict) -> str:
+    """Return the cohort of a ClusterQueue, or the parent of a Cohort; empty for none."""
+    spec = thing.get("spec") or {}
+    return str(next((spec[key] for key in ("cohortName", "cohort", "parentName", "parent") if spec.get(key)), ""))
+
+
+def together(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, Decimal]]) -> Iterator[Diagnosis]:
+    """Name resources of which the queues that lend to each other have too little for a job, all in all."""
+    parents = {one["metadata"]["name"]: cohort(one) for one in survey.of("cohorts")}
+
+    def root(name: str) -> str:
+        seen = set()
+        while parents.get(name) and name not in seen:
+            seen.add(name)
+            name = parents[name]
+        return name
+
+    own = root(cohort(cluster))
+    if not own or "cohorts" in survey.unseen:
+        return
+    members = [one for one in survey.of("clusterqueues") if cohort(one) and root(cohort(one)) == own]
+    members += [one for one in survey.of("cohorts") if root(one["metadata"]["name"]) == own]
+    total: dict[str, Decimal] = defaultdict(Decimal)
+    for one in members:
+        for name, number in nominal(one).items():
+            total[name] += number
+    for kind, resources in wanted.items():
+        for name, number in sorted(resources.items()):
+            if number > total[name]:
+                seen = f"its queues have {show(total[name], name)} {name} in all, and the {kind} requests "
+                seen += show(number, name)
+                answer = f"raise nominalQuota of {name} in one of them, or lower global.training.nodes"
+                yield Diagnosis(ERROR, f"cohort/{own}", seen, answer)
+
+
+def nominal(thing: dict) -> dict[str, Decimal]:
+    """Return the quota of a ClusterQueue or a Cohort itself: of each resource, in all flavors."""
+    total: dict[str, Decimal] = defaultdict(Decimal)
+    for group in (thing.get("spec") or {}).get("resourceGroups") or []:
+        for flavor in group["flavors"]:
+            for one in flavor["resources"]:
+                total[one["name"]] += amount(one.get("nominalQuota", 0))
+    return total
+
+
 def takes(cluster: dict, space: dict | None, namespace: str) -> Iterator[Diagnosis]:
     """Name a ClusterQueue that does not take the run's namespace."""
     selector = cluster["spec"].get("namespaceSelector")
@@ -92,35 +137,6 @@ def takes(cluster: dict, space: dict | None, namespace: str) -> Iterator[Diagnos
         seen = f"its namespaceSelector does not take namespace {namespace}"
         answer = "name another LocalQueue under global.scheduling.queue, or set its namespaceSelector: {}"
         yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, answer)
-
-
-def flavors(cluster: dict, known: list[dict], nodes: list[dict], demand: Demand) -> Iterator[Diagnosis]:
-    """Name flavors that are missing, whose labels no node has, or whose nodes have taints that nobody tolerates."""
-    names = [one["name"] for group in cluster["spec"].get("resourceGroups") or [] for one in group["flavors"]]
-    for name in dict.fromkeys(names):
-        flavor = find_by_name(known, name)
-        if flavor is None:
-            seen = f"it names the flavor {name}, which does not exist"
-            yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, f"create ResourceFlavor {name}")
-            continue
-        label, spec = f"resourceflavor/{name}", flavor.get("spec") or {}
-        wanted = spec.get("nodeLabels") or {}
-        fits = [one for one in nodes if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
-        if wanted and nodes and not fits:
-            text = ", ".join(f"{key}={value}" for key, value in wanted.items())
-            yield Diagnosis(
-                ERROR, label, f"no node has its nodeLabels {text}", f"label the nodes: kubectl label node NAME {text}"
-            )
-            continue
-        given = spec.get("tolerations") or []
-        for group in demand.training:
-            own = {**group.spec, "tolerations": [*(group.spec.get("tolerations") or []), *given]}
-            taints = [taint for node in fits for taint in placement.blocking_taints(own, node)]
-            if fits and wanted and all(placement.blocking_taints(own, node) for node in fits):
-                seen = f"all of its nodes have the taint {taints[0]['key']}, and neither flavor nor run tolerates it"
-                yield Diagnosis(
-                    ERROR, label, seen, f"add a toleration of {taints[0]['key']} to the flavor's spec.tolerations"
-                )
 
 
 def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
@@ -137,6 +153,9 @@ def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
                     remedy=f"leave global.scheduling.queue empty, or {one.remedy}",
                 )
             )
+    for thing in things:
+        yield from filter(None, [operators.release(operators.KUEUE, thing)])
+        yield from operator_pods.restarting("Kueue", thing, survey.of("pods"), survey.now)
 
 
 def manages(configuration: dict | None) -> list[str]:
@@ -207,8 +226,10 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
         return
     yield from takes(cluster, survey.space(), survey.namespace)
     found = list(quota(cluster, demand, name))
+    if not found and "clusterqueues" not in survey.unseen:
+        found += together(cluster, survey, sum_requests(demand, name))
     if "resourceflavors" not in survey.unseen:
-        found += flavors(cluster, survey.of("resourceflavors"), survey.of("nodes"), demand)
+        found += kueue_flavors.examine(cluster, survey, [one for one in demand.groups if queue_of(one.owner) == name])
     yield from found
     reasons = [*check_queue_state(cluster), *check_queue_state(local)]
     yield from reasons[:1] if not found else [one for one in reasons if "is stopped" in one.seen]

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks import quotas
-from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check
+from trainyard.cluster.checks import quotas, references
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.checks.operators import words
-from trainyard.cluster.demand import Demand, at, list_required
+from trainyard.cluster.demand import Demand, at, keys, list_required
 from trainyard.cluster.survey import NAMES, ClusterSurvey
 
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
@@ -13,6 +13,7 @@ BUILT_IN = ("system-cluster-critical", "system-node-critical")
 BASELINE = {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
             "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}  # fmt: skip
 READ = ("namespace", "resourcequotas", "limitranges", "serviceaccounts", "secrets", "configmaps")
+PULL_TYPES = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 KEYS = {"secret": "global.image.pullSecrets or global.secrets", "configmap": "global.caBundle.configMap"}
 
 
@@ -76,6 +77,30 @@ def absent(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"{kind}/{name}", "pods need it, and it does not exist", remedy)
 
 
+def mistyped(demand: Demand, secrets: list[dict]) -> Iterator[Diagnosis]:
+    """Name Secrets for pulling that are of a type with which no node pulls: it passes over them without a word."""
+    pulls = {one["name"] for group in demand.groups for one in group.spec.get("imagePullSecrets") or []}
+    for thing in secrets:
+        name, kind = thing["metadata"]["name"], thing.get("type")
+        if name in pulls and kind and kind not in PULL_TYPES:
+            seen = f"it is to pull images, and its type is {kind}: nodes take {PULL_TYPES[0]} alone"
+            remedy = f"make it anew: kubectl create secret docker-registry {name} --docker-server ... (delete it first)"
+            yield Diagnosis(ERROR, f"secret/{name}", seen, remedy)
+
+
+def keyless(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+    """Name ConfigMaps that exist, and lack a key that pods mount or read."""
+    held = {one["metadata"]["name"]: {*(one.get("data") or {}), *(one.get("binaryData") or {})}
+            for one in survey.of("configmaps")}  # fmt: skip
+    for name, key in dict.fromkeys(found for group in demand.groups for found in keys(group.spec)):
+        if name in held and key not in held[name]:
+            has = several(sorted(held[name])) or "none"
+            remedy = f"add it, or correct global.caBundle.key (it has {has})"
+            yield Diagnosis(
+                ERROR, f"configmap/{name}", f"pods need its key {key}, and it has none of that name", remedy
+            )
+
+
 def check_sidecars(space: dict, demand: Demand) -> Iterator[Diagnosis]:
     """Name a mesh that puts its sidecar into pods of the namespace that do not refuse it, as the chart's do Istio's."""
     labels = at(space, "metadata.labels", {}) | at(space, "metadata.annotations", {})
@@ -85,6 +110,16 @@ def check_sidecars(space: dict, demand: Demand) -> Iterator[Diagnosis]:
             "set global.training.podAnnotations: {linkerd.io/inject: disabled}, and the same for dataset and launcher"
         )
         if not all(at(group.template, "metadata.annotations", {}).get("linkerd.io/inject") for group in demand.groups):
+            yield Diagnosis(WARNING, f"namespace/{space['metadata']['name']}", seen, remedy)
+
+
+def ambient(space: dict, demand: Demand) -> Iterator[Diagnosis]:
+    """Name Istio's ambient mode, which no annotation of a pod refuses that is for sidecars."""
+    if at(space, "metadata.labels", {}).get("istio.io/dataplane-mode") == "ambient":
+        key = "istio.io/dataplane-mode"
+        if not all(group.labels.get(key) == "none" for group in demand.training):
+            seen = "Istio's ambient mode sends the traffic of its pods through ztunnel: it encrypts and slows NCCL's"
+            remedy = f"set global.training.podLabels: {{{key}: none}}"
             yield Diagnosis(WARNING, f"namespace/{space['metadata']['name']}", seen, remedy)
 
 
@@ -132,9 +167,10 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     ranges = survey.of("limitranges")
     if "serviceaccounts" not in unseen:
         wrong += accounts(demand, survey.of("serviceaccounts"))
-    wrong += absent(demand, survey)
+    wrong += [*absent(demand, survey), *mistyped(demand, survey.of("secrets")), *keyless(demand, survey)]
+    wrong += references.examine(demand, survey)
     if space:
-        wrong += [*check_sidecars(space, demand), *filter(None, [security(space, demand)])]
+        wrong += [*check_sidecars(space, demand), *ambient(space, demand), *filter(None, [security(space, demand)])]
     for thing in survey.of("resourcequotas"):
         wrong += quotas.quota(thing, demand, ranges)
     for thing in ranges:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 
-from trainyard.cluster.checks import placement
+from trainyard.cluster.checks import node_faults, placement, steering
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING, Check, Diagnosis, amount, check, several, show
 from trainyard.cluster.demand import Demand, PodGroup, at
 from trainyard.cluster.survey import ClusterSurvey
@@ -31,6 +31,18 @@ LABELLED = {
     "k8s.amazonaws.com/accelerator": "nvidia.com/gpu",
     "kubernetes.azure.com/accelerator": "nvidia.com/gpu",
     "feature.node.kubernetes.io/pci-1002.present": "amd.com/gpu",
+}
+# Taints that somebody takes off when a node is ready or sound again: to tolerate them helps nobody
+PASSING = {
+    "node.kubernetes.io/disk-pressure": "free the disks of these nodes (kubectl describe node)",
+    "node.kubernetes.io/memory-pressure": "end what uses the memory of these nodes (kubectl describe node)",
+    "node.kubernetes.io/pid-pressure": "end what has so many processes on these nodes (kubectl describe node)",
+    "node.kubernetes.io/network-unavailable": "see the network plugin's pods: kubectl -n kube-system get pods -o wide",
+    "node.kubernetes.io/out-of-service": "bring these nodes back, or add others",
+    "node.cloudprovider.kubernetes.io/uninitialized": "start the cloud's controller manager, which takes it off",
+    "node.cilium.io/agent-not-ready": "start Cilium's agent on these nodes: kubectl -n kube-system get pods -o wide",
+    "ToBeDeletedByClusterAutoscaler": "wait for new nodes, or raise the least size of their pool",
+    "karpenter.sh/": "wait for the nodes that replace these (kubectl get nodeclaims)",
 }
 PLUGIN = re.compile(
     r"device-plugin|gpu-operator|nvidia|amdgpu|rdma|sriov|efa|csi|cni|calico|cilium|flannel|kube-proxy|dns"
@@ -158,6 +170,8 @@ def remedy(reasons: Counter[str], group: PodGroup, nodes: list[dict], offered: s
 def answer(reason: str, group: PodGroup, nodes: list[dict]) -> str:
     """Return what to do about one reason; empty for one that nothing but more nodes helps against."""
     if found := re.match(r"had untolerated taint ([^=:]+)(?:=([^:]*))?:(\w+)", reason):
+        if passing := next((text for begins, text in PASSING.items() if found[1].startswith(begins)), ""):
+            return passing
         which = f"operator: Equal, value: {found[2]}" if found[2] else "operator: Exists"
         return f"set global.scheduling.tolerations: [{{key: {found[1]}, {which}, effect: {found[3]}}}]"
     if found := re.match(r"Insufficient ([^:]+): ", reason):
@@ -278,6 +292,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     wrong: list[Diagnosis] = []
     for node in linux:
         wrong += [*health(node), *devices(node, resources), *check_gpu_sharing(node), *unfit(node, survey.version)]
+    wrong += [*node_faults.examine(survey, linux), *steering.examine(demand, survey, linux)]
     wrong += [*products(linux), *sets(survey.of("daemonsets")), *fabric(demand, linux)]
     lacking = list(room(demand, linux, survey.of("pods")))
     asked = "" if lacking else f"room for {demand.said}"

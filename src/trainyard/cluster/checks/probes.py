@@ -6,46 +6,29 @@ happens: at an error, at Ctrl-C and at SIGTERM. What a killed one left is remove
 
 import contextlib
 import re
-import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainyard.cluster import kube, survey
-from trainyard.cluster.checks import placement, volumes
+from trainyard.cluster.checks import probe_objects, volumes
+from trainyard.cluster.checks.probe_objects import OLD, at_hand
 from trainyard.cluster.checks.volumes import Probe
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.findings import age
 from trainyard.cluster.survey import ClusterSurvey
 
-MARK = {"app.kubernetes.io/managed-by": "trainyard-doctor"}
-SELECTOR = ",".join(f"{key}={value}" for key, value in MARK.items())
+SELECTOR = ",".join(f"{key}={value}" for key, value in probe_objects.MARK.items())
 KINDS = ("pods", "persistentvolumeclaims")
-OLD = 900  # seconds after which a probe has been left behind
 SETTLED = 6  # seconds after a first complaint in which it may still come right
 PULLING = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError")
 STARTING = ("CreateContainerError", "RunContainerError", "CreateContainerConfigError")
 SHELLESS = re.compile(r"executable file not found|no such file")
-LIKE = ("nodeSelector", "tolerations", "imagePullSecrets", "serviceAccountName", "priorityClassName", "schedulerName")
-HAS_SHELL = re.compile(r"trainyard-(pytorch|horovod)|pytorch|python|busybox|alpine|debian|ubuntu|/base:")
-# Says in its termination message whether a name of the cluster resolves, by whatever program the image has for that
-SCRIPT = """
-name=kubernetes.default.svc; found=none
-for try in 1 2 3 4 5; do
-  if command -v getent; then getent hosts $name && found=yes || found=no
-  elif command -v python3; then python3 -c "import socket; socket.getaddrinfo('$name', 443)" && found=yes || found=no
-  elif command -v nslookup; then nslookup $name && found=yes || found=no
-  fi
-  [ $found = no ] || break
-  sleep 1
-done
-echo "names=$found" > /dev/termination-log
-"""
 
 
 class Start(NamedTuple):
@@ -57,6 +40,7 @@ class Start(NamedTuple):
     names: str = ""  # whether a name resolved: yes, no, or nothing known
     said: str = ""  # why it did not start
     unproven: str = ""
+    logs: str = ""  # why its log cannot be read
 
 
 class Shown(NamedTuple):
@@ -154,59 +138,6 @@ def sweep(namespace: str) -> None:
                     remove(plural, namespace, thing["metadata"]["name"])
 
 
-def name() -> str:
-    """Return a name that no other probe has."""
-    return f"doctor-{secrets.token_hex(4)}"
-
-
-def claim(called: str, storage_class: str, mode: str) -> dict:
-    """Describe a probe claim; an empty class is the cluster's default."""
-    spec: dict[str, Any] = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
-    if storage_class:
-        spec["storageClassName"] = storage_class
-    meta = {"name": called, "labels": MARK}
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
-
-
-def pod(called: str, image: str, policy: str, like: dict, claims: list[str]) -> dict:
-    """Describe a probe pod that every Pod Security level admits, placed like the pods of a run."""
-    user = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-    given = like.get("securityContext") or {"runAsUser": 1000, "runAsGroup": 1000, "fsGroup": 1000}
-    user |= {key: given[key] for key in ("runAsUser", "runAsGroup", "fsGroup") if given.get(key)}
-    container = {
-        "name": "probe",
-        "image": image,
-        "imagePullPolicy": policy,
-        "command": ["sh", "-c", SCRIPT],
-        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "128Mi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
-                            "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [{"name": one, "mountPath": f"/claims/{one}"} for one in claims],
-    }  # fmt: skip
-    spec = {key: like[key] for key in LIKE if like.get(key)}
-    if affinity := (like.get("affinity") or {}).get("nodeAffinity"):
-        spec["affinity"] = {"nodeAffinity": affinity}
-    spec |= {
-        "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "terminationGracePeriodSeconds": 1,
-        "activeDeadlineSeconds": OLD,
-        "securityContext": user,
-        "containers": [container],
-        "volumes": [{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims],
-    }
-    meta = {"name": called, "labels": MARK | {"sidecar.istio.io/inject": "false"}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-
-
-def at_hand(nodes: list[dict]) -> str:
-    """Return an image that a node has and that has a shell, as far as its name tells; empty where there is none."""
-    found = [(one.get("sizeBytes", 0), text) for node in nodes if placement.is_ready(node)
-             for one in node.get("status", {}).get("images") or [] for text in one.get("names") or []
-             if "@" not in text and HAS_SHELL.search(text)]  # fmt: skip
-    return min(found, default=(0, ""))[1]
-
-
 def events(namespace: str, thing: dict) -> list[dict]:
     """Return the events of an object, the latest last."""
     fields = f"involvedObject.uid={thing['metadata']['uid']}"
@@ -246,14 +177,17 @@ def bind(made: Made, wanted: list[tuple[str, str]], context: "Context", seconds:
             found.append(probe._replace(unproven=why))
             continue
         one = ProbeWait(
-            probe, name(), name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else ""
+            probe,
+            probe_objects.name(),
+            probe_objects.name() if (thing or {}).get("volumeBindingMode") == "WaitForFirstConsumer" else "",
         )
         if (thing or {}).get("reclaimPolicy") == "Retain":
             made.retained.add(one.claim)
         try:
-            made.create("persistentvolumeclaims", claim(one.claim, which, mode))
+            made.create("persistentvolumeclaims", probe_objects.claim(one.claim, which, mode))
             if one.pod:
-                made.create("pods", pod(one.pod, context.image, context.policy, context.like, [one.claim]))
+                holder = probe_objects.pod(one.pod, context.image, context.policy, context.like, [one.claim])
+                made.create("pods", holder)
             waiting.append(one)
         except RefusedError as error:
             found.append(probe._replace(unproven=f"the probe was refused: {error}"))
@@ -269,7 +203,7 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         if state is None:
             return probe._replace(unproven="the probe claim was deleted by somebody")
         if state.get("status", {}).get("phase") == "Bound":
-            return probe._replace(bound=True)
+            return probe._replace(bound=True, place=place_of(state["spec"].get("volumeName", "")))
         said, holder = complaint(namespace, state), current("pods", namespace, one.pod) if one.pod else None
         nowhere = scheduling_failure(holder or {})
         ours = nowhere and not re.search(r"persistentvolumeclaim|[Vv]olume|bind", nowhere)
@@ -279,6 +213,13 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
                 return probe._replace(unproven=f"the probe pod finds no node: {nowhere}")
             return probe._replace(said=said or nowhere)
         time.sleep(0.4)
+
+
+def place_of(volume: str) -> str:
+    """Return where a volume's files are, if that is one node alone; nothing where this user may not look."""
+    with contextlib.suppress(KubeError):
+        return volumes.place(kube.read(f"/api/v1/persistentvolumes/{volume}"))
+    return ""
 
 
 def current(plural: str, namespace: str, called: str) -> dict | None:
@@ -315,10 +256,10 @@ class Context:
 
 def start(made: Made, wanted: Start, context: Context) -> tuple[str, str]:
     """Create a pod with an image; return its name, or why it was refused."""
-    called = name()
+    called = probe_objects.name()
     policy = context.pulls if wanted.named else "Never"
     try:
-        made.create("pods", pod(called, wanted.image, policy, context.like, []))
+        made.create("pods", probe_objects.pod(called, wanted.image, policy, context.like, []))
     except RefusedError as error:
         return "", f"the probe pod was refused: {error}"
     return called, ""
@@ -336,11 +277,22 @@ def watch(namespace: str, called: str, wanted: Start, end: float) -> Start:
             result = last  # an older kubelet reports the cause once, and then that it waits
         last, late = result, time.monotonic() > end
         if result and (sure or late or (first and time.monotonic() - first > SETTLED)):
-            return result
+            return result._replace(logs=unreadable(namespace, called)) if result.started else result
         first = first or (time.monotonic() if result else 0.0)
         if late:
             return explain_wait(namespace, state, wanted)
         time.sleep(0.4)
+
+
+def unreadable(namespace: str, called: str) -> str:
+    """Return why the log of a pod that has run cannot be read; empty where it can, or where this user may not."""
+    try:
+        kube.request(f"/api/v1/namespaces/{namespace}/pods/{called}/log", accept="*/*")
+    except RefusedError as error:
+        return str(error) if error.status >= 500 else ""
+    except KubeError as error:
+        return str(error)
+    return ""
 
 
 def explain_wait(namespace: str, state: dict, wanted: Start) -> Start:

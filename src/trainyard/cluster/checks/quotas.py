@@ -69,6 +69,29 @@ def sum_requests(demand: Demand, ranges: list[dict], fits: Mapping[str, PodGroup
         total[key(thing["kind"])] += 1
         if thing["kind"] in ("Secret", "ConfigMap", "Service"):
             total[f"{thing['kind'].lower()}s"] += 1
+    for name, number in further(demand).items():
+        total[name] += number
+    return total
+
+
+def further(demand: Demand) -> Amounts:
+    """Return the objects that Helm and the operators make of a run beside its own, by the quota's names.
+
+    Helm keeps the release in a Secret. training-operator makes a Service for each pod; mpi-operator makes a Service, a
+    ConfigMap, a Secret and the launcher's Job for each MPIJob; Trainer makes a JobSet for each TrainJob, which makes a
+    Job and a Service.
+    """
+    total: Amounts = defaultdict(Decimal, {"secrets": Decimal(1), "count/secrets": Decimal(1)})
+    for thing in demand.jobs:
+        made: Mapping[str, int] = {
+            "PyTorchJob": {"services": sum(one.pods for one in demand.groups if one.owner is thing)},
+            "MPIJob": {"services": 1, "configmaps": 1, "secrets": 1, "jobs.batch": 1},
+            "TrainJob": {"services": 1, "jobs.batch": 1, "jobsets.jobset.x-k8s.io": 1},
+        }[thing["kind"]]
+        for name, number in made.items():
+            total[f"count/{name}"] += number
+            if "." not in name:
+                total[name] += number
     return total
 
 

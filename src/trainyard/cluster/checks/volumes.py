@@ -1,17 +1,20 @@
 """Storage: whether the claims of a run would be bound: classes, drivers, volumes, and what a probe claim has shown."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.cluster.checks import placement
-from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
 from trainyard.cluster.demand import Demand, at
 from trainyard.cluster.survey import ClusterSurvey
 
 DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
 BY_HAND = "kubernetes.io/no-provisioner"
 RWX, RWO = "ReadWriteMany", "ReadWriteOnce"
+FOLDER, DISK = "a folder of a node", "a disk of one node"
+# What else may be said of each: the same folder may be shared storage that every node mounts
+MOUNTED = {FOLDER: ", unless every node mounts the same storage there", DISK: ""}
 
 
 class Probe(NamedTuple):
@@ -23,6 +26,7 @@ class Probe(NamedTuple):
     seconds: float
     said: str = ""  # the provisioner's or scheduler's words, where it was not bound
     unproven: str = ""  # why it proves nothing, where it does not
+    place: str = ""  # where its files are, if that is one node: FOLDER or DISK
 
 
 def is_default(thing: dict) -> bool:
@@ -149,31 +153,48 @@ def by_hand(claim: dict, volumes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, f"create a PersistentVolume, or set {key(claim)}.storageClass")
 
 
-def existing(demand: Demand, claims: list[dict], classes: list[dict]) -> Iterator[Diagnosis]:
-    """Name claims that values say exist, and that do not, are not bound, or cannot be shared."""
-    made = {one["metadata"]["name"] for one in demand.claims}
-    wanted = {at(volume, "persistentVolumeClaim.claimName", "") for group in demand.groups
-              for volume in group.spec.get("volumes") or []} - {""}  # fmt: skip
-    known = {one["metadata"]["name"]: one for one in claims}
-    for name in sorted(wanted - made):
-        label, thing = f"persistentvolumeclaim/{name}", known.get(name)
-        if thing is None:
-            seen = "values name it as an existing claim, and it does not exist"
-            yield Diagnosis(ERROR, label, seen, "create it, or correct existingClaim under global.storage")
-            continue
-        phase, modes = at(thing, "status.phase", "?"), thing["spec"].get("accessModes", [])
-        if thing["metadata"].get("deletionTimestamp"):
-            yield Diagnosis(ERROR, label, "it is being deleted", "name another under global.storage.*.existingClaim")
-        elif phase == "Lost":
-            yield Diagnosis(
-                ERROR, label, "its volume is gone", f"restore {thing['spec'].get('volumeName')}, or name another"
-            )
-        elif phase == "Pending" and (chosen(thing, classes) or {}).get("volumeBindingMode") != "WaitForFirstConsumer":
-            remedy = f"see why: kubectl describe {label}; or name another under global.storage.*.existingClaim"
-            yield Diagnosis(ERROR, label, "it is not bound", remedy)
-        elif demand.spreads and not {RWX, "ReadOnlyMany"} & set(modes):
-            seen = f"its modes are {several(modes)}, and pods of the run are on several nodes"
-            yield Diagnosis(ERROR, label, seen, f"name a claim with {RWX}, or set global.training.nodes: 1")
+def place(volume: Mapping) -> str:
+    """Return where the files of a volume are, if that is one node alone: FOLDER or DISK; else nothing."""
+    spec = volume.get("spec") or {}
+    terms = at(spec, "nodeAffinity.required.nodeSelectorTerms", [])
+    keys = {one["key"] for term in terms for one in term.get("matchExpressions") or []}
+    if "local" in spec or "kubernetes.io/hostname" in keys:
+        return DISK
+    return FOLDER if "hostPath" in spec else ""
+
+
+def level(where: str) -> str:
+    """Return how bad it is that files are on one node."""
+    return ERROR if where == DISK else WARNING
+
+
+def scattered(demand: Demand, nodes: list[dict]) -> bool:
+    """Whether pods of a run may be on several nodes of this cluster."""
+    able = {one["metadata"]["name"] for group in demand.training for one in placement.able(group.spec, nodes)}
+    return demand.spreads and len(able) > 1
+
+
+def apart(claim: dict, probe: Probe) -> Diagnosis:
+    """Say that a class binds a claim, with files that pods on other nodes do not see."""
+    which = f"{probe.storage_class or 'the default StorageClass'} binds {probe.mode}, and its volume is {probe.place}"
+    seen = f"{which}: pods on several nodes would not see each other's files"
+    remedy = f"set {key(claim)}.storageClass to one that shares volumes (docs/storage.md){MOUNTED[probe.place]}"
+    return Diagnosis(level(probe.place), f"claim/{claim['metadata']['name']}", seen, remedy)
+
+
+def roomless(claim: dict, thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+    """Name a claim that is larger than what its driver says that it can make anywhere."""
+    drivers = {one["metadata"]["name"]: one for one in survey.of("csidrivers")}
+    name, size = thing["metadata"]["name"], amount(claim["spec"]["resources"]["requests"]["storage"])
+    if not at(drivers.get(thing.get("provisioner", ""), {}), "spec.storageCapacity", False):
+        return
+    rooms = [amount(one.get("maximumVolumeSize") or one.get("capacity") or 0)
+             for one in survey.of("csistoragecapacities") if one.get("storageClassName") == name]  # fmt: skip
+    if "csistoragecapacities" not in survey.unseen and max(rooms, default=0) < size:
+        most = show(max(rooms, default=amount(0)), "storage")
+        seen = f"its driver has room for volumes of {most} at most, and the claim asks {show(size, 'storage')}"
+        remedy = f"set {key(claim)}.size to less, or add storage behind StorageClass {name}"
+        yield Diagnosis(ERROR, f"claim/{claim['metadata']['name']}", seen, remedy)
 
 
 def judge(
@@ -183,7 +204,7 @@ def judge(
     if probe.bound or probe.unproven:
         return
     able = [one for one in probes if one.bound]
-    sharing = next((one for one in able if one.mode == RWX), None)
+    sharing = next((one for one in able if one.mode == RWX and not (one.place and demand.spreads)), None)
     single = next((one for one in able if one.mode == RWO and one.storage_class == probe.storage_class), None)
     which = f"StorageClass {probe.storage_class}" if probe.storage_class else "the default StorageClass"
     seen = f"{which} has not bound a {probe.mode} claim in {probe.seconds:.0f} s: {probe.said or 'it said nothing'}"
@@ -213,12 +234,19 @@ def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def examine(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], unprobed: str = "") -> Check:
-    """Check the claims of the run, and the classes that would make their volumes; `unprobed`: why none was tried."""
+def examine(
+    survey: ClusterSurvey,
+    demand: Demand,
+    probes: Sequence[Probe],
+    unprobed: str = "",
+    named: Iterable[Diagnosis] = (),
+) -> Check:
+    """Check the claims of the run, and the classes that would make their volumes.
+
+    `unprobed`: why no claim was tried; `named`: what is wrong with claims that values name.
+    """
     reasons = [f"whether a class binds the claims: {unprobed}"] if unprobed and demand.claims else []
-    wrong: list[Diagnosis] = []
-    if "persistentvolumeclaims" not in survey.unseen:
-        wrong += existing(demand, survey.of("persistentvolumeclaims"), survey.of("storageclasses"))
+    wrong = list(named)
     if "storageclasses" in survey.unseen:
         return check("storage", wrong=wrong, unproven=[f"storageclasses: {survey.unseen['storageclasses']}", *reasons])
     classes, used = survey.of("storageclasses"), []
@@ -233,11 +261,14 @@ def examine(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], unpr
             wrong += by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else []
         elif thing:
             used.append(thing)
+            wrong += roomless(claim, thing, survey)
             like = (claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0])
             mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
             if mine:
                 others = [one["metadata"]["name"] for one in classes]
                 wrong += judge(claim, mine, probes, demand, others)
+                if mine.place and scattered(demand, survey.of("nodes")):
+                    wrong.append(apart(claim, mine))
                 reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
                     if mine.unproven else []  # fmt: skip
     wrong += defaults(classes)

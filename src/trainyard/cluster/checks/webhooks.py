@@ -1,11 +1,14 @@
 """Webhooks that must agree to a run's objects, and that nobody answers."""
 
+import base64
 from collections.abc import Iterator
+from datetime import datetime
 
+from trainyard.cluster import certificates, trainjobs
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis
 from trainyard.cluster.checks.placement import selects
 from trainyard.cluster.demand import Demand, at
-from trainyard.cluster.survey import ClusterSurvey
+from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
 
 KINDS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 PLURALS = {
@@ -21,11 +24,17 @@ def plural(kind: str) -> str:
     return PLURALS.get(kind, f"{kind.lower()}s")
 
 
+def group(thing: dict) -> str:
+    """Return the group of an object's API; empty for the core's."""
+    found: str = thing.get("apiVersion", "").rpartition("/")[0]
+    return found
+
+
 def list_resources(demand: Demand) -> dict[str, set[str]]:
     """Return the resources that a run creates, itself or by its operators, with their groups."""
     found: dict[str, set[str]] = {"pods": {""}}
     for thing in demand.objects:
-        found.setdefault(plural(thing["kind"]), set()).add(thing.get("apiVersion", "").rpartition("/")[0])
+        found.setdefault(plural(thing["kind"]), set()).add(group(thing))
         for more in FURTHER.get(thing["kind"], ()):
             found.setdefault(more, set()).add(GROUPS[more])
     return found
@@ -68,9 +77,21 @@ def check_service(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, st
         return ERROR, f"{must} its service {home}/{name} does not exist: all are refused"
     if "endpointslices" not in survey.unseen and not answering(home, name, survey.of("endpointslices")):
         return ERROR, f"{must} no pod answers behind {home}/{name}: all are refused"
-    if not at(hook, "clientConfig.caBundle", ""):
+    bundle = at(hook, "clientConfig.caBundle", "")
+    if not bundle:
         return WARNING, f"{must} has no caBundle: its certificate is not trusted"
-    return "", ""
+    bad = untrusted(bundle, survey.now)
+    return (ERROR, f"{must} its caBundle {bad}: all are refused") if bad else ("", "")
+
+
+def untrusted(bundle: str, now: datetime) -> str:
+    """Return what is wrong with a caBundle; empty where one of its certificates is valid."""
+    try:
+        held = certificates.validities(base64.b64decode(bundle, validate=True).decode())
+    except ValueError:
+        return "holds no certificate"
+    last = max(one.end for one in held)
+    return f"has expired on {last:%Y-%m-%d}" if last < now else ""
 
 
 def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
@@ -89,7 +110,24 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
                     f"start what is behind it (kubectl -n {service['namespace']} get pods), or, if it was left behind, "
                 )
                 remedy += f"kubectl delete {label}"
-                if level == WARNING:
-                    remedy = "see what fills it: cert-manager's cainjector, or the operator itself"
+                if "caBundle" in seen:
+                    remedy = (
+                        "see what fills it: cert-manager's cainjector, or the operator itself, which a restart helps"
+                    )
                 if level:
                     yield Diagnosis(level, label, seen, remedy)
+
+
+def conversions(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
+    """Name CRDs whose versions a webhook converts that nobody answers: their objects cannot be read."""
+    used = {f"{plural(thing['kind'])}.{group(thing)}" for thing in demand.objects}
+    for crd in survey.of(DEFINITIONS):
+        client = at(crd, "spec.conversion.webhook.clientConfig", {})
+        if at(crd, "spec.conversion.strategy") != "Webhook" or "service" not in client:
+            continue
+        name = crd["metadata"]["name"]
+        level, seen = check_service({"name": "its conversion", "clientConfig": client}, "each read", survey)
+        if level:
+            level = level if name in used or name == trainjobs.JOBSETS else WARNING
+            answer = f"start what is behind it: kubectl -n {client['service']['namespace']} get pods"
+            yield Diagnosis(level, f"crd/{name}", seen.removesuffix(": all are refused"), answer)
