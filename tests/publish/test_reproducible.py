@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from hack.publish import __main__ as publishing
 from hack.publish import chart, layout, packages
+from tests import checkout
 from tests.charts import helm
 
 pytestmark = pytest.mark.takes(60)
@@ -64,6 +67,21 @@ def test_the_wheel_has_the_compiled_decoder_and_the_times_of_the_commit(built: l
         members = whole.infolist()
     assert any(one.filename.endswith(".so") for one in members)
     assert {one.date_time[:3] for one in members} == {(2026, 9, 21)}
+
+
+def test_the_wheel_is_a_tool_of_its_own_without_torch(built: list[list[Path]], tmp_path: Path):
+    """Installed by `uv tool install` into an empty folder, as a reader without a clone does it."""
+    (wheel,) = [path for path in built[0] if path.suffix == ".whl"]
+    uv = subprocess.check_output([checkout.ROOT / "hack/bootstrap", "--uv"], text=True).strip()
+    env = os.environ | {"UV_TOOL_DIR": str(tmp_path / "tools"), "UV_TOOL_BIN_DIR": str(tmp_path / "bin")}
+    subprocess.run([uv, "tool", "install", "-q", "--python", sys.executable, wheel], check=True, cwd=tmp_path, env=env)
+    said = subprocess.check_output([tmp_path / "bin" / "trainyard", "--version"], text=True, cwd=tmp_path)
+    assert said.startswith("trainyard ")
+    packages = list((tmp_path / "tools").rglob("site-packages"))
+    assert len(packages) == 1
+    assert not list(packages[0].glob("torch*"))
+    megabytes = sum(path.stat().st_size for path in packages[0].rglob("*") if path.is_file()) / 1e6
+    assert megabytes < 200, "docs/release.md says how much it takes"
 
 
 def test_the_sdist_builds_the_wheel(built: list[list[Path]]):
