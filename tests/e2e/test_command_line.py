@@ -1,4 +1,4 @@
-"""A run from the first command to the last: init, up, runs, logs, report, delete, as docs/command-line.md has them.
+"""A run from the first command to the last, init to delete, as docs/command-line.md has them.
 
 They run in an empty folder, by a machine that has the package with its requirements, the packed chart, helm and
 kubectl: no checkout.
@@ -18,10 +18,10 @@ from tests.e2e.cluster import get
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 RELEASE, STEPS = "run", 12
-SMALL = (
-    f"global.training.config.max_steps={STEPS},global.training.config.log.every_steps=4,"
-    "dataset.resources.requests.cpu=100m,dataset.resources.requests.memory=256Mi"
-)
+SMALL = {
+    "global": {"training": {"config": {"max_steps": STEPS, "log": {"every_steps": 4}}}},
+    "dataset": {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}}},
+}
 
 
 class Told:
@@ -77,9 +77,11 @@ def told(namespace, archive, image, tmp_path_factory) -> Told:
     own = {
         "https://data.example.com/pets.zip": archive,
         "--nodes 2 --gpus-per-node 8": f"{small} --layout imagenet --registry {image['registry']} --tag {image['tag']}",
-        "-f trainyard.yaml": f"-f trainyard.yaml --set {SMALL}",
+        "-f trainyard.yaml": "-f trainyard.yaml -f small.yaml",
+        "trainyard doctor": "trainyard doctor --seconds 600",  # a busy machine starts its probes late
         "-n vision": f"-n {namespace}",
     }
+    (found.folder / "small.yaml").write_text(yaml.safe_dump(SMALL))
     watcher = found.watch(namespace)
     try:
         for line in documents.text("command-line.md", "trainyard init", own).splitlines():
@@ -97,6 +99,18 @@ def test_init_writes_what_up_installs(told):
     values = yaml.safe_load((told.folder / "trainyard.yaml").read_text())
     assert values["dataset"]["source"]["url"] == "http://archive/fashion.zip"
     assert values["global"]["dataset"]["name"] == "fashion"
+
+
+def test_doctor_finds_nothing_that_would_stop_it(told):
+    said = told.said["doctor"].stdout
+    assert "nothing would stop the run of trainyard.yaml, small.yaml" in said
+    assert "ok       admission" in said
+
+
+def test_follow_and_why_tell_of_a_run_that_has_ended(told):
+    assert [line.split()[-1] for line in told.said["follow"].stdout.splitlines()] == ["Complete", "Succeeded"]
+    assert "remedy:" not in told.said["why"].stdout
+    assert "pytorchjob/" in told.said["why"].stdout
 
 
 def test_up_follows_to_the_end(told):
