@@ -57,7 +57,8 @@ def refused(cluster: dict, known: list[dict], groups: list[PodGroup]) -> Iterato
     kinds = {one["metadata"]["name"]: one for one in known}
     for part in cluster["spec"].get("resourceGroups") or []:
         names = [one["name"] for one in part["flavors"] if one["name"] in kinds]
-        for group in groups:
+        covered = set(part.get("coveredResources") or [])
+        for group in (one for one in groups if covered & set(placement.requests(one.spec))):
             why = {name: closed(kinds[name], group) for name in names}
             if names and all(why.values()):
                 reasons = several(f"{name}: {reason}" for name, reason in why.items())
