@@ -43,7 +43,7 @@ class ImageFile(NamedTuple):
     time: float
 
 
-def find(folder: Path, name: str) -> str:
+def find_image(folder: Path, name: str) -> str:
     """Return the full name of an image in a layout; raises SystemExit where it is not one."""
     known = [one for one in layout.names(folder) if name in (one, one.rpartition("/")[2].partition(":")[0])]
     if len(known) != 1:
@@ -51,25 +51,25 @@ def find(folder: Path, name: str) -> str:
     return known[0]
 
 
-def layers(folder: Path, name: str) -> list[Path]:
+def list_layers(folder: Path, name: str) -> list[Path]:
     """Return the blobs of an image's layers, the lowest first."""
-    return [layout.blob(folder, one["digest"]) for one in layout.manifest(folder, find(folder, name))["layers"]]
+    return [layout.blob(folder, one["digest"]) for one in layout.manifest(folder, find_image(folder, name))["layers"]]
 
 
-def plain(blob: Path) -> bytes:
+def read_tar(blob: Path) -> bytes:
     """Return a layer's tar, uncompressed."""
     content = blob.read_bytes()
     return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
 
 
-def digest(blob: Path) -> str:
+def tar_digest(blob: Path) -> str:
     """Return the digest of a layer's tar: its own name, unless it is compressed."""
     with blob.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
-    return layout.digest(plain(blob)) if compressed else f"sha256:{blob.name}"
+    return layout.digest(read_tar(blob)) if compressed else f"sha256:{blob.name}"
 
 
-def files(blob: Path) -> dict[str, ImageFile]:
+def list_files(blob: Path) -> dict[str, ImageFile]:
     """Return what a layer holds, by path."""
     found = {}
     with tarfile.open(blob) as tar:
@@ -82,7 +82,7 @@ def files(blob: Path) -> dict[str, ImageFile]:
     return found
 
 
-def cause(path: str, one: ImageFile | None, other: ImageFile | None) -> str:
+def explain_file(path: str, one: ImageFile | None, other: ImageFile | None) -> str:
     """Return why a path of two layers differs; empty where it does not."""
     if one == other:
         return ""
@@ -95,27 +95,27 @@ def cause(path: str, one: ImageFile | None, other: ImageFile | None) -> str:
     return TIMES if one.header == other.header else BYTECODE
 
 
-def causes(one: Mapping[str, ImageFile], other: Mapping[str, ImageFile]) -> dict[str, list[str]]:
+def explain_layers(one: Mapping[str, ImageFile], other: Mapping[str, ImageFile]) -> dict[str, list[str]]:
     """Return the paths in which two layers differ, by cause."""
     found = defaultdict(list)
     for path in sorted({*one, *other}):
-        if why := cause(path, one.get(path), other.get(path)):
+        if why := explain_file(path, one.get(path), other.get(path)):
             found[why].append(path)
     return dict(found)
 
 
-def differences(ours: list[Path], theirs: list[Path]) -> Iterator[tuple[int, dict[str, list[str]]]]:
+def find_differences(ours: list[Path], theirs: list[Path]) -> Iterator[tuple[int, dict[str, list[str]]]]:
     """Yield each pair of layers whose digests differ: its number from below, and paths by cause."""
     for number, (one, other) in enumerate(zip(ours, theirs, strict=False), 1):
-        if digest(one) != digest(other):
-            yield number, causes(files(one), files(other))
+        if tar_digest(one) != tar_digest(other):
+            yield number, explain_layers(list_files(one), list_files(other))
 
 
 def report(ours: list[Path], theirs: list[Path]) -> Iterator[str]:
     """Yield the lines that say what is equal and what is not."""
     if len(ours) != len(theirs):
         yield f"{len(ours)} layers and {len(theirs)}: those that both have are compared"
-    found = list(differences(ours, theirs))
+    found = list(find_differences(ours, theirs))
     yield f"{min(len(ours), len(theirs)) - len(found)} of {max(len(ours), len(theirs))} layers are equal"
     for number, reasons in found:
         yield f"layer {number}:"
@@ -131,9 +131,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 4:
         print((__doc__ or "").split("\n\n")[1].strip(), file=sys.stderr)
         return 2
-    ours, theirs = (layers(Path(folder), name) for folder, name in (arguments[:2], arguments[2:]))
+    ours, theirs = (list_layers(Path(folder), name) for folder, name in (arguments[:2], arguments[2:]))
     print("\n".join(report(ours, theirs)))
-    return int(len(ours) != len(theirs) or any(True for _ in differences(ours, theirs)))
+    return int(len(ours) != len(theirs) or any(True for _ in find_differences(ours, theirs)))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def test_environment_and_secrets_reach_ranks_that_ssh_starts(layout: Path) -> No
 
 def test_what_two_images_build_of_the_same_sources_differs_in_times_alone(layout: Path) -> None:
     """Both build the wheel and install it, each by itself: a second build of the same steps, at another time."""
-    ours, theirs = (compare.layers(layout, f"trainyard-{name}")[-2:] for name in ("pytorch", "horovod"))
-    found = dict(compare.differences(ours, theirs))
+    ours, theirs = (compare.list_layers(layout, f"trainyard-{name}")[-2:] for name in ("pytorch", "horovod"))
+    found = dict(compare.find_differences(ours, theirs))
     assert found, "equal layers: docs/release.md may say so"
     assert {why for causes in found.values() for why in causes} <= {compare.TIMES, compare.BYTECODE}, found

@@ -77,4 +77,4 @@ def test_a_layer_more_is_a_difference(tmp_path: Path) -> None:
 
 def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="has 0 images none: it has localhost/app"):
-        compare.find(image(tmp_path, tar({})), "none")
+        compare.find_image(image(tmp_path, tar({})), "none")

@@ -336,7 +336,7 @@ def references(spec: dict) -> Iterator[tuple[str, str]]:
                     yield kind, what["name"]
 
 
-def keys(spec: dict) -> Iterator[tuple[str, str]]:
+def list_keys(spec: dict) -> Iterator[tuple[str, str]]:
     """Yield the keys of configmaps without which a pod does not start: name and key."""
     volumes = spec.get("volumes", [])
     for source in [*volumes, *(one for volume in volumes for one in at(volume, "projected.sources", []))]:

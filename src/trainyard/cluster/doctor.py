@@ -11,9 +11,9 @@ from pathlib import Path
 from trainyard.cluster import parsing, proposal, published, survey, trials
 from trainyard.cluster.checks import (
     api,
-    claims,
     images,
     kueue,
+    named_claims,
     namespace,
     network,
     nodes,
@@ -95,7 +95,7 @@ def find_job_kind(seen: ClusterSurvey) -> str:
 
 def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
     """Return what the run asks: the user's values, or a run of some nodes with the GPUs that nodes have."""
-    chart = published.named_chart(args.chart)
+    chart = published.find_chart(args.chart)
     if own:
         training = {"nodes": args.nodes, "gpusPerNode": args.gpus_per_node, "operator": args.operator}
         over: dict = {"training": {key: value for key, value in training.items() if value is not None}}
@@ -143,7 +143,7 @@ def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], 
         api.examine(seen, refusals),
         operators.examine(seen, demand),
         nodes.examine(seen, demand),
-        volumes.examine(seen, demand, shown.claims, shown.why, claims.examine(seen, demand)),
+        volumes.examine(seen, demand, shown.claims, shown.why, named_claims.examine(seen, demand)),
         images.examine(shown, demand, seen.of("nodes")),
         kueue.examine(seen, demand),
         namespace.examine(seen, demand),
@@ -200,8 +200,8 @@ def main(arguments: list[str] | None = None) -> int:
         seen = survey.read(args.namespace)
         demand = ask(args, own, seen)
         survey.read_named(seen, list_required(demand))
-        survey.read_kinds(seen, references.kinds(demand))
-        survey.read_usage(seen, claims.named(demand))
+        survey.read_kinds(seen, references.list_kinds(demand))
+        survey.read_usage(seen, named_claims.list_claims(demand))
         answers, shown = look(args, seen, demand)
         checks = diagnose(seen, demand, answers, shown)
         if args.values:

@@ -19,7 +19,7 @@ def default_chart() -> str:
     return CHART or (str(own) if own.is_dir() else "")
 
 
-def named_chart(named: str = "") -> str:
+def find_chart(named: str = "") -> str:
     """Return the chart that is meant: that of an option, of TRAINYARD_CHART, or the default; empty if there is none."""
     return named or os.environ.get("TRAINYARD_CHART", "") or default_chart()
 

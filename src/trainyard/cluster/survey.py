@@ -101,7 +101,7 @@ def read(namespace: str) -> ClusterSurvey:
         keeps=may("create", "secrets", namespace),
         denied=find_denials(survey),
         failing=failing(),
-        certificates=certificates.own(),
+        certificates=certificates.read_own(),
     )
 
 
@@ -160,11 +160,11 @@ def read_usage(survey: ClusterSurvey, claims: list[str]) -> None:
     for node in sorted(mounting - {""}):
         with contextlib.suppress(KubeError):
             told = kube.read(f"{CORE}/nodes/{node}/proxy/stats/summary", timeout=10.0)
-            found |= usage(told, survey.namespace)
+            found |= parse_usage(told, survey.namespace)
     survey.objects["volume-usage"] = [found[name] for name in claims if name in found]
 
 
-def usage(summary: dict, namespace: str) -> dict[str, dict]:
+def parse_usage(summary: dict, namespace: str) -> dict[str, dict]:
     """Return bytes and inodes of the claims of a namespace that a kubelet's summary has, by claim."""
     return {
         one["pvcRef"]["name"]: one | {"claim": one["pvcRef"]["name"]}
@@ -251,10 +251,10 @@ def existing(kind: str, namespace: str, names: set[str]) -> list[dict]:
     """Return those of some secrets or configmaps that exist; of secrets the type, and nothing that they hold."""
     place, accept = Kind(CORE, NAMES[kind]), TABLE if kind == "secret" else "application/json"
     found = [thing for name in sorted(names) for thing in one(place, name, namespace, accept)]
-    return [row(thing) if thing.get("kind") == "Table" else thing for thing in found]
+    return [parse_row(thing) if thing.get("kind") == "Table" else thing for thing in found]
 
 
-def row(table: dict) -> dict:
+def parse_row(table: dict) -> dict:
     """Return an object as its table shows it: metadata, and the cells of its row by their columns, in small letters."""
     (first,) = table["rows"]
     cells = zip(table["columnDefinitions"], first["cells"], strict=True)

@@ -31,7 +31,7 @@ def check_values(path: Path) -> None:
 
 def chart(args: argparse.Namespace) -> list[str]:
     """Return Helm's arguments for the chart that is meant: the option's, the environment's, or the published one."""
-    named = published.named_chart(args.chart)
+    named = published.find_chart(args.chart)
     if not named:
         raise WrongInputError("no chart is known: name one by --chart or TRAINYARD_CHART, such as oci://...")
     remote = "://" in named

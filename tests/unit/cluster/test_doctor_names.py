@@ -178,14 +178,14 @@ def test_what_is_there_is_no_finding(way):
 
 
 def test_what_must_be_read_is_what_the_run_names():
-    assert references.kinds(clusters.asking(VALUES)) == []
-    assert references.kinds(clusters.asking(VALUES | STORE)) == [*references.STORES.values()]
-    assert references.kinds(clusters.asking(NICS)) == [*references.CLAIMS.values(), references.CLASSES]
-    assert references.kinds(clusters.asking(FILES)) == [references.INGRESSES]
+    assert references.list_kinds(clusters.asking(VALUES)) == []
+    assert references.list_kinds(clusters.asking(VALUES | STORE)) == [*references.STORES.values()]
+    assert references.list_kinds(clusters.asking(NICS)) == [*references.CLAIMS.values(), references.CLASSES]
+    assert references.list_kinds(clusters.asking(FILES)) == [references.INGRESSES]
 
 
 def test_of_a_secret_the_type_is_read_from_its_table():
     columns = [{"name": "Name"}, {"name": "Type"}, {"name": "Data"}]
     table = {"kind": "Table", "columnDefinitions": columns, "rows": [
         {"cells": ["regcred", "Opaque", 1], "object": {"metadata": {"name": "regcred"}}}]}  # fmt: skip
-    assert survey.row(table) == {"metadata": {"name": "regcred"}, "name": "regcred", "type": "Opaque", "data": 1}
+    assert survey.parse_row(table) == {"metadata": {"name": "regcred"}, "name": "regcred", "type": "Opaque", "data": 1}

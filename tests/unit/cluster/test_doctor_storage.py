@@ -119,7 +119,7 @@ def test_a_proposal_prefers_a_class_whose_volumes_are_shared():
 def test_where_files_are_is_read_from_the_volume():
     for spec, place in (({"local": {"path": "/x"}}, DISK), ({"nodeAffinity": ON_CPU_1}, DISK), ({"nfs": {}}, ""),
                         ({"nodeAffinity": IN_ZONE}, ""), ({"hostPath": {"path": "/x"}}, FOLDER)):  # fmt: skip
-        assert volumes.place({"spec": spec}) == place
+        assert volumes.find_place({"spec": spec}) == place
 
 
 @pytest.mark.parametrize(("rooms", "words"), [
@@ -148,5 +148,5 @@ def test_a_driver_with_room_and_one_that_does_not_tell_are_no_finding():
 def test_how_full_a_claim_is_comes_from_the_summary_of_a_node():
     mine = {"pvcRef": {"name": "shared", "namespace": NAMESPACE}, "capacityBytes": 9}
     other = copy.deepcopy(mine) | {"pvcRef": {"name": "shared", "namespace": "team"}}
-    told = survey.usage({"pods": [{"volume": [{"name": "tmp"}, mine, other]}, {}]}, NAMESPACE)
+    told = survey.parse_usage({"pods": [{"volume": [{"name": "tmp"}, mine, other]}, {}]}, NAMESPACE)
     assert told == {"shared": mine | {"claim": "shared"}}

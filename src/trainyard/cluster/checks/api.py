@@ -102,7 +102,7 @@ def leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, name, seen, f"start it again: kubectl -n kube-system get pods | grep {name}")
 
 
-def ending(certificates: Iterable[tuple[str, Validity]], now: datetime) -> Iterator[Diagnosis]:
+def check_certificates(certificates: Iterable[tuple[str, Validity]], now: datetime) -> Iterator[Diagnosis]:
     """Name certificates that end within a week, and in the last tenth of their time: some live for hours."""
     remedies = {
         "server": ("the API server", "renew the control plane's certificates (kubeadm certs renew all)"),
@@ -115,7 +115,7 @@ def ending(certificates: Iterable[tuple[str, Validity]], now: datetime) -> Itera
             yield Diagnosis(WARNING, f"certificate/{who}", seen, remedy)
 
 
-def unstored(refusals: Iterable[str]) -> Iterator[Diagnosis]:
+def check_etcd(refusals: Iterable[str]) -> Iterator[Diagnosis]:
     """Name an etcd that stores nothing, by what the API server said of probes."""
     for text in refusals:
         if found := UNSTORED.search(text):
@@ -144,7 +144,7 @@ def examine(survey: ClusterSurvey, refusals: Iterable[str] = ()) -> Check:
         wrong.append(
             Diagnosis(ERROR, "api server", seen, "see its log, and etcd's: kubectl get --raw '/readyz?verbose'")
         )
-    wrong += [*ending(survey.certificates, survey.now), *unstored(refusals)]
+    wrong += [*check_certificates(survey.certificates, survey.now), *check_etcd(refusals)]
     slow = [*clocks(leases, nodes, survey.now), *heartbeats(nodes, leases, survey.now)]
     wrong += [*slow, *leaders(leases, survey.now), *check_services(survey.of("apiservices"))]
     tested = f"{TESTED[0]}.{TESTED[1]}"

@@ -84,15 +84,15 @@ def quota(cluster: dict, demand: Demand, queue: str) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, label, seen, answer)
 
 
-def cohort(thing: dict) -> str:
+def cohort_of(thing: dict) -> str:
     """Return the cohort of a ClusterQueue, or the parent of a Cohort; empty for none."""
     spec = thing.get("spec") or {}
     return str(next((spec[key] for key in ("cohortName", "cohort", "parentName", "parent") if spec.get(key)), ""))
 
 
-def together(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, Decimal]]) -> Iterator[Diagnosis]:
+def check_cohort(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, Decimal]]) -> Iterator[Diagnosis]:
     """Name resources of which the queues that lend to each other have too little for a job, all in all."""
-    parents = {one["metadata"]["name"]: cohort(one) for one in survey.of("cohorts")}
+    parents = {one["metadata"]["name"]: cohort_of(one) for one in survey.of("cohorts")}
 
     def root(name: str) -> str:
         seen = set()
@@ -101,14 +101,14 @@ def together(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, D
             name = parents[name]
         return name
 
-    own = root(cohort(cluster))
+    own = root(cohort_of(cluster))
     if not own or "cohorts" in survey.unseen:
         return
-    members = [one for one in survey.of("clusterqueues") if cohort(one) and root(cohort(one)) == own]
+    members = [one for one in survey.of("clusterqueues") if cohort_of(one) and root(cohort_of(one)) == own]
     members += [one for one in survey.of("cohorts") if root(one["metadata"]["name"]) == own]
     total: dict[str, Decimal] = defaultdict(Decimal)
     for one in members:
-        for name, number in nominal(one).items():
+        for name, number in sum_quota(one).items():
             total[name] += number
     for kind, resources in wanted.items():
         for name, number in sorted(resources.items()):
@@ -119,7 +119,7 @@ def together(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, D
                 yield Diagnosis(ERROR, f"cohort/{own}", seen, answer)
 
 
-def nominal(thing: dict) -> dict[str, Decimal]:
+def sum_quota(thing: dict) -> dict[str, Decimal]:
     """Return the quota of a ClusterQueue or a Cohort itself: of each resource, in all flavors."""
     total: dict[str, Decimal] = defaultdict(Decimal)
     for group in (thing.get("spec") or {}).get("resourceGroups") or []:
@@ -155,7 +155,7 @@ def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
             )
     for thing in things:
         yield from filter(None, [operators.release(operators.KUEUE, thing)])
-        yield from operator_pods.restarting("Kueue", thing, survey.of("pods"), survey.now)
+        yield from operator_pods.check_restarts("Kueue", thing, survey.of("pods"), survey.now)
 
 
 def manages(configuration: dict | None) -> list[str]:
@@ -227,7 +227,7 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
     yield from takes(cluster, survey.space(), survey.namespace)
     found = list(quota(cluster, demand, name))
     if not found and "clusterqueues" not in survey.unseen:
-        found += together(cluster, survey, sum_requests(demand, name))
+        found += check_cohort(cluster, survey, sum_requests(demand, name))
     if "resourceflavors" not in survey.unseen:
         found += kueue_flavors.examine(cluster, survey, [one for one in demand.groups if queue_of(one.owner) == name])
     yield from found

@@ -9,7 +9,7 @@ from trainyard.cluster.demand import PodGroup
 from trainyard.cluster.survey import ClusterSurvey
 
 
-def unusable(cluster: dict, known: list[dict], nodes: list[dict], groups: list[PodGroup]) -> Iterator[Diagnosis]:
+def check_nodes(cluster: dict, known: list[dict], nodes: list[dict], groups: list[PodGroup]) -> Iterator[Diagnosis]:
     """Name flavors that are missing, whose labels no node has, or whose nodes have taints that nobody tolerates."""
     kinds = {one["metadata"]["name"]: one for one in known}
     names = [one["name"] for group in cluster["spec"].get("resourceGroups") or [] for one in group["flavors"]]
@@ -39,7 +39,7 @@ def unusable(cluster: dict, known: list[dict], nodes: list[dict], groups: list[P
                 )
 
 
-def closed(flavor: dict, group: PodGroup) -> str:
+def explain_refusal(flavor: dict, group: PodGroup) -> str:
     """Return why Kueue passes over a flavor for a group of pods; empty where it does not."""
     spec = flavor.get("spec") or {}
     tolerations = [*(group.spec.get("tolerations") or []), *(spec.get("tolerations") or [])]
@@ -52,14 +52,14 @@ def closed(flavor: dict, group: PodGroup) -> str:
     return ""
 
 
-def refused(cluster: dict, known: list[dict], groups: list[PodGroup]) -> Iterator[Diagnosis]:
+def check_refusals(cluster: dict, known: list[dict], groups: list[PodGroup]) -> Iterator[Diagnosis]:
     """Name groups of pods for which Kueue passes over all flavors, by taints of their own or the run's nodeSelector."""
     kinds = {one["metadata"]["name"]: one for one in known}
     for part in cluster["spec"].get("resourceGroups") or []:
         names = [one["name"] for one in part["flavors"] if one["name"] in kinds]
         covered = set(part.get("coveredResources") or [])
         for group in (one for one in groups if covered & set(placement.requests(one.spec))):
-            why = {name: closed(kinds[name], group) for name in names}
+            why = {name: explain_refusal(kinds[name], group) for name in names}
             if names and all(why.values()):
                 reasons = several(f"{name}: {reason}" for name, reason in why.items())
                 seen = f"none of its flavors is for the {group.name} ({reasons})"
@@ -68,7 +68,7 @@ def refused(cluster: dict, known: list[dict], groups: list[PodGroup]) -> Iterato
                 return
 
 
-def most(flavor: dict, resource: str, borrows: bool) -> Decimal | None:
+def largest_quota(flavor: dict, resource: str, borrows: bool) -> Decimal | None:
     """Return the most that one flavor gives of a resource; None where that is not limited."""
     for one in flavor["resources"]:
         if one["name"] == resource:
@@ -78,13 +78,13 @@ def most(flavor: dict, resource: str, borrows: bool) -> Decimal | None:
     return Decimal(0)
 
 
-def divided(cluster: dict, groups: list[PodGroup]) -> Iterator[Diagnosis]:
+def check_sizes(cluster: dict, groups: list[PodGroup]) -> Iterator[Diagnosis]:
     """Name groups of pods that no flavor takes alone: Kueue divides none over several."""
     borrows = bool(cluster["spec"].get("cohort") or cluster["spec"].get("cohortName"))
     for part in cluster["spec"].get("resourceGroups") or []:
         for group in groups:
             for name, each in placement.requests(group.spec).items():
-                rooms = [most(one, name, borrows) for one in part["flavors"]]
+                rooms = [largest_quota(one, name, borrows) for one in part["flavors"]]
                 limits = [one for one in rooms if one is not None]
                 wanted = each * group.pods
                 if len(rooms) > 1 and len(limits) == len(rooms) and max(limits) < wanted <= sum(limits):
@@ -100,6 +100,6 @@ def examine(cluster: dict, survey: ClusterSurvey, groups: list[PodGroup]) -> Ite
     """Name what keeps groups of pods of a run out of every flavor of their ClusterQueue."""
     known = survey.of("resourceflavors")
     training = [one for one in groups if one.trains]
-    yield from unusable(cluster, known, survey.of("nodes"), training)
-    yield from refused(cluster, known, training)
-    yield from divided(cluster, groups)
+    yield from check_nodes(cluster, known, survey.of("nodes"), training)
+    yield from check_refusals(cluster, known, training)
+    yield from check_sizes(cluster, groups)

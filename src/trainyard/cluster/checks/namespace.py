@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from trainyard.cluster.checks import quotas, references
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.checks.operators import words
-from trainyard.cluster.demand import Demand, at, keys, list_required
+from trainyard.cluster.demand import Demand, at, list_keys, list_required
 from trainyard.cluster.survey import NAMES, ClusterSurvey
 
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
@@ -77,7 +77,7 @@ def absent(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"{kind}/{name}", "pods need it, and it does not exist", remedy)
 
 
-def mistyped(demand: Demand, secrets: list[dict]) -> Iterator[Diagnosis]:
+def check_pull_secrets(demand: Demand, secrets: list[dict]) -> Iterator[Diagnosis]:
     """Name Secrets for pulling that are of a type with which no node pulls: it passes over them without a word."""
     pulls = {one["name"] for group in demand.groups for one in group.spec.get("imagePullSecrets") or []}
     for thing in secrets:
@@ -88,11 +88,11 @@ def mistyped(demand: Demand, secrets: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"secret/{name}", seen, remedy)
 
 
-def keyless(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_keys(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name ConfigMaps that exist, and lack a key that pods mount or read."""
     held = {one["metadata"]["name"]: {*(one.get("data") or {}), *(one.get("binaryData") or {})}
             for one in survey.of("configmaps")}  # fmt: skip
-    for name, key in dict.fromkeys(found for group in demand.groups for found in keys(group.spec)):
+    for name, key in dict.fromkeys(found for group in demand.groups for found in list_keys(group.spec)):
         if name in held and key not in held[name]:
             has = several(sorted(held[name])) or "none"
             remedy = f"add it, or correct global.caBundle.key (it has {has})"
@@ -113,7 +113,7 @@ def check_sidecars(space: dict, demand: Demand) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, f"namespace/{space['metadata']['name']}", seen, remedy)
 
 
-def ambient(space: dict, demand: Demand) -> Iterator[Diagnosis]:
+def check_ambient_mesh(space: dict, demand: Demand) -> Iterator[Diagnosis]:
     """Name Istio's ambient mode, which no annotation of a pod refuses that is for sidecars."""
     if at(space, "metadata.labels", {}).get("istio.io/dataplane-mode") == "ambient":
         key = "istio.io/dataplane-mode"
@@ -167,10 +167,14 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     ranges = survey.of("limitranges")
     if "serviceaccounts" not in unseen:
         wrong += accounts(demand, survey.of("serviceaccounts"))
-    wrong += [*absent(demand, survey), *mistyped(demand, survey.of("secrets")), *keyless(demand, survey)]
+    wrong += [*absent(demand, survey), *check_pull_secrets(demand, survey.of("secrets")), *check_keys(demand, survey)]
     wrong += references.examine(demand, survey)
     if space:
-        wrong += [*check_sidecars(space, demand), *ambient(space, demand), *filter(None, [security(space, demand)])]
+        wrong += [
+            *check_sidecars(space, demand),
+            *check_ambient_mesh(space, demand),
+            *filter(None, [security(space, demand)]),
+        ]
     for thing in survey.of("resourcequotas"):
         wrong += quotas.quota(thing, demand, ranges)
     for thing in ranges:

@@ -61,7 +61,7 @@ def examine(survey: ClusterSurvey, demand: Demand, resolved: str = "", broken: t
     wrong: list[Diagnosis] = []
     if "services" not in unseen:
         wrong += dns(survey)
-        wrong += [*webhooks.examine(survey, demand), *webhooks.conversions(survey, demand)]
+        wrong += [*webhooks.examine(survey, demand), *webhooks.check_conversions(survey, demand)]
     wrong += network_policies.examine(survey, demand)
     wrong += [one for one in broken if not wrong]  # names fail for a cause that has been named
     sound = (

@@ -73,7 +73,7 @@ def blocked_by(group: PodGroup, policies: list[dict], direction: str, peer: Poli
     return several(sorted({policy["metadata"]["name"] for policy in found}))
 
 
-def source(demand: Demand) -> PolicyPeer | None:
+def find_source(demand: Demand) -> PolicyPeer | None:
     """Return the host outside of the cluster that the dataset is read from; None for another source, or a proxy."""
     dataset = at(demand.values, "dataset", {})
     settings = dataset.get("source") or {}
@@ -89,9 +89,9 @@ def source(demand: Demand) -> PolicyPeer | None:
     return PolicyPeer({}, {}, where.port or (80 if where.scheme == "http" else 443), outside=True)
 
 
-def sources(demand: Demand, known: list[dict], namespace: str, groups: list[PodGroup]) -> Iterator[Diagnosis]:
+def check_source(demand: Demand, known: list[dict], namespace: str, groups: list[PodGroup]) -> Iterator[Diagnosis]:
     """Name policies that keep the preparation from the source of its data."""
-    peer = source(demand)
+    peer = find_source(demand)
     if peer is None:
         return
     for group in groups:
@@ -120,7 +120,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
                 remedy = f"set {key}, or allow it for pods with app.kubernetes.io/part-of: trainyard, on all ports"
                 yield Diagnosis(ERROR, f"networkpolicy/{names}", seen, remedy)
     muted = {name for groups in mute.values() for name in groups}
-    yield from sources(demand, known, namespace, [one for one in demand.groups if one.name not in muted])
+    yield from check_source(demand, known, namespace, [one for one in demand.groups if one.name not in muted])
     for names, groups in mute.items():
         seen = f"pods of the {several(groups)} may not reach the name server: egress is closed by {names}"
         remedy = "allow egress to kube-system on port 53, UDP and TCP, or set networkPolicy.enabled: true, which does"

@@ -28,7 +28,7 @@ LEAVING = re.compile(
 UNFINISHED = 600.0  # seconds after the end of its grace period in which a deleted pod may still be ending
 
 
-def detected(node: dict) -> Iterator[Diagnosis]:
+def check_conditions(node: dict) -> Iterator[Diagnosis]:
     """Name faults of a node that a detector wrote into its conditions."""
     label = f"node/{node['metadata']['name']}"
     for one in node.get("status", {}).get("conditions") or []:
@@ -40,7 +40,7 @@ def detected(node: dict) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, label, seen, remedy)
 
 
-def leaving(node: dict) -> Iterator[Diagnosis]:
+def check_departure(node: dict) -> Iterator[Diagnosis]:
     """Name a node that is being taken away."""
     label, taints = f"node/{node['metadata']['name']}", node["spec"].get("taints") or []
     why = next((one["key"] for one in taints if LEAVING.fullmatch(one["key"])), "")
@@ -51,7 +51,7 @@ def leaving(node: dict) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, label, seen, "wait for the node that replaces it, or raise the least size of its pool")
 
 
-def slicing(node: dict) -> Iterator[Diagnosis]:
+def check_mig(node: dict) -> Iterator[Diagnosis]:
     """Name a node whose GPUs are being divided by MIG, or could not be."""
     state = (node["metadata"].get("labels") or {}).get("nvidia.com/mig.config.state", "success")
     if state != "success":
@@ -62,7 +62,7 @@ def slicing(node: dict) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, f"node/{node['metadata']['name']}", seen, remedy)
 
 
-def unfinished(pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
+def check_stuck_pods(pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name pods that were deleted long ago, have not ended, and keep devices from others."""
     for pod in pods:
         meta = pod["metadata"]
@@ -79,5 +79,5 @@ def unfinished(pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
 def examine(survey: ClusterSurvey, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name what nodes say of themselves, and pods that do not leave them."""
     for node in nodes:
-        yield from (*detected(node), *leaving(node), *slicing(node))
-    yield from unfinished(survey.of("pods"), survey.now)
+        yield from (*check_conditions(node), *check_departure(node), *check_mig(node))
+    yield from check_stuck_pods(survey.of("pods"), survey.now)

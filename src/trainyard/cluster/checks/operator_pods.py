@@ -10,26 +10,26 @@ from trainyard.cluster.findings import since
 OFTEN, LATELY = 5, 900.0  # restarts of a container, and seconds since its last end, from which it is named
 
 
-def place(thing: dict) -> str:
+def name_of(thing: dict) -> str:
     """Return namespace and name of a deployment."""
     return f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
 
 
-def twice(name: str, things: list[dict], words: dict[str, str]) -> Iterator[Diagnosis]:
+def check_duplicates(name: str, things: list[dict], words: dict[str, str]) -> Iterator[Diagnosis]:
     """Name deployments of one operator that all act on the jobs of every namespace; `words`: arguments, by place."""
     acting = [
         thing
         for thing in things
-        if thing.get("status", {}).get("readyReplicas") and "--namespace" not in words[place(thing)]
+        if thing.get("status", {}).get("readyReplicas") and "--namespace" not in words[name_of(thing)]
     ]
     if len(acting) > 1:
         second = acting[-1]["metadata"]
-        seen = f"{name} runs {len(acting)} times ({several(place(one) for one in acting)}): all act on the same jobs"
+        seen = f"{name} runs {len(acting)} times ({several(name_of(one) for one in acting)}): all act on the same jobs"
         remedy = f"keep one: kubectl -n {second['namespace']} delete deployment/{second['name']}"
         yield Diagnosis(WARNING, f"deployment/{second['name']}", seen, remedy)
 
 
-def restarting(name: str, thing: dict, pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
+def check_restarts(name: str, thing: dict, pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name an operator whose pod is ready just now, and has ended often and lately, with the reason."""
     wanted, meta = at(thing, "spec.selector.matchLabels", {}), thing["metadata"]
     for pod in pods:

@@ -250,11 +250,11 @@ def one(
     wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things), written))
     if (known or things) and "deployments" not in survey.unseen:
         wrong += controller(operator, things, survey.of("pods"), needed)
-    wrong += operator_pods.twice(
-        operator.name, things, {operator_pods.place(thing): " ".join(words(thing)) for thing in things}
+    wrong += operator_pods.check_duplicates(
+        operator.name, things, {operator_pods.name_of(thing): " ".join(words(thing)) for thing in things}
     )
     for thing in things:
-        wrong += operator_pods.restarting(operator.name, thing, survey.of("pods"), survey.now)
+        wrong += operator_pods.check_restarts(operator.name, thing, survey.of("pods"), survey.now)
         wrong += [*check_arguments(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
         wrong += filter(None, [release(operator, thing)])
     if operator is TRAINER and known and things:

@@ -164,7 +164,7 @@ def short(wanted: Amounts, offered: Mapping[str, Decimal]) -> list[str]:
     ]
 
 
-def able(spec: Mapping, nodes: Iterable[dict]) -> list[dict]:
+def fitting_nodes(spec: Mapping, nodes: Iterable[dict]) -> list[dict]:
     """Return the nodes on which a pod may be placed, when nothing else runs."""
     wanted = requests(spec)
     return [one for one in nodes if not list(hindrances(spec, one)) and not short(wanted, allocatable(one))]

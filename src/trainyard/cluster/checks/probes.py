@@ -203,7 +203,7 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         if state is None:
             return probe._replace(unproven="the probe claim was deleted by somebody")
         if state.get("status", {}).get("phase") == "Bound":
-            return probe._replace(bound=True, place=place_of(state["spec"].get("volumeName", "")))
+            return probe._replace(bound=True, place=read_place(state["spec"].get("volumeName", "")))
         said, holder = complaint(namespace, state), current("pods", namespace, one.pod) if one.pod else None
         nowhere = scheduling_failure(holder or {})
         ours = nowhere and not re.search(r"persistentvolumeclaim|[Vv]olume|bind", nowhere)
@@ -215,10 +215,10 @@ def wait(namespace: str, one: ProbeWait, begun: float, seconds: float) -> Probe:
         time.sleep(0.4)
 
 
-def place_of(volume: str) -> str:
+def read_place(volume: str) -> str:
     """Return where a volume's files are, if that is one node alone; nothing where this user may not look."""
     with contextlib.suppress(KubeError):
-        return volumes.place(kube.read(f"/api/v1/persistentvolumes/{volume}"))
+        return volumes.find_place(kube.read(f"/api/v1/persistentvolumes/{volume}"))
     return ""
 
 
@@ -277,14 +277,14 @@ def watch(namespace: str, called: str, wanted: Start, end: float) -> Start:
             result = last  # an older kubelet reports the cause once, and then that it waits
         last, late = result, time.monotonic() > end
         if result and (sure or late or (first and time.monotonic() - first > SETTLED)):
-            return result._replace(logs=unreadable(namespace, called)) if result.started else result
+            return result._replace(logs=find_log_fault(namespace, called)) if result.started else result
         first = first or (time.monotonic() if result else 0.0)
         if late:
             return explain_wait(namespace, state, wanted)
         time.sleep(0.4)
 
 
-def unreadable(namespace: str, called: str) -> str:
+def find_log_fault(namespace: str, called: str) -> str:
     """Return why the log of a pod that has run cannot be read; empty where it can, or where this user may not."""
     try:
         kube.request(f"/api/v1/namespaces/{namespace}/pods/{called}/log", accept="*/*")

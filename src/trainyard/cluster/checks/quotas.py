@@ -69,12 +69,12 @@ def sum_requests(demand: Demand, ranges: list[dict], fits: Mapping[str, PodGroup
         total[key(thing["kind"])] += 1
         if thing["kind"] in ("Secret", "ConfigMap", "Service"):
             total[f"{thing['kind'].lower()}s"] += 1
-    for name, number in further(demand).items():
+    for name, number in count_further(demand).items():
         total[name] += number
     return total
 
 
-def further(demand: Demand) -> Amounts:
+def count_further(demand: Demand) -> Amounts:
     """Return the objects that Helm and the operators make of a run beside its own, by the quota's names.
 
     Helm keeps the release in a Secret. training-operator makes a Service for each pod; mpi-operator makes a Service, a

@@ -14,7 +14,7 @@ CLASSES, INGRESSES = "deviceclasses.resource.k8s.io", "ingressclasses.networking
 DEFAULT = "ingressclass.kubernetes.io/is-default-class"
 
 
-def kinds(demand: Demand) -> list[str]:
+def list_kinds(demand: Demand) -> list[str]:
     """Return the kinds that must be read for what a run names."""
     made = {thing["kind"] for thing in demand.objects}
     found = [*STORES.values()] if "ExternalSecret" in made else []
@@ -23,18 +23,18 @@ def kinds(demand: Demand) -> list[str]:
     return found + ([*CLAIMS.values(), CLASSES] if claimed else [])
 
 
-def named(things: list[dict], name: str) -> dict | None:
+def find_by_name(things: list[dict], name: str) -> dict | None:
     """Return the object of a name."""
     return next((thing for thing in things if thing["metadata"]["name"] == name), None)
 
 
-def stores(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_stores(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name stores of secrets that do not exist, or are not ready."""
     for thing in demand.objects:
         if thing["kind"] != "ExternalSecret":
             continue
         kind, name = at(thing, "spec.secretStoreRef.kind", "SecretStore"), at(thing, "spec.secretStoreRef.name", "")
-        label, store = f"{kind.lower()}/{name}", named(survey.of(STORES.get(kind, "")), name)
+        label, store = f"{kind.lower()}/{name}", find_by_name(survey.of(STORES.get(kind, "")), name)
         if STORES.get(kind) in survey.unseen:
             continue
         if store is None:
@@ -47,13 +47,13 @@ def stores(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, label, seen, f"correct its address or login: kubectl describe {label}")
 
 
-def devices(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_devices(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name claims of devices, their templates and their classes that do not exist."""
     wanted = {(key, one[key]) for group in demand.groups for one in group.spec.get("resourceClaims") or []
               for key in CLAIMS if one.get(key)}  # fmt: skip
     for key, name in sorted(wanted):
         plural = CLAIMS[key].partition(".")[0]
-        label, thing = f"{plural.removesuffix('s')}/{name}", named(survey.of(CLAIMS[key]), name)
+        label, thing = f"{plural.removesuffix('s')}/{name}", find_by_name(survey.of(CLAIMS[key]), name)
         if CLAIMS[key] in survey.unseen:
             continue
         if thing is None:
@@ -70,7 +70,7 @@ def devices(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, label, seen, "install the driver that brings it (kubectl get deviceclass)")
 
 
-def ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name classes of ingresses that do not exist: nothing would serve the file browser's address."""
     classes = survey.of(INGRESSES)
     for thing in demand.objects if INGRESSES not in survey.unseen else []:
@@ -78,7 +78,7 @@ def ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             continue
         label, name = f"ingress/{thing['metadata']['name']}", at(thing, "spec.ingressClassName", "")
         others = several(one["metadata"]["name"] for one in classes) or "none: install an ingress controller"
-        if name and named(classes, name) is None:
+        if name and find_by_name(classes, name) is None:
             seen = f"its class {name} does not exist"
             yield Diagnosis(WARNING, label, seen, f"set filebrowser.ingress.className to one of {others}")
         elif not name and not any(at(one, "metadata.annotations", {}).get(DEFAULT) == "true" for one in classes):
@@ -88,4 +88,4 @@ def ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
 
 def examine(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name what the run's objects name in vain."""
-    yield from (*stores(demand, survey), *devices(demand, survey), *ingresses(demand, survey))
+    yield from (*check_stores(demand, survey), *check_devices(demand, survey), *check_ingresses(demand, survey))

@@ -12,36 +12,36 @@ from trainyard.cluster.survey import ClusterSurvey
 SELECTORS = ("scheduler.alpha.kubernetes.io/node-selector", "openshift.io/node-selector")
 
 
-def fitting(group: PodGroup, nodes: list[dict], **further: object) -> list[dict]:
+def find_nodes(group: PodGroup, nodes: list[dict], **further: object) -> list[dict]:
     """Return the nodes on which pods of a group may be placed, with further keys of their spec."""
-    return placement.able({**group.spec, **further}, nodes)
+    return placement.fitting_nodes({**group.spec, **further}, nodes)
 
 
-def selector(text: str) -> dict[str, str]:
+def parse_selector(text: str) -> dict[str, str]:
     """Return the labels of a selector that is written as a=b,c=d."""
     pairs = [part.partition("=") for part in text.split(",") if "=" in part]
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def wanted(group: PodGroup, labels: dict[str, str]) -> dict[str, str]:
+def add_labels(group: PodGroup, labels: dict[str, str]) -> dict[str, str]:
     """Return a group's node selector with further labels."""
     return {**(group.spec.get("nodeSelector") or {}), **labels}
 
 
-def of_namespace(demand: Demand, space: dict | None, nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_namespace(demand: Demand, space: dict | None, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name a selector of the namespace that leaves the run's pods no node."""
     notes, name = at(space or {}, "metadata.annotations", {}), at(space or {}, "metadata.name", "")
     for key in SELECTORS:
-        labels = selector(notes.get(key) or "")
+        labels = parse_selector(notes.get(key) or "")
         for group in demand.groups if labels else []:
-            if fitting(group, nodes) and not fitting(group, nodes, nodeSelector=wanted(group, labels)):
+            if find_nodes(group, nodes) and not find_nodes(group, nodes, nodeSelector=add_labels(group, labels)):
                 seen = f"{key} sends pods to nodes with {notes[key]}: none of them is for the {group.name}"
                 remedy = f"label nodes so, name another namespace, or kubectl annotate namespace {name} {key}-"
                 yield Diagnosis(WARNING, f"namespace/{name}", seen, remedy)
                 break
 
 
-def handlers(name: str, handler: str, nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_handlers(name: str, handler: str, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name nodes whose container runtime lacks a handler. A kubelet lists them from 1.30 on; else nothing is said."""
     listed = {
         one["metadata"]["name"]: {each.get("name", "") for each in one["status"]["runtimeHandlers"]}
@@ -56,26 +56,26 @@ def handlers(name: str, handler: str, nodes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(level, f"runtimeclass/{name}", seen, remedy)
 
 
-def of_runtimes(demand: Demand, classes: list[dict], nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_runtimes(demand: Demand, classes: list[dict], nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name RuntimeClasses that leave pods no node, and handlers that are missing where pods may be placed."""
     groups = {group.spec["runtimeClassName"]: group for group in demand.groups if group.spec.get("runtimeClassName")}
     for thing in classes:
         name = thing["metadata"]["name"]
         group = groups.get(name)
-        if group is None or not fitting(group, nodes):
+        if group is None or not find_nodes(group, nodes):
             continue
         labels = at(thing, "scheduling.nodeSelector", {})
         tolerations = [*(group.spec.get("tolerations") or []), *at(thing, "scheduling.tolerations", [])]
-        fits = fitting(group, nodes, nodeSelector=wanted(group, labels), tolerations=tolerations)
+        fits = find_nodes(group, nodes, nodeSelector=add_labels(group, labels), tolerations=tolerations)
         if not fits:
             text = ", ".join(f"{key}={value}" for key, value in labels.items())
             seen = f"it sends pods to nodes with {text}: none of them is for the {group.name}"
             remedy = f"kubectl label node NAME {text}, or correct its scheduling"
             yield Diagnosis(ERROR, f"runtimeclass/{name}", seen, remedy)
-        yield from handlers(name, thing.get("handler", ""), fits)
+        yield from check_handlers(name, thing.get("handler", ""), fits)
 
 
 def examine(demand: Demand, survey: ClusterSurvey, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name rules that leave the run's pods no node, where the run itself fits some."""
-    yield from of_namespace(demand, survey.space(), nodes)
-    yield from of_runtimes(demand, survey.of("runtimeclasses"), nodes)
+    yield from check_namespace(demand, survey.space(), nodes)
+    yield from check_runtimes(demand, survey.of("runtimeclasses"), nodes)

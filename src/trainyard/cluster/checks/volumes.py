@@ -153,7 +153,7 @@ def by_hand(claim: dict, volumes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, f"create a PersistentVolume, or set {key(claim)}.storageClass")
 
 
-def place(volume: Mapping) -> str:
+def find_place(volume: Mapping) -> str:
     """Return where the files of a volume are, if that is one node alone: FOLDER or DISK; else nothing."""
     spec = volume.get("spec") or {}
     terms = at(spec, "nodeAffinity.required.nodeSelectorTerms", [])
@@ -168,13 +168,13 @@ def level(where: str) -> str:
     return ERROR if where == DISK else WARNING
 
 
-def scattered(demand: Demand, nodes: list[dict]) -> bool:
+def is_scattered(demand: Demand, nodes: list[dict]) -> bool:
     """Whether pods of a run may be on several nodes of this cluster."""
-    able = {one["metadata"]["name"] for group in demand.training for one in placement.able(group.spec, nodes)}
+    able = {one["metadata"]["name"] for group in demand.training for one in placement.fitting_nodes(group.spec, nodes)}
     return demand.spreads and len(able) > 1
 
 
-def apart(claim: dict, probe: Probe) -> Diagnosis:
+def explain_place(claim: dict, probe: Probe) -> Diagnosis:
     """Say that a class binds a claim, with files that pods on other nodes do not see."""
     which = f"{probe.storage_class or 'the default StorageClass'} binds {probe.mode}, and its volume is {probe.place}"
     seen = f"{which}: pods on several nodes would not see each other's files"
@@ -182,7 +182,7 @@ def apart(claim: dict, probe: Probe) -> Diagnosis:
     return Diagnosis(level(probe.place), f"claim/{claim['metadata']['name']}", seen, remedy)
 
 
-def roomless(claim: dict, thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_capacity(claim: dict, thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a claim that is larger than what its driver says that it can make anywhere."""
     drivers = {one["metadata"]["name"]: one for one in survey.of("csidrivers")}
     name, size = thing["metadata"]["name"], amount(claim["spec"]["resources"]["requests"]["storage"])
@@ -261,14 +261,14 @@ def examine(
             wrong += by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else []
         elif thing:
             used.append(thing)
-            wrong += roomless(claim, thing, survey)
+            wrong += check_capacity(claim, thing, survey)
             like = (claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0])
             mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
             if mine:
                 others = [one["metadata"]["name"] for one in classes]
                 wrong += judge(claim, mine, probes, demand, others)
-                if mine.place and scattered(demand, survey.of("nodes")):
-                    wrong.append(apart(claim, mine))
+                if mine.place and is_scattered(demand, survey.of("nodes")):
+                    wrong.append(explain_place(claim, mine))
                 reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
                     if mine.unproven else []  # fmt: skip
     wrong += defaults(classes)

@@ -24,7 +24,7 @@ def plural(kind: str) -> str:
     return PLURALS.get(kind, f"{kind.lower()}s")
 
 
-def group(thing: dict) -> str:
+def group_of(thing: dict) -> str:
     """Return the group of an object's API; empty for the core's."""
     found: str = thing.get("apiVersion", "").rpartition("/")[0]
     return found
@@ -34,7 +34,7 @@ def list_resources(demand: Demand) -> dict[str, set[str]]:
     """Return the resources that a run creates, itself or by its operators, with their groups."""
     found: dict[str, set[str]] = {"pods": {""}}
     for thing in demand.objects:
-        found.setdefault(plural(thing["kind"]), set()).add(group(thing))
+        found.setdefault(plural(thing["kind"]), set()).add(group_of(thing))
         for more in FURTHER.get(thing["kind"], ()):
             found.setdefault(more, set()).add(GROUPS[more])
     return found
@@ -80,14 +80,14 @@ def check_service(hook: dict, what: str, survey: ClusterSurvey) -> tuple[str, st
     bundle = at(hook, "clientConfig.caBundle", "")
     if not bundle:
         return WARNING, f"{must} has no caBundle: its certificate is not trusted"
-    bad = untrusted(bundle, survey.now)
+    bad = find_bundle_fault(bundle, survey.now)
     return (ERROR, f"{must} its caBundle {bad}: all are refused") if bad else ("", "")
 
 
-def untrusted(bundle: str, now: datetime) -> str:
+def find_bundle_fault(bundle: str, now: datetime) -> str:
     """Return what is wrong with a caBundle; empty where one of its certificates is valid."""
     try:
-        held = certificates.validities(base64.b64decode(bundle, validate=True).decode())
+        held = certificates.read_validities(base64.b64decode(bundle, validate=True).decode())
     except ValueError:
         return "holds no certificate"
     last = max(one.end for one in held)
@@ -118,9 +118,9 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
                     yield Diagnosis(level, label, seen, remedy)
 
 
-def conversions(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
+def check_conversions(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name CRDs whose versions a webhook converts that nobody answers: their objects cannot be read."""
-    used = {f"{plural(thing['kind'])}.{group(thing)}" for thing in demand.objects}
+    used = {f"{plural(thing['kind'])}.{group_of(thing)}" for thing in demand.objects}
     for crd in survey.of(DEFINITIONS):
         client = at(crd, "spec.conversion.webhook.clientConfig", {})
         if at(crd, "spec.conversion.strategy") != "Webhook" or "service" not in client:

@@ -12,7 +12,7 @@ FULL = 0.95  # share of a volume from which it is as good as full
 WHICH = "global.storage.*.existingClaim"
 
 
-def named(demand: Demand) -> list[str]:
+def list_claims(demand: Demand) -> list[str]:
     """Return the claims that pods mount and that the release does not make."""
     made = {one["metadata"]["name"] for one in demand.claims}
     mounted = [volume for group in demand.groups for volume in group.spec.get("volumes") or []]
@@ -34,7 +34,7 @@ def is_written(name: str, demand: Demand) -> bool:
     return False
 
 
-def unbound(label: str, claim: dict, classes: list[dict]) -> Diagnosis | None:
+def check_binding(label: str, claim: dict, classes: list[dict]) -> Diagnosis | None:
     """Say that a claim has no volume, or soon none."""
     phase = at(claim, "status.phase", "?")
     if claim["metadata"].get("deletionTimestamp"):
@@ -48,7 +48,7 @@ def unbound(label: str, claim: dict, classes: list[dict]) -> Diagnosis | None:
     return None
 
 
-def unfit(label: str, claim: dict, demand: Demand) -> Iterator[Diagnosis]:
+def check_modes(label: str, claim: dict, demand: Demand) -> Iterator[Diagnosis]:
     """Name modes in which a claim cannot serve the run."""
     modes, name = set(claim["spec"].get("accessModes", [])), claim["metadata"]["name"]
     if claim["spec"].get("volumeMode") == "Block":
@@ -63,7 +63,7 @@ def unfit(label: str, claim: dict, demand: Demand) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, remedy)
 
 
-def reaching(volume: dict, nodes: list[dict]) -> list[dict]:
+def find_nodes(volume: dict, nodes: list[dict]) -> list[dict]:
     """Return the nodes that a volume can be mounted on."""
     required = at(volume, "spec.nodeAffinity.required", {})
     if not required:
@@ -72,24 +72,24 @@ def reaching(volume: dict, nodes: list[dict]) -> list[dict]:
     return [one for one in nodes if placement.chosen(spec, one)]
 
 
-def unreached(label: str, volume: dict, demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_reach(label: str, volume: dict, demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name a volume that is not where the run's pods may be placed, or that is another on each node."""
     for group in demand.training:
-        able = placement.able(group.spec, nodes)
-        if able and not reaching(volume, able):
+        able = placement.fitting_nodes(group.spec, nodes)
+        if able and not find_nodes(volume, able):
             seen = f"its volume {volume['metadata']['name']} can be mounted on none of the nodes for the {group.name}"
             remedy = "correct global.scheduling.nodeSelector or affinity, or name a claim that these nodes reach"
             yield Diagnosis(ERROR, label, seen, remedy)
             return
-        where = volumes.place(volume)
-        if where and volumes.scattered(demand, nodes):
+        where = volumes.find_place(volume)
+        if where and volumes.is_scattered(demand, nodes):
             seen = f"its volume is {where}: pods on several nodes would not see each other's files"
             remedy = f"name a claim on shared storage (docs/storage.md) under {WHICH}{volumes.MOUNTED[where]}"
             yield Diagnosis(volumes.level(where), label, seen, remedy)
             return
 
 
-def crowded(label: str, usage: Mapping) -> Iterator[Diagnosis]:
+def check_usage(label: str, usage: Mapping) -> Iterator[Diagnosis]:
     """Name a claim whose volume is full, as the kubelet of a node that mounts it has measured it."""
     size, free = usage.get("capacityBytes") or 0, usage.get("availableBytes", 0)
     inodes, left = usage.get("inodes") or 0, usage.get("inodesFree", 0)
@@ -108,16 +108,16 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     known = {one["metadata"]["name"]: one for one in survey.of("persistentvolumeclaims")}
     made = {one["metadata"]["name"]: one for one in survey.of("persistentvolumes")}
     usage = {one["claim"]: one for one in survey.of("volume-usage")}
-    for name in named(demand):
+    for name in list_claims(demand):
         label, claim = f"persistentvolumeclaim/{name}", known.get(name)
         if claim is None:
             seen = "values name it as an existing claim, and it does not exist"
             yield Diagnosis(ERROR, label, seen, "create it, or correct existingClaim under global.storage")
             continue
-        if bad := unbound(label, claim, survey.of("storageclasses")):
+        if bad := check_binding(label, claim, survey.of("storageclasses")):
             yield bad
             continue
-        yield from unfit(label, claim, demand)
+        yield from check_modes(label, claim, demand)
         if volume := made.get(claim["spec"].get("volumeName") or ""):
-            yield from unreached(label, volume, demand, survey.of("nodes"))
-        yield from crowded(label, usage.get(name, {}))
+            yield from check_reach(label, volume, demand, survey.of("nodes"))
+        yield from check_usage(label, usage.get(name, {}))
