@@ -77,7 +77,7 @@ SAID_BY_NOTHING = ("global.storage.gid", "pytorchjob.enabled")
 
 def needed(values: dict[str, Any], path: str = "") -> list[str]:
     """Return the dotted paths of plain values without which a template would read 0, false or nothing."""
-    found = []
+    found: list[str] = []
     for key, value in values.items():
         here = f"{path}.{key}" if path else key
         if isinstance(value, dict):
