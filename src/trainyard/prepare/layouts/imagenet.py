@@ -123,7 +123,7 @@ def _read_solution(text: bytes, label: str) -> dict[str, str]:
     try:
         for row in rows:
             image, words = row.get("ImageId"), (row.get("PredictionString") or "").split()
-            if not image or not words:
+            if not image or not words or None in row:
                 raise UserError(f"{where} is not as expected at line {rows.line_num}; get the archive again")
             if solution.setdefault(image, words[0]) != words[0]:
                 raise UserError(

@@ -93,6 +93,11 @@ class TableLayout:
             if twice := [column for column in columns if names.count(column) > 1]:
                 raise UserError(f"{where} has several columns '{twice[0]}'; rename all but one")
             for row in rows:
+                if any(field.strip() for field in row.get(None, ())):  # type: ignore[call-overload]
+                    raise UserError(
+                        f"{where} has more fields at line {rows.line_num} than its first line names; put one that holds "
+                        'a comma into quotes, without a space before them (a.jpg,"dog, wild")'
+                    )
                 values = [(row[column] or "").strip() for column in columns]
                 if not all(values):
                     raise UserError(f"{where} has an empty field at line {rows.line_num}; complete or remove the row")

@@ -49,6 +49,10 @@ def test_a_validation_picture_with_two_classes_is_named(tmp_path):
     members = imagenet(9, 6)
     members["LOC_val_solution.csv"] += f"val_3,{SYNSETS[0]} 1 2 3 4\n".encode()  # once more, with the same class
     attempt(tmp_path, members)
+    broken = {"LOC_val_solution.csv": members["LOC_val_solution.csv"] + b"val_4,n01 1 2 3 4, n02 1 2 3 4\n"}
+    (tmp_path / "fields").mkdir()
+    with pytest.raises(UserError, match="is not as expected at line 9"):
+        attempt(tmp_path / "fields", members | broken)
     members["LOC_val_solution.csv"] += f"val_3,{SYNSETS[1]} 1 2 3 4\n".encode()
     (tmp_path / "again").mkdir()
     with pytest.raises(UserError, match=rf"gives val_3 two classes, {SYNSETS[0]} and {SYNSETS[1]} at line 9"):
@@ -297,8 +301,8 @@ def test_a_csv_file_in_a_folder_and_in_a_tar(tmp_path):
         assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
 
 
-def test_spaces_around_a_csv_files_fields_are_nothing(tmp_path):
-    rows = [(f" {path}", f" {label} ") for path, label in ROWS]
+def test_spaces_around_a_csv_files_fields_and_empty_ones_at_the_end_are_nothing(tmp_path):
+    rows = [(f" {path}", f" {label} ", "", " ") for path, label in ROWS]
     attempt(tmp_path, table(rows, "id , breed"), layout="csv", csv=TABLE)
     found = [pictures(tmp_path / "out", split) for split in ("train", "val")]
     assert found[0] | found[1] == {picture(i): label for i, (_, label) in enumerate(ROWS)}
@@ -324,6 +328,8 @@ def test_leading_zeros_that_a_spreadsheet_took_away_are_told():
         (ROWS, "name,breed", {}, r"no column 'id', only 'name', 'breed'; set csv.path_column"),
         ([(";".join(row),) for row in ROWS], "id;breed", {}, r"fields are separated by ';'; save it with commas"),
         ([(*row, row[1]) for row in ROWS], "id,breed, breed", {}, "has several columns 'breed'; rename all but one"),
+        ([*ROWS[:-1], (ROWS[-1][0], "dog", " wild")], "id,breed", {}, "more fields at line 31 than its first line names"),
+        ([*ROWS[:-1], (ROWS[-1][0], ' "dog', ' wild"')], "id,breed", {}, r"more fields at line 31 .*into quotes"),
         ([('"x', "y")], "id,breed", {}, r"labels.csv in .* is not sound CSV at line"),
         ([], "id,breed", {}, "lists no images"),
         (ROWS, "id,breed", {"file": "other.csv"}, r"has no other.csv"),
