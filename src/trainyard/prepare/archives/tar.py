@@ -28,8 +28,9 @@ from trainyard.prepare.sources.path import PathSource
 # What files of the first pass are called in the work folder
 LISTING, UNPACKED = "listing-", "unpacked-"
 _WAIT = 86400.0
-# Part of a listing's name: an earlier version's listing may hold names that lost bytes
-_RULES = "names 2"
+# Part of a listing's name: an earlier version's may hold names that lost bytes, or end where the first of several tars
+# ends that were joined
+_RULES = "names 3"
 
 
 class Tar(Container):

@@ -21,23 +21,32 @@ from trainyard.prepare.names import shown
 
 BLOCK = 512
 _LARGEST_EXTENSION = 1 << 20
+# `tar -b 2048` fills up to a whole MiB; the usual is 10 KiB
+_LARGEST_PADDING = 1 << 20
 # Python's int() reads signs, spaces and underscores, too
 _OCTAL, _DECIMAL = re.compile(rb"[0-7]*"), re.compile(rb"[0-9]{1,20}")
 _LARGEST_NUMBER = (1 << 63) - 1
-_SPARSE = "GNU.sparse.major"
-_USED = ("path", "size", _SPARSE)  # of what extension headers tell
+_SPARSE = "GNU.sparse."  # how all that extension headers tell of a sparse file begins
+_USED = ("path", "size")  # of what they tell besides
 _FILES, _LINKS, _IGNORED = (b"0", b"\0", b"7"), (b"1", b"2"), (b"3", b"4", b"5", b"6", b"g", b"K")
 
 
 def scan(reader: Reader, label: str) -> Iterator[Member]:
-    """Yield each file; `label` names the tar in messages. Ends behind the block of zeros that ends a tar."""
+    """Yield each file; `label` names the tar in messages.
+
+    Reads on behind the zeros that end a tar: tars that were joined by `cat` go on there. Raises UserError where there
+    are more zeros than a tar ends with.
+    """
     overrides: dict[str, bytes] = {}
+    zeros = 0
     while True:
         at = reader.position
         try:
             header = reader.take(BLOCK)
-            if not header.strip(b"\0"):
-                return
+            zeros = 0 if header.strip(b"\0") else zeros + BLOCK
+            if zeros:
+                overrides = {}
+                continue
             if not sound(header):
                 if at == 0 and (what := unread_within(header)):
                     raise UserError(f"{label} is packed, and what it holds {what}")
@@ -55,6 +64,13 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             crc = reader.crc32(size)
             reader.take(-reader.position % BLOCK)
         except CutShortError:
+            if zeros > _LARGEST_PADDING:
+                raise UserError(
+                    f"{label} ends with {zeros:,} zeros, as a file does whose download was broken off; get it again, or "
+                    "pack it again if it is whole"
+                ) from None
+            if zeros:
+                return
             raise UserError(
                 f"{label} is cut short: it ends at byte {reader.position:,} without a tar's end; get it again"
             ) from None
@@ -116,8 +132,9 @@ def _extension(reader: Reader, kind: bytes, size: int, label: str, at: int) -> d
         key, equals, value = record.partition(b" ")[2].removesuffix(b"\n").partition(b"=")
         if not equals or len(record) != length or not record.endswith(b"\n"):
             raise ValueError("not a record")
-        if (name := key.decode("utf-8", "replace")) in _USED:
-            found[name] = value
+        name = key.decode("utf-8", "replace")
+        if name in _USED or name.startswith(_SPARSE):
+            found[_SPARSE if name.startswith(_SPARSE) else name] = value
     return found
 
 

@@ -303,6 +303,39 @@ def test_a_sparse_file_is_refused_with_the_remedy(tmp_path):
         refused(tmp_path / "a.tar", tmp_path, r"1\.jpg in .*type 'S'.*without --sparse")
 
 
+def record(text):
+    """A record of an extension header: its own length, and the text."""
+    length = next(n for n in range(100) if n == len(f"{n} ") + len(text) + 1)
+    return f"{length} ".encode() + text + b"\n"
+
+
+@pytest.mark.parametrize("text", [b"GNU.sparse.size=9", b"GNU.sparse.map=0,5,8,1", b"GNU.sparse.major=1"])
+def test_a_sparse_file_of_any_version_of_pax_is_refused(text):
+    extension = header(b"%011o" % len(record(text)), b"x") + record(text).ljust(512, b"\0")
+    with pytest.raises(UserError, match=r"train/a/1\.jpg in a\.tar is of tar's type 'S'"):
+        listed(extension + header(b"00000000005") + b"12345".ljust(512, b"\0") + bytes(1024))
+
+
+@pytest.mark.parametrize(("ending", "mode"), [(".tar", "w"), (".tgz", "w:gz")])
+def test_tars_that_were_joined_are_read_to_the_end(tmp_path, expected, ending, mode):
+    """As `cat 1.tar 2.tar` makes one; tar itself stops at the end of the first without a word."""
+    names = sorted(MEMBERS)
+    halves = ({name: MEMBERS[name] for name in part} for part in (names[:50], names[50:]))
+    parts = [write_tar(tmp_path / f"{at}{ending}", half, mode).read_bytes() for at, half in enumerate(halves)]
+    (tmp_path / f"a{ending}").write_bytes(b"".join(parts))
+    build(config(tmp_path / f"a{ending}", tmp_path / "out"))
+    assert found(tmp_path / "out") == expected
+
+
+def test_zeros_in_place_of_the_rest_of_a_tar_are_named():
+    file = header(b"00000000005") + b"12345".ljust(512, b"\0")
+    assert len(listed(file + bytes(1 << 20))) == 1
+    with pytest.raises(UserError, match=r"a\.tar ends with 1,049,088 zeros, as a file does whose download was broken"):
+        listed(file + bytes((1 << 20) + 512))
+    with pytest.raises(UserError, match=r"its header at byte 1,536 is damaged"):
+        listed(file + bytes(512) + file[512:] + file + bytes(1024))
+
+
 def header(size, kind=b"0"):
     """A tar's header with this field for its size, and a right checksum."""
     block = bytearray(tarfile.TarInfo("train/a/1.jpg").tobuf(tarfile.USTAR_FORMAT))
