@@ -322,6 +322,35 @@ def test_training_beside_testing_is_refused_with_what_helps(tmp_path, names):
         classes(flat, "folders")
 
 
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("seg_train/seg_train", "seg_test/seg_test"), ("training_set", "test_set"), ("TrainImages", "ValImages"),
+     ("a/asl-train", "b/asl-validation"), ("trainset", "testset"), ("train2017", "test2017")],
+)  # fmt: skip
+def test_splits_by_part_of_a_folders_name_are_refused_with_what_helps(tmp_path, train, test):
+    path = write_folder(tmp_path / "a", undivided(prefix=f"x/{train}/") | undivided(prefix=f"x/{test}/", count=5))
+    with pytest.raises(UserError, match=r"x/\S+ and x/\S+, which look like splits with classes in them") as caught:
+        classes(path, "folders")
+    skip = str(caught.value).partition("'skip': '")[2].partition("'")[0]
+    assert classes(path, "folders", skip=[skip]) == {"cat": 40, "dog": 40}
+
+
+def test_splits_without_classes_are_not_taken_for_classes(tmp_path):
+    members = undivided(("train2017", "val2017", "test2017")) | {"annotations/instances_val2017.json": b"{}"}
+    with pytest.raises(UserError, match="has test2017 and train2017 and val2017, which look like splits without cl"):
+        classes(write_folder(tmp_path / "a", members), "folders")
+    apart = ("steam_train", "test_tube", "trainer", "contest", "validator", "train_val_test")
+    assert classes(write_folder(tmp_path / "b", undivided(apart)), "folders") == dict.fromkeys(apart, 40)
+
+
+def test_a_single_class_is_refused(tmp_path):
+    """As where all images lie in a folder `images`, or each class's in one of that name."""
+    for at, members in enumerate((undivided(["images"]), undivided(["images"], prefix="cat/"), pairs(names=["images"]))):
+        path = write_folder(tmp_path / str(at), members)
+        with pytest.raises(UserError, match="has one class alone, 'images', and nothing to tell it from"):
+            classes(path, "imagefolder" if at == 2 else "folders")
+
+
 def test_train_beside_test_names_the_folder_that_could_be_val(tmp_path):
     path = write_folder(tmp_path / "a", pairs(splits=("Train", "Test")))
     with pytest.raises(UserError, match=r"Test/cat/0.jpg .*Test/ looks like a split .*layout 'imagefolder'"):

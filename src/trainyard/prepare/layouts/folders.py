@@ -5,7 +5,9 @@ split does not depend on other classes, nor on the order of the images or the fo
 is added moves at most one other of its class.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from trainyard.core.exits import UserError
 from trainyard.prepare.class_names import ClassEntry
@@ -22,6 +24,10 @@ from trainyard.prepare.layouts.base import (
 )
 
 _SPLITS = SPLIT_NAMES.keys() | TESTS
+# The word of a split in a folder's name: `seg_train`, `train2017`, `training_set`, `testset`, `TestImages`
+_WORD = re.compile(r"(?<![a-z])(train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?)(?=(?:set|data|images?)?(?![a-z]))")
+_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_ALONE = "*"
 
 
 class Folders:
@@ -64,7 +70,7 @@ class Folders:
                 f"{label} has no folders but {', '.join(sorted(classes))}, which look like splits without classes; "
                 "give each class a folder, or rename these if they are classes"
             )
-        _refuse_training_beside_testing({root for root, _ in self.places}, label)
+        _refuse_splits({root for root, _ in self.places}, classes, label)
         places: dict[str, set[tuple[str, str]]] = {}
         for root, klass in self.places:
             places.setdefault(klass, set()).add((root, klass))
@@ -73,18 +79,52 @@ class Folders:
         return number_classes(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}")
 
 
-def _refuse_training_beside_testing(roots: Iterable[str], label: str) -> None:
-    """Raise UserError where classes lie in both: their images would become one class, and some of the test's train."""
-    found: dict[str, set[str]] = {}
-    for root in roots:
-        parts = root.split("/")
-        for at, part in enumerate(parts):
-            if part.lower() in UNSURE:
-                found.setdefault(part.lower(), set()).add("/".join(parts[: at + 1]))
-    if len(found) > 1:
-        both = " and ".join(sorted({folder for folders in found.values() for folder in folders}))
+def _refuse_splits(roots: Iterable[str], classes: Iterable[str], label: str) -> None:
+    """Raise UserError where folders are called alike but for train and val or test: `seg_train/cat`, `train2017/1.jpg`.
+
+    Images of a split's classes would become one class with those of another, or each split a class.
+    """
+    if flat := next((both for both in _splits_among(classes) if both.alike != _WORD_ALONE), None):
         raise UserError(
-            f"{label} has {both}, which look like splits with classes in them: leave one out by 'skip': "
-            f"'{min(found['testing'])}/*', and val is drawn from the other; or take layout 'imagefolder', which needs "
-            "a folder val"
+            f"{label} has {_listed(flat)}, which look like splits without classes; give each class a folder, or rename "
+            "these if they are classes"
         )
+    for both in _splits_among(_around(roots)):
+        skip = ", ".join(f"'{folder}/*'" for folder in sorted(both.others))
+        raise UserError(
+            f"{label} has {_listed(both)}, which look like splits with classes in them: leave out what is not train by "
+            f"'skip': {skip}, and val is drawn from the other; or call them train and val, and take layout "
+            "'imagefolder'"
+        )
+
+
+class _Splits(NamedTuple):
+    """Folders that are called alike but for the word of a split."""
+
+    alike: str  # what they are called, with a star for that word
+    train: set[str]
+    others: set[str]
+
+
+def _splits_among(folders: Iterable[str]) -> Iterator[_Splits]:
+    """Yield the folders of a train split with those of its others, by the last parts of their names."""
+    found: dict[str, _Splits] = {}
+    for folder in sorted(folders):
+        name = _CASE.sub("_", folder.rpartition("/")[2]).lower()
+        words = _WORD.findall(name)
+        if len(words) == 1:
+            alike = _WORD.sub(_WORD_ALONE, name)
+            _, train, others = found.setdefault(alike, _Splits(alike, set(), set()))
+            if not any(folder.startswith(f"{outer}/") for outer in train | others):
+                (train if words[0].startswith("train") else others).add(folder)
+    yield from (both for both in found.values() if both.train and both.others)
+
+
+def _around(roots: Iterable[str]) -> set[str]:
+    """All folders that images' classes lie in, at any depth."""
+    parts = [root.split("/") for root in roots]
+    return {"/".join(part[: depth + 1]) for part in parts for depth in range(len(part))}
+
+
+def _listed(both: _Splits) -> str:
+    return " and ".join(sorted(both.train | both.others))
