@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LARGEST_PICTURE = 64 << 20  # bytes of a member of an archive, and of a PNG made of one: bounds what is in memory
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
+FORMATS = frozenset((*_STARTS.values(), "WEBP"))
 # TIFF's tags
 _BITS, _BLACK_IS, _NUMBERS = 258, 262, 339
 _WHITE_IS_ZERO, _UNSIGNED = 0, 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.data import limits
 from trainyard.data.plain import plain
-from trainyard.prepare import converting
+from trainyard.prepare import converting, formats
 from trainyard.prepare.settings import Reencode
 
 if TYPE_CHECKING:
@@ -88,8 +88,10 @@ def _open(content: memoryview | bytes) -> "Image.Image":
     try:
         return limits.read_header(content)
     except Exception as error:
-        other = converting.format_of(content)
-        remedy = f" (convert: 'png' does that with a {other})" if other else ""
+        if other := converting.format_of(content):
+            remedy = f" (convert: 'png' does that with a {other})"
+        else:
+            remedy = f" (it is {other})" if (other := formats.other_format(content)) else ""
         raise UndecodableError(_words(error) + remedy) from None
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from trainyard.data import limits
-from trainyard.prepare import converting, names
+from trainyard.prepare import converting, formats, names
 from trainyard.prepare.archives.folder import Folder
 from trainyard.prepare.archives.members import LARGEST_HEADER, Container, Member, head, name_hash
 from trainyard.prepare.archives.zip import Archive
@@ -109,13 +109,15 @@ class Listing:
 def formats_among(container: Container, members: Collection[Member]) -> list[str]:
     """Tell the formats of members by their first bytes, with several requests at a time.
 
-    They are DECODED, the name of another one that `convert` takes, or nothing.
+    They are DECODED, the name of another one, or nothing.
     """
 
     def look(member: Member) -> str:
         length = min(LARGEST_HEADER + member.stored, container.members_end - member.offset)
         start = head(container.source, member, length)
-        return DECODED if limits.is_jpeg(start) or limits.is_png(start) else converting.format_of(start)
+        if limits.is_jpeg(start) or limits.is_png(start):
+            return DECODED
+        return converting.format_of(start) or formats.other_format(start)
 
     if not members:
         return []

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 
 from trainyard.core.exits import UserError
-from trainyard.prepare import names
+from trainyard.prepare import converting, names
 from trainyard.prepare.archives.members import BARE, Member
-from trainyard.prepare.converting import LARGEST_PICTURE
 from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError
 from trainyard.prepare.listing import DECODED, Entry, Foreign, Listing, format_counts, formats_among
 from trainyard.prepare.progress import say
@@ -155,10 +154,9 @@ class Selection:
             )
         if member.size == 0:
             raise self._error(member, "is empty; repair the archive, or name it under 'skip'")
-        if member.size > LARGEST_PICTURE or member.stored > LARGEST_PICTURE:
-            raise self._error(
-                member, f"is larger than {LARGEST_PICTURE >> 20} MiB, which no image is; name it under 'skip'"
-            )
+        if member.size > converting.LARGEST_PICTURE or member.stored > converting.LARGEST_PICTURE:
+            most = converting.LARGEST_PICTURE >> 20
+            raise self._error(member, f"is larger than {most} MiB, which no image is; name it under 'skip'")
         self._layout.places.add((place.root, place.below))
         self._add(entry, place)
 
@@ -180,7 +178,7 @@ class Selection:
         doubtful, self._doubtful = self._doubtful, []
         found = formats_among(self._listing.container, [entry.member for entry, _ in doubtful])
         for (entry, place), known in zip(doubtful, found, strict=True):
-            picture = known == DECODED or (known != "" and self._converts)
+            picture = known == DECODED or (self._converts and known in converting.FORMATS)
             (self._sample if picture else self._no_picture)(entry, place)
             self._by_content += picture
             if known and not picture and isinstance(place, MemberPlace):
@@ -249,7 +247,8 @@ class Selection:
         counts = ", ".join(f"{len(strays):,} {ending} (first {strays[0]})" for ending, strays in by_ending.items())
         lost = sorted({place.key for place, _ in self._strays if self._layout.loose or not place.split} - set(known))
         vanished = f"; without them class {lost[0]!r} has no image ({len(lost)} such classes)" if lost else ""
-        patterns = [f"'*{ending}'" for ending in by_ending if ending.startswith(".")]
+        spelt = dict.fromkeys(name[-len(ending) :] for ending in by_ending for name in by_ending[ending])
+        patterns = [f"'*{ending}'" for ending in spelt if ending.lower() in by_ending]
         patterns += [f"'{name}'" for name in by_ending.get(names.NO_ENDING, ())]
         pngs = [ending for ending in by_ending if ending in names.CONVERTED and not self._converts]
         instead = f" (convert: 'png' makes PNGs of {', '.join(pngs)})" if pngs else ""

@@ -58,6 +58,7 @@ def test_noise_is_none_of_the_pictures_and_what_looks_like_one_is(tmp_path: Path
 def test_images_that_are_not_decoded_are_listed_whatever_they_are_called(tmp_path: Path) -> None:
     """So each of them is named as one that cannot be read; `README` is none."""
     data = {"cat/1.jpg": JPEG, "dog/2": b"RIFF\x10\0\0\0WEBPVP8 ", "dog/3.ppm": b"P6 1 1 255 abc"}
+    data["dog/4"] = b"\0\0\0\x18ftypheic"
     for path in (write_folder(tmp_path / "a", data | {"README": b"x"}),
                  write_zip(tmp_path / "a.zip", data | {"README": b"x"})):  # fmt: skip
         assert names(open_pictures(str(path), "", ())) == sorted(data)

@@ -228,7 +228,7 @@ def test_jfif_no_ending_and_scrapers_endings_are_pictures_by_their_first_bytes(t
 
 def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_silent_loss(tmp_path):
     members = undivided() | dict.fromkeys(("cat/a.webp", "cat/b.webp", "cat/note.txt", "cat/LICENSE"), WEBP)
-    members |= {f"emu/{i}.gif": b"GIF89a" for i in range(3)}
+    members |= {f"emu/{name}": b"GIF89a" for name in ("0.gif", "1.gif", "2.GIF")}
     path = write_folder(tmp_path / "a", members)
     with pytest.raises(UserError) as caught:
         classes(path, "folders")
@@ -246,8 +246,12 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("0.ppm", b"P6 1 1 255 abc"), ("0.tga", b"\0\0\2"), ("000", WEBP), ("x.webp?w=300", WEBP), ("1", b"GIF89a")],
-)
+    [("0.ppm", b"P6 1 1 255 abc"), ("0.tga", b"\0\0\2"), ("000", WEBP), ("x.webp?w=300", WEBP), ("1", b"GIF89a"),
+     *((f"IMG_{i}", start + bytes(200)) for i, start in enumerate((
+         b"\0\0\0\x18ftypheic", b"\0\0\0\x1cftypavif", b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x0a", b"8BPS",
+         b"P5\n1 1\n255\n", b"II\xbc\x01", bytes(128) + b"DICM")))],
+    ids=lambda value: str(value)[:8],
+)  # fmt: skip
 def test_a_class_of_images_that_are_not_decoded_is_no_silent_loss_whatever_they_are_called(tmp_path, name, content):
     members = undivided() | {f"emu/{name}": content, "notes/LICENSE": b"x"}
     for path in (write_folder(tmp_path / "a", members), write_zip(tmp_path / "a.zip", members)):
@@ -345,7 +349,8 @@ def test_splits_without_classes_are_not_taken_for_classes(tmp_path):
 
 def test_a_single_class_is_refused(tmp_path):
     """As where all images lie in a folder `images`, or each class's in one of that name."""
-    for at, members in enumerate((undivided(["images"]), undivided(["images"], prefix="cat/"), pairs(names=["images"]))):
+    several = undivided(["images"], prefix="cat/") | undivided(["images"], prefix="dog/")
+    for at, members in enumerate((undivided(["images"]), several, pairs(names=["images"]))):
         path = write_folder(tmp_path / str(at), members)
         with pytest.raises(UserError, match="has one class alone, 'images', and nothing to tell it from"):
             classes(path, "imagefolder" if at == 2 else "folders")

@@ -20,8 +20,8 @@ CHECKED, BARE = 254, 255
 # No image of a data set is larger; bounds the memory that a damaged or hostile member can take
 LARGEST_MEMBER = 256 << 20
 _PIECE = 4 << 20
-# First bytes that tell what a file is, and in which many packed ones these are
-_HEAD, _HEAD_PACKED = 32, 2048
+# First bytes that tell what a file is (DICOM's are at 128), and in which many packed ones these are
+_HEAD, _HEAD_PACKED = 160, 2048
 LOCAL = struct.Struct("<4s5H3L2H")
 LOCAL_HEADER_SIZE = LOCAL.size
 # A member's own header: fixed part, name, extra field

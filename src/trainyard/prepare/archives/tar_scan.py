@@ -66,8 +66,8 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
         except CutShortError:
             if zeros > _LARGEST_PADDING:
                 raise UserError(
-                    f"{label} ends with {zeros:,} zeros, as a file does whose download was broken off; get it again, or "
-                    "pack it again if it is whole"
+                    f"{label} ends with {zeros:,} zeros, as a file does whose download was broken off; get it again, "
+                    "or pack it again if it is whole"
                 ) from None
             if zeros:
                 return

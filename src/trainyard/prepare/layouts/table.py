@@ -95,8 +95,8 @@ class TableLayout:
             for row in rows:
                 if any(field.strip() for field in row.get(None, ())):  # type: ignore[call-overload]
                     raise UserError(
-                        f"{where} has more fields at line {rows.line_num} than its first line names; put one that holds "
-                        'a comma into quotes, without a space before them (a.jpg,"dog, wild")'
+                        f"{where} has more fields at line {rows.line_num} than its first line names; put one that "
+                        'holds a comma into quotes, without a space before them (a.jpg,"dog, wild")'
                     )
                 values = [(row[column] or "").strip() for column in columns]
                 if not all(values):

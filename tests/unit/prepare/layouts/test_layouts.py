@@ -328,7 +328,7 @@ def test_leading_zeros_that_a_spreadsheet_took_away_are_told():
         (ROWS, "name,breed", {}, r"no column 'id', only 'name', 'breed'; set csv.path_column"),
         ([(";".join(row),) for row in ROWS], "id;breed", {}, r"fields are separated by ';'; save it with commas"),
         ([(*row, row[1]) for row in ROWS], "id,breed, breed", {}, "has several columns 'breed'; rename all but one"),
-        ([*ROWS[:-1], (ROWS[-1][0], "dog", " wild")], "id,breed", {}, "more fields at line 31 than its first line names"),
+        ([*ROWS[:-1], (ROWS[-1][0], "dog", " wild")], "id,breed", {}, "more fields at line 31 than its first line"),
         ([*ROWS[:-1], (ROWS[-1][0], ' "dog', ' wild"')], "id,breed", {}, r"more fields at line 31 .*into quotes"),
         ([('"x', "y")], "id,breed", {}, r"labels.csv in .* is not sound CSV at line"),
         ([], "id,breed", {}, "lists no images"),
