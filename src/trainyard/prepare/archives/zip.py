@@ -2,10 +2,12 @@
 
 It supports what a large archive needs: stored and deflated members, zip64, no encryption. Nothing in the directory is
 trusted: sizes are bounded, a member's own header must agree with the directory, and the content with its CRC-32.
-Format: PKWARE's APPNOTE.TXT 6.3.
+Format: PKWARE's APPNOTE.TXT 6.3. macOS's Finder and `ditto` write no zip64: counts and offsets that are too large for
+their fields lose their upper bits there, which the order of the members gives back.
 """
 
 import hashlib
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -31,6 +33,7 @@ _END = struct.Struct("<4s4H2LH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
+_WRAP = 1 << 32
 
 
 class Archive(Container):
@@ -38,19 +41,21 @@ class Archive(Container):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.members_end, self.directory_size, self.count = _find_directory(source)
+        self.members_end, self.directory_size, self.count, self._wraps = _find_directory(source)
         # Of the directory's bytes
         self.fingerprint = ""
         # Of the last pass: names in an encoding that nothing tells
         self.guessed = 0
         self.foreign = ""
         self._undeclared = False
+        # Of the last entry, where offsets lose their upper bits
+        self._offset = 0
 
     def members(self) -> Iterator[Member]:
         """Go through the directory in its order, holding only a piece of it in memory; folders are left out."""
         digest = hashlib.sha256()
         buffer = b""
-        position = seen = self.guessed = 0
+        position = seen = self.guessed = self._offset = 0
         while position < self.directory_size:
             length = min(_PIECE, self.directory_size - position)
             piece = self.source.read_range(self.members_end + position, length)
@@ -67,7 +72,7 @@ class Archive(Container):
                 if member is not None:
                     yield member
             buffer = buffer[at:]
-        if buffer or seen != self.count:
+        if buffer or seen not in (self.count, self.count + (seen & ~0xFFFF)):
             raise self._unsound(f"its directory holds {seen:,} entries instead of {self.count:,}")
         if self._undeclared:  # earlier versions read these names otherwise
             digest.update(b"UTF-8")
@@ -82,7 +87,7 @@ class Archive(Container):
         """Parse the entry at `at`; its end may lie beyond the buffer, and then the rest is not looked at."""
         fields = _CENTRAL.unpack_from(buffer, at)
         signature, _, _, flags, method, _, _, crc, stored, size, name_size, extra_size, comment_size = fields[:13]
-        offset = fields[16]
+        attributes, offset = fields[15:]
         if signature != b"PK\x01\x02":
             raise self._unsound("its directory is damaged")
         name_end = at + _CENTRAL.size + name_size
@@ -93,9 +98,16 @@ class Archive(Container):
         name = self._name(raw_name, buffer[name_end : name_end + extra_size], declared=bool(flags & 0x800))
         if 0xFFFFFFFF in (stored, size, offset):
             size, stored, offset = _zip64(buffer[name_end : name_end + extra_size], size, stored, offset)
+        if self._wraps:
+            offset = self._offset = self._offset + (offset - self._offset) % _WRAP
         if name.endswith("/") and not size:
             return end, None
         refuse_unsafe(name, self.source.label)
+        if stat.S_ISLNK(attributes >> 16):
+            raise UserError(
+                f"{name} in {self.source.label} is a link; pack it again with what it leads to (`zip -r`, without -y), "
+                "so that images are in the archive"
+            )
         if flags & 1:
             raise UserError(f"{name} in {self.source.label} is encrypted; give an archive without a password")
         if method not in (STORED, DEFLATED):
@@ -150,8 +162,8 @@ def _zip64(extra: bytes, size: int, stored: int, offset: int) -> tuple[int, int,
     return size, stored, offset
 
 
-def _find_directory(source: Source) -> tuple[int, int, int]:
-    """Find the archive's directory from its end: offset, size, number of entries."""
+def _find_directory(source: Source) -> tuple[int, int, int, bool]:
+    """Find the archive's directory from its end: offset, size, number of entries, and whether offsets lack bits."""
     begins = bytes(source.read_range(0, min(4, source.size)))
     why = (
         "is cut short: the directory that ends a zip is not there; get it again and compare its size with the "
@@ -163,8 +175,8 @@ def _find_directory(source: Source) -> tuple[int, int, int]:
     tail_size = min(source.size, _END.size + 0xFFFF + _END64_LOCATOR.size + _END64.size)
     tail = bytes(source.read_range(source.size - tail_size, tail_size)) if tail_size else b""
     base = source.size - tail_size
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or at + _END.size > len(tail):
+    at = _find_end(tail)
+    if at < 0:
         raise cut
     _, disk, _, _, count, size, offset, _ = _END.unpack_from(tail, at)
     if disk not in (0, 0xFFFF):
@@ -182,13 +194,30 @@ def _find_directory(source: Source) -> tuple[int, int, int]:
             raise cut
         count, size, offset, end = fields[7], fields[8], fields[9], end64
     if 0 < offset + size < end and bytes(source.read_range(end - size, 4)) == b"PK\x01\x02":
+        if (end - size - offset) % _WRAP == 0:
+            return end - size, size, count, True
+        whose = (
+            "of another zip, as after `cat`; unpack each of them, and pack one archive of all"
+            if begins == b"PK\x03\x04"
+            else "as a program that unpacks itself has; correct it (`zip -A FILE`)"
+        )
         raise UserError(
             f"{source.label} has {end - size - offset:,} bytes before the zip archive begins, which its directory does "
-            "not count, as a program that unpacks itself has; correct it (`zip -A FILE`)"
+            f"not count, {whose}"
         )
     if offset + size != end:
         raise UserError(
             f"{source.label} is not a sound zip archive: its directory should be at byte {offset:,} and end at "
             f"{end:,}, so a part of it is missing; get it again"
         )
-    return offset, size, count
+    return offset, size, count, False
+
+
+def _find_end(tail: bytes) -> int:
+    """Return where the record is that ends a zip, or -1: the last that has what follows it as its comment, or any."""
+    found = at = tail.rfind(b"PK\x05\x06", 0, max(len(tail) - _END.size, 0) + 4)
+    while at >= 0:
+        if at + _END.size + _END.unpack_from(tail, at)[-1] == len(tail):
+            return at
+        at = tail.rfind(b"PK\x05\x06", 0, at)
+    return found

@@ -93,7 +93,7 @@ class TableLayout:
             if twice := [column for column in columns if names.count(column) > 1]:
                 raise UserError(f"{where} has several columns '{twice[0]}'; rename all but one")
             for row in rows:
-                if any(field.strip() for field in row.get(None, ())):  # type: ignore[call-overload]
+                if any(field.strip() for field in row.get(None, ())):
                     raise UserError(
                         f"{where} has more fields at line {rows.line_num} than its first line names; put one that "
                         'holds a comma into quotes, without a space before them (a.jpg,"dog, wild")'

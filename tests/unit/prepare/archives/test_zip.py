@@ -129,6 +129,68 @@ def test_zip64_archives_are_read(tmp_path, monkeypatch):
     assert len(open_split(tmp_path / "out", "train")) == 9
 
 
+def entries(archive: bytes) -> tuple[bytes, list[bytes]]:
+    """What lies before a zip's directory, and the entries of that."""
+    directory = archive.index(b"PK\x01\x02")
+    found = archive[directory : archive.rindex(b"PK\x05\x06")].split(b"PK\x01\x02")[1:]
+    return archive[:directory], [b"PK\x01\x02" + entry for entry in found]
+
+
+def end(count: int, size: int, offset: int) -> bytes:
+    return struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, count & 0xFFFF, count & 0xFFFF, size, offset & 0xFFFFFFFF, 0)
+
+
+def test_the_finders_zips_of_more_than_4_gib_are_read(tmp_path):
+    """Their offsets lack the upper bits. The file here has a hole, of which nothing is read."""
+    members = small()
+    halves = [dict(list(members.items())[part]) for part in (slice(8), slice(8, None))]
+    parts = [entries(write_zip(tmp_path / f"{at}.zip", half).read_bytes()) for at, half in enumerate(halves)]
+    path, far = tmp_path / "a.zip", (1 << 32) + 10
+    with path.open("wb") as file:
+        file.write(parts[0][0])
+        file.seek(far)
+        file.write(parts[1][0])
+        where = file.tell()
+        file.write(b"".join(parts[0][1]))
+        for entry in parts[1][1]:
+            offset = int.from_bytes(entry[42:46], "little") + 10
+            file.write(entry[:42] + offset.to_bytes(4, "little") + entry[46:])
+        file.write(end(len(members), file.tell() - where, where))
+    build(config(path, tmp_path / "out"))
+    build(config(write_zip(tmp_path / "whole.zip", members), tmp_path / "whole"))
+    for split in ("train", "val"):
+        assert pictures(tmp_path / "out", split) == pictures(tmp_path / "whole", split)
+
+
+def test_the_finders_zips_of_more_than_65535_files_are_read(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("cat/0.jpg", b"x")
+    before, (entry,) = entries(path.read_bytes())
+    directory = entry * 70_000
+    (tmp_path / "b.zip").write_bytes(before + directory + end(70_000, len(directory), len(before)))
+    assert sum(1 for _ in Archive(PathSource(tmp_path / "b.zip", Traffic())).members()) == 70_000
+    (tmp_path / "b.zip").write_bytes(before + directory + end(69_999, len(directory), len(before)))
+    with pytest.raises(UserError, match="holds 70,000 entries instead of 4,463"):
+        list(Archive(PathSource(tmp_path / "b.zip", Traffic())).members())
+
+
+def test_links_in_a_zip_are_refused_with_the_remedy(tmp_path):
+    """A class that is a link to a folder would be one small file without an ending, and no image."""
+    path = write_zip(tmp_path / "a.zip", small())
+    with zipfile.ZipFile(path, "a") as archive:
+        link = zipfile.ZipInfo("emu")
+        link.create_system, link.external_attr = 3, 0o120777 << 16
+        archive.writestr(link, "../other/emu")
+    refused(path, tmp_path / "out", r"emu in .*a\.zip is a link; pack it again .*without -y")
+
+
+def test_zips_that_were_joined_are_named(tmp_path):
+    parts = [write_zip(tmp_path / f"{at}.zip", small()).read_bytes() for at in range(2)]
+    (tmp_path / "a.zip").write_bytes(b"".join(parts))
+    refused(tmp_path / "a.zip", tmp_path / "out", r"bytes before .* of another zip, as after `cat`; unpack each of")
+
+
 def test_streamed_archives_and_comments_are_read(tmp_path):
     class Stream(io.RawIOBase):
         def __init__(self):
@@ -143,7 +205,7 @@ def test_streamed_archives_and_comments_are_read(tmp_path):
 
     stream = Stream()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.comment = b"made by a test PK\x05\x05"
+        archive.comment = b"made by a test " + b"PK\x05\x06" * 8
         for name, content in small().items():
             archive.writestr(name, content)
     (tmp_path / "a.zip").write_bytes(stream.data)
