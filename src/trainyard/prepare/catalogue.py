@@ -125,11 +125,6 @@ def read_catalogue(
                 f"{listing.label} holds no images for '{split}' in the layout that was set; check 'layout' and the "
                 "archive"
             )
-    if len(classes) == 1:
-        raise UserError(
-            f"{listing.label} has one class alone, {classes[0].synset!r}, and nothing to tell it from; check 'layout', "
-            "and that each class has a folder of its own that is called by its name, or its word in the CSV file"
-        )
     classes = name_classes(classes, names, contents.get(name_file), listing.label)
     borders = np.append(np.unique(np.frombuffer(starts, np.uint64)), np.uint64(archive.members_end))
     splits = {

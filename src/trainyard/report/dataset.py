@@ -23,6 +23,11 @@ MOST_CLASSES = 24  # shown before the rest is folded away
 MOST_NAMES = 100
 MOST_KINDS = 20  # of files that are no data
 UNEVEN = 10  # the largest class over the smallest one
+# What tables and programs write where a label is missing
+_NO_LABELS = {"nan", "null", "none", "na", "n/a", "#n/a", "<na>", "nat", "undefined"}
+# What names may differ in that are nearly the same: hidden characters, and what separates or fills up words and numbers
+_HIDDEN = ("Cf", "Cc")
+_NO_MATTER = re.compile(r"[\s_\-\ufe00-\ufe0f]|(?<=[0-9])\.0+$|(?<![0-9])\.|\.(?![0-9])|(?<![0-9.])0+(?=[0-9])")
 
 
 def write(root: Path, to: Path | None = None) -> Survey:
@@ -64,12 +69,20 @@ def notices(found: Survey) -> list[str]:
         )
     if torn := [one for one in found.copies if len({place.label for place in one}) > 1]:
         texts.append(f"{_pictures(len(torn))} {_are(len(torn))} in more than one class.")
+    if within := [one for one in found.copies if len({(place.split, place.label) for place in one}) == 1]:
+        texts.append(f"{_pictures(len(within))} {_are(len(within))} there more than once in one class and split.")
+    if len(found.keys) == 1:
+        texts.append(
+            f"There is one class alone, {found.keys[0]!r}, and nothing to tell it from: check the layout, and that "
+            "each class has a folder or a word in the CSV file of its own."
+        )
+    for key in found.keys:
+        if key.casefold() in _NO_LABELS:
+            texts.append(f"Class {key!r} may be images whose label is missing.")
     if alike := near_names(found.keys):
         shown = "; ".join(" and ".join(map(repr, group)) for group in alike[:5])
         more = f" and {len(alike) - 5:,} more" if len(alike) > 5 else ""
-        texts.append(
-            f"Classes stay apart whose names differ in case, spaces, hyphens or underscores alone: {shown}{more}."
-        )
+        texts.append(f"Classes stay apart whose names are nearly the same: {shown}{more}.")
     for split, counts in found.counts.items():
         if counts.sum() and (missing := np.flatnonzero(counts == 0)).size:
             names = ", ".join(found.names[i] for i in missing[:5])
@@ -89,10 +102,15 @@ def notices(found: Survey) -> list[str]:
 
 
 def near_names(keys: Sequence[str]) -> list[list[str]]:
-    """Return the groups of names that differ only in case, spaces, hyphens or underscores."""
+    """Return the groups of names that differ only in case, spaces, dots, hyphens, underscores and hidden characters.
+
+    Or as numbers do that mean the same: `1`, `01` and `1.0`.
+    """
     groups: dict[str, list[str]] = {}
     for key in keys:
-        groups.setdefault(re.sub(r"[\s_-]", "", unicodedata.normalize("NFKC", key).casefold()), []).append(key)
+        name = unicodedata.normalize("NFKC", key).casefold()
+        bare = "".join(character for character in name if unicodedata.category(character) not in _HIDDEN)
+        groups.setdefault(_NO_MATTER.sub("", bare), []).append(key)
     return [group for group in groups.values() if len(group) > 1]
 
 

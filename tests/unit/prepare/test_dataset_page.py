@@ -91,6 +91,7 @@ def test_every_fault_is_found_and_nothing_else(root: Path) -> None:
     assert dataset.notices(found) == [
         "1 image of train is in val too, byte for byte: the model will look better than it is.",
         "1 image is in more than one class.",
+        "1 image is there more than once in one class and split.",
         "2 of 3 classes have no image in val: elm, oak.",
         "1 image could not be decoded and was left out.",
     ]
@@ -105,10 +106,35 @@ def test_classes_with_nearly_the_same_name_are_named_in_the_log_and_on_the_page(
             (tmp_path / "pictures" / split / key / "1.jpg").write_bytes(picture(2 * number + (split == "val")))
     people = "{cat: Felis, c: Felis}"  # names for people may be equal
     prepare(tmp_path / "pictures", tmp_path / "made", layout="imagefolder", seekable="false", class_names=people)
-    text = "Classes stay apart whose names differ in case, spaces, hyphens or underscores alone: {}."
-    said = text.format("'Cat' and 'cat'; 'dog' and 'dog '")
+    said = "Classes stay apart whose names are nearly the same: 'Cat' and 'cat'; 'dog' and 'dog '."
     assert said in capsys.readouterr().err.splitlines()
     assert html.escape(said) in (tmp_path / "made" / dataset.FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        (["1", "01", "1.0", "10", "1.5", "15", "100", "0"], [["1", "01", "1.0"]]),
+        (["cat.", "cat", "cat\u200b", "cät"], [["cat.", "cat", "cat\u200b"]]),
+        (["class_1", "class 01", "class_11"], [["class_1", "class 01"]]),
+        (["v1.2", "v12", "n01440764", "n01443537", "a.b", "ab"], [["a.b", "ab"]]),
+        (["❤", "❤\ufe0f", "cafe\u0301", "café"], [["❤", "❤\ufe0f"], ["cafe\u0301", "café"]]),
+    ],
+)
+def test_names_that_people_or_programs_take_for_the_same(names: list[str], groups: list[list[str]]) -> None:
+    assert dataset.near_names(names) == groups
+
+
+def test_a_single_class_and_one_of_missing_labels_are_said(tmp_path: Path) -> None:
+    """As of images that all lie in a folder `images`, and of a table whose labels pandas did not find."""
+    for key in ("images", "NaN"):
+        for split in ("train", "val"):
+            (tmp_path / "pictures" / split / key).mkdir(parents=True)
+            (tmp_path / "pictures" / split / key / "1.jpg").write_bytes(encoded(40 + len(key), 30 + len(split)))
+        prepare(tmp_path / "pictures", tmp_path / key, layout="imagefolder")
+    alone = "There is one class alone, 'images', and nothing to tell it from: "
+    assert any(text.startswith(alone) for text in dataset.notices(survey(tmp_path / "images")))
+    assert "Class 'NaN' may be images whose label is missing." in dataset.notices(survey(tmp_path / "NaN"))
 
 
 def test_preparation_leaves_the_page_and_the_command_writes_the_same(root: Path, tmp_path: Path) -> None:

@@ -347,15 +347,6 @@ def test_splits_without_classes_are_not_taken_for_classes(tmp_path):
     assert classes(write_folder(tmp_path / "b", undivided(apart)), "folders") == dict.fromkeys(apart, 40)
 
 
-def test_a_single_class_is_refused(tmp_path):
-    """As where all images lie in a folder `images`, or each class's in one of that name."""
-    several = undivided(["images"], prefix="cat/") | undivided(["images"], prefix="dog/")
-    for at, members in enumerate((undivided(["images"]), several, pairs(names=["images"]))):
-        path = write_folder(tmp_path / str(at), members)
-        with pytest.raises(UserError, match="has one class alone, 'images', and nothing to tell it from"):
-            classes(path, "imagefolder" if at == 2 else "folders")
-
-
 def test_train_beside_test_names_the_folder_that_could_be_val(tmp_path):
     path = write_folder(tmp_path / "a", pairs(splits=("Train", "Test")))
     with pytest.raises(UserError, match=r"Test/cat/0.jpg .*Test/ looks like a split .*layout 'imagefolder'"):
