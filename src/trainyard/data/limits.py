@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from trainyard.data.metadata import bare_jpeg, bare_png
+from trainyard.data.metadata import bare_jpeg, bare_png, jpeg_frame
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +27,7 @@ LARGEST_PIXELS = 128_000_000
 MOST_SCANS = 500
 MOST_WORK = 2_000_000_000
 _START_OF_SCAN = b"\xff\xda"
+_USUAL_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive
 
 
 class Budget:
@@ -72,13 +73,28 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
         # Of metadata that is odd, Pillow refuses what libjpeg does not even read
         picture = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
     check_size(picture)
-    # In an image's data this marker can be nothing else, so this counts at least all scans
-    scans = 1 if picture.format == "PNG" else bytes(content).count(_START_OF_SCAN)
-    most = min(MOST_SCANS, MOST_WORK // (picture.width * picture.height))
+    scans = 1 if picture.format == "PNG" else _scans(content)
+    most = _most_scans(picture.width * picture.height)
     if scans > most:
         picture.close()
         raise ValueError(f"it has {scans} scans; an image of its size may have {most}")
     return picture
+
+
+def is_usual_jpeg(content: bytes | memoryview) -> bool:
+    """Whether every decoder takes a JPEG by its header: 8 bits, grey or three colours, Huffman codes, within limits."""
+    marker, bits, height, width, colours = jpeg_frame(content) or (0,) * 5
+    usual = marker in _USUAL_FRAMES and bits == 8 and colours in (1, 3)
+    return usual and 0 < height * width <= LARGEST_PIXELS and _scans(content) <= _most_scans(height * width)
+
+
+def _scans(content: bytes | memoryview) -> int:
+    """Count at least all scans of a JPEG: in an image's data their marker can be nothing else."""
+    return bytes(content).count(_START_OF_SCAN)
+
+
+def _most_scans(pixels: int) -> int:
+    return min(MOST_SCANS, MOST_WORK // pixels)
 
 
 def check_size(picture: "Image.Image") -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 _SIGNATURE = 8  # bytes of a PNG before its first chunk
 _CHUNK = struct.Struct(">I4s")
+_FRAME = struct.Struct(">BHHB")
 _ANCILLARY = 0x20  # the bit of a chunk's first letter that is set where decoders need not know the chunk
 _TURNED = b"eXIf"  # kept for the page about a dataset, which says what is turned
 _BITS = 24  # where a PNG says how many bits its samples have
@@ -45,6 +46,14 @@ def bare_jpeg(content: bytes | memoryview) -> bytes:
     return b"".join([*kept, content[end:]])
 
 
+def jpeg_frame(content: bytes | memoryview) -> tuple[int, int, int, int, int] | None:
+    """Return a JPEG's frame: its marker, bits of a sample, height, width, colours; None where there is none to read."""
+    for marker, start, end in _segments(content):
+        if marker & 0xF0 == 0xC0 and marker not in (0xC4, 0xC8, 0xCC):  # tables, a reserved one, and tables
+            return (marker, *_FRAME.unpack_from(content, start + 4)) if end - start >= 4 + _FRAME.size else None
+    return None
+
+
 def _chunks(content: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
     """Kind, start and end of each whole chunk of a PNG."""
     at, kind, size = _SIGNATURE, b"", len(content)
@@ -57,7 +66,7 @@ def _chunks(content: bytes | memoryview) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _segments(content: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
-    """Marker, start and end of each segment of a JPEG before its first frame, as far as they are whole."""
+    """Marker, start and end of each segment of a JPEG before its first scan, as far as they are whole."""
     at, size = 2, len(content)
     while at + 4 <= size and content[at] == 0xFF and content[at + 1] not in (0xDA, 0xFF):
         end = at + 2 + int.from_bytes(content[at + 2 : at + 4], "big")

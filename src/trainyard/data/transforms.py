@@ -21,6 +21,9 @@ from trainyard.data.augmentation import Colour, apply_changes, colour_of, plan
 from trainyard.data.changes import steps
 from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
 
+# Times as long as wide: of a longer image only the middle is resized. Whole, 1 x 65,535 pixels take 13 GB at 256
+LONG = 256
+
 
 class Make(Protocol):
     """Makes an image (3, size, size), uint8: writes it to `out`, which it returns then, or returns another tensor."""
@@ -160,11 +163,20 @@ def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", 
     height, width = picture.shape[1:]
     scale = shorter / min(height, width)
     tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
+    if not isinstance(picture, Encoded) and max(tall, wide) > LONG * shorter:
+        return centre(_middle(picture), size, shorter, how)
     top, left = (tall - size) // 2, (wide - size) // 2
     if isinstance(picture, Encoded):
         y, x = height / tall, width / wide
         return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False, out=out)
     return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
+
+
+def _middle(picture: Tensor) -> Tensor:
+    """Return the middle of a strip, with more around its centre than any filter reaches."""
+    height, width = picture.shape[1:]
+    top, left = (max(0, side - 16 * min(height, width)) // 2 for side in (height, width))
+    return picture[:, top : height - top, left : width - left]
 
 
 def normalizer(

@@ -11,6 +11,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ log = logging.getLogger("trainyard")
 SIZED = {"vit_": "image_size", "maxvit_": "input_size"}
 # torchvision's models that return several tensors in training.
 AUXILIARY = ("googlenet", "inception_v3")
+# Those that load no state dict without the version of what wrote it, which neither checkpoints nor safetensors keep
+VERSIONED = "mnasnet"
 
 
 def build(
@@ -126,7 +129,10 @@ def _from_torchvision(name: str, classes: int, size: dict[str, Any]) -> nn.Modul
             f"model.name = {name!r}: trains with auxiliary outputs, which have no place in the loss here; use another "
             "model, or a function of your own that makes it with aux_logits=False"
         )
-    return _called(name, lambda: get_model(name, weights=None, num_classes=classes, **size))
+    model = _called(name, lambda: get_model(name, weights=None, num_classes=classes, **size))
+    if name.startswith(VERSIONED):
+        model._load_from_state_dict = partial(nn.Module._load_from_state_dict, model)  # type: ignore[method-assign]
+    return model
 
 
 def _from_timm(name: str, classes: int, size: dict[str, Any]) -> nn.Module:

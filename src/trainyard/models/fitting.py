@@ -20,6 +20,13 @@ COUNTER = "num_batches_tracked"  # what old BatchNorms lack, and torch adds
 WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 AVERAGE = re.compile(r"(?i)(^|[._])(ema|swa|avg|averaged?)([._]|$)")
 SHOWN = 3
+# Names that torchvision's models had, and that its published weights still have, by the module that renames them
+FORMER = {
+    "torchvision.models.vision_transformer": (
+        (re.compile(r"(?<=\.mlp\.)linear_1(?=\.)"), "0"), (re.compile(r"(?<=\.mlp\.)linear_2(?=\.)"), "3"),
+    ),
+    "torchvision.models.densenet": ((re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.(?=[12]\.)"), r"\1"),),
+}  # fmt: skip
 # By which names of a file tell whose models they are of
 LIBRARIES = {
     "timm": re.compile(r"(blocks\.\d|patch_embed\.|stages\.\d|conv_stem|stem\.|layers\.\d+\.blocks\.)"),
@@ -78,10 +85,7 @@ def fit(states: Mapping[At, State], model: nn.Module, path: Path, *, with_head: 
     Raises ValueError, whose message follows on the file's name.
     """
     options = [option for at, state in states.items() for option in _options(at, state, model, with_head)]
-    # the same tensors may be there under several keys
-    fitting = list({tuple(map(id, option.state.values())): option for option in options[::-1] if option.fits}.values())[
-        ::-1
-    ]
+    fitting = _different(option for option in options if option.fits)
     if not fitting:
         raise ValueError(misfit(min(options, key=lambda option: (len(option.missing), -len(option.state))), model))
     averages = [option for option in fitting if option.average]
@@ -157,7 +161,7 @@ def _few(names: Iterable[str]) -> str:
 def _options(at: At, state: State, model: nn.Module, with_head: bool) -> Iterator[Fit]:
     """Yield a state dict by each prefix whose removal might make its names the model's."""
     wrappers = tuple(sorted({found for name in state for found in WRAPPERS.findall(name)}))
-    state = _unwrapped(state)
+    state = _renamed(_unwrapped(state), model)
     wanted, head = model.state_dict(), find_head(model)[0]
     free = f"{head}." if head and not with_head else "\n"  # what no name begins with
     needed = [name for name in wanted if not name.endswith(COUNTER) and not name.startswith(free)]
@@ -195,6 +199,13 @@ def _unwrapped(state: State) -> State:
     """Names without what wrappers put into them, unless two would become one."""
     names = {name: WRAPPERS.sub("", name) for name in state}
     return {names[name]: value for name, value in state.items()} if len(set(names.values())) == len(names) else state
+
+
+def _renamed(state: State, model: nn.Module) -> State:
+    """Names as this version of torchvision has them."""
+    for former, today in FORMER.get(type(model).__module__, ()):
+        state = {former.sub(today, name): value for name, value in state.items()}
+    return state
 
 
 def _before(name: str, state: State) -> list[str]:

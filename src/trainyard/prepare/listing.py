@@ -40,6 +40,7 @@ class Listing:
         self.noise: Counter[str] = Counter()
         self.renamed = False
         self._forms = 0
+        self._folders: list[str] = []  # that end in a backslash
         self._first_form = ""
         self._separators: bool | None = None
 
@@ -48,15 +49,23 @@ class Listing:
         """Links to nothing, which only a folder can hold."""
         return self.container.links if isinstance(self.container, Folder) else ()
 
+    def folders(self) -> Iterator[str]:
+        """Yield the folders that are no noise, after a whole pass; not every archive names them."""
+        for raw in (*self.container.folders, *self._folders):
+            name = names.composed(names.cleaned(f"./{raw}")).rstrip("/")
+            if name and not names.noise(name):
+                yield name
+
     def entries(self) -> Iterator[Entry]:
         """Every member, noise as well; a folder on a volume does not list its own."""
         self.noise = Counter(self.container.noise) if isinstance(self.container, Folder) else Counter()
-        self.renamed, self._forms = False, 0
+        self.renamed, self._forms, self._folders = False, 0, []
         last_folder, folder_noise = "", ""
         for member in self.container.members():
             raw = member.name
             name = names.clean_path(raw.replace("\\", "/") if "\\" in raw and self._from_windows() else raw)
             if name.endswith("/") and not member.size:
+                self._folders.append(name)
                 continue
             identity = member.name_hash if name is raw else name_hash(name.encode("utf-8", "surrogateescape"))
             if not name.isascii() and (form := names.normalise_unicode(name)) != name:

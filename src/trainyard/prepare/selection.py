@@ -70,6 +70,7 @@ class Selection:
         # No images in folders of classes, by place and ending; and elsewhere, by ending
         self._strays: dict[tuple[MemberPlace, str], list[str]] = {}
         self._outside: Counter[str] = Counter()
+        self._held: set[tuple[str, ...]] = set()  # the parts of the names of classes' folders that hold files
         self._undecoded: set[MemberPlace] = set()  # where images of formats lie that are not decoded, by first bytes
         self._unlabelled = 0
         self._archives: list[str] = []
@@ -81,6 +82,8 @@ class Selection:
             return
         name = entry.member.name
         place, kind = self._place(name), names.is_picture(name)
+        if isinstance(place, MemberPlace):
+            self._held.add((place.root, place.below) if self._layout.loose else (place.root, place.below, place.key))
         if self._skips(entry, place):
             return
         if place is None:
@@ -104,12 +107,18 @@ class Selection:
         if foreign := self._foreign.refusal():
             raise UserError(foreign)
         self._follow_links()
+        empty = self._empty_classes(known)
         if unknown := self._skip.unseen():
             raise UserError(f"'skip' names {unknown[0]}, which is not in {self._listing.label}; correct the name")
         self._forget_folders_without_pictures()
         self._say()
         if self._strays:
             raise UserError(self._refusal(known))
+        if empty:
+            raise UserError(
+                f"{self._listing.label} has folders beside those of classes that hold no files: {empty[0]} "
+                f"({len(empty)} such); fill or remove them, or leave them out by 'skip': '{empty[0]}/*'"
+            )
         if self._archives and not known:
             raise UserError(
                 f"{self._listing.label} holds no images for the layout that was set but archives: "
@@ -203,6 +212,20 @@ class Selection:
                 "'skip'"
             )
 
+    def _empty_classes(self, known: Collection[str]) -> list[str]:
+        """Return the folders without files that would be classes, by where they lie, and that `skip` does not name."""
+        if self._layout.learns_first:  # whose classes are no folders
+            return []
+        held = {"/".join(filter(None, parts)).rstrip("/") for parts in self._held}
+        around = {folder[:at] for folder in held for at, letter in enumerate(folder) if letter == "/"}
+        beside = {root if self._layout.loose else f"{root}/{below}".lstrip("/") for root, below in self._layout.places}
+        found = []
+        for name in self._listing.folders():
+            parent, _, last = name.rpartition("/")
+            if parent in beside and last not in known and name not in held and name not in around:
+                found.append(name)
+        return [name for name in found if not self._skip.names(_folder_entry(name))]
+
     def _in_class(self, place: MemberPlace | OutOfPlaceError) -> bool:
         """Whether the folder is a class's: where any may be one, it holds images."""
         if isinstance(place, OutOfPlaceError):
@@ -257,3 +280,7 @@ class Selection:
             f"{self._listing.label} holds files in folders of classes that are neither JPEG nor PNG: {counts}{vanished}"
             f"; convert{instead} or remove them, or leave them out by 'skip': {', '.join(patterns[:_PATTERNS])}{more}"
         )
+
+
+def _folder_entry(name: str) -> Entry:
+    return Entry(Member(f"{name}/", 0, 0, 0, 0, 0, BARE), name, "", 0)

@@ -147,8 +147,8 @@ class OpenShard:
     def _decoded(self, member: Member, content: memoryview) -> tuple[memoryview | bytes, int]:
         """Return an image with its CRC-32, converted and re-encoded if that is wanted.
 
-        Whatever no JPEG is gets decoded as a check. So do JPEGs, as far as `decode` says, and those that do not end as
-        one does where none is rewritten.
+        Whatever no JPEG is gets decoded as a check. So do JPEGs, as far as `decode` says, and, where none is rewritten,
+        those with an unusual header and those that do not end as one does.
         """
         # Some containers know no CRC-32
         crc32 = member.crc32 or zlib.crc32(content)
@@ -159,10 +159,14 @@ class OpenShard:
             made = decoding.reencode(made, self.job.reencode)
         if made is not content:
             return made, zlib.crc32(made)
-        cut = self.job.decode == "sampled" and not self.job.seekable and content[-2:] != limits.JPEG_END
-        if decoding.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content) or cut:
+        if decoding.wants_check(self.job.decode, crc32) or not limits.is_jpeg(content) or self._looks_bad(content):
             decoding.check(content)
         return content, crc32
+
+    def _looks_bad(self, jpeg: memoryview) -> bool:
+        """Whether a JPEG that is not rewritten may be one that training refuses, by its beginning and its end."""
+        cut = self.job.decode == "sampled" and jpeg[-2:] != limits.JPEG_END
+        return not self.job.seekable and (cut or not limits.is_usual_jpeg(jpeg))
 
     def _rewritten(self, picture: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
         """Make an image of this CRC-32 seekable where that can be done exactly; return it with its new CRC-32.

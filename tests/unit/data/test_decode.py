@@ -361,6 +361,20 @@ def test_all_processes_decode_in_the_same_way_or_the_run_ends(caplog: pytest.Log
         decode.agree(lambda mine: [mine, mine, "torchvision 1"], "native a1")
 
 
+@pytest.mark.parametrize("how", ["bilinear", "bicubic"])
+def test_of_a_long_strip_only_the_middle_is_resized(how: decode.Filter) -> None:
+    """Its centre is the same as when it is cut before."""
+    strip = torch.from_numpy(np.random.Generator(np.random.Philox(key=5)).integers(0, 256, (3, 2, 60_000), np.uint8))
+    for picture in (strip, strip.transpose(1, 2)):
+        found = transforms.centre(picture, 24, 32, how)
+        assert found.shape == (3, 24, 24)
+        assert found.untyped_storage().nbytes() < 100_000
+        shorter = picture[:, 29_800:30_200] if picture.shape[1] > 2 else picture[..., 29_800:30_200]
+        assert torch.equal(found, transforms.centre(shorter, 24, 32, how))
+        native = transforms.centre(decode.Encoded(pixels=picture), 24, 32, how)
+        assert int((found.int() - native.int()).abs().max()) <= 1
+
+
 def test_validation_picture_is_the_centre() -> None:
     picture = torch.zeros(3, 40, 60, dtype=torch.uint8)
     picture[:, 10:30, 20:40] = 255

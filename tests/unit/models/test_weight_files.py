@@ -1,9 +1,12 @@
 """Weights as other programs save them: found, stripped of wrappers and said; what is none is named for what it is."""
 
 import argparse
+import copy
 import datetime
+import importlib
 import logging
 import pickle
+import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -72,6 +75,43 @@ def test_prefixes_of_wrappers_are_removed_and_said(
     lines = loaded(path, caplog)
     assert f"{path}, taken: the file itself, its names without {said}\n" in lines
     assert "these weights have 7 of them" in lines, "the head was found, too"
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(
+    ("name", "renamed", "arguments"),
+    [
+        ("vision_transformer.VisionTransformer", ((r"\.mlp\.0\.", ".mlp.linear_1."), (r"\.mlp\.3\.", ".mlp.linear_2.")),
+         {"image_size": 32, "patch_size": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 16}),
+        ("densenet.DenseNet", ((r"(denselayer\d\.(?:norm|conv))([12])\.", r"\1.\2."),),
+         {"growth_rate": 4, "block_config": (2, 1), "num_init_features": 4, "bn_size": 1}),
+    ],
+)  # fmt: skip
+def test_names_that_torchvisions_published_weights_still_have(
+    tmp_path: Path, prefix: str, name: str, renamed: tuple[tuple[str, str], ...], arguments: dict[str, Any]
+) -> None:
+    """torchvision renames them as it loads them: of vit_b_16 (its pull request 6053), and of all its DenseNets."""
+    module, _, made = name.partition(".")
+    make = getattr(importlib.import_module(f"torchvision.models.{module}"), made)
+    models = [make(num_classes=3, **arguments) for _ in range(2)]
+    wanted = models[0].state_dict()
+    kept = {}
+    for key, value in wanted.items():
+        for today, former in renamed:
+            key = re.sub(today, former, key)  # noqa: PLW2901
+        kept[prefix + key] = value
+    assert kept.keys() != wanted.keys() != {key.removeprefix(prefix) for key in kept}
+    factory.load_pretrained(models[1], saved(tmp_path / "w.pth", kept))
+    assert all(torch.equal(value, wanted[key]) for key, value in models[1].state_dict().items())
+
+
+def test_a_model_that_asks_for_the_version_of_a_state_dict_is_loaded_without(tmp_path: Path) -> None:
+    """As a resumed run and an evaluation do: neither a checkpoint nor safetensors keep one."""
+    models = [factory.create("mnasnet0_5", 3) for _ in range(2)]
+    wanted = models[0].state_dict()
+    factory.load_pretrained(models[1], saved(tmp_path / "w.pth", dict(wanted)))
+    assert all(torch.equal(value, wanted[key]) for key, value in models[1].state_dict().items())
+    copy.deepcopy(models[1]).load_state_dict(dict(wanted))
 
 
 def test_wrappers_within_names_are_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -274,6 +274,30 @@ def test_a_folder_beside_classes_that_holds_no_image_is_no_silent_loss(tmp_path,
     assert classes(write_folder(tmp_path / "b", members), "folders") == {"cat": 40, "dog": 40}
 
 
+@pytest.mark.parametrize("packed", ["folder", "zip", "tar"])
+@pytest.mark.parametrize("layout", ["imagefolder", "folders"])
+def test_a_class_whose_folder_is_empty_is_no_silent_loss(tmp_path, layout, packed):
+    """As after a copy that was broken off. Folders with other files, hidden ones, or in other places are no classes."""
+    inside = "pets/train/" if layout == "imagefolder" else "pets/"
+    members = pairs("pets/") if layout == "imagefolder" else undivided(prefix="pets/")
+    files = {f"{inside}cat/.DS_Store": b"x", f"{inside}emu/Thumbs.db": b"x", "notes/a.txt": b"x"}
+    path = write_folder(tmp_path / "a", members | files)
+    for name in (f"{inside}owl", f"{inside}.git", f"{inside}cat/raw", "notes/drafts", "other"):
+        (path / name).mkdir(parents=True)
+    if packed == "zip":
+        with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+            for file in sorted(path.rglob("*")):
+                archive.write(file, file.relative_to(path))
+    if packed == "tar":
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            archive.add(path, ".")
+    path = path if packed == "folder" else tmp_path / f"a.{packed}"
+    with pytest.raises(UserError, match=rf"that hold no files: {inside}(emu|owl) \(2 such\).*'skip': '{inside}\1/\*'"):
+        classes(path, layout)
+    found = classes(path, layout, skip=[f"{inside}emu/*", "*/owl/*"])
+    assert found == dict.fromkeys(("cat", "dog"), 4 if layout == "imagefolder" else 40)
+
+
 def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):
     members = undivided(prefix="pets/") | {"pets/README.md": b"x", "boxes/cat/1.xml": b"x", "LICENSE": b"x"}
     assert classes(write_zip(tmp_path / "a.zip", members), "folders") == {"cat": 40, "dog": 40}

@@ -112,6 +112,31 @@ def test_a_truncated_jpeg_is_named_by_default_where_none_is_rewritten_too(tmp_pa
         built_from(archive(tmp_path / "a.zip", members), tmp_path / "out", seekable=False)
 
 
+@pytest.mark.parametrize("decoded", ["sampled", "none"])
+def test_a_jpeg_whose_header_training_refuses_is_named_where_none_is_rewritten_too(
+    decoded: str, tmp_path: Path
+) -> None:
+    whole, grey = encoded(photo(40, 56)), encoded(photo(40, 56).convert("L"))
+    frame = whole.index(b"\xff\xc0")
+    assert frame > 0 < grey.index(b"\xff\xc0")
+    many = encoded(photo(40, 56), progressive=True)
+    scan = many[many.rindex(b"\xff\xda") : -2]
+    members = {
+        "huge.jpg": whole[: frame + 5] + struct.pack(">HH", 20_000, 20_000) + whole[frame + 9 :],
+        "deep.jpg": whole[: frame + 4] + b"\x0c" + whole[frame + 5 :],
+        "lossless.jpg": whole[: frame + 1] + b"\xc3" + whole[frame + 2 :],
+        "scans.jpg": many[:-2] + scan * 600 + many[-2:],
+    }
+    sound = {"grey.jpg": grey, "cmyk.jpg": encoded(photo(40, 56).convert("CMYK")), "many.jpg": many}
+    path = archive(tmp_path / "a.zip", members | sound)
+    with pytest.raises(UserError, match=r"4 images .* cannot be decoded") as caught:
+        built_from(path, tmp_path / "out", seekable=False, decode=decoded)
+    assert all(f"train/a/{name} (" in str(caught.value) for name in members)
+    built_from(path, tmp_path / "out", seekable=False, decode=decoded, skip=[f"train/a/{name}" for name in members])
+    for data in trained_on(tmp_path / "out"):
+        assert all(decodes(data, name) for name in DECODERS)
+
+
 def test_pngs_with_large_texts_and_of_16_bits_and_jpegs_with_odd_exif_train(tmp_path: Path) -> None:
     entry = b"\x12\x01\x03\x00\xff\xff\xff\xff" * 10
     exif = b"Exif\0\0II*\0\x08\0\0\0\xff\xff" + entry

@@ -53,7 +53,7 @@ class FolderSource(Source):
         self.label = str(root)
         self._root = root
         self._traffic = traffic
-        self._folders: list[str] = []
+        self.folders: list[str] = []
         self._folder_of = array("I")
         self._names = bytearray()
         self._name_starts = array("Q")
@@ -63,12 +63,12 @@ class FolderSource(Source):
         self.links: list[str] = []
         digest = hashlib.sha256()
         for folder, found in _walk(root):
-            self._folders.append(folder)
+            self.folders.append(folder)
             self.noise.update(found.noise)
             self.links += (f"{folder}/{name}" if folder else name for name in found.links)
             for file in found.files:
                 digest.update(repr((folder, *file)).encode("utf-8", "surrogateescape"))
-                self._folder_of.append(len(self._folders) - 1)
+                self._folder_of.append(len(self.folders) - 1)
                 self._name_starts.append(len(self._names))
                 self._names += file.name.encode("utf-8", "surrogateescape")
                 self._starts.append(self._starts[-1] + file.size)
@@ -99,7 +99,7 @@ class FolderSource(Source):
 
     def _name(self, i: int) -> str:
         name = self._names[self._name_starts[i] : self._name_starts[i + 1]].decode("utf-8", "surrogateescape")
-        folder = self._folders[self._folder_of[i]]
+        folder = self.folders[self._folder_of[i]]
         return f"{folder}/{name}" if folder else name
 
     def _read_file(self, name: str, offset: int, buffer: memoryview, size: int) -> None:
@@ -131,7 +131,7 @@ class Folder(Container):
         self.source: FolderSource = source
         self.members_end = source.size
         self.fingerprint = source.identity
-        self.noise, self.links = source.noise, source.links
+        self.noise, self.links, self.folders = source.noise, source.links, source.folders
 
     def members(self) -> Iterator[Member]:
         """Go through the files in the order of their paths."""

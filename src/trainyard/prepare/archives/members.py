@@ -7,7 +7,7 @@ of a folder are bare bytes.
 import hashlib
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from trainyard.core.exits import UserError
@@ -53,6 +53,8 @@ class Container(Protocol):
     members_end: int
     # Known after a whole pass over members(): it stands for every member's name, size and, where known, CRC-32
     fingerprint: str
+    # Of the last whole pass over members(): names of folders, which may hold nothing
+    folders: Collection[str]
 
     def members(self) -> Iterator[Member]:
         """Go through the members, holding only a piece of the directory in memory; folders are left out."""

@@ -28,8 +28,8 @@ from trainyard.prepare.sources.path import PathSource
 # What files of the first pass are called in the work folder
 LISTING, UNPACKED = "listing-", "unpacked-"
 _WAIT = 86400.0
-# Part of a listing's name: an earlier version's may hold names that lost bytes, or end where the first of several tars
-# ends that were joined
+# Part of a listing's name: an earlier version's may hold names that lost bytes, lacks folders, or ends where the first
+# of several tars ends that were joined
 _RULES = "names 3"
 
 
@@ -41,15 +41,21 @@ class Tar(Container):
         self.members_end = source.size
         # Of the listing, known after a whole pass over members()
         self.fingerprint = ""
+        self.folders: list[str] = []
         self._listing = listing
 
     def members(self) -> Iterator[Member]:
         """Go through the listing."""
         digest = hashlib.sha256()
+        self.folders = []
         with self._listing.open("rb") as file:
             for line in file:
+                member = Member(*json.loads(line))
+                if member.name.endswith("/"):
+                    self.folders.append(member.name)
+                    continue
                 digest.update(line)
-                yield Member(*json.loads(line))
+                yield member
         self.fingerprint = digest.hexdigest()
 
     def read(self, member: Member) -> bytes:

@@ -28,11 +28,12 @@ _OCTAL, _DECIMAL = re.compile(rb"[0-7]*"), re.compile(rb"[0-9]{1,20}")
 _LARGEST_NUMBER = (1 << 63) - 1
 _SPARSE = "GNU.sparse."  # how all that extension headers tell of a sparse file begins
 _USED = ("path", "size")  # of what they tell besides
-_FILES, _LINKS, _IGNORED = (b"0", b"\0", b"7"), (b"1", b"2"), (b"3", b"4", b"5", b"6", b"g", b"K")
+_FILES, _FOLDER, _LINKS = (b"0", b"\0", b"7"), b"5", (b"1", b"2")
+_IGNORED = (b"3", b"4", _FOLDER, b"6", b"g", b"K")
 
 
 def scan(reader: Reader, label: str) -> Iterator[Member]:
-    """Yield each file; `label` names the tar in messages.
+    """Yield each file, and each folder by a name with a slash at its end; `label` names the tar in messages.
 
     Reads on behind the zeros that end a tar: tars that were joined by `cat` go on there. Raises UserError where there
     are more zeros than a tar ends with.
@@ -78,8 +79,15 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             raise UserError(f"{label} is not a sound tar: byte {at:,} holds no header; get it again") from None
         if kind not in (b"g", b"K"):
             overrides = {}
-        if kind in _FILES and not member.name.endswith("/"):
-            yield member._replace(crc32=crc, name_hash=name_hash(member.name.encode("utf-8", "surrogateescape")))
+        if kind in (*_FILES, _FOLDER):
+            yield _listed(member, kind, crc)
+
+
+def _listed(member: Member, kind: bytes, crc: int) -> Member:
+    """Return a file with its checksum, or a folder: old tars know one by its name alone."""
+    if kind == _FOLDER or member.name.endswith("/"):
+        return member._replace(name=f"{member.name.rstrip('/')}/")
+    return member._replace(crc32=crc, name_hash=name_hash(member.name.encode("utf-8", "surrogateescape")))
 
 
 def sound(header: bytes) -> bool:

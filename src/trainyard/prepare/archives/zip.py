@@ -44,6 +44,7 @@ class Archive(Container):
         self.members_end, self.directory_size, self.count, self._wraps = _find_directory(source)
         # Of the directory's bytes
         self.fingerprint = ""
+        self.folders: list[str] = []
         # Of the last pass: names in an encoding that nothing tells
         self.guessed = 0
         self.foreign = ""
@@ -56,6 +57,7 @@ class Archive(Container):
         digest = hashlib.sha256()
         buffer = b""
         position = seen = self.guessed = self._offset = 0
+        self.folders = []
         while position < self.directory_size:
             length = min(_PIECE, self.directory_size - position)
             piece = self.source.read_range(self.members_end + position, length)
@@ -101,6 +103,7 @@ class Archive(Container):
         if self._wraps:
             offset = self._offset = self._offset + (offset - self._offset) % _WRAP
         if name.endswith("/") and not size:
+            self.folders.append(name)
             return end, None
         refuse_unsafe(name, self.source.label)
         if stat.S_ISLNK(attributes >> 16):
