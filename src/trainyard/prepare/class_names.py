@@ -34,7 +34,7 @@ def name_classes(classes: list[ClassEntry], naming: Naming, text: bytes | None, 
         raise UserError(
             f"'class_names' names class {min(unknown)}, which {label} does not have; it has {_some(known)}: correct it"
         )
-    if named and not named.keys() & known:
+    if (naming.file or named) and not named.keys() & known:
         raise UserError(f"{naming.file} in {label} names none of its classes; it has {_some(known)}")
     return [ClassEntry(entry.synset, named.get(entry.synset, entry.name)) for entry in classes]
 

@@ -26,6 +26,9 @@ _BESIDE_CLASSES = """
 .xml .json .jsonl .csv .tsv .yaml .yml .toml .md .rst .html .htm .pdf .doc .docx .py .ipynb .sh .m .log
 """
 BESIDE_CLASSES = frozenset(_BESIDE_CLASSES.split())
+# Tables in which other tools keep whole images
+_TABLES = ".parquet .arrow .feather .tfrecord .tfrecords .rec .lmdb .mdb .beton .npz .npy .h5 .hdf5 .mat .pkl"
+TABLES = frozenset(_TABLES.split())
 _OTHERS = frozenset((*_OTHER_ENDINGS.split(), *ARCHIVES))
 # What operating systems, file servers and notebooks leave in folders, in lower case; beside all that begins with a dot
 _SERVICE_NAMES = """

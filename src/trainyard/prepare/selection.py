@@ -125,6 +125,13 @@ class Selection:
                 f"{', '.join(sorted(self._archives)[:_NAMED])}; unpack them on a volume and give the folder as "
                 "source.path, or pack the unpacked files as one archive"
             )
+        tables = Counter({ending: count for ending, count in self._outside.items() if ending in names.TABLES})
+        if tables and not known:
+            raise UserError(
+                f"{self._listing.label} holds no images for the layout that was set but tables: {counted(tables)}; "
+                "images in tables are not read: write each to a file in its class's folder, or train on them by "
+                "data.dataset"
+            )
 
     def count_ignored(self) -> dict[str, dict[str, int]]:
         """Return counts of the files that are no data, by why they are none and by kind."""

@@ -411,6 +411,15 @@ def test_a_layout_in_folders_beside_each_other_is_taken_as_one_and_that_is_said(
     assert "the layout imagefolder lies in 2 folders of" in capsys.readouterr().err
 
 
+def test_folders_in_a_class_are_taken_as_one_and_that_is_said(tmp_path, capsys):
+    path = write_folder(tmp_path / "a", pairs("x/", names=("animals/cat", "animals/dog", "cars/raw", "emu")))
+    assert classes(path) == {"animals": 8, "cars": 4, "emu": 4}
+    said = "1 classes of {} have images in several folders, such as animals/cat and animals/dog: each is taken as one"
+    assert said.format(path) in capsys.readouterr().err
+    assert classes(write_folder(tmp_path / "b", pairs(names=("cars/raw", "emu")))) == {"cars": 4, "emu": 4}
+    assert "several folders" not in capsys.readouterr().err
+
+
 def test_train_in_train_is_a_folder_around_the_layout(tmp_path):
     assert classes(write_folder(tmp_path / "a", pairs("train/"))) == {"cat": 4, "dog": 4}
 
@@ -457,6 +466,15 @@ def test_nested_zip_is_named_with_the_archives_in_it(tmp_path):
     path = write_zip(tmp_path / "a.zip", {"train.zip": inner, "test.zip": inner, "sample.csv": b"id,label\n"})
     for layout in ("imagefolder", "folders"):
         with pytest.raises(UserError, match=r"holds no images .* but archives: test.zip, train.zip; unpack them"):
+            classes(path, layout)
+
+
+@pytest.mark.parametrize("name", ["data/train-00000.parquet", "train/0.tfrecord", "data.mdb", "train/data.npz"])
+def test_tables_with_images_in_them_are_named(tmp_path, name):
+    path = write_folder(tmp_path / "a", {name: b"x", "README.md": b"x"})
+    ending = name.rpartition(".")[2]
+    for layout in ("imagefolder", "folders"):
+        with pytest.raises(UserError, match=rf"no images .* but tables: 1 \.{ending}; .*write each to a file"):
             classes(path, layout)
 
 

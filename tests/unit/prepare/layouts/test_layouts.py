@@ -370,8 +370,10 @@ def test_wrong_names_of_classes_are_named(tmp_path):
         ({"class_names": {"cow": "Cow"}}, r"names class cow, which .* does not have; it has cat, dog"),
         ({"class_file": "none.txt"}, "has no none.txt, which 'class_file' names"),
         ({"class_file": "other.txt"}, r"other.txt in .* names none of its classes"),
+        ({"class_file": "spaces.csv"}, r"spaces.csv in .* names none of its classes"),
         ({"class_file": "long.csv"}, r"long.csv in .* is not sound CSV at line \d: field larger than"),
     ):
         texts = {"pets/other.txt": b"cow Cow\n", "pets/long.csv": b"cat," + b"x" * 140_000}
+        texts["pets/spaces.csv"] = b"cat;Cat\ndog;Dog\n"
         with pytest.raises(UserError, match=words):
             attempt(tmp_path, {**PETS, **texts}, layout="imagefolder", **settings)
