@@ -237,4 +237,10 @@ def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:
             name, len(fresh[f"{name}.weight"]), "no head of that name" if found is None else f"{len(found)} of them",
         )  # fmt: skip
         state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
+    elif fresh:
+        log.info(
+            "model.pretrained: the head (%s) is kept: its %d outputs are taken for the data's classes in their order; "
+            "model.pretrained_head: drop starts it at random",
+            name, len(fresh[f"{name}.weight"]),
+        )  # fmt: skip
     model.load_state_dict(state)

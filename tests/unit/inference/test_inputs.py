@@ -88,6 +88,14 @@ def test_val_has_three_names_as_in_a_preparation(tmp_path: Path, val: str) -> No
     assert open_pictures(str(tmp_path / "a"), "train", ()).count == 2
 
 
+def test_a_data_set_in_itself_is_not_measured_twice(tmp_path: Path) -> None:
+    images = {f"{split}/{klass}/1.jpg": JPEG for split in ("train", "val") for klass in ("cat", "dog")}
+    write_folder(tmp_path / "chest", images | {f"chest/{name}": content for name, content in images.items()})
+    with pytest.raises(UserError, match=r"holds val twice, one in the other: in chest and in the top folder; give"):
+        open_pictures(str(tmp_path / "chest"), "", ())
+    assert open_pictures(str(tmp_path / "chest/chest"), "", ()).count == 2
+
+
 def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", {"cat/1.jpg": JPEG})
     (root / "README").symlink_to("nowhere")
