@@ -27,7 +27,8 @@ LARGEST_PIXELS = 128_000_000
 MOST_SCANS = 500
 MOST_WORK = 2_000_000_000
 _START_OF_SCAN = b"\xff\xda"
-_USUAL_FRAMES = (0xC0, 0xC1, 0xC2)  # baseline, extended and progressive
+_PROGRESSIVE = 0xC2
+_USUAL_FRAMES = (0xC0, 0xC1, _PROGRESSIVE)  # baseline, extended and progressive
 
 
 class Budget:
@@ -84,8 +85,10 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
 def is_usual_jpeg(content: bytes | memoryview) -> bool:
     """Whether every decoder takes a JPEG by its header: 8 bits, grey or three colours, Huffman codes, within limits."""
     marker, bits, height, width, colours = jpeg_frame(content) or (0,) * 5
-    usual = marker in _USUAL_FRAMES and bits == 8 and colours in (1, 3)
-    return usual and 0 < height * width <= LARGEST_PIXELS and _scans(content) <= _most_scans(height * width)
+    if marker not in _USUAL_FRAMES or bits != 8 or colours not in (1, 3) or not 0 < height * width <= LARGEST_PIXELS:
+        return False
+    # Counting takes longer than all else; those that are not progressive have one scan, or one a colour
+    return marker != _PROGRESSIVE or _scans(content) <= _most_scans(height * width)
 
 
 def _scans(content: bytes | memoryview) -> int:

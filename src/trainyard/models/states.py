@@ -32,6 +32,7 @@ STARTS = {
     b"BZh": "is compressed by bzip2; unpack it",
     b"\xfd7zXZ": "is compressed by xz; unpack it",
 }
+ARRAY = "multiarray._reconstruct"  # what makes an array of NumPy in a pickle
 ZIP = b"PK\x03\x04"
 
 
@@ -213,8 +214,22 @@ def _states(tree: Any, at: At = ()) -> Iterator[tuple[At, State]]:
         yield from _states(value, (*at, key))
 
 
+def _arrays(tree: Any, at: At = ()) -> Iterator[At]:
+    """Yield the keys that lead to dicts of NumPy's arrays, the outermost first."""
+    if not isinstance(tree, dict) or len(at) == DEPTH:
+        return
+    if any(isinstance(value, StandIn) and type(value).__name__.endswith(ARRAY) for value in tree.values()):
+        yield at
+    for key, value in tree.items():
+        if isinstance(key, str):
+            yield from _arrays(value, (*at, key))
+
+
 def _stateless(path: Path, tree: Any) -> str:
     """Return the words for a file without a state dict."""
+    if (place := next(_arrays(tree), None)) is not None:
+        tensors = f"{{k: torch.as_tensor(v) for k, v in {loaded(path, place)}.items()}}"
+        return f"holds arrays of NumPy, not tensors; where you trust it, save tensors: {saved_alone(tensors)}"
     values = {(): tree} | ({(key,): value for key, value in tree.items()} if isinstance(tree, dict) else {})
     for at, value in values.items():
         if isinstance(value, StandIn):

@@ -213,12 +213,15 @@ def followed(message: str, folder: Path) -> None:
 
 def test_whole_models_and_programs_are_refused_with_the_line_that_saves_their_state(tmp_path: Path) -> None:
     model = net()
+    arrays = {name: value.numpy() for name, value in state().items()}
     script = tmp_path / "scripted.pt"
     torch.jit.trace(model.eval(), torch.ones(1, 3, 16, 16)).save(str(script))  # type: ignore[no-untyped-call]
     for path, said in (
         (saved(tmp_path / "whole.pth", model), r"holds a whole pickled little_models\.Net: .*save its state dict: "),
         (saved(tmp_path / "in.pth", {"epoch": 1, "model": model}), r"whole pickled little_models\.Net under 'model'"),
         (script, r"is a TorchScript program; save its state dict: `python"),
+        (saved(tmp_path / "arrays.pth", arrays), r"arrays of NumPy, not tensors; .*save tensors: `python"),
+        (saved(tmp_path / "inner.pth", {"net": arrays}), r"arrays of NumPy, not tensors; .*save tensors: `python"),
     ):
         with pytest.raises(UserError, match=said) as refused:
             factory.load_pretrained(net(3), path)

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -159,6 +160,23 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ["MLflow takes numbers again"] * 2
     )
     assert sum("takes no numbers" in line for line in said) == 2
+
+
+def test_a_server_that_takes_requests_and_answers_none_holds_no_run(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", []
+    record(run, range(1, 3))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        box = begin(settings_of(run, mlflow={"uri": uri}), run, said.append)
+        assert box is not None
+        with silent.accept()[0] as connection:
+            assert connection.recv(1), "it has asked"
+            record(run, range(3, 5))
+            box.wake()
+            outbox.close([box], said.append, 0.1)
+            assert said == ["MLflow took not all numbers within 0 s"]
+    assert box.join(patience.IDLE) is False
+    assert not box._thread.is_alive()
 
 
 def test_a_full_disk_loses_nothing_of_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
