@@ -17,12 +17,11 @@ _BRANDS = {
 }  # fmt: skip
 _PNM = re.compile(rb"P[1-7][ \t\r\n]")
 _DICOM = slice(128, 132)
-LONGEST_START = 132
 
 
 def other_format(content: bytes | memoryview) -> str:
     """Return the name of the format that an image has which is not read; empty for all else."""
-    start = bytes(content[:LONGEST_START])
+    start = bytes(content[: _DICOM.stop])
     if start[4:8] == b"ftyp":
         return _BRANDS.get(start[8:12], "")
     if start[_DICOM] == b"DICM":

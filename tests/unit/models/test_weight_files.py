@@ -105,6 +105,13 @@ def test_names_that_torchvisions_published_weights_still_have(
     assert all(torch.equal(value, wanted[key]) for key, value in models[1].state_dict().items())
 
 
+def test_a_head_that_fits_is_kept_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trainyard"):
+        factory.load_pretrained(model := net(), saved(tmp_path / "w.pth", state()))
+    assert "the head (fc) is kept: its 7 outputs are taken for the data's classes in their order" in caplog.text
+    assert torch.equal(model.state_dict()["fc.weight"], state()["fc.weight"])
+
+
 def test_a_model_that_asks_for_the_version_of_a_state_dict_is_loaded_without(tmp_path: Path) -> None:
     """As a resumed run and an evaluation do: neither a checkpoint nor safetensors keep one."""
     models = [factory.create("mnasnet0_5", 3) for _ in range(2)]
