@@ -228,7 +228,7 @@ def _arrays(tree: Any, at: At = ()) -> Iterator[At]:
 def _stateless(path: Path, tree: Any) -> str:
     """Return the words for a file without a state dict."""
     if (place := next(_arrays(tree), None)) is not None:
-        tensors = f"{{k: torch.as_tensor(v) for k, v in {loaded(path, place)}.items()}}"
+        tensors = f"{{k: torch.as_tensor(v) for k, v in {load_expression(path, place)}.items()}}"
         return f"holds arrays of NumPy, not tensors; where you trust it, save tensors: {saved_alone(tensors)}"
     values = {(): tree} | ({(key,): value for key, value in tree.items()} if isinstance(tree, dict) else {})
     for at, value in values.items():

@@ -52,7 +52,7 @@ class Listing:
     def folders(self) -> Iterator[str]:
         """Yield the folders that are no noise, after a whole pass; not every archive names them."""
         for raw in (*self.container.folders, *self._folders):
-            name = names.composed(names.cleaned(f"./{raw}")).rstrip("/")
+            name = names.normalise_unicode(names.clean_path(f"./{raw}")).rstrip("/")
             if name and not names.noise(name):
                 yield name
 

@@ -128,9 +128,9 @@ class Selection:
         tables = Counter({ending: count for ending, count in self._outside.items() if ending in names.TABLES})
         if tables and not known:
             raise UserError(
-                f"{self._listing.label} holds no images for the layout that was set but tables: {format_counts(tables)}; "
-                "images in tables are not read: write each to a file in its class's folder, or train on them by "
-                "data.dataset"
+                f"{self._listing.label} holds no images for the layout that was set but tables: "
+                f"{format_counts(tables)}; images in tables are not read: write each to a file in its class's folder, "
+                "or train on them by data.dataset"
             )
 
     def count_ignored(self) -> dict[str, dict[str, int]]:
