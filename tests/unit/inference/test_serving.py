@@ -7,12 +7,15 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from PIL import Image
 
@@ -122,6 +125,45 @@ def test_what_is_no_image_is_refused_in_words(address: str, images: Path) -> Non
     assert asked(address, "POST", "/predict", **{"Content-Length": "20000001"})[0] == 413
     assert asked(address, "POST", "/predict", **{"Transfer-Encoding": "chunked"})[0] == 411
     assert asked(address, "POST", "/predict", sound)[0] == 200, "it goes on"
+
+
+class Infers(BaseHTTPRequestHandler):
+    """Answers requests of the Open Inference Protocol for the model `classifier`, as Triton does."""
+
+    session: onnxruntime.InferenceSession
+
+    def do_POST(self) -> None:
+        assert self.path == "/v2/models/classifier/infer"
+        (given,) = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
+        assert given["datatype"] == "FP32"
+        pixels = np.array(given["data"], np.float32).reshape(given["shape"])
+        (logits,) = self.session.run(["logits"], {given["name"]: pixels})
+        one = {"name": "logits", "datatype": "FP32", "shape": logits.shape, "data": logits.ravel().tolist()}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"model_name": "classifier", "outputs": [one]}).encode())
+
+
+def test_the_pages_client_says_what_predict_says(
+    exported: Path, fashion_run: Path, images: Path, tmp_path: Path
+) -> None:
+    assert predict.main(["--model", str(fashion_run), "--data", str(images), "--out", str(tmp_path / "out")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    surest = max(lines, key=lambda line: float(line["top"][0]["probability"]))
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "serving.md").read_text(), re.S)
+    (tmp_path / "client.py").write_text(code)
+    (tmp_path / "serve.py").symlink_to(ROOT / "examples/serving/serve.py")
+    (tmp_path / "published").symlink_to(exported / "published")
+    Infers.session = onnxruntime.InferenceSession(exported / "published" / "model.onnx")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Infers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        done = patience.run(
+            [str(ROOT / ".venv/bin/python"), "client.py", address, str(images / surest["name"])], cwd=tmp_path
+        )
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == surest["top"][0]["class"]
 
 
 def test_a_folder_without_onnx_is_refused(tmp_path: Path) -> None:
