@@ -42,6 +42,14 @@ def enter(path: Path, **layer: Any) -> RunDirectory:
     return directory
 
 
+def test_the_page_lists_what_makes_another_run() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "interruptions.md").read_text()
+    listed = page.partition("What may not, since it would be another")[2].partition(". The start")[0]
+    own = settings(Path("run"))
+    wanted = directory.identity(own.model, own.optimizer, own.seed, batch=8)
+    assert [key for key in wanted if f"`{key}`" not in listed] == []
+
+
 def test_the_newest_holder_has_the_lease(tmp_path: Path) -> None:
     first = enter(tmp_path)
     assert first.held()
