@@ -24,7 +24,7 @@ audit: ## known vulnerabilities of what the lock files name, by osv.dev's databa
 	@hack/bootstrap audit && .venv/bin/python -m hack.audit $(DATABASE)
 bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench
 	@benchmarks/cpu/run $(PARTS)
-gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a processor can run
+gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a CPU can run
 	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT)) $(if $(SLOWNESS),--slowness $(SLOWNESS)) $(if $(CHECK),--check $(CHECK))
 gpu-wheels: ## fill build/gpu-wheels with what `make gpu` needs on a machine that has torch and torchvision and no network
 	@hack/bootstrap python && .venv/bin/python -m benchmarks.gpu.wheels
@@ -32,7 +32,7 @@ site: ## the documents as a site with search, in build/site; a link that leads n
 	@hack/bootstrap site && .venv/bin/python -m hack.site
 lint: ## ruff, mypy for 3.11 and 3.12, shellcheck, yamllint, generated files current
 	@hack/lint
-format: ## let ruff format and mend what it can
+format: ## let ruff format and fix what it can
 	@hack/bootstrap python && .venv/bin/ruff format -q . && .venv/bin/ruff check -q --fix .
 cluster: ## a real one-node Kubernetes with both operators on this machine (root); idempotent; add TRAINER=1 KUEUE=1 ARGOCD=1; NODES=3 for several nodes
 	@hack/machine cluster && hack/bootstrap cluster $(if $(filter-out 1,$(NODES)),nodes) && $(if $(NODES),TRAINYARD_NODES=$(NODES) )hack/cluster/up$(if $(strip $(EXTRAS)), && hack/cluster/extra $(EXTRAS))

@@ -39,6 +39,7 @@ def test_of_python_comments_and_strings_are_left_at_their_places() -> None:
     ("text", "said"),
     [
         ("Two processors read it.", "Words:write 'CPU', not 'processors'"),
+        ("It writes a image.", "Words:write 'an', not 'a'"),
         ("The fault was mended.", "Words:write 'fix', not 'mended'"),
         ("A folder of pictures.", "Images:write 'image', not 'pictures'"),
         ("For whoever has a GPU.", "Readers:say who it is"),

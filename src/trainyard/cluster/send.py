@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         "send",
         "Copy a file or folder of this machine onto a release's claim, through a short-lived pod.",
         """
-        trainyard send run pictures raw/pictures -n vision
+        trainyard send run photos raw/photos -n vision
         trainyard send run imagenet.zip raw/imagenet.zip -n vision
         """,
         {0: "the file or folder is on the claim"},
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     )
     own.add_argument("release")
     own.add_argument("source", type=Path, help="file or folder of this machine")
-    own.add_argument("path", help="its name on the claim, such as raw/pictures or raw/imagenet.zip")
+    own.add_argument("path", help="its name on the claim, such as raw/photos or raw/imagenet.zip")
     add_options(own, "data")
     return own
 
