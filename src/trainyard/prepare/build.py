@@ -202,10 +202,12 @@ def _summarise(
     size = sum(split.bytes for split in manifest.splits.values())
     shards = sum(len(split.shards) for split in manifest.splits.values())
     directory, making, ending = (later - earlier for earlier, later in itertools.pairwise(times))
+    asked = f"{traffic.requests:,} requests, {traffic.retries} retries"  # of a server
+    calls = f"{traffic.requests:,} reads" if config.source.kind == "path" else asked
     say(
         f"prepared {config.out}: {counts} samples, {manifest.classes} classes, {shards} shards, {size / 1e6:,.1f} MB "
         f"in {times[-1] - times[0]:.1f} s (directory {directory:.1f}, shards {making:.1f}, manifest {ending:.1f}); "
-        f"read {traffic.bytes / 1e6:,.1f} MB in {traffic.requests:,} requests, {traffic.retries} retries"
+        f"read {traffic.bytes / 1e6:,.1f} MB in {calls}"
     )
     if total := sum(seconds_of.values()):
         parts = ", ".join(f"{kind} {seconds:.1f} s ({seconds / total:.0%})" for kind, seconds in seconds_of.items())

@@ -373,6 +373,13 @@ def test_an_archive_replaced_under_a_damaged_folder_is_refused(tmp_path):
     assert picture(0)
 
 
+def test_the_summary_of_a_volume_counts_reads_and_asks_no_server(tmp_path, capsys):
+    build(config(write_zip(tmp_path / "a.zip", imagenet(60, 9)), tmp_path / "little"))
+    said = capsys.readouterr().err
+    assert re.search(r"prepared .*; read [\d.]+ MB in [\d,]+ reads\n", said)
+    assert "requests" not in said
+
+
 LINE = (
     r"preparing: \d+ % · [\d,]+ of 390 images · \d of 3 shards · [\d.]+ MB/s · [\d,]+ images/s · "
     r"(\d+:\d\d left|time left unknown)"
