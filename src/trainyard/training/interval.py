@@ -20,9 +20,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-# Mean time to failure of 7.9 h at 1,024 GPUs: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning
-# Research Clusters", arXiv:2410.21680. At 16,384 GPUs they find 1.8 h, a lower rate for each GPU.
-GPU_SECONDS = 7.9 * 3600 * 1024
+from trainyard.config.useful_time import GPU_SECONDS
+
 LEAST, MOST = 15.0, 300.0
 RECENT = 5
 
