@@ -1,0 +1,110 @@
+"""Faults against a run on three nodes: python -m hack.campaign --seed 1 --faults 20 --operator pytorchjob.
+
+The cluster must be up (`make cluster NODES=3`) and hold the images; other things must not run on it. The page and its
+figures are written below build/campaign.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+from hack.campaign import cluster, costs, disturb
+from hack.campaign.cluster import ROOT, CommandError
+from hack.campaign.faults import Fault, draw
+from hack.campaign.page import Measured, Row, render
+
+STEPS_PER_FAULT = 120  # of half a second: the run lasts longer than the schedule
+
+
+def options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="hack.campaign", description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--seed", type=int, default=1, help="the schedule's seed")
+    add("--faults", type=int, default=20, help="how many faults; each kind comes once before one comes again")
+    add("--operator", choices=("pytorchjob", "mpijob", "trainjob"), default="pytorchjob", help="the kind of job")
+    add("--tag", default="", help="tag of the images; default: that of this tree")
+    add("--minutes", type=float, default=0.0, help="make no fault after so many minutes; default: make all")
+    add("--list", action="store_true", help="print the schedule and do nothing")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run a campaign; return 1 where the weights differ or the run did not go on."""
+    asked = options()
+    schedule = draw(asked.seed, asked.faults, asked.operator)
+    if asked.list:
+        print(
+            *(
+                f"{fault.gap} s of training, then {fault.kind}, {fault.seconds} s (pod {fault.pod})"
+                for fault in schedule
+            ),
+            sep="\n",
+        )
+        return 0
+    tag = asked.tag or cluster.run(ROOT / "hack/images/tag").strip()
+    job = disturb.Job(f"campaign-{asked.operator}-{asked.seed}", asked.operator, tag, STEPS_PER_FAULT * asked.faults)
+    out = ROOT / "build/campaign" / f"{asked.operator}-{asked.seed}"
+    out.mkdir(parents=True, exist_ok=True)
+    cluster.keep_operators_on_first_node()
+    disturb.begin(job)
+    disturb.say(f"the run trains; {len(schedule)} faults, seed {asked.seed}")
+    rows = make_faults(job, schedule, asked.minutes * 60, out)
+    until = time.time()
+    same = compare(job, out)
+    events = job.events()
+    measured = measure(job, events, until, same)
+    page = render(f"Campaign: {asked.operator}, seed {asked.seed}", rows, measured)
+    (out / "page.md").write_text(page)
+    print(page)
+    return 0 if same else 1
+
+
+def make_faults(job: disturb.Job, schedule: list[Fault], limit: float, out: Path) -> list[Row]:
+    """Make the faults of a schedule, for `limit` seconds where that is not 0; return those that were made."""
+    rows: list[Row] = []
+    watch, begun = cluster.Watch(job.namespace, disturb.RELEASE), time.monotonic()
+    try:
+        for fault in schedule:
+            if disturb.finished(job) or (limit and time.monotonic() - begun > limit):
+                break
+            rows.append(disturb.perform(job, fault, watch))
+            disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
+            (out / "rows.json").write_text(json.dumps(rows, indent=1))
+    except CommandError as error:
+        disturb.say(f"the campaign ends here: {error}")
+    finally:
+        watch.close()
+        cluster.fault("--undo")
+    return rows
+
+
+def compare(job: disturb.Job, out: Path) -> bool | None:
+    """Let the run end, and compare its weights with those of an undisturbed run; None where it does not end."""
+    try:
+        disturb.end(job)
+        folder = cluster.run_folder(job.namespace, disturb.RELEASE)
+        assert folder is not None
+        (out / "metrics.jsonl").write_bytes((folder / "metrics.jsonl").read_bytes())
+        (out / "summary.json").write_bytes((folder / "summary.json").read_bytes())
+        with tempfile.TemporaryDirectory() as calm:
+            return disturb.same_weights(folder, disturb.undisturbed(job, Path(calm)))
+    except CommandError as error:
+        disturb.say(str(error))
+        return None
+
+
+def measure(job: disturb.Job, events: list[costs.Event], until: float, same: bool | None) -> Measured:
+    """Return what the run measured as a whole, until the last fault was over."""
+    folder = cluster.run_folder(job.namespace, disturb.RELEASE)
+    summary = json.loads((folder / "summary.json").read_text()) if folder and (folder / "summary.json").exists() else {}
+    saved = len(costs.of_kind(events, "checkpoint"))
+    stall = summary.get("seconds", {}).get("checkpoint", 0.0) / max(saved, 1)
+    kept, whole = costs.useful(events, until)
+    return Measured(kept, whole, stall, costs.step_seconds(events), same)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,223 @@
+"""A run on three nodes, the faults of a schedule one after the other, and what each cost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from hack.campaign import cluster, costs
+from hack.campaign.cluster import ROOT, CommandError, kubectl
+from hack.campaign.faults import DELETE, FAILED, GONE, KILL, KINDS, STOP, Fault
+from hack.campaign.page import Row
+
+RELEASE = "campaign"
+HERE = Path(__file__).parent
+VALUES = HERE / "values.yaml"
+FAST = "/tmp/unpaced"  # paced.py
+SETTLED = 6  # steps after which the run goes on
+LIMIT = 420.0  # seconds after a fault was undone, until somebody starts the run by hand
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+
+
+class Job(NamedTuple):
+    """The run that faults are done to."""
+
+    namespace: str
+    operator: str
+    tag: str
+    steps: int
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the lines of its metrics."""
+        return cluster.events(self.namespace, RELEASE)
+
+
+def say(text: str) -> None:
+    """Print a line with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def install(job: Job) -> None:
+    """Install the run, or upgrade it with the same values; raises CommandError."""
+    module = run_client("create", "configmap", "paced", f"--from-file={HERE / 'paced.py'}")
+    kubectl("apply", "-n", job.namespace, "-f", "-", stdin=module)
+    settings = ["--set", f"global.training.operator={job.operator},global.training.config.max_steps={job.steps}"]
+    settings += ["--set", f"global.image.registry=localhost,global.image.tag={job.tag}"]
+    if job.operator == "mpijob":  # a PyTorchJob restarts in place by its rendezvous, a TrainJob not at all
+        name = "global.training.env[4]"
+        settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=3"]
+    helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
+    cluster.run(
+        *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
+    )
+
+
+def run_client(*args: str) -> str:
+    """Return an object that kubectl makes from arguments, without asking the cluster."""
+    return kubectl(*args, "--dry-run=client", "-o", "yaml")
+
+
+def begin(job: Job) -> None:
+    """Create the namespace, start the run in it, and wait for its first steps; raises CommandError."""
+    kubectl("apply", "-f", "-", stdin=run_client("create", "namespace", job.namespace))
+    install(job)
+    wait("the run's first steps", lambda: costs.goes_on(job.events(), 0.0, SETTLED), 2 * LIMIT)
+
+
+def wait(what: str, look: Callable[[], bool], limit: float) -> None:
+    """Wait until something is so; raises CommandError after `limit` seconds."""
+    end = time.monotonic() + limit
+    while not look():
+        if time.monotonic() > end:
+            raise CommandError(f"{what}: not within {limit:.0f} s")
+        time.sleep(1.0)
+
+
+def perform(job: Job, fault: Fault, watch: cluster.Watch) -> Row:
+    """Make a fault, undo it, wait until the run goes on, and return what it cost; raises CommandError."""
+    wait("training before the fault", lambda: _trained(job, fault.gap), LIMIT)
+    pods = wait_for_pods(job)
+    pod = pods[fault.pod % len(pods)]
+    # the first node has the control plane, and the other pod is elsewhere
+    others = [cluster.node_of(one) for one in (pod, *pods) if cluster.node_of(one) != cluster.FIRST]
+    node, name = others[0], str(pod["metadata"]["name"])
+    words = fault.words(node, job.operator)
+    began = time.time()
+    _make(job, fault, name, node, words)
+    time.sleep(fault.seconds)
+    if words:
+        cluster.fault("--undo", *words)
+    person = _wait_until_it_goes_on(job)
+    if fault.done_by == GONE:
+        person = KINDS[fault.kind].person
+        cluster.fault("--undo", "kill", node)
+        kubectl("taint", "nodes", node, f"{OUT_OF_SERVICE}-")
+    place = node if "NODE" in fault.done_by else name if fault.done_by in (KILL, STOP, DELETE) else ""
+    return Row(fault, place, costs.cost(job.events(), began, time.time(), watch.signs), person)
+
+
+def _make(job: Job, fault: Fault, pod: str, node: str, words: list[str]) -> None:
+    """Make a fault; of a node that dies for good, wait until Kubernetes knows, and take it out of service."""
+    how = fault.done_by
+    if how in (KILL, STOP):
+        cluster.signal_rank(job.namespace, pod, signal.SIGKILL if how == KILL else signal.SIGSTOP)
+    elif how == DELETE:
+        kubectl("delete", "pod", pod, "-n", job.namespace, "--wait=false")
+    elif how == GONE:
+        cluster.fault("kill", node)
+        wait(f"{node} is not ready", lambda: not cluster.is_ready(node), LIMIT)
+        kubectl("taint", "nodes", node, OUT_OF_SERVICE)
+    else:
+        cluster.fault(*words)
+
+
+def _trained(job: Job, seconds: int) -> bool:
+    """Whether the run has trained for so long since it started last."""
+    events = job.events()
+    starts, train = costs.of_kind(events, "start"), costs.of_kind(events, "train")
+    return (
+        bool(starts and train)
+        and train[-1]["time"] - starts[-1]["time"] >= seconds
+        and time.time() - train[-1]["time"] < 5
+    )
+
+
+def wait_for_pods(job: Job) -> list[cluster.Pod]:
+    """Return the pods of the run, once two run that nobody has told to end; raises CommandError."""
+    found: list[cluster.Pod] = []
+
+    def look() -> bool:
+        try:
+            found[:] = [pod for pod in cluster.pods(job.namespace, RELEASE)
+                        if pod["status"].get("phase") == "Running" and not cluster.is_told_to_end(pod)]  # fmt: skip
+        except CommandError:
+            return False
+        return len(found) >= 2
+
+    wait("two pods run", look, LIMIT)
+    return found
+
+
+def _wait_until_it_goes_on(job: Job) -> str:
+    """Wait until the run trains; return what had to be done by hand, empty for nothing; raises CommandError."""
+    since, person = time.time() + 2, ""
+
+    def look() -> bool:
+        nonlocal person, since
+        if costs.goes_on(job.events(), since, SETTLED) or finished(job):
+            return True
+        if not person and has_failed(job):
+            person, since = FAILED, time.time()
+            kubectl("delete", f"{job.operator}s", "--all", "-n", job.namespace)
+            install(job)
+        return False
+
+    try:
+        wait("the run goes on", look, LIMIT)
+    except CommandError:
+        say(why(job))
+        person = f"deletes all pods: nothing was done for {LIMIT:.0f} s"
+        kubectl("delete", "pods", "-n", job.namespace, "-l", f"app.kubernetes.io/instance={RELEASE}", "--wait=false")
+        wait("the run goes on after all of its pods were deleted", look, LIMIT)
+    return person
+
+
+def has_failed(job: Job) -> bool:
+    """Whether the job has failed for good; False where the cluster does not answer."""
+    path = 'jsonpath={.items[*].status.conditions[?(@.type=="Failed")].status}'
+    try:
+        return "True" in kubectl("get", f"{job.operator}s", "-n", job.namespace, "-o", path)
+    except CommandError:
+        return False
+
+
+def why(job: Job) -> str:
+    """Return what trainyard why says of the run."""
+    env = {**os.environ, "KUBECONFIG": str(cluster.STATE / "run/admin.conf")}
+    command = [str(ROOT / ".venv/bin/trainyard"), "why", RELEASE, "-n", job.namespace]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def finished(job: Job) -> bool:
+    """Whether the run has ended."""
+    folder = cluster.run_folder(job.namespace, RELEASE)
+    file = folder / "summary.json" if folder else None
+    return bool(file and file.exists()) and json.loads(file.read_text()).get("status") == "finished"  # type: ignore[union-attr]
+
+
+def end(job: Job) -> None:
+    """Let the run make its last steps as fast as it can; raises CommandError."""
+    for pod in [] if finished(job) else wait_for_pods(job):
+        kubectl("exec", "-n", job.namespace, pod["metadata"]["name"], "--", "touch", FAST)
+    wait("the run's end", lambda: finished(job), 4 * LIMIT)
+
+
+def undisturbed(job: Job, folder: Path) -> Path:
+    """Train the same on this machine without a fault, two processes; return its run directory."""
+    config = yaml.safe_load(VALUES.read_text())["global"]["training"]["config"]
+    file = folder / "config.json"
+    file.write_text(
+        json.dumps({"recipe": "demo", **config, "max_steps": job.steps, "run": {"dir": str(folder / "run")}})
+    )
+    command = ["-m", "trainyard", "launch", "--nproc-per-node", "2", "-m", "trainers.ddp", "--config", str(file)]
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "PATH": os.environ["PATH"], "PACE": "0"}
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, env={**os.environ, **env}, check=False)
+    if done.returncode:
+        raise CommandError(f"the undisturbed run ended {done.returncode}")
+    return folder / "run"
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two runs have published the same bits."""
+    import torch
+
+    first, second = (torch.load(run / "published/model.pth", weights_only=True) for run in (one, other))
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
