@@ -18,11 +18,11 @@ quick: ## what a change touches, in two minutes: its static checks and the tests
 	@hack/machine train && hack/bootstrap python sample && hack/tools/build && .venv/bin/python -m hack.quick
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@hack/machine train && scripts/test --without-cluster
-soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e')
-	@hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e'
+soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e'). PARTS=campaign: faults against runs on three nodes (root); SEED=2, FAULTS=20, OPERATORS="pytorchjob mpijob trainjob"
+	@$(if $(PARTS),$(if $(filter campaign,$(PARTS)),hack/machine cluster && hack/campaign/on-nodes $(OPERATORS),$(error soak has no part '$(PARTS)'; there is: campaign)),hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e')
 audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"
 	@hack/bootstrap audit && .venv/bin/python -m hack.audit $(DATABASE)
-bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench
+bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench. PARTS=clients: what grows with 4,096 clients
 	@benchmarks/cpu/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a CPU can run
 	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT)) $(if $(SLOWNESS),--slowness $(SLOWNESS)) $(if $(CHECK),--check $(CHECK))

@@ -70,14 +70,14 @@ def test_what_a_fault_costs_that_does_not() -> None:
 def test_the_page_shows_each_fault_and_what_follows_for_more_gpus() -> None:
     killed, hung = Fault("a rank is killed", 0, 0, 20), Fault("the file server hangs", 0, 30, 20)
     rows = [Row(killed, "pod-0", Cost(1.0, 30.0, 7, 1, 30.0), ""), Row(hung, "", Cost(None, None, 0, 0, 31.0), "waits")]
-    text = page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, True))
+    text = page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, 0.0))
     assert "| a rank is killed | pod-0 | - | 1 s | 30 s | 7 | 1 | nothing |" in text
     assert "| the file server hangs |  | 30 s | - | not interrupted; longest step 31.0 s | 0 | 0 | waits |" in text
     assert "bit-equal" in text
     assert "60 of 120 s: 50.0 %" in text
     share = useful_share(time_between_failures(1024), 23.85, 0.01, 30.0)
     assert f"| 1,024 | 7.9 h | 24 s | {100 * share:.2f} % |" in text
-    assert "NOT those" in page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, False))
+    assert "by 0.002 at most" in page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, 2e-3))
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_the_run_renders_with_each_operator(operator: str, kind: str) -> None:
 def test_the_undisturbed_run_and_the_comparison_of_weights(tmp_path: Path) -> None:
     run = disturb.undisturbed(disturb.Job("", "pytorchjob", "", 3), tmp_path)
     other = shutil.copytree(run, tmp_path / "other")
-    assert disturb.same_weights(run, other)
+    assert disturb.difference(run, other) == 0
     import torch
 
     weights = torch.load(other / "published/model.pth", weights_only=True)
     next(iter(weights.values())).view(-1)[0] += 1e-3
     torch.save(weights, other / "published/model.pth")
-    assert not disturb.same_weights(run, other)
+    assert disturb.difference(run, other) == pytest.approx(1e-3, rel=1e-2)

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     operator: str
     tag: str
     steps: int
+    elastic: bool = False  # three pods, of which two are enough; otherwise two
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of its metrics."""
@@ -53,6 +54,8 @@ def install(job: Job) -> None:
     if job.operator == "mpijob":  # a PyTorchJob restarts in place by its rendezvous, a TrainJob not at all
         name = "global.training.env[4]"
         settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=3"]
+    if job.elastic:
+        settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
     helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
     cluster.run(
         *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
@@ -215,9 +218,12 @@ def undisturbed(job: Job, folder: Path) -> Path:
     return folder / "run"
 
 
-def same_weights(one: Path, other: Path) -> bool:
-    """Whether two runs have published the same bits."""
+def difference(one: Path, other: Path) -> float:
+    """Return the largest difference of any weight that two runs have published; 0 for the same bits."""
     import torch
 
     first, second = (torch.load(run / "published/model.pth", weights_only=True) for run in (one, other))
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert first.keys() == second.keys()
+    if all(torch.equal(first[name], second[name]) for name in first):
+        return 0.0
+    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)

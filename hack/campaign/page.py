@@ -28,7 +28,7 @@ class Measured(NamedTuple):
     all: float
     stall: float  # of a checkpoint
     step: float
-    same: bool | None  # whether the weights are those of the undisturbed run; None: not compared
+    difference: float | None  # of any weight from the undisturbed run's; None: not compared
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -40,6 +40,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def said(seconds: float | None) -> str:
     """Return seconds as text."""
     return "-" if seconds is None else f"{seconds:.0f} s"
+
+
+def weights(difference: float | None) -> str:
+    """Say how the weights compare with those of the undisturbed run."""
+    if difference is None:
+        return "Its weights were not compared with an undisturbed run's"
+    if difference:
+        return f"A weight differs from that of the undisturbed run by {difference:.1g} at most"
+    return "Its weights are bit-equal to those of an undisturbed run"
 
 
 def row(one: Row) -> list[str]:
@@ -67,15 +76,10 @@ def expected(away: float, stall: float) -> list[list[str]]:
 def render(title: str, rows: Sequence[Row], measured: Measured) -> str:
     """Return the page."""
     away = [one.cost.away for one in rows if one.cost.away is not None]
-    weights = {
-        None: "not compared",
-        True: "bit-equal to the undisturbed run",
-        False: "NOT those of the undisturbed run",
-    }
     lines = [
         f"# {title}", "",
         f"{len(rows)} faults of {len({one.fault.kind for one in rows})} kinds; {len(away)} interrupted the run; "
-        f"{sum(bool(one.person) for one in rows)} needed a person. Weights: {weights[measured.same]}.", "",
+        f"{sum(bool(one.person) for one in rows)} needed a person. {weights(measured.difference)}.", "",
         table(["fault", "where", "lasted", "found after", "next step after", "steps repeated", "starts", "a person"],
               [row(one) for one in rows]), "",
         f"A step takes {measured.step:.2f} s, a checkpoint holds it up for {1000 * measured.stall:.0f} ms. Steps that "
