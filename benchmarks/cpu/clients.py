@@ -18,7 +18,7 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
+import resource
 import sys
 import tempfile
 import threading
@@ -58,7 +58,8 @@ Part = Callable[[int], list[Figure]]
 
 def spent() -> float:
     """Return the processor seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, float]:

@@ -1,12 +1,16 @@
 """The expected share of useful time: its published points, its limits, and a simulation of single failures."""
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 
 from trainyard.config.useful_time import GPU_SECONDS, time_between_failures, useful_share
+from trainyard.training.interval import interval
 
 HOUR = 3600.0
+PAGE = Path(__file__).resolve().parents[3] / "docs/interruptions.md"
 
 
 def test_the_time_between_failures_is_the_published_one_where_there_is_one() -> None:
@@ -50,3 +54,17 @@ def test_it_is_what_a_simulation_of_single_failures_gives(
 ) -> None:
     expected = useful_share(failure, interval, stall, away)
     assert simulated(failure, interval, stall, away) == pytest.approx(expected, abs=2e-3)
+
+
+def test_the_documents_table_is_by_the_formula() -> None:
+    table = re.search(r"(\| GPUs \| time between.*?)\n\n", PAGE.read_text(), re.DOTALL)
+    assert table
+    head, *rows = table[1].splitlines()
+    away = [float(found) for found in re.findall(r"(\d+) s", head)]
+    assert away == [10, 60, 120, 350]
+    for line in rows[1:]:
+        gpus, *figures = line.strip("| ").split(" | ")
+        failure = time_between_failures(int(gpus.replace(",", "")))
+        every = interval([0.0047], 0.0, failure, 0.0)
+        shares = [f"{100 * useful_share(failure, every, 0.0047, seconds):.2f} %" for seconds in away]
+        assert figures == [f"{failure / HOUR:.1f} h", f"{every:.0f} s", *shares]
