@@ -16,7 +16,7 @@ from trainyard.telemetry.metrics import read_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 STATE = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard"))
-FIRST = "trainyard"  # the node of the control plane, which can only be drained or slow
+FIRST, SECOND = "trainyard", "trainyard-2"  # the first has the control plane, and can only be drained or slow
 LATE = 20  # seconds that kubectl waits for an API server
 Pod = dict[str, Any]
 # Sends a signal to the ranks in a container, which are told from their launcher by the variables of a rank

@@ -88,9 +88,9 @@ def perform(job: Job, fault: Fault, watch: cluster.Watch) -> Row:
     wait("training before the fault", lambda: _trained(job, fault.gap), LIMIT)
     pods = wait_for_pods(job)
     pod = pods[fault.pod % len(pods)]
-    # the first node has the control plane, and the other pod is elsewhere
-    others = [cluster.node_of(one) for one in (pod, *pods) if cluster.node_of(one) != cluster.FIRST]
-    node, name = others[0], str(pod["metadata"]["name"])
+    # The first node has the control plane; then it is the other pod's node, which is elsewhere
+    nodes = [cluster.node_of(one) for one in (pod, *pods)]
+    node, name = next(one for one in (*nodes, cluster.SECOND) if one != cluster.FIRST), str(pod["metadata"]["name"])
     words = fault.words(node, job.operator)
     began = time.time()
     _make(job, fault, name, node, words)
