@@ -1,6 +1,6 @@
 """Faults against a run on three nodes: python -m hack.campaign --seed 1 --faults 20 --operator pytorchjob.
 
-The cluster must be up (`make cluster NODES=3`) and hold the images; other things must not run on it. The page and its
+The cluster must be up (`make cluster NODES=3`) and hold this tree's images; nothing else must run on it. The page and its
 figures are written below build/campaign.
 """
 
@@ -26,7 +26,6 @@ def options() -> argparse.Namespace:
     add("--faults", type=int, default=20, help="how many faults; each kind comes once before one comes again")
     add("--operator", choices=("pytorchjob", "mpijob", "trainjob"), default="pytorchjob", help="the kind of job")
     add("--elastic", action="store_true", help="a PyTorchJob of three pods that goes on with two")
-    add("--tag", default="", help="tag of the images; default: that of this tree")
     add("--minutes", type=float, default=0.0, help="make no fault after so many minutes; default: make all")
     add("--list", action="store_true", help="print the schedule and do nothing")
     return parser.parse_args()
@@ -40,7 +39,7 @@ def main() -> int:
         for fault in schedule:
             print(f"{fault.gap} s of training, then {fault.kind}, for {fault.seconds} s (pod {fault.pod})")
         return 0
-    tag = asked.tag or cluster.run(ROOT / "hack/images/tag").strip()
+    tag = cluster.run(ROOT / "hack/images/tag").strip()  # which a node that comes back has, too
     name = f"{'elastic' if asked.elastic else asked.operator}-{asked.seed}"
     steps = STEPS_PER_FAULT * asked.faults
     job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic)
