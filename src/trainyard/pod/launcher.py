@@ -143,6 +143,7 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
     At SIGINT and SIGHUP they get SIGTERM: they have sessions of their own, so what happens at a terminal reaches this
     process alone.
+    One that was stopped (SIGSTOP) runs again first: else it would take no signal but SIGKILL, after all these seconds.
     """
     from torch.distributed.elastic.multiprocessing import PContext
 
@@ -152,7 +153,11 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
         return
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-        told_to_end.update(pid for pid in self.pids().values() if _runs(pid))
+        running = [pid for pid in self.pids().values() if _runs(pid)]
+        told_to_end.update(running)
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
         if death_sig in UNHURRIED_SIGNALS:
             original(self, signal.SIGTERM, UNHURRIED)
         else:

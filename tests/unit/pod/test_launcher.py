@@ -85,6 +85,25 @@ def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(t
     assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
 
 
+def test_a_stopped_process_is_told_to_end_as_the_others_are(tmp_path: Path) -> None:
+    told, program = tmp_path / "told", tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, signal, sys, time\n"
+        f"stopped, told = pathlib.Path({str(tmp_path / 'stopped')!r}), pathlib.Path({str(told)!r})\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    signal.signal(signal.SIGTERM, lambda *_: (told.touch(), os._exit(143)))\n"
+        "    stopped.write_text(f'{os.getpid()}.')\n    os.kill(os.getpid(), signal.SIGSTOP)\n    time.sleep(600)\n"
+        "while not stopped.exists() or not stopped.read_text().endswith('.'): time.sleep(0.01)\n"
+        "state = pathlib.Path('/proc', stopped.read_text()[:-1], 'stat')\n"
+        "while state.read_text().rpartition(')')[2].split()[0] != 'T': time.sleep(0.01)\n"
+        "os._exit(77)\n"
+    )
+    command = [sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "2", str(program)]
+    done = patience.run(command, cwd=ROOT, env={**environment(), "TRAINYARD_GRACE_SECONDS": "60"})
+    assert done.returncode == 77, done.stderr
+    assert told.exists()  # else it would have been killed after all of the grace period
+
+
 def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
