@@ -1,7 +1,7 @@
 """Faults against a run on three nodes: python -m hack.campaign --seed 1 --faults 20 --operator pytorchjob.
 
-The cluster must be up (`make cluster NODES=3`) and hold this tree's images; nothing else must run on it. The page and its
-figures are written below build/campaign.
+The cluster must be up (`make cluster NODES=3`) and hold this tree's images; nothing else must run on it. The page and
+its figures are written below build/campaign.
 """
 
 import argparse
@@ -100,8 +100,8 @@ def measure(job: disturb.Job, events: list[costs.Event], until: float, differs: 
     summary = json.loads((folder / "summary.json").read_text()) if folder and (folder / "summary.json").exists() else {}
     saved = len(costs.of_kind(events, "checkpoint"))
     stall = summary.get("seconds", {}).get("checkpoint", 0.0) / max(saved, 1)
-    kept, whole = costs.useful(events, until)
-    return Measured(kept, whole, stall, costs.step_seconds(events), differs)
+    kept, whole, step = costs.useful(events, until)
+    return Measured(kept, whole, stall, step, differs)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,11 @@ def step_seconds(events: Sequence[Event]) -> float:
     return statistics.median(later["time"] - earlier["time"] for earlier, later in pairwise(train))
 
 
-def useful(events: Sequence[Event], until: float) -> tuple[float, float]:
-    """Return the seconds of the steps that were kept until a time, and all seconds since the first start."""
-    kept = sum(event["time"] <= until for event in of_kind(events, "train"))
-    return kept * step_seconds(events), until - of_kind(events, "start")[0]["started"]
+def useful(events: Sequence[Event], until: float) -> tuple[float, float, float]:
+    """Return the seconds of the steps kept until a time, all seconds since the first start, and those of a step.
+
+    After that time steps are as fast as they can be (paced.py).
+    """
+    kept = [event for event in of_kind(events, "train") if event["time"] <= until]
+    step = step_seconds(kept)
+    return len(kept) * step, until - of_kind(events, "start")[0]["started"], step
