@@ -41,6 +41,8 @@ STACK = 1 << 18  # bytes of a thread's stack
 LINEAR = 1.15
 LITTLE = 0.05  # seconds; less says nothing about growth
 TOKEN = "clients"
+AT_ONCE = 32  # clients that ask at a time
+LONG = timedelta(seconds=600)
 
 
 class Figure(NamedTuple):
@@ -81,7 +83,7 @@ def ask_first_pod(count: int) -> list[Figure]:
             failed.append(why)
 
     def all_ask() -> None:
-        with ThreadPoolExecutor(32) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(ask, range(count)))
 
     wall, used = timed(all_ask)
@@ -98,20 +100,23 @@ def meet_in_store(count: int) -> list[Figure]:
     """All ranks connect to the store of a static rendezvous, set a key, and read their neighbour's."""
     from torch.distributed import TCPStore
 
-    server = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=300))
+    server = TCPStore("127.0.0.1", 0, None, True, LONG)
     clients: list[Any] = []
+    numbers = range(count)
 
     def connect() -> None:
-        clients.extend(TCPStore("127.0.0.1", server.port, None, False, timedelta(seconds=300)) for _ in range(count))
+        clients.extend(pool.map(lambda _: TCPStore("127.0.0.1", server.port, None, False, LONG), numbers))
+
+    def arrive(number: int) -> None:
+        clients[number].set(f"rank/{number}", "here")
+        clients[number].add("arrived", 1)
 
     def exchange() -> None:
-        for number, client in enumerate(clients):
-            client.set(f"rank/{number}", "here")
-            client.add("arrived", 1)
-        for number, client in enumerate(clients):
-            client.get(f"rank/{(number + 1) % count}")
+        list(pool.map(arrive, numbers))
+        list(pool.map(lambda number: clients[number].get(f"rank/{(number + 1) % count}"), numbers))
 
-    connected, exchanged = timed(connect), timed(exchange)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        connected, exchanged = timed(connect), timed(exchange)
     assert server.add("arrived", 0) == count
     return [
         Figure("store", "all connect", count, connected[0], "s"),
@@ -128,13 +133,12 @@ def meet_elastically(count: int) -> list[Figure]:
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
-    long = timedelta(seconds=300)
-    server = TCPStore("127.0.0.1", 0, None, True, long)
-    patient = RendezvousTimeout(join=long, last_call=timedelta(seconds=1), close=long, heartbeat=long)
+    server = TCPStore("127.0.0.1", 0, None, True, LONG)
+    patient = RendezvousTimeout(join=LONG, last_call=timedelta(seconds=1), close=LONG, heartbeat=LONG)
     ranks = []
 
     def join() -> None:
-        store = TCPStore("127.0.0.1", server.port, None, False, long)
+        store = TCPStore("127.0.0.1", server.port, None, False, LONG)
         backend = C10dRendezvousBackend(store, "run")
         handler = DynamicRendezvousHandler.from_backend("run", store, backend, count, count, timeout=patient)
         ranks.append(handler.next_rendezvous().rank)
