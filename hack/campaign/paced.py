@@ -1,6 +1,6 @@
 """The model and the data of a campaign's run, as a module that pods find in a ConfigMap.
 
-Each step takes PACE seconds, in which the processors are free, so that a run lasts through all faults on a machine of
+Each step takes PACE seconds, in which it leaves the CPUs free, so that a run lasts through all faults on a machine of
 two cores. Where the file FAST is, steps take no longer than they must.
 """
 

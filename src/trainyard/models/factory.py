@@ -239,7 +239,7 @@ def load_pretrained(model: nn.Module, path: Path, head: str = "auto") -> None:
         state = {key: value for key, value in state.items() if not key.startswith(f"{name}.")} | fresh
     elif fresh:
         log.info(
-            "model.pretrained: the head (%s) is kept: its %d outputs are taken for the data's classes in their order; "
+            "model.pretrained: the head (%s) is kept: its %d outputs count as the data's classes in their order; "
             "model.pretrained_head: drop starts it at random",
             name, len(fresh[f"{name}.weight"]),
         )  # fmt: skip

@@ -108,7 +108,7 @@ def test_names_that_torchvisions_published_weights_still_have(
 def test_a_head_that_fits_is_kept_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trainyard"):
         factory.load_pretrained(model := net(), saved(tmp_path / "w.pth", state()))
-    assert "the head (fc) is kept: its 7 outputs are taken for the data's classes in their order" in caplog.text
+    assert "the head (fc) is kept: its 7 outputs count as the data's classes in their order" in caplog.text
     assert torch.equal(model.state_dict()["fc.weight"], state()["fc.weight"])
 
 
