@@ -364,6 +364,36 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
     assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 
+FULL = """
+import sys
+from trainyard import config
+from trainyard.telemetry import wandb
+
+settings = config.build({"recipe": "demo", "run": {"dir": sys.argv[1]}}, {"wandb": {"mode": "offline"}})
+run = wandb.start(settings.wandb, config.as_tree(settings), directory=sys.argv[1], name="run")
+if run is not None:
+    for step in range(1, 2000):
+        wandb.report(run, {"event": "train", "step": step, "loss": 1.0 / step})
+    wandb.finish(run, print)
+print("the run goes on")
+"""
+
+
+def test_a_full_disk_under_its_folder_holds_no_run(tmp_path: Path) -> None:
+    """The run directory's own records report that the disk is full (run/test_space.py)."""
+    (tmp_path / "wandb").mkdir()
+    mount = (
+        'mount -t tmpfs -o size=64k none "$1/wandb" && "$2" -c "$3" "$1"; echo "code $?"; df --output=avail "$1/wandb"'
+    )
+    done = patience.run(
+        ["unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh", tmp_path, sys.executable, FULL], cwd=ROOT
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no disk can be mounted here: {done.stderr}")
+    *_, goes_on, code, _, room = done.stdout.splitlines()
+    assert (goes_on, code, room.strip()) == ("the run goes on", "code 0", "0"), done
+
+
 def test_runs_of_one_name_in_two_namespaces_are_two_runs(tmp_path: Path) -> None:
     ids = {}
     for owner in ("", "team-a/run", "team-b/run"):
