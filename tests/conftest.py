@@ -26,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell that runs tests in the background has it ignored,
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and what tests start would inherit that
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: what tests start has the default again, as handlers
+        signal.signal(signal.SIGHUP, lambda *_: None)  # are not inherited by a new program
     config.pluginmanager.register(costs.Costs(worker=hasattr(config, "workerinput")), "costs")
 
 

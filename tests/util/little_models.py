@@ -1,7 +1,7 @@
 """Models small enough to train in a test, some of them with faults.
 
 HOLD names a folder. While a file in it is named N, a process waits with its training forward N + 1; while one is named
-N-of-W, so it does in a world of W processes. Who is told to stop goes on.
+N-of-W, so it does in a world of W processes; SIGTERM lets it go on. N-always holds it after SIGTERM too.
 """
 
 import os
@@ -18,12 +18,13 @@ TOLD: list[Any] = []
 
 
 def hold(done: int) -> None:
-    """Wait while the forward after so many is held, unless this process was told to stop or is so meanwhile."""
+    """Wait while the forward after so many is held, but not after SIGTERM, except where the place is `N-always`."""
     if not done:
         stop: Any = signal.getsignal(signal.SIGTERM)
         signal.signal(signal.SIGTERM, lambda *given: (TOLD.append(given), stop(*given)))
     places = [Path(HOLD) / name for name in (f"{done}", f"{done}-of-{WORLD}")]
-    while not TOLD and any(place.exists() for place in places):
+    always = Path(HOLD) / f"{done}-always"
+    while always.exists() or (not TOLD and any(place.exists() for place in places)):
         time.sleep(0.01)
 
 

@@ -80,10 +80,8 @@ def test_ctrl_c_saves_and_a_second_one_ends_at_once(trainer: Trainer, tmp_path: 
     assert "death signal" not in output
     assert [line for line in output.splitlines() if not line.startswith("step")][-2:] == said.splitlines()
 
-    process = trainer.start(run, processes, hold(places, "2"), **kind(), **never)
+    process = trainer.start(run, processes, hold(places, "2-always"), **kind(), **never)
     wait_for_step(run, stopped + 2, process)
-    for rank in ranks_of(process):
-        os.kill(rank, signal.SIGSTOP)  # SIGTERM would let it go on
 
     def interrupt() -> bool:  # until it is not taken for the same Ctrl-C
         if ended := process.poll() is not None:
