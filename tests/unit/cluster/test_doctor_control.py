@@ -17,6 +17,12 @@ CONVERTED = {"strategy": "Webhook", "webhook": {"clientConfig": {
     "caBundle": bundle(30), "service": {"namespace": "kubeflow", "name": "training-operator"}}}}  # fmt: skip
 
 
+def converted(name: str) -> Change:
+    """Return a change by which a CRD's objects are stored in an older version too, and a webhook converts them."""
+    stored = change(CRD, name, "status storedVersions", ["v1beta1"])
+    return both(change(CRD, name, "spec conversion", CONVERTED), stored)
+
+
 def restarted(times: int, ago: float, reason: str) -> Change:
     """Return a change by which the training-operator's pod has ended so often, lastly so many seconds ago."""
     over = {"reason": reason, "finishedAt": stamp(ago), "exitCode": 137}
@@ -33,11 +39,11 @@ WAYS: dict[str, tuple[Change, str, str, str, str]] = {
         change(HOOKS, "pytorchjob", "webhooks 0 clientConfig caBundle", "Cg=="), ERROR,
         "validatingwebhookconfiguration/pytorchjob", "its caBundle holds no certificate", "the operator itself"),
     "a conversion that nobody answers": (
-        both(change(CRD, "pytorchjobs.kubeflow.org", "spec conversion", CONVERTED), drop(HOOKS, "pytorchjob"),
+        both(converted("pytorchjobs.kubeflow.org"), drop(HOOKS, "pytorchjob"),
              change("endpointslices", "training-operator-x", "endpoints", None)), ERROR, "crd/pytorchjobs.kubeflow.org",
         "no pod answers behind kubeflow/training-operator", "kubectl -n kubeflow get pods"),
     "a conversion of another kind": (
-        both(change(CRD, "mpijobs.kubeflow.org", "spec conversion", CONVERTED), drop(HOOKS, "pytorchjob"),
+        both(converted("mpijobs.kubeflow.org"), drop(HOOKS, "pytorchjob"),
              drop("services", "training-operator")), WARNING, "crd/mpijobs.kubeflow.org", "does not exist", "get pods"),
     "two operators for the same jobs": (
         add("deployments", deployment("training-operator", "old", "kubeflow/training-operator:v1.9.4", INIT)), WARNING,
@@ -68,7 +74,9 @@ def test_each_way_is_named_with_a_remedy(way):
 @pytest.mark.parametrize("way", [
     restarted(2, 120, "Error"), restarted(40, 86400, "OOMKilled"),
     add("deployments", deployment("training-operator", "a", "x/training-operator:v1.9.4", INIT, "--namespace=a")),
-    change(CRD, "pytorchjobs.kubeflow.org", "spec conversion", CONVERTED),
+    converted("pytorchjobs.kubeflow.org"),
+    both(change(CRD, "pytorchjobs.kubeflow.org", "spec conversion", CONVERTED), drop(HOOKS, "pytorchjob"),
+         change("endpointslices", "training-operator-x", "endpoints", None)),
     change(CRD, "pytorchjobs.kubeflow.org", "spec conversion", {"strategy": "None"}),
 ])  # fmt: skip
 def test_what_is_as_it_should_be_is_no_finding(way):
