@@ -123,7 +123,8 @@ def result_of(about: Mapping[str, Any], asked: list[str], found: list[dict[str, 
 
 def parser() -> argparse.ArgumentParser:
     """Return the options."""
-    name = sys.argv[0] if sys.argv[0].startswith("trainyard ") else "python3 -m benchmarks.gpu.run"
+    called = sys.argv[0].partition(" ")[0] == "trainyard"
+    name = "trainyard prove" if called else "python3 -m benchmarks.gpu.run"
     result = argparse.ArgumentParser(prog=name, description=(__doc__ or "").partition("\n")[0])
     result.add_argument(
         "--parts", type=named, default=["first"], help=f"{', '.join(HALVES)}, or of {','.join(i.name for i in ITEMS)}"

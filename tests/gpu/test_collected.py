@@ -52,7 +52,11 @@ def test_what_was_sent_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [({"commit": ""}, "its programs are"), ({"sha256": "0" * 64}, "has others"), ({"commit": "a-dirty"}, "changed")],
+    [
+        ({"commit": ""}, "its programs are"),
+        ({"sha256": "0" * 64}, "has others"),
+        ({"commit": "a-dirty", "sha256": "0" * 64}, "changed"),
+    ],
 )
 def test_programs_that_nobody_knows_are_not_drawn(tmp_path: Path, source: dict[str, str], said: str) -> None:
     sent(tmp_path, "one", **source)

@@ -163,13 +163,17 @@ def test_an_unwritable_page_costs_nothing(root: Path, tmp_path: Path) -> None:
 
 
 def test_pictures_that_nothing_checked_are_passed_over(tmp_path: Path) -> None:
-    """One has no header that can be read, one nothing behind it."""
+    """One has nothing behind its header; one without a header that can be read is named before."""
     (folder := tmp_path / "pictures" / "train" / "ash").mkdir(parents=True)
     for i, content in enumerate((picture(1), picture(2)[:60], picture(3)[:700])):
         (folder / f"{i}.jpg").write_bytes(content)
     (tmp_path / "pictures" / "val" / "ash").mkdir(parents=True)
     (tmp_path / "pictures" / "val" / "ash" / "0.jpg").write_bytes(picture(4))
-    prepare(tmp_path / "pictures", tmp_path / "made", layout="imagefolder", decode="none", seekable="false")
+    unchecked = {"layout": "imagefolder", "decode": "none", "seekable": "false"}
+    with pytest.raises(UserError, match=r"1 images of .* cannot be decoded: train/ash/1\.jpg"):
+        prepare(tmp_path / "pictures", tmp_path / "made", **unchecked)
+    (folder / "1.jpg").unlink()
+    prepare(tmp_path / "pictures", tmp_path / "made", **unchecked)
     page = (tmp_path / "made" / dataset.FILE).read_text()
     assert "3 JPEG, RGB" in page
     assert page.count("<figure>") == 2
