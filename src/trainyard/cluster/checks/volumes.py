@@ -198,13 +198,13 @@ def check_capacity(claim: dict, thing: dict, survey: ClusterSurvey) -> Iterator[
 
 
 def judge(
-    claim: dict, probe: Probe, probes: Sequence[Probe], demand: Demand, others: Iterable[str]
+    claim: dict, probe: Probe, probes: Sequence[Probe], demand: Demand, others: Iterable[str], *, scattered: bool
 ) -> Iterator[Diagnosis]:
-    """Explain a claim of a run whose like, the probe, was not bound; name what was."""
+    """Explain a claim of a run whose like, the probe, was not bound; name what was (`scattered`: is_scattered)."""
     if probe.bound or probe.unproven:
         return
     able = [one for one in probes if one.bound]
-    sharing = next((one for one in able if one.mode == RWX and not (one.place and demand.spreads)), None)
+    sharing = next((one for one in able if one.mode == RWX and not (one.place and scattered)), None)
     single = next((one for one in able if one.mode == RWO and one.storage_class == probe.storage_class), None)
     which = f"StorageClass {probe.storage_class}" if probe.storage_class else "the default StorageClass"
     seen = f"{which} has not bound a {probe.mode} claim in {probe.seconds:.0f} s: {probe.said or 'it said nothing'}"
@@ -266,8 +266,9 @@ def examine(
             mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
             if mine:
                 others = [one["metadata"]["name"] for one in classes]
-                wrong += judge(claim, mine, probes, demand, others)
-                if mine.place and is_scattered(demand, survey.of("nodes")):
+                scattered = is_scattered(demand, survey.of("nodes"))
+                wrong += judge(claim, mine, probes, demand, others, scattered=scattered)
+                if mine.place and scattered:
                     wrong.append(explain_place(claim, mine))
                 reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
                     if mine.unproven else []  # fmt: skip
