@@ -8,7 +8,7 @@ from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, 
 from trainyard.cluster import crds, demand, doctor, proposal, trainjobs, trials, versions
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
-from trainyard.cluster.checks.volumes import Probe
+from trainyard.cluster.checks.volumes import FOLDER, Probe
 from trainyard.cluster.survey import ClusterSurvey
 
 CRD, POLICY = "customresourcedefinitions", "validatingwebhookconfigurations"
@@ -486,6 +486,14 @@ def test_volumes_made_by_hand_are_compared_with_the_claim():
 
 SAID = "NodePath only supports ReadWriteOnce"
 FAILED = Probe("nfs", "ReadWriteMany", False, 7.0, SAID)
+
+
+@pytest.mark.parametrize(("left", "remedy"), [(1, "ceph, which binds ReadWriteMany"), (9, "see its provisioner")])
+def test_a_class_of_one_nodes_folders_is_proposed_where_there_is_one_node(left, remedy):
+    seen, folders = sound(), Probe("ceph", "ReadWriteMany", True, 1.0, place=FOLDER)
+    seen.objects["nodes"] = seen.objects["nodes"][:left]
+    first = found(seen, values(global__training__nodes=2), BOUND._replace(claims=[FAILED, folders]))
+    assert any(one.object == "claim/doctor-data" and remedy in one.remedy for one in first), first
 
 
 @pytest.mark.parametrize(
