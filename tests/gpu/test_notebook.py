@@ -4,6 +4,7 @@ It is not run here: it needs a GPU, and a network for pip.
 """
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -27,7 +28,14 @@ def commands() -> list[str]:
 def test_both_halves_are_run_and_then_judged() -> None:
     asked = []
     for command in (line for line in commands() if line.startswith("make gpu")):
-        shown = subprocess.run([*shlex.split(command), "-n"], cwd=ROOT, text=True, capture_output=True, check=True)
+        shown = subprocess.run(
+            [*shlex.split(command), "-n", "--no-print-directory"],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},  # of `make test`
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         program, *words = shlex.split(shown.stdout)
         assert [program, *words[:2]] == ["python3", "-m", "benchmarks.gpu.run"]
         asked.append(run.parser().parse_args(words[2:]))
