@@ -21,7 +21,7 @@ from trainyard.prepare.archives.kinds import packing, unread
 from trainyard.prepare.archives.members import Container, Member
 from trainyard.prepare.archives.tar import looks_like_tar
 from trainyard.prepare.archives.zip import Archive
-from trainyard.prepare.layouts.base import SplitFolders, nested, split_of
+from trainyard.prepare.layouts.base import SplitFolders, find_nested, split_of
 from trainyard.prepare.listing import Entry, Foreign, Listing
 from trainyard.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, normalise_unicode, shown
 from trainyard.prepare.sample import ensure_sample
@@ -150,7 +150,7 @@ def _of_split(
         have = f"only {', '.join(sorted(there))}" if there else f"no folder of a split ({' or '.join(SPLITS)})"
         raise UserError(f"--split {wanted}: {label} has {have}; leave --split out to take all images")
     chosen = [(entry, place) for entry, place in found if SPLITS[place.split] == wanted]
-    if twice := nested({place.root for _, place in chosen}):
+    if twice := find_nested({place.root for _, place in chosen}):
         raise UserError(
             f"--data {label} holds {wanted} twice, one in the other: in {twice[0]} and in "
             f"{twice[1] or 'the top folder'}; give the path of one"

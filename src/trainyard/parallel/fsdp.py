@@ -23,7 +23,7 @@ from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
 from trainyard.parallel.environment import Place
 from trainyard.parallel.process_group import Group
-from trainyard.parallel.programs import allow_programs
+from trainyard.parallel.program_limit import allow_programs
 from trainyard.parallel.waiting import Waiting
 
 

@@ -29,7 +29,7 @@ from trainyard.models import factory
 from trainyard.models.batch_norm import computed_again
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.blocks import blocks
-from trainyard.parallel.programs import allow_programs
+from trainyard.parallel.program_limit import allow_programs
 from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer

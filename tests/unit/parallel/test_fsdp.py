@@ -67,7 +67,7 @@ def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
     from torch._dynamo import config as dynamo
     from torch._dynamo.utils import counters
 
-    from trainyard.parallel.programs import allow_programs
+    from trainyard.parallel.program_limit import allow_programs
 
     blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
     with dynamo.patch(recompile_limit=dynamo.recompile_limit):

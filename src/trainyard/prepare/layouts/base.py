@@ -79,7 +79,7 @@ def check_places(places: Iterable[tuple[str, str]], label: str, what: str) -> No
     for root, below in places:
         found.setdefault(root, set()).add(below)
     roots = sorted(found)
-    if twice := nested(roots):
+    if twice := find_nested(roots):
         inner, outer = twice
         patterns = ", ".join(f"'{_join(inner, below)}/*'" for below in sorted(found[inner]))
         raise UserError(
@@ -90,7 +90,7 @@ def check_places(places: Iterable[tuple[str, str]], label: str, what: str) -> No
         say(f"{what} lies in {len(roots):,} folders of {label}, {roots[0] or 'the top'} and {roots[1]}: taken as one")
 
 
-def nested(folders: Collection[str]) -> tuple[str, str] | None:
+def find_nested(folders: Collection[str]) -> tuple[str, str] | None:
     """Return a folder that lies in another of them, and that one; None where none does."""
     pairs = ((folder, outer) for folder in sorted(folders) for outer in _above(folder) if outer in folders)
     return next(pairs, None)
