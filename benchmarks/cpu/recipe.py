@@ -18,9 +18,7 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT)]
 import photos  # noqa: E402
+import sizes  # noqa: E402
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE", Path.home() / ".cache" / "trainyard"))
 PHOTOS, VAL_ONE_OF, FORM = 3040, 5, ((160, 120), 90)
@@ -69,27 +68,10 @@ def prepare() -> Path:
     return root / "shards"
 
 
-def settings(name: str, seed: int, shards: Path, run: Path) -> Tree:
+def settings(name: str, seed: int, shards: Path) -> Tree:
     """Return the settings of a run; those of BOTH are overridden by the recipe's own here, section by section."""
-    tree = {**BOTH, **RECIPES[name], "seed": seed, "run": {"dir": str(run)}}
+    tree = {**BOTH, **RECIPES[name], "seed": seed}
     return {**tree, "data": {**tree["data"], "dir": str(shards)}}
-
-
-def train(name: str, seed: int, shards: Path) -> list[float]:
-    """Train by a recipe; return top-1 in percent, and processor seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        config, log, run = (Path(folder) / part for part in ("config.yaml", "log", "run"))
-        config.write_text(json.dumps(settings(name, seed, shards, run)))
-        kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}  # as scripts/train
-        environment = {**os.environ, **kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}:{HERE}"}
-        command = [sys.executable, "-m", "trainers.ddp", "--config", str(config)]
-        with log.open("w") as file:
-            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
-            _, status, used = os.wait4(process.pid, 0)
-        if status:
-            sys.exit(log.read_text())
-        summary = json.loads((run / "summary.json").read_text())
-    return [float(summary["top1"]), used.ru_utime + used.ru_stime]
 
 
 def measure(path: Path, seeds: list[int]) -> Runs:
@@ -100,7 +82,7 @@ def measure(path: Path, seeds: list[int]) -> Runs:
     shards = prepare()
     for seed, name in itertools.product(seeds, runs):
         if str(seed) not in runs[name]:
-            runs[name][str(seed)] = train(name, seed, shards)
+            runs[name][str(seed)] = [*sizes.train(settings(name, seed, shards))]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"settings": made, "runs": runs}, indent=1) + "\n")
             top1, seconds = runs[name][str(seed)]

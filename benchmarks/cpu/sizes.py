@@ -107,11 +107,11 @@ def measure_loader(rounds: int) -> list[dict[str, Any]]:
     ]
 
 
-def train(name: str, seed: int) -> tuple[float, float]:
-    """Train by a recipe; return top-1 in percent, and processor seconds."""
+def train(settings: dict[str, Any]) -> tuple[float, float]:
+    """Train by settings without `run`; return top-1 in percent, and processor seconds."""
     with tempfile.TemporaryDirectory() as folder:
         config, log = Path(folder) / "config.yaml", Path(folder) / "log"
-        config.write_text(json.dumps({**BOTH, **RECIPES[name], "seed": seed, "run": {"dir": f"{folder}/run"}}))
+        config.write_text(json.dumps({**settings, "run": {"dir": f"{folder}/run"}}))
         kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}  # as scripts/train
         environment = {**os.environ, **kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}:{HERE}"}
         command = [sys.executable, "-m", "trainers.ddp", "--config", str(config)]
@@ -128,7 +128,7 @@ def measure_recipes(seeds: int) -> list[dict[str, Any]]:
     """Train by both recipes with each seed; return a row for each recipe."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in RECIPES if seeds}
     for seed, name in itertools.product(range(1, seeds + 1), found):
-        top1, seconds = train(name, seed)
+        top1, seconds = train({**BOTH, **RECIPES[name], "seed": seed})
         found[name].append((top1, seconds))
         print(f"seed {seed}, {name}: top-1 {top1:.2f} %, {seconds:.1f} processor seconds", flush=True)
     return [

@@ -35,7 +35,7 @@ def result_of(folder: Path, distance: float = 0.01) -> dict[str, Any]:
 
 
 def judged(folder: Path, result: dict[str, Any], sealed: bool = True) -> tuple[int, str, str]:
-    """Return what the command says of a result: exit code, output, errors. `sealed`: its hash is made anew."""
+    """Return what the command says of a result: exit code, output, errors. `sealed`: with the hash that fits it."""
     path = folder / "result.json"
     path.write_text(json.dumps({**result, "sha256": check.digest(result)} if sealed else result))
     command = [sys.executable, "-m", "trainyard", "prove", "--check", str(path)]

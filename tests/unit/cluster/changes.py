@@ -3,7 +3,8 @@
 import copy
 from collections.abc import Callable
 
-from tests.unit.cluster.clusters import NAMESPACE, VALUES, thing
+from tests.unit.cluster.clusters import NAMESPACE, VALUES, found, sound, thing
+from trainyard.cluster.checks.diagnosis import Diagnosis
 from trainyard.cluster.survey import ClusterSurvey
 
 Change = Callable[[ClusterSurvey], object]
@@ -76,3 +77,14 @@ def values(**over: object) -> dict:
             inner = inner.setdefault(key, {})
         inner[last] = value
     return changed
+
+
+def check_named(do: Change, level: str, name: str, words: str, remedy: str, *, asked: dict = VALUES) -> list[Diagnosis]:
+    """Return what doctor finds on the changed cluster; one of it must be of this object, and say this."""
+    seen = sound()
+    do(seen)
+    wrong = found(seen, asked)
+    assert any(
+        (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
+    ), wrong
+    return wrong

@@ -3,7 +3,20 @@
 import pytest
 
 from tests.unit.cluster import clusters
-from tests.unit.cluster.changes import Change, add, both, change, condition, drop, limit, of, policy, quota, values
+from tests.unit.cluster.changes import (
+    Change,
+    add,
+    both,
+    change,
+    check_named,
+    condition,
+    drop,
+    limit,
+    of,
+    policy,
+    quota,
+    values,
+)
 from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, stamp, thing
 from trainyard.cluster import crds, demand, doctor, proposal, trainjobs, trials, versions
 from trainyard.cluster.checks import probes
@@ -346,13 +359,7 @@ def test_a_sound_cluster_has_no_finding():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_named_with_a_remedy(way):
-    do, level, name, words, remedy = WAYS[way]
-    seen = sound()
-    do(seen)
-    wrong = found(seen)
-    assert any(
-        (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
-    ), wrong
+    wrong = check_named(*WAYS[way])
     assert all(one.remedy and one.seen for one in wrong)
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from tests.unit.cluster import clusters
-from tests.unit.cluster.changes import Change, add, both, change, of, policy, quota, values
+from tests.unit.cluster.changes import Change, add, both, change, check_named, of, policy, quota, values
 from tests.unit.cluster.clusters import NAMESPACE, VALUES, found, sound, thing
 from trainyard.cluster import survey
 from trainyard.cluster.checks import references
@@ -160,13 +160,8 @@ SOUND: dict[str, tuple[Change, dict]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_named_with_a_remedy(way):
-    do, asked, level, name, words, remedy = WAYS[way]
-    seen = sound()
-    do(seen)
-    wrong = found(seen, asked)
-    assert any(
-        (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
-    ), wrong
+    do, asked, *expected = WAYS[way]
+    check_named(do, *expected, asked=asked)
 
 
 @pytest.mark.parametrize("way", SOUND)

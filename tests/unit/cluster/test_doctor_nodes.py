@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.cluster import clusters
-from tests.unit.cluster.changes import Change, add, both, change, condition, of, values
+from tests.unit.cluster.changes import Change, add, both, change, check_named, condition, of, values
 from tests.unit.cluster.clusters import NAMESPACE, found, sound, stamp, thing
 from trainyard.cluster import proposal
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING
@@ -82,13 +82,7 @@ OF_RUNTIMES: dict[str, tuple[Change, str, str, str]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_is_named_with_a_remedy(way):
-    do, level, name, words, remedy = WAYS[way]
-    seen = sound()
-    do(seen)
-    wrong = found(seen)
-    assert any(
-        (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
-    ), wrong
+    check_named(*WAYS[way])
 
 
 @pytest.mark.parametrize("way", OF_RUNTIMES)

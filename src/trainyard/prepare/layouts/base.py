@@ -14,6 +14,7 @@ from trainyard.prepare.progress import say
 SPLIT_NAMES = {"train": 0, "training": 0, "val": 1, "valid": 1, "validation": 1}
 TESTS = {"test", "testing"}
 UNSURE = {"training", "testing"}  # folders of splits only where no other one around the file is called as one
+_SURE = {name: split for name, split in SPLIT_NAMES.items() if name not in UNSURE}
 LEFT_OUT = -1  # in place of a label: images of val whose class is none of train's
 
 
@@ -112,8 +113,7 @@ def split_of(name: str) -> SplitFolders | None:
     """
     parts = name.split("/")
     tests = not TESTS.isdisjoint(part.lower() for part in parts[:-1])
-    sure = {name: split for name, split in SPLIT_NAMES.items() if name not in UNSURE}
-    return _first_split(parts, sure) or (None if tests else _first_split(parts, SPLIT_NAMES))
+    return _first_split(parts, _SURE) or (None if tests else _first_split(parts, SPLIT_NAMES))
 
 
 def _first_split(parts: list[str], folders: Mapping[str, int]) -> SplitFolders | None:

@@ -24,6 +24,7 @@ from trainyard.prepare.layouts.base import (
 )
 
 _SPLITS = SPLIT_NAMES.keys() | TESTS
+_SURE = _SPLITS - UNSURE  # one of UNSURE alone may be a folder around the classes
 # The word of a split in a folder's name: `seg_train`, `train2017`, `training_set`, `testset`, `TestImages`
 _WORD = re.compile(r"(?<![a-z])(train(?:ing)?|val(?:id(?:ation)?)?|test(?:ing)?)(?=(?:set|data|images?)?(?![a-z]))")
 _CASE = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -55,7 +56,7 @@ class Folders:
         root, _, klass = around.rpartition("/")
         if not klass:
             raise OutOfPlaceError("it lies in no folder, and a folder is a class")
-        if split := next((part for part in root.split("/") if part.lower() in _SPLITS - UNSURE), ""):
+        if split := next((part for part in root.split("/") if part.lower() in _SURE), ""):
             raise OutOfPlaceError(f"{split}/ looks like a split with classes in it: that is layout 'imagefolder'")
         drawn = int.from_bytes(lot(f"{klass}/{last}", self._seed, size=8), "little")
         return MemberPlace(0, klass, root, klass, drawn)
