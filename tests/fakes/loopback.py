@@ -1,9 +1,19 @@
 """A real HTTP server on a free port of loopback."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Server(ThreadingHTTPServer):
+    """A server that prints nothing about clients that hang up: a test may read what is printed."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -21,4 +31,4 @@ def running(server: ThreadingHTTPServer) -> Iterator[ThreadingHTTPServer]:
 
 def serving(handler: type[BaseHTTPRequestHandler]) -> AbstractContextManager[ThreadingHTTPServer]:
     """Answer requests by this handler; `server_port` of what is yielded is the port."""
-    return running(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+    return running(Server(("127.0.0.1", 0), handler))

@@ -122,9 +122,9 @@ def worker(places: Places) -> int:
 
     SIGUSR1 stops the ranks alone; the launcher sends it when it receives SIGTERM itself.
     """
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)  # first: the files let the launcher signal
     mpi_ranks.write_environment(places.environment, dict(os.environ))
     places.environment.with_name("worker.pid").write_text(str(os.getpid()))
-    arrived = listen_for(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     program = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/usr/bin")
     if program is None:
         raise UserError("sshd is not in this image: MPI needs the image that images/horovod/Dockerfile builds")

@@ -28,7 +28,7 @@ def test_launchers_exit_code_is_the_one_that_says_most() -> None:
 
 
 def test_sigterm_ends_it_while_torch_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(600)\n")
+    (tmp_path / "torch.py").write_text("import time\nprint('importing', flush=True)\nwhile True: time.sleep(0.1)\n")
     env = environment()
     env["PYTHONPATH"] = f"{tmp_path}:{env['PYTHONPATH']}"
     process = subprocess.Popen(
@@ -92,7 +92,8 @@ def test_a_stopped_process_is_told_to_end_as_the_others_are(tmp_path: Path) -> N
         f"stopped, told = pathlib.Path({str(tmp_path / 'stopped')!r}), pathlib.Path({str(told)!r})\n"
         "if os.environ['RANK'] == '1':\n"
         "    signal.signal(signal.SIGTERM, lambda *_: (told.touch(), os._exit(143)))\n"
-        "    stopped.write_text(f'{os.getpid()}.')\n    os.kill(os.getpid(), signal.SIGSTOP)\n    time.sleep(600)\n"
+        "    stopped.write_text(f'{os.getpid()}.')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    while True: time.sleep(0.1)\n"  # a handler that runs just before a long sleep is called after it
         "while not stopped.exists() or not stopped.read_text().endswith('.'): time.sleep(0.01)\n"
         "state = pathlib.Path('/proc', stopped.read_text()[:-1], 'stat')\n"
         "while state.read_text().rpartition(')')[2].split()[0] != 'T': time.sleep(0.01)\n"
@@ -117,13 +118,20 @@ def test_processes_leave_no_core_dumps_and_record_their_collectives(tmp_path: Pa
 def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import os, pathlib, signal, time\nfrom trainyard.core import exits\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # or the first one's end would end the others
+        "import os, pathlib, signal, sys, time\nfrom trainyard.core import exits\n"
+        f"here, me, agent = pathlib.Path({str(tmp_path)!r}), os.environ['RANK'], os.getppid()\n"
+        "(here / me).write_text(f'{os.getpid()}.')\n"
+        "pids = lambda: [path.read_text()[:-1] for path in map(here.joinpath, '0123') if path.exists()]\n"
+        "state = lambda pid: pathlib.Path('/proc', pid, 'stat').read_text().rpartition(')')[2].split()[0]\n"
+        "if me == '3':\n"
+        "    while len(list(filter(None, pids()))) < 4: time.sleep(0.01)\n"
+        "    os.kill(agent, signal.SIGSTOP)\n"  # it would end those that fail after it has looked
+        "    if os.fork() == 0:\n"
+        "        while set(map(state, pids())) != {'Z'}: time.sleep(0.01)\n"
+        "        os.kill(agent, signal.SIGCONT)\n        os._exit(0)\n"
+        "    (here / 'last').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "def main():\n"
-        f"    last = pathlib.Path({str(tmp_path / 'last')!r})\n"
-        "    if os.environ['RANK'] == '3':\n"
-        "        last.touch()\n        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    while not last.exists(): time.sleep(0.01)\n"
+        "    while not (here / 'last').exists(): time.sleep(0.01)\n"
         "    raise exits.UserError('seed = x: no number')\n"
         "exits.guarded(main)\n"
     )

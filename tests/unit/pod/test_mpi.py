@@ -299,6 +299,7 @@ def test_an_error_of_all_ranks_is_shown_once(tmp_path: Path, pod: dict[str, str]
     (tmp_path / "none").touch()
     worker = start(pod, "worker")
     try:
+        read_until(worker, "ssh is served", 1)  # mpirun does not wait for it; a SIGTERM before it listens would kill it
         failing = ["--np", "2", "--", sys.executable, str(tmp_path / "failing.py")]
         if by == "launcher":
             process = start(pod, "launch", *failing)

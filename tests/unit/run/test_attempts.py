@@ -16,7 +16,7 @@ from trainyard.run import attempts
 
 # A torch whose import ends as in a container with too little memory
 KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
-WAITING = "import time\nprint('importing', flush=True)\ntime.sleep(600)\n"
+WAITING = "import time\nprint('importing', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
 def launch(tmp_path: Path, torch: str, *, logs: bool = True, **env: str) -> "subprocess.Popen[str]":
