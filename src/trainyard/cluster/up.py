@@ -4,12 +4,19 @@ trainyard up RELEASE -f VALUES [-n NAMESPACE] [--chart REF] [--set KEY=VALUE] [-
 """
 
 import argparse
+import re
+import sys
+import time
 from pathlib import Path
 
 import yaml
 
 from trainyard.cluster import follow, helm, inventory, parsing, published, trainjobs
 from trainyard.cluster.parsing import WrongInputError
+
+# What webhooks of Trainer and Kueue say of a TrainJob while they do not know its TrainingRuntime, made just before it
+UNKNOWN_RUNTIME = re.compile(r"must be created before the TrainJob|denied the request: runtime '[^']*' not found")
+TRIES, PAUSE = 5, 2.0  # until they know it; seconds between tries
 
 
 def check_values(path: Path) -> None:
@@ -43,8 +50,14 @@ def chart(args: argparse.Namespace) -> list[str]:
 
 def install(args: argparse.Namespace) -> int:
     """Have Helm install or upgrade the release; return its exit code."""
-    where = ["-n", args.namespace, "--create-namespace"]
-    return helm.run("upgrade", "--install", args.release, *helm_arguments(args), *where).returncode
+    what = [*helm_arguments(args), "-n", args.namespace, "--create-namespace"]
+    for left in reversed(range(TRIES)):
+        done = helm.run("upgrade", "--install", args.release, *what)
+        if not done.returncode or not left or not UNKNOWN_RUNTIME.search(done.stderr):
+            break
+        print("up: the operator did not know the release's TrainingRuntime yet: trying again", file=sys.stderr)
+        time.sleep(PAUSE)
+    return done.returncode
 
 
 def has_jobs(release: str, namespace: str) -> bool:

@@ -50,6 +50,30 @@ def test_a_missing_helm_is_named_with_the_remedy(tmp_path, values, ended, monkey
     assert "helm is not on PATH: install Helm" in err
 
 
+@pytest.mark.parametrize("said", [
+    'webhook "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: Invalid value: '
+    'TrainingRuntime.trainer.kubeflow.org "run-1" not found: specified trainingRuntime must be created before the '
+    "TrainJob is created",
+    """admission webhook "vtrainjob.kb.io" denied the request: runtime 'run-1' not found""",
+])  # fmt: skip
+def test_helm_is_called_again_where_a_webhook_does_not_know_the_runtime_yet(tmp_path, values, ended, monkeypatch, said):
+    """A program in Helm's place says what it says then: no cluster can be made to be late on purpose."""
+    program = tmp_path / "helm"
+    program.write_text(f"#!/bin/sh\necho once >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) = 2 ] && exit 0\n"
+                       f"cat {tmp_path}/said >&2; exit 1\n")  # fmt: skip
+    program.chmod(0o755)
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    monkeypatch.setattr(up, "PAUSE", 0.0)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    command = ("run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"), "--no-follow")
+    (tmp_path / "said").write_text(said)
+    code, _, err = ended(up.main, *command)
+    assert (code, (tmp_path / "calls").read_text()) == (0, "once\nonce\n"), err
+    (tmp_path / "said").write_text("another refusal")
+    assert ended(up.main, *command)[0] == 1
+    assert (tmp_path / "calls").read_text() == "once\n" * 3
+
+
 def test_a_chart_that_is_not_there_is_named(values, ended, monkeypatch):
     code, _, err = ended(up.main, "run", "-f", str(values), "--chart", "charts/nowhere")
     assert code == 2
