@@ -260,14 +260,17 @@ def logs(
 ) -> str:
     """Return a pod's log, its last lines, or those of the last seconds (`since`).
 
-    It is empty where the container has not started or nobody has its log.
+    It is empty where the container has not started or nobody has its log. Raises UnreachableError, too, where the
+    kubelet gave the API server no answer: the log is there, and may be read later.
     """
     query = {"container": container, "tailLines": tail, "sinceSeconds": since}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
     try:
         answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=timeout)
         return answer.data.decode(errors="replace")
-    except RefusedError:
+    except RefusedError as error:
+        if error.status == 429 or error.status >= 500:
+            raise UnreachableError(str(error)) from error
         return ""
     except HTTPError as error:
         raise UnreachableError(unreachable(error)) from error

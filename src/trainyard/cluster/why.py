@@ -6,6 +6,7 @@ Reads conditions, events and termination messages; the answer also for what neve
 """
 
 import argparse
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ from trainyard.cluster import (
     recreated,
     trainjobs,
 )
+from trainyard.cluster.errors import UnreachableError
 from trainyard.cluster.findings import Finding, age, conditions, events_of, name
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
@@ -173,7 +175,9 @@ def explain_container(status: dict, init: bool, pod: dict, namespace: str, look:
         text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
         return Finding(where, "waiting", text, remedy(text))
     if state.get("running") and (init or look):
-        last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
+        last = ""
+        with contextlib.suppress(UnreachableError):  # of a kubelet that does not answer, the rest is explained
+            last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
         if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
             # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
             known = remedy(last, CONTAINERS)

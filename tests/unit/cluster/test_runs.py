@@ -207,6 +207,16 @@ def test_a_watch_tells_each_change_of_an_object_or_a_log_and_reads_what_is_new(t
         assert cluster.count("pytorchjobs", watches=False) == 1
 
 
+def test_the_log_of_a_job_that_has_ended_is_read_again_where_the_kubelet_did_not_give_it(here):
+    job, logs = things.pytorchjob("first", "Succeeded"), runs.Logs()
+    put(here, job, things.OVER, log=STEP)
+    pod = things.pod(job, "master-0", things.OVER)
+    here.fault = lambda path, query: (500, "net/http: TLS handshake timeout") if path.endswith("/log") else None
+    assert logs.look(pod).step is None
+    here.fault = lambda path, query: None
+    assert logs.look(pod).step == 40
+
+
 def test_a_terminal_shows_each_change_until_it_is_interrupted(tmp_path):
     with apiserver.running() as cluster:
         put(cluster, things.pytorchjob("first", "Running"), log=STEP)
