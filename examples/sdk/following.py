@@ -39,7 +39,7 @@ def follow(client: TrainerClient, job: str, timeout: int = 3600) -> int:
             print(line, flush=True)
         if state.status in ("Complete", "Failed"):
             for reader in readers.values():
-                reader.join(10)
+                reader.join(60)
             print("\n".join([*last_words(client, job), f"trainjob/{job}: {state.status}"]), flush=True)
             return int(state.status == "Failed")
         time.sleep(1)
