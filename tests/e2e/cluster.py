@@ -7,28 +7,46 @@ eighty times as much.
 import contextlib
 import json
 import os
+import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests import patience
 from tests.patience import Found
-from trainyard.cluster import kube
-from trainyard.cluster.errors import KubeError, UnreachableError
+from trainyard.cluster import kube, up
+from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
+from trainyard.cluster.watching import passes
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
 OWN = Path(KUBECONFIG) == ROOT / "build" / "kubeconfig"  # the cluster of `make cluster`, not one of the user's
 ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/.venv/bin:{ROOT}/build/bin:{os.environ['PATH']}"}
+ENV.setdefault("TRAINYARD_PATIENCE", "10")  # the scripts' own seconds: `run` notices what hangs
+# What kubectl and Helm say when a busy API server or kubelet has not taken their connection: nothing was done
+NOT_TAKEN = re.compile(r"TLS handshake timeout|error dialing backend|Kubernetes cluster unreachable")
+TRIES = 20  # of a command that says so, most of which take 10 s
 
 
 def run(*command: str | Path, check: bool = True, stdin: str | None = None):
     """Run a command in the project's root; with `check`, an error shows all that it printed."""
-    done = patience.run([str(c) for c in command], stdin, stirring, cwd=ROOT, env=ENV)
+    for _ in range(TRIES):
+        done = patience.run([str(c) for c in command], stdin, stirring, cwd=ROOT, env=ENV)
+        if done.returncode == 0 or not passes_by(command, done.stderr):
+            break
+        time.sleep(1)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(map(str, command))} ended {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def passes_by(command: tuple[str | Path, ...], said: str) -> bool:
+    """Whether the same command may do later what it could not do now."""
+    late = up.UNKNOWN_RUNTIME.search(said) and "--dry-run=server" not in command
+    return bool(NOT_TAKEN.search(said) or late)
 
 
 def kubectl(*args: str, **kwargs) -> str:
@@ -43,7 +61,7 @@ def get(kinds: str, namespace: str | None, selector: str = "", *, fields: str = 
     """
     found = []
     for kind in kinds.split(","):
-        listed = kube.listing(kind, namespace, selector, fields)
+        listed = answered(partial(kube.listing, kind, namespace, selector, fields))
         assert listed is not None, f"the cluster does not know {kind}"
         found += listed[0]
     return found
@@ -51,14 +69,15 @@ def get(kinds: str, namespace: str | None, selector: str = "", *, fields: str = 
 
 def log(pod: str, namespace: str, container: str = "") -> str:
     """Return what a container has printed, or its pod's only one; nothing before it starts."""
-    with contextlib.suppress(KubeError):
-        return kube.logs(pod, namespace, container)
+    with contextlib.suppress(RefusedError):
+        return answered(lambda: "".join(f"{line}\n" for line in kube.log_lines(pod, namespace, container)))
     return ""
 
 
 def helm(*args: str | Path, program: str = "helm3", **kwargs):
-    """Run one of the pinned Helms."""
-    return run(program, *args, **kwargs)
+    """Run one of the pinned Helms; it waits as long as it has to, unless a time is given: `run` notices what hangs."""
+    patient = ("--timeout", "24h") if "--wait" in args and "--timeout" not in args else ()
+    return run(program, *args, *patient, **kwargs)
 
 
 def sample() -> Path:
@@ -95,8 +114,11 @@ def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
     """Return what `look` finds once it finds something; fail with `what` when the cluster makes no more progress."""
 
     def asked() -> Found | None:
-        with contextlib.suppress(UnreachableError):  # a busy API server: it is asked again
+        try:
             return look()
+        except KubeError as error:
+            if not passes(error):  # a busy API server is asked again
+                raise
         return None
 
     found = patience.wait(what, asked, stirring)
@@ -104,9 +126,31 @@ def until(what: str | Callable[[], str], look: Callable[[], Found]) -> Found:
     return found
 
 
+def answered(ask: Callable[[], Found]) -> Found:
+    """Return the API server's answer; a server that is too busy for one is asked again."""
+    try:
+        return ask()
+    except KubeError as error:
+        if not passes(error):
+            raise
+        return until(str(error), lambda: (ask(),))[0]
+
+
+def serves(kind: str) -> bool:
+    """Whether kubectl and Helm find a kind: they are told of a definition, or of its end, after it has been stored."""
+    return kind in kubectl("api-resources", "-o", "name", f"--api-group={kind.partition('.')[2]}").split()
+
+
 def why(release: str, namespace: str) -> str:
     """Return what trainyard why says of a release."""
-    return run("trainyard", "why", release, "-n", namespace, check=False).stdout
+
+    def said() -> str:
+        done = run("trainyard", "why", release, "-n", namespace, check=False)
+        if "no answer from" in done.stderr:
+            raise UnreachableError(done.stderr)
+        return str(done.stdout)
+
+    return answered(said)
 
 
 def follow(release: str, namespace: str) -> str:
@@ -127,22 +171,37 @@ def follow(release: str, namespace: str) -> str:
     return "".join(said)
 
 
-def watch(see: Callable[[dict], object], *what: str) -> subprocess.Popen[str]:
-    """Call `see`, on a thread, with every state that objects go through; the caller ends the process."""
-    process = subprocess.Popen(
-        ["kubectl", "get", *what, "-w", "-o", "json"], env=ENV, text=True, stdout=subprocess.PIPE
-    )
+def watch(see: Callable[[dict], object], kind: str, namespace: str) -> Callable[[], None]:
+    """Call `see`, on a thread, with every state that objects of a kind go through; return a function that ends it.
 
-    def read() -> None:
-        text = ""
-        for line in process.stdout or ():
-            text += line
-            if line.rstrip() == "}":
-                see(json.loads(text))
-                text = ""
+    A watch that a busy API server ends continues where it was.
+    """
+    over = threading.Event()
 
-    threading.Thread(target=read, daemon=True).start()
-    return process
+    def show_all() -> str:
+        listed = kube.listing(kind, namespace)
+        assert listed is not None, f"the cluster does not know {kind}"
+        for one in listed[0]:
+            see(one)
+        return listed[1]
+
+    def keep(version: str) -> None:
+        while not over.is_set():
+            try:
+                version = version or show_all()
+                for change, one in kube.changes(kind, namespace, version):
+                    version = one["metadata"]["resourceVersion"]
+                    if change != "BOOKMARK" and not over.is_set():
+                        see(one)
+            except KubeError as error:
+                if not passes(error):
+                    raise
+                if isinstance(error, RefusedError):
+                    version = ""  # too old to watch from: all objects are listed again
+            over.wait(1)  # a server may end watches at once
+
+    threading.Thread(target=keep, args=(answered(show_all),), daemon=True).start()
+    return over.set
 
 
 def lines(path: Path) -> list[dict]:

@@ -148,7 +148,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.seen: dict[str, list[Seen]] = {}
-        self.process = cluster.watch(self._note, "applications", "-n", ARGOCD)
+        self.stop = cluster.watch(self._note, "applications.argoproj.io", ARGOCD)
 
     def _note(self, one: dict) -> None:
         if starved(one):
@@ -156,9 +156,9 @@ class Watch:
         now = Seen(time.monotonic(), *state(one), operation(one))
         self.seen.setdefault(one["metadata"]["name"], []).append(now)
 
-    def stop(self) -> None:
-        """End it."""
-        self.process.terminate()
+    def show(self, name: str, health: str) -> None:
+        """Wait until it shows, too, that an Application is in sync with git and of a health."""
+        until(f"the watch shows that {name} is {health}", lambda: self.healths(name)[-1:] == [health])
 
     def first(self, name: str, since: float, health: str) -> float:
         """Return how many seconds after a moment an Application was first in sync with git and of a health."""

@@ -5,27 +5,28 @@ this run's other workers and in other runs.
 """
 
 import fcntl
-import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 from tests.e2e import cluster
+from trainyard.cluster import kube
 
 MARK = "trainyard.test"  # label of what tests make outside their namespaces, and of these
 OWNER = f"{MARK}/owner"
 # What may be left over; of a kind that this cluster does not know nothing is found
-KINDS = ("applicationset", "application", "namespace", "persistentvolume", "storageclass", "deployment", "configmap")
-KINDS += ("clusterqueue", "resourceflavor", "workloadpriorityclass")
-KINDS += (
-    "validatingadmissionpolicybinding",
-    "validatingadmissionpolicy",
-    "crd",
-    "validatingwebhookconfiguration",
-    "node",
+KINDS = ("applicationsets.argoproj.io", "applications.argoproj.io", "namespaces", "persistentvolumes", "nodes")
+KINDS += ("storageclasses.storage.k8s.io", "deployments.apps", "configmaps", "secrets", "leases.coordination.k8s.io")
+KINDS += tuple(f"{kind}.kueue.x-k8s.io" for kind in ("clusterqueues", "resourceflavors", "workloadpriorityclasses"))
+KINDS += tuple(
+    f"{effect}admission{what}.admissionregistration.k8s.io"
+    for effect in ("validating", "mutating")
+    for what in ("policybindings", "policies")
 )
-KINDS += ("mutatingadmissionpolicybinding", "mutatingadmissionpolicy")
+KINDS += ("validatingwebhookconfigurations.admissionregistration.k8s.io",)
+KINDS += ("customresourcedefinitions.apiextensions.k8s.io",)
 
 
 def place() -> str:
@@ -57,9 +58,8 @@ def ended(name: str) -> bool:
 def delete_leftovers() -> None:
     """Delete what test runs that were killed in the middle left in the cluster."""
     for kind in KINDS:
-        found = cluster.kubectl("get", kind, "-A", "-l", f"{MARK}=e2e", "-o", "json", check=False)
-        for one in json.loads(found or '{"items": []}')["items"]:
-            meta = one["metadata"]
+        found = cluster.answered(partial(kube.items, kind, None, f"{MARK}=e2e", accept=kube.METADATA))
+        for meta in (one["metadata"] for one in found):
             if ended(meta["labels"].get(OWNER, "")):
                 home = ("-n", meta["namespace"]) if "namespace" in meta else ()
                 cluster.kubectl("delete", kind, meta["name"], *home, "--wait=false", "--ignore-not-found")

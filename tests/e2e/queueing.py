@@ -116,7 +116,7 @@ class Watch:
     def __init__(self, namespace: str):
         self.ended: dict[tuple[str, str], tuple[str, int, str]] = {}  # (uid, container) -> release, code, words
         self.namespace = namespace
-        self.process = cluster.watch(self._note, "pods", "-n", namespace)
+        self.stop = cluster.watch(self._note, "pods", namespace)
 
     def _note(self, pod: dict) -> None:
         release = pod["metadata"].get("labels", {}).get("app.kubernetes.io/instance", "")

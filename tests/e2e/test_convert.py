@@ -93,7 +93,7 @@ def test_it_starts_and_succeeds_on_every_rank(namespace, image, claim, path, tmp
     values = small(yaml.safe_load(place.read_text()), image, claim, PROGRAM)
     place.write_text(yaml.safe_dump(values))
     release = path.stem
-    cluster.helm("install", release, "charts/trainyard", "-n", namespace, "-f", place)
+    cluster.helm("upgrade", "--install", release, "charts/trainyard", "-n", namespace, "-f", place)
     try:
         cluster.follow(release, namespace)
         training = values["global"]["training"]

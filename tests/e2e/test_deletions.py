@@ -28,7 +28,7 @@ class Watch:
 
     def __init__(self, namespace):
         self.codes: dict[tuple[str, str], int] = {}
-        self.process = cluster.watch(self._note, "pods", "-n", namespace)
+        self._end = cluster.watch(self._note, "pods", namespace)
 
     def _note(self, pod):
         for status in pod["status"].get("containerStatuses", []):
@@ -39,7 +39,7 @@ class Watch:
         """End the watch, and note what pods that are still there say: a busy machine may show the last changes late."""
         for pod in get("pods", namespace):
             self._note(pod)
-        self.process.terminate()
+        self._end()
 
 
 def newest(namespace, job, key="name"):

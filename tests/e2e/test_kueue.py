@@ -148,7 +148,7 @@ def story(namespace, image, install, request, reference):
             give_way(found)
             yield found
     finally:
-        watch.process.terminate()
+        watch.stop()
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
+from tests.e2e.cluster import watch
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
 from trainyard.cluster import claim_source, connection, fetch, kube
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster.errors import KubeError, UnreachableError
 
 ROOT = Path(__file__).resolve().parents[3]
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
@@ -180,6 +182,47 @@ def test_the_log_of_what_has_not_started_is_empty(here):
     assert kube.logs("a", "default", "x", tail=1) == ""
     here.logs["a"] = "one\ntwo\n"
     assert kube.logs("a", "default", "x", tail=1) == "two\n"
+
+
+def test_a_log_that_the_kubelet_does_not_give_is_not_an_empty_one(here):
+    here.logs["a"] = "one\n"
+    here.fault = lambda path, query: (500, "net/http: TLS handshake timeout") if path.endswith("/log") else None
+    with pytest.raises(UnreachableError, match="TLS handshake timeout"):
+        kube.logs("a", "default", "x")
+
+
+def test_what_tests_watch_continues_after_a_break_and_is_listed_again_after_a_refusal(here):
+    seen: list[str] = []
+
+    def put(state: str) -> None:
+        here.put("pods", THING | {"state": state})
+
+    def shows(*states: str) -> None:
+        patience.wait(lambda: f"{states}; it saw {seen}", lambda: seen == [*states], patience.still)
+
+    put("made")
+    end = watch(lambda one: seen.append(one["state"]), "pods", "default")
+    put("ready")
+    shows("made", "ready")
+    here.cut()
+    put("ended")
+    shows("made", "ready", "ended")
+    refused: list[str] = []
+
+    def refuse(path: str, _: dict[str, str]) -> tuple[int, str]:
+        refused.append(path)
+        return 503, "busy"
+
+    here.fault = refuse
+    here.cut()
+    patience.wait("a refusal", lambda: refused, patience.still)
+    put("lost")
+    put("there")
+    here.fault = lambda path, query: None
+    shows("made", "ready", "ended", "there")
+    here.drop("pods", "a")
+    shows("made", "ready", "ended", "there", "there")
+    end()
 
 
 def test_one_object_is_awaited(here):
