@@ -52,7 +52,8 @@ def move(seen: Moves, install, operator: str, version: str = "") -> None:
         let_stop(seen)
     until(lambda: str(seen), lambda: len(seen.events("resume")) == legs)
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
-    seen.kinds += [kind for kind in kinds if get(kind, space, f"app.kubernetes.io/instance={RELEASE}")]
+    jobs = {kind: get(kind, space, f"app.kubernetes.io/instance={RELEASE}") for kind in kinds}
+    seen.kinds += [kind for kind in kinds if any("deletionTimestamp" not in job["metadata"] for job in jobs[kind])]
     seen.gate.allow(seen.gate.steps + LEG)
     # the last steps of a held run are not written before the next one
     until(lambda: str(seen), lambda: [e for e in seen.events("train") if e["step"] >= seen.gate.steps - 3])

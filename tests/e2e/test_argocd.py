@@ -139,6 +139,7 @@ def ran(world) -> Mapping[str, dict]:
     found = {}
     for release, health in ENDS.items():
         found[release] = gitops.becomes(world.app(release), gitops.synced(health), f"is {health}")
+        world.watch.show(world.app(release), health)
     kinds = {"data": "dataset", "ddp": "PyTorchJob", "mpi": "MPIJob", "broken": "exit code 1", "queued": "in a queue"}
     for release, what in kinds.items():
         name, health = world.app(release), ENDS[release]

@@ -149,17 +149,15 @@ def live(life: Life) -> None:
     life.kinds = kubectl("get", "crd", "-o", "name")
     kubectl("create", "namespace", "closed")
     kubectl("label", "namespace", "closed", "pod-security.kubernetes.io/enforce=restricted")
-    bare = [
-        str(ROOT / "build/bin/kubectl"),
-        "--kubeconfig",
-        str(STATE / "kubeconfig"),
-        "-n",
-        "closed",
-        "run",
-        "bare",
-        "--image=localhost/x:1",
-    ]
-    life.admission = subprocess.run(bare, text=True, capture_output=True, check=False).stderr
+
+    def refused() -> bool:
+        """Whether admission knows the label by now; it asks for the namespace's service account first."""
+        at = [str(ROOT / "build/bin/kubectl"), "--kubeconfig", str(STATE / "kubeconfig"), "-n", "closed"]
+        bare = [*at, "run", "bare", "--image=localhost/x:1", "--dry-run=server"]
+        life.admission = subprocess.run(bare, text=True, capture_output=True, check=False).stderr
+        return "PodSecurity" in life.admission
+
+    patience.wait(lambda: f"Pod Security does not refuse a pod: {life.admission}", refused, patience.still)
 
 
 @pytest.fixture(scope="module")

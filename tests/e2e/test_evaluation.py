@@ -11,6 +11,7 @@ from tests.e2e.cluster import get, kubectl, lines, log, until, why
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 RELEASE = "measured"
+WAITS = f"evaluate: waiting for the model of /results/runs/{RELEASE}: "
 SETTINGS = [
     "--set", "mpijob.enabled=false,global.training.nodes=1,global.training.processesPerNode=1",
     "--set", "global.training.config.max_steps=12,global.training.config.batch.global=192",
@@ -34,13 +35,15 @@ def pod_of(namespace: str, release: str = RELEASE) -> str:
 @pytest.fixture(scope="module")
 def trained(namespace, archive, install) -> str:
     """A release whose run and evaluation have ended; what the evaluation said."""
-    install(RELEASE, namespace, *SETTINGS)
+    install(RELEASE, namespace, *SETTINGS, "--set", "pytorchjob.runPolicy.suspend=true")
+    until("the evaluation waits", lambda: any(WAITS in log(pod, namespace) for pod in [pod_of(namespace)] if pod))
+    install(RELEASE, namespace, *SETTINGS)  # its pod may have started late: the run begins now
     cluster.follow(RELEASE, namespace)
     return log(pod_of(namespace), namespace)
 
 
 def test_the_job_waits_for_the_model_and_its_counts_are_the_runs(namespace, trained, tmp_path: Path):
-    assert f"evaluate: waiting for the model of /results/runs/{RELEASE}: " in trained
+    assert WAITS in trained
     (job,) = evaluations(namespace)
     assert job["status"]["succeeded"] == 1
     cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", tmp_path / "run", "-n", namespace)

@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -44,10 +45,15 @@ def pinned(module: str) -> str:
 def asked(api: str, kind: str, spec: dict, labels: dict[str, str] | None = None) -> tuple[dict, str]:
     """What the API server would make of an object, and its refusal."""
     meta = {"name": f"asked-{secrets.token_hex(3)}", "labels": labels or {}}
-    done = cluster.run(
-        "kubectl", "create", "-n", "default", "--dry-run=server", "-o", "json", "-f", "-",
-        stdin=json.dumps({"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec}), check=False,
-    )  # fmt: skip
+    thing = json.dumps({"apiVersion": api, "kind": kind, "metadata": meta, "spec": spec})
+
+    def answer() -> "subprocess.CompletedProcess[str] | None":
+        """Return kubectl's answer, unless a busy webhook was too late with its own."""
+        command = ("kubectl", "create", "-n", "default", "--dry-run=server", "-o", "json", "-f", "-")
+        done: subprocess.CompletedProcess[str] = cluster.run(*command, stdin=thing, check=False)
+        return None if "failed calling webhook" in done.stderr else done
+
+    done = cluster.until(f"the webhooks of {kind} answer", answer)
     return (json.loads(done.stdout) if done.returncode == 0 else {}), done.stderr
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import documents
+from tests import documents, patience
 from tests.e2e import cluster
 from tests.e2e.cluster import get, helm, kubectl
 
@@ -28,10 +28,14 @@ VALUES = [
     "--set", "global.image.registry=localhost,global.image.tag=no-such-image,global.image.pullPolicy=Never",
     "--set", "global.training.name=run-pytorchjob",
 ]  # fmt: skip
-WAIT = ["--wait", "--timeout", "5s"]
 ROLLBACK = {"helm3": "--atomic", "helm4": "--rollback-on-failure"}
 CLUSTER = {"KUBECONFIG": cluster.KUBECONFIG}
 UNBOUND = {"helm3": "context deadline exceeded", "helm4": "PVC is not Bound"}
+
+
+def in_vain() -> list[str]:
+    """Return how long Helm is to wait for what does not come: time enough to read what it waits for."""
+    return ["--timeout", f"{5 * patience.slowness():.0f}s"]
 
 
 def memory(limit: str) -> list[str]:
@@ -80,7 +84,7 @@ def test_wait_ends_when_the_claims_are_bound_and_not_when_the_run_has_ended(run,
 @pytest.mark.parametrize("program", HELMS)
 def test_an_upgrade_that_waited_in_vain_leaves_a_job_that_helm_forgets(run, namespace, program):
     install(run, program)
-    code, said = run(program, "upgrade", CHART, *VALUES, *memory("3Gi"), *WAIT)
+    code, said = run(program, "upgrade", CHART, *VALUES, *memory("3Gi"), "--wait", *in_vain())
     assert code == 1
     assert UNBOUND[program] in said
     (left,) = jobs(namespace)
@@ -94,7 +98,7 @@ def test_an_upgrade_that_waited_in_vain_leaves_a_job_that_helm_forgets(run, name
 
 @pytest.mark.parametrize("program", HELMS)
 def test_an_install_that_is_rolled_back_leaves_its_claims_alone(run, namespace, program):
-    code, said = run(program, "install", CHART, *VALUES, ROLLBACK[program], "--timeout", "5s")
+    code, said = run(program, "install", CHART, *VALUES, ROLLBACK[program], *in_vain())
     assert code == 1
     assert "has been uninstalled" in said
     assert run(program, "status")[0] == 1
@@ -172,11 +176,18 @@ def difference(namespace: str, *settings: str) -> tuple[int, str]:
 @pytest.mark.parametrize("program", HELMS)
 def test_kubectl_shows_what_an_upgrade_would_change(run, namespace, program):
     install(run, program)
+    shown = [""]
+
+    def same() -> bool:
+        """Whether it shows nothing: its operator writes the job's status meanwhile, until that is whole."""
+        code, shown[0] = difference(namespace)
+        return (code, shown[0]) == (0, "")
+
     cluster.until("its operator has looked at it", lambda: get("pytorchjobs", namespace, OWN)[0].get("status"))
-    assert difference(namespace) == (0, "")
-    code, shown = difference(namespace, *memory("3Gi"))
+    cluster.until(lambda: f"kubectl diff shows nothing; it shows:\n{shown[0]}", same)
+    code, text = difference(namespace, *memory("3Gi"))
     assert code == 1
-    assert set(re.findall(r"^\+  name: (\S+)", shown, re.M)) - jobs(namespace)
+    assert set(re.findall(r"^\+  name: (\S+)", text, re.M)) - jobs(namespace)
 
 
 def small(limit: str) -> dict:

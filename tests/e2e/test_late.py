@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e import cluster, misconfigured
-from tests.e2e.cluster import get, kubectl
+from tests.e2e.cluster import get, kubectl, until
 from tests.e2e.owners import LABELS
 from tests.e2e.saying import says
 
@@ -100,7 +100,7 @@ def external_secrets(namespace) -> Iterator[None]:
     if kubectl("get", "crd", STORES, "--ignore-not-found"):
         pytest.skip("this cluster has External Secrets Operator, for which the test cannot act")
     misconfigured.apply(namespace, kind_of_external_secrets())
-    kubectl("wait", "--for=condition=Established", f"crd/{STORES}", "--timeout=24h")
+    until("the kind is served", lambda: cluster.serves(STORES))
     yield
     kubectl("delete", "crd", STORES, "--ignore-not-found")
 

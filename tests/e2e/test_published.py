@@ -29,6 +29,7 @@ NAMESPACES = "publish"
 ADDRESS = os.environ.get("TRAINYARD_HOST_IP", "10.90.0.1")  # this machine's end of the cable to the node
 SOCKET = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run/containerd.sock"
 VERSION = stated.stated()
+LONG = ("--timeout", "24h")  # for a test that ends by itself
 VALUES = {
     "global": {
         "storage": {"data": {"size": "1Gi"}, "results": {"size": "1Gi"}},
@@ -114,9 +115,9 @@ def test_every_pod_ran_an_image_by_the_digest_of_the_published_chart(published, 
 
 @pytest.mark.parametrize("program", helm.HELMS)
 def test_helm_test_finds_the_installation_sound(published, installed, program):
-    said = run_helm(published, "test", "run", "-n", installed, program=program).stdout
+    said = run_helm(published, "test", "run", "-n", installed, *LONG, program=program).stdout
     assert re.search(r"Phase: +Succeeded", said), said
-    assert not get("pods", installed, fields="metadata.name=run-test")
+    until("its pod is gone", lambda: not get("pods", installed, fields="metadata.name=run-test"))
 
 
 def test_an_upgrade_to_the_same_chart_changes_nothing(published, installed):
@@ -132,7 +133,7 @@ def test_helm_test_names_the_file_that_is_wrong(published, installed):
     claim = kubectl("get", "pvc", "run-data", "-n", installed, "-o", "jsonpath={.spec.volumeName}")
     path = kubectl("get", "pv", claim, "-o", "jsonpath={.spec.hostPath.path}{.spec.local.path}")
     cluster.run("hack/cluster/in-node", "sh", "-ec", f"truncate -s 100 {path}/fashion/val/shard-00000.tar")
-    done = run_helm(published, "test", "run", "-n", installed, check=False)
+    done = run_helm(published, "test", "run", "-n", installed, *LONG, check=False)
     assert done.returncode
     said = kubectl("logs", "run-test", "-n", installed)
     assert "val/shard-00000.tar" in said, said

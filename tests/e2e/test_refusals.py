@@ -10,6 +10,7 @@ NO_DATASET = ["--set", "dataset.enabled=false"]
 CHANGES_OPERATORS = pytest.mark.skipif(
     not cluster.OWN, reason="it takes operators away, which only the cluster of `make cluster` may suffer"
 )
+MPIJOBS = "mpijobs.kubeflow.org"
 ONE_JOB = ["--set", "mpijob.enabled=false"]
 
 
@@ -51,19 +52,21 @@ def test_missing_kaggle_credentials(explained):
 @CHANGES_OPERATORS
 def test_a_missing_kind(namespace, install):
     programs = cluster.run("hack/cluster/build", "--where").stdout.strip()
-    kubectl("delete", "crd", "mpijobs.kubeflow.org")
+    kubectl("delete", "crd", MPIJOBS)
     try:
+        until("the kind is not served", lambda: not cluster.serves(MPIJOBS))
         done = install("kind", namespace, *NO_DATASET, check=False)
         assert done.returncode != 0
         assert "ensure CRDs are installed first" in done.stderr
         said = why("kind", namespace)
-        assert "this cluster does not know mpijobs.kubeflow.org" in said
+        assert f"this cluster does not know {MPIJOBS}" in said
         assert "install mpi-operator" in said
         assert get("pvc", namespace, "app.kubernetes.io/instance=kind") == []
     finally:
         kubectl("apply", "--server-side", "--force-conflicts", "-f", f"{programs}/manifests/mpi-operator.yaml")
         kubectl("-n", "mpi-operator", "rollout", "restart", "deployment/mpi-operator")
         kubectl("-n", "mpi-operator", "rollout", "status", "deployment/mpi-operator", "--timeout=24h")
+        until("the kind is served again", lambda: cluster.serves(MPIJOBS))
         uninstall("kind", namespace)
 
 

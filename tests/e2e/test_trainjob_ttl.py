@@ -71,8 +71,9 @@ def story(namespace, install, trainer_v2) -> Story:
     install(RELEASE, namespace, *given, values="examples/sdk/runtime.yaml")
     (job,) = get("trainjobs", namespace)
     name = job["metadata"]["name"]
+    # before it fails: a machine that stands still then may not look before its time to live is over
+    first = until(lambda: why(RELEASE, namespace), lambda: all(found := state(namespace, name)) and found)
     until(lambda: why(RELEASE, namespace), lambda: failed(namespace, name))
-    first = state(namespace, name)
     until(lambda: why(RELEASE, namespace), lambda: not state(namespace, name)[1])
     with_a_jobset_that_is_deleted(namespace, name)
     old = until(lambda: why(RELEASE, namespace), lambda: state(namespace, OLD)[0])
