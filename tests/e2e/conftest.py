@@ -80,7 +80,7 @@ def install(image):
 def namespace(request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace that enforces the restricted Pod Security Standard, deleted afterwards."""
     name = f"{getattr(request.module, 'NAMESPACES', 'e2e')}-{secrets.token_hex(3)}"
-    # with its labels from the first: admission knows a namespace by what it saw of it last
+    # created with its labels: admission reads them from a cache, which may lag behind a later change
     labels = owners.LABELS | {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(made))

@@ -151,7 +151,7 @@ def live(life: Life) -> None:
     kubectl("label", "namespace", "closed", "pod-security.kubernetes.io/enforce=restricted")
 
     def refused() -> bool:
-        """Whether admission knows the label by now; it asks for the namespace's service account first."""
+        """Whether Pod Security does: its cache may lag behind the label, and a service account comes first."""
         at = [str(ROOT / "build/bin/kubectl"), "--kubeconfig", str(STATE / "kubeconfig"), "-n", "closed"]
         bare = [*at, "run", "bare", "--image=localhost/x:1", "--dry-run=server"]
         life.admission = subprocess.run(bare, text=True, capture_output=True, check=False).stderr

@@ -39,7 +39,7 @@ def create_namespace(name: str) -> None:
 @pytest.fixture(scope="module")
 def values(image) -> dict:
     """Values of a small run that the cluster can take."""
-    # next to nothing: doctor would say that other tests' pods leave no room now
+    # small requests: doctor would report it where other tests' pods leave no room for larger ones
     little = {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"memory": "1Gi"}}
     training = {"operator": "pytorchjob", "nodes": 2, "gpusPerNode": 0, "processesPerNode": 1, "recipe": "demo",
                 "shmSize": "64Mi", "resources": little}  # fmt: skip

@@ -37,7 +37,7 @@ def trained(namespace, archive, install) -> str:
     """A release whose run and evaluation have ended; what the evaluation said."""
     install(RELEASE, namespace, *SETTINGS, "--set", "pytorchjob.runPolicy.suspend=true")
     until("the evaluation waits", lambda: any(WAITS in log(pod, namespace) for pod in [pod_of(namespace)] if pod))
-    install(RELEASE, namespace, *SETTINGS)  # its pod may have started late: the run begins now
+    install(RELEASE, namespace, *SETTINGS)  # the run begins only now: the evaluation's pod may start late
     cluster.follow(RELEASE, namespace)
     return log(pod_of(namespace), namespace)
 

@@ -133,7 +133,7 @@ def phases(namespace: str, release: str) -> dict[str, str]:
 
 
 def trained(found: dict[str, str]) -> bool:
-    """Whether the pods have all succeeded, that of rank 0 among them: an operator may make it after the dataset."""
+    """Whether all pods have succeeded, that of rank 0 too: a late operator makes it after the dataset's has ended."""
     return set(found.values()) == {"Succeeded"} and any(name.endswith("-master-0") for name in found)
 
 

@@ -34,7 +34,7 @@ UNBOUND = {"helm3": "context deadline exceeded", "helm4": "PVC is not Bound"}
 
 
 def in_vain() -> list[str]:
-    """Return how long Helm is to wait for what does not come: time enough to read what it waits for."""
+    """Return Helm's time limit for a wait that fails: long enough for a busy machine to read the claims' state."""
     return ["--timeout", f"{5 * patience.slowness():.0f}s"]
 
 
@@ -179,7 +179,7 @@ def test_kubectl_shows_what_an_upgrade_would_change(run, namespace, program):
     shown = [""]
 
     def same() -> bool:
-        """Whether it shows nothing: its operator writes the job's status meanwhile, until that is whole."""
+        """Whether it shows nothing; the operator may write the job's status between its two looks."""
         code, shown[0] = difference(namespace)
         return (code, shown[0]) == (0, "")
 

@@ -71,7 +71,7 @@ def story(namespace, install, trainer_v2) -> Story:
     install(RELEASE, namespace, *given, values="examples/sdk/runtime.yaml")
     (job,) = get("trainjobs", namespace)
     name = job["metadata"]["name"]
-    # before it fails: a machine that stands still then may not look before its time to live is over
+    # read before it fails: a slow machine may not look again before the time to live is over
     first = until(lambda: why(RELEASE, namespace), lambda: all(found := state(namespace, name)) and found)
     until(lambda: why(RELEASE, namespace), lambda: failed(namespace, name))
     until(lambda: why(RELEASE, namespace), lambda: not state(namespace, name)[1])

@@ -210,7 +210,7 @@ def test_guesses_are_limited_and_sessions_are_not(tmp_path: Path) -> None:
         assert all(ask(secret, f"wrong {number}").status in REFUSED for number in range(60))
 
         def refused_after(guess: str) -> bool:
-            """Whether the right password is refused after a wrong one; 3 s after one that was compared it is not."""
+            """Whether the right password is refused after a wrong one; it is not when one more guess was just due."""
             return ask(secret, guess).status in REFUSED and ask(secret, PASSWORD).status in REFUSED
 
         assert any(refused_after(f"guess {n}") for n in range(20)), "a guesser would learn which password is right"
