@@ -194,7 +194,7 @@ def watch(see: Callable[[dict], object], kind: str, namespace: str) -> Callable[
                     if change != "BOOKMARK" and not over.is_set():
                         see(one)
             except KubeError as error:
-                if not passes(error):
+                if not passes(error) and not over.is_set():
                     raise
                 if isinstance(error, RefusedError):
                     version = ""  # too old to watch from: all objects are listed again
