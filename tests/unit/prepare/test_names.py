@@ -4,6 +4,7 @@ The catalogue is read alone: it decides what becomes a sample, before anything i
 """
 
 import bz2
+import io
 import lzma
 import os
 import random
@@ -296,6 +297,22 @@ def test_a_class_whose_folder_is_empty_is_no_silent_loss(tmp_path, layout, packe
         classes(path, layout)
     found = classes(path, layout, skip=[f"{inside}emu/*", "*/owl/*"])
     assert found == dict.fromkeys(("cat", "dog"), 4 if layout == "imagefolder" else 40)
+
+
+@pytest.mark.parametrize("packed", ["zip", "tar"])
+def test_an_empty_class_is_found_beside_a_name_with_a_backslash(tmp_path, packed):
+    """Amid the pass over all names, another one looks whether any of them has a slash."""
+    members = pairs() | {"train/emu/": b"", "val/dog/a\\b.jpg": JPEG}
+    if packed == "zip":
+        write_zip(tmp_path / "a.zip", members)
+    else:
+        with tarfile.open(tmp_path / "a.tar", "w") as archive:
+            for name, content in members.items():
+                info = tarfile.TarInfo(name)
+                info.type, info.size = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE, len(content)
+                archive.addfile(info, io.BytesIO(content))
+    with pytest.raises(UserError, match=r"that hold no files: train/emu \(1 such\)"):
+        classes(tmp_path / f"a.{packed}")
 
 
 def test_notes_outside_of_classes_are_left_out_and_counted(tmp_path, capsys):

@@ -47,16 +47,16 @@ class Tar(Container):
     def members(self) -> Iterator[Member]:
         """Go through the listing."""
         digest = hashlib.sha256()
-        self.folders = []
+        folders = []
         with self._listing.open("rb") as file:
             for line in file:
                 member = Member(*json.loads(line))
                 if member.name.endswith("/"):
-                    self.folders.append(member.name)
+                    folders.append(member.name)
                     continue
                 digest.update(line)
                 yield member
-        self.fingerprint = digest.hexdigest()
+        self.fingerprint, self.folders = digest.hexdigest(), folders
 
     def read(self, member: Member) -> bytes:
         """Read one small member whole and checked."""

@@ -35,23 +35,19 @@ _IGNORED = (b"3", b"4", _FOLDER, b"6", b"g", b"K")
 def scan(reader: Reader, label: str) -> Iterator[Member]:
     """Yield each file, and each folder by a name with a slash at its end; `label` names the tar in messages.
 
-    Reads on behind the zeros that end a tar: tars that were joined by `cat` go on there. Raises UserError where there
-    are more zeros than a tar ends with.
+    Reads on behind the zeros that end a tar: tars that were joined by `cat` go on there. Raises UserError where
+    something else follows on them, or more zeros than a tar ends with.
     """
     overrides: dict[str, bytes] = {}
-    zeros = 0
     while True:
-        at = reader.position
+        at, zeros = reader.position, 0
         try:
-            header = reader.take(BLOCK)
-            zeros = 0 if header.strip(b"\0") else zeros + BLOCK
-            if zeros:
-                overrides = {}
-                continue
+            while not (header := reader.take(BLOCK)).strip(b"\0"):
+                overrides, zeros = {}, zeros + BLOCK
+                _refuse_zeros(zeros, at, label)
             if not sound(header):
-                if at == 0 and (what := unread_within(header)):
-                    raise UserError(f"{label} is packed, and what it holds {what}")
-                raise UserError(f"{label} is not a sound tar: its header at byte {at:,} is damaged; get it again")
+                raise _no_header(header, at, zeros, label)
+            at, zeros = at + zeros, 0
             kind = header[156:157]
             told = overrides.get("size") if kind not in (b"x", b"g", b"L", b"K") else None
             size = _number(header[124:136]) if told is None else _decimal(told)
@@ -65,11 +61,6 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             crc = reader.crc32(size)
             reader.take(-reader.position % BLOCK)
         except CutShortError:
-            if zeros > _LARGEST_PADDING:
-                raise UserError(
-                    f"{label} ends with {zeros:,} zeros, as a file does whose download was broken off; get it again, "
-                    "or pack it again if it is whole"
-                ) from None
             if zeros:
                 return
             raise UserError(
@@ -81,6 +72,23 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             overrides = {}
         if kind in (*_FILES, _FOLDER):
             yield _listed(member, kind, crc)
+
+
+def _refuse_zeros(zeros: int, at: int, label: str) -> None:
+    """Raise UserError where there are more zeros than a tar ends with: what follows on them need not be read."""
+    if zeros > _LARGEST_PADDING:
+        raise UserError(
+            f"{label} has more than {_LARGEST_PADDING:,} zeros from byte {at:,} on, as a file does whose download was "
+            "broken off; get it again, or pack it again if it is whole"
+        )
+
+
+def _no_header(header: bytes, at: int, zeros: int, label: str) -> UserError:
+    """Return the error for a block behind so many zeros at `at` that is no header."""
+    if at == 0 and (what := unread_within(header)):
+        return UserError(f"{label} is packed, and what it holds {what}")
+    again = "get it again, or pack it again if `tar -tf` lists all of it" if zeros else "get it again"
+    return UserError(f"{label} is not a sound tar: its header at byte {at + zeros:,} is damaged; {again}")
 
 
 def _listed(member: Member, kind: bytes, crc: int) -> Member:

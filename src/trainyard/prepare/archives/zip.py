@@ -49,15 +49,13 @@ class Archive(Container):
         self.guessed = 0
         self.foreign = ""
         self._undeclared = False
-        # Of the last entry, where offsets lose their upper bits
-        self._offset = 0
 
     def members(self) -> Iterator[Member]:
         """Go through the directory in its order, holding only a piece of it in memory; folders are left out."""
         digest = hashlib.sha256()
         buffer = b""
-        position = seen = self.guessed = self._offset = 0
-        self.folders = []
+        position = seen = offset = self.guessed = 0
+        folders = []
         while position < self.directory_size:
             length = min(_PIECE, self.directory_size - position)
             piece = self.source.read_range(self.members_end + position, length)
@@ -66,27 +64,32 @@ class Archive(Container):
             buffer += piece
             at = 0
             while at + _CENTRAL.size <= len(buffer):
-                end, member = self._parse_entry(buffer, at)
-                if end > len(buffer):
+                end, member = self._parse_entry(buffer, at, offset)
+                if member is None:
                     break
-                at = end
+                at, offset = end, member.offset
                 seen += 1
-                if member is not None:
+                if member.name.endswith("/") and not member.size:
+                    folders.append(member.name)
+                else:
                     yield member
             buffer = buffer[at:]
         if buffer or seen not in (self.count, self.count + (seen & ~0xFFFF)):
             raise self._unsound(f"its directory holds {seen:,} entries instead of {self.count:,}")
         if self._undeclared:  # earlier versions read these names otherwise
             digest.update(b"UTF-8")
-        self.fingerprint = digest.hexdigest()
+        self.fingerprint, self.folders = digest.hexdigest(), folders
 
     def read(self, member: Member) -> bytes:
         """Read one small member, such as a table of labels, whole and checked."""
         length = min(LARGEST_HEADER + member.stored, self.members_end - member.offset)
         return read_whole(self.source, member, length)
 
-    def _parse_entry(self, buffer: bytes, at: int) -> tuple[int, Member | None]:
-        """Parse the entry at `at`; its end may lie beyond the buffer, and then the rest is not looked at."""
+    def _parse_entry(self, buffer: bytes, at: int, before: int) -> tuple[int, Member | None]:
+        """Return the end of the entry at `at`, and the entry if it ends in the buffer; raises UserError.
+
+        `before` is the offset of the one before, for offsets that lack their upper bits.
+        """
         fields = _CENTRAL.unpack_from(buffer, at)
         signature, _, _, flags, method, _, _, crc, stored, size, name_size, extra_size, comment_size = fields[:13]
         attributes, offset = fields[15:]
@@ -101,10 +104,9 @@ class Archive(Container):
         if 0xFFFFFFFF in (stored, size, offset):
             size, stored, offset = _zip64(buffer[name_end : name_end + extra_size], size, stored, offset)
         if self._wraps:
-            offset = self._offset = self._offset + (offset - self._offset) % _WRAP
+            offset = before + (offset - before) % _WRAP
         if name.endswith("/") and not size:
-            self.folders.append(name)
-            return end, None
+            return end, Member(name, 0, offset, 0, 0, 0, STORED)
         refuse_unsafe(name, self.source.label)
         if stat.S_ISLNK(attributes >> 16):
             raise UserError(
@@ -196,9 +198,15 @@ def _find_directory(source: Source) -> tuple[int, int, int, bool]:
         if fields[0] != b"PK\x06\x06":
             raise cut
         count, size, offset, end = fields[7], fields[8], fields[9], end64
+    start = _check_place(source, begins, offset, size, end)
+    return start, size, count, start != offset
+
+
+def _check_place(source: Source, begins: bytes, offset: int, size: int, end: int) -> int:
+    """Return where the directory begins, `offset` or, where that lacks bits, the true place; raises UserError."""
     if 0 < offset + size < end and bytes(source.read_range(end - size, 4)) == b"PK\x01\x02":
         if (end - size - offset) % _WRAP == 0:
-            return end - size, size, count, True
+            return end - size
         whose = (
             "of another zip, as after `cat`; unpack each of them, and pack one archive of all"
             if begins == b"PK\x03\x04"
@@ -213,12 +221,12 @@ def _find_directory(source: Source) -> tuple[int, int, int, bool]:
             f"{source.label} is not a sound zip archive: its directory should be at byte {offset:,} and end at "
             f"{end:,}, so a part of it is missing; get it again"
         )
-    return offset, size, count, False
+    return offset
 
 
 def _find_end(tail: bytes) -> int:
     """Return where the record is that ends a zip, or -1: the last that has what follows it as its comment, or any."""
-    found = at = tail.rfind(b"PK\x05\x06", 0, max(len(tail) - _END.size, 0) + 4)
+    found = at = tail.rfind(b"PK\x05\x06", 0, max(len(tail) - _END.size + 4, 0))
     while at >= 0:
         if at + _END.size + _END.unpack_from(tail, at)[-1] == len(tail):
             return at

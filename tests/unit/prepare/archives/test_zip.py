@@ -160,6 +160,10 @@ def test_the_finders_zips_of_more_than_4_gib_are_read(tmp_path):
     build(config(write_zip(tmp_path / "whole.zip", members), tmp_path / "whole"))
     for split in ("train", "val"):
         assert pictures(tmp_path / "out", split) == pictures(tmp_path / "whole", split)
+    archive = Archive(PathSource(path, Traffic()))
+    alone = list(archive.members())
+    for member, again in zip(alone, archive.members(), strict=True):  # as a listing looks for slashes amid its pass
+        assert (again, next(archive.members())) == (member, alone[0])
 
 
 def test_the_finders_zips_of_more_than_65535_files_are_read(tmp_path):
@@ -189,6 +193,13 @@ def test_zips_that_were_joined_are_named(tmp_path):
     parts = [write_zip(tmp_path / f"{at}.zip", small()).read_bytes() for at in range(2)]
     (tmp_path / "a.zip").write_bytes(b"".join(parts))
     refused(tmp_path / "a.zip", tmp_path / "out", r"bytes before .* of another zip, as after `cat`; unpack each of")
+
+
+@pytest.mark.parametrize("size", range(4, 22))
+def test_a_zips_end_that_is_cut_short_is_named(tmp_path, size):
+    (tmp_path / "a.zip").write_bytes(b"PK\x05\x06".ljust(size, b"\0"))
+    with pytest.raises(UserError, match=r"a\.zip .*is neither a zip nor a tar"):
+        Archive(PathSource(tmp_path / "a.zip", Traffic()))
 
 
 def test_streamed_archives_and_comments_are_read(tmp_path):
