@@ -186,8 +186,8 @@ def fence(storage: Calls, root: Path, record: Record) -> None:
                     # a newer lease by now (what is new gets its number by a rename): nothing of that is touched
                     storage.rename(path, aside)
                 path = aside
-            _finish_leaving(storage, path / LEAVING, root / CHECKPOINTS)
-            remove_tree(storage, path)
+            if _finish_leaving(storage, path / LEAVING, root / CHECKPOINTS):
+                remove_tree(storage, path)
         storage.sleep(PAUSE)
     raise ExitError(
         f"{root / FOLDER / older[0]} of an older process cannot be removed, so it could still publish here; end that "
@@ -338,16 +338,29 @@ def _older(storage: Calls, root: Path, record: Record) -> list[str]:
     return found
 
 
-def _finish_leaving(storage: Calls, leaving: Path, checkpoints: Path) -> None:
-    """Give checkpoints the names under which an older holder was setting them aside."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for name in storage.fresh_names(leaving):
-            with contextlib.suppress(FileExistsError):
-                storage.make(checkpoints)  # somebody may have removed it
-            with contextlib.suppress(FileNotFoundError):  # another newer job has done it
-                storage.rename(leaving / name, _free(storage, checkpoints / name))
-        # Not with what is in it: one more may have come just now, which the next look at this lease finds
+def _finish_leaving(storage: Calls, leaving: Path, checkpoints: Path) -> bool:
+    """Give checkpoints the names under which an older holder was setting them aside; False where any is still there."""
+    try:
+        names = storage.fresh_names(leaving)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    for name in names:
+        if name.startswith("."):  # of a newer job that looks at the names, too, or was killed at it
+            remove_tree(storage, leaving / name)
+            continue
+        with contextlib.suppress(FileExistsError):
+            storage.make(checkpoints)  # somebody may have removed it
+        with contextlib.suppress(FileNotFoundError):  # another newer job has done it
+            storage.rename(leaving / name, _free(storage, checkpoints / name))
+    try:
         storage.remove_folder(leaving)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False  # one more has come just now: the next look at this lease finds it
+    return True
 
 
 def _free(storage: Calls, path: Path) -> Path:

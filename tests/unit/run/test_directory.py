@@ -786,6 +786,33 @@ def test_a_checkpoint_that_was_being_set_aside_outlives_the_others(tmp_path: Pat
     assert sorted(path.name for path in folder.iterdir()) == ["left-step-00000004", "left-step-00000004x"]
 
 
+class AsTheyCome:
+    """The storage, where one more checkpoint comes just before the folder of those that are set aside is removed."""
+
+    def __init__(self, late: str) -> None:
+        self._late = [late]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(calls, name)
+
+    def remove_folder(self, folder: Path) -> None:
+        if folder.name == fence.LEAVING and self._late:
+            (folder / self._late.pop()).mkdir()
+        calls.remove_folder(folder)
+
+
+def test_what_comes_to_be_set_aside_while_another_job_tidies_up(tmp_path: Path) -> None:
+    """From a holder that was suspended amid it; and other newer jobs look at the same folder."""
+    (tmp_path / "checkpoints").mkdir()
+    leaving = enter(tmp_path).staging / fence.LEAVING
+    for name in ("left-step-00000004", f".look-{calls.unique()}"):
+        (leaving / name).mkdir(parents=True)
+    as_they_come: Any = AsTheyCome("left-step-00000006")
+    Lease(tmp_path, on=as_they_come).take(tmp_path / "checkpoints")
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["left-step-00000004", "left-step-00000006"]
+
+
 def test_who_has_lost_the_directory_moves_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Suspended right after it has taken the lease, or has seen a damaged checkpoint, while a newer one works here."""
     folder, move = tmp_path / "checkpoints", RunDirectory._move_aside
