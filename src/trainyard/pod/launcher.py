@@ -143,25 +143,33 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
     Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
     At SIGINT and SIGHUP they get SIGTERM: they have sessions of their own, so what happens at a terminal reaches this
     process alone.
-    One that was stopped (SIGSTOP) runs again first: else it would take no signal but SIGKILL, after all these seconds.
     """
     from torch.distributed.elastic.multiprocessing import PContext
 
-    original, begin = PContext.close, PContext.start
-    if not takes(original, "self", "death_sig", "timeout") or not takes(begin, "self"):
+    original = PContext.close
+    if not takes(original, "self", "death_sig", "timeout") or not takes(PContext.start, "self"):
         unknown("processes that are stopped get 30 s, whatever TRAINYARD_GRACE_SECONDS says")
         return
 
     def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
         running = [pid for pid in self.pids().values() if _runs(pid)]
         told_to_end.update(running)
-        for pid in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        process.signal_all(running, signal.SIGCONT)  # one that was stopped would take no signal but SIGKILL
         if death_sig in UNHURRIED_SIGNALS:
             original(self, signal.SIGTERM, UNHURRIED)
         else:
             original(self, death_sig, int(seconds))
+
+    PContext.close = close  # type: ignore[method-assign]
+    heed_terminal(PContext)
+
+
+def heed_terminal(context: Any) -> None:
+    """Have torch's agent end its processes at a first SIGINT or SIGHUP, and kill them at a second SIGINT.
+
+    `context` is its PContext, which handles both once it starts. Under nohup SIGHUP stays ignored.
+    """
+    begin = context.start
 
     def start(self: Any) -> None:
         ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
@@ -180,7 +188,7 @@ def give_children(seconds: float, told_to_end: set[int]) -> None:
         if callable(raises):
             signal.signal(signal.SIGINT, on_interrupt)
 
-    PContext.close, PContext.start = close, start  # type: ignore[method-assign]
+    context.start = start
 
 
 def kill(pids: Iterable[int]) -> None:

@@ -141,13 +141,13 @@ def worker(places: Places) -> int:
         if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
             deadline = time.monotonic() + grace_seconds()
             print(f"worker: SIGTERM received; {len(running)} ranks are stopping", flush=True)
-        mpi_ranks.signal_all(running - signalled, signal.SIGTERM)
+        process.signal_all(running - signalled, *process.TOLD_TO_END)
         signalled |= running
         if deadline < float("inf") and (not running or time.monotonic() > deadline):
             break
     if running:
         print(f"worker: {len(running)} ranks did not end within the grace period", flush=True)
-    mpi_ranks.signal_all({sshd.pid}, signal.SIGTERM)
+    process.signal_all({sshd.pid}, signal.SIGTERM)
     return Exit.DONE
 
 
@@ -167,7 +167,7 @@ def wait_for_earlier_ranks(path: Path) -> int:
     deadline = time.monotonic() + grace_seconds()
     while running := mpi_ranks.find(path):
         if time.monotonic() > deadline:
-            mpi_ranks.signal_all(running, signal.SIGKILL)
+            process.signal_all(running, signal.SIGKILL)
         time.sleep(0.2)
     return Exit.DONE
 

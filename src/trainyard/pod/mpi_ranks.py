@@ -63,13 +63,6 @@ def find(environment: Path) -> set[int]:
     return {pid for pid, parent, _ in everything if parent in daemons}
 
 
-def signal_all(pids: set[int], number: int) -> None:
-    """Signal those that still exist."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
 def reap() -> dict[int, int]:
     """Collect children that ended, orphans too since this is the pod's first process; their exit codes by id."""
     ended = {}

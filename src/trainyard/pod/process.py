@@ -15,6 +15,8 @@ LOOK_SECONDS = 1.0
 FIRST_SECONDS = 2.0  # for what is done before SIGTERM ends a process
 # A process that ends frees its memory within seconds, also a large one's
 ENDING_SECONDS = 10.0
+# A process that was stopped (SIGSTOP) runs again first: else it takes no signal but SIGKILL
+TOLD_TO_END = (signal.SIGCONT, signal.SIGTERM)
 EXIT_CODE = 49  # of /proc/PID/stat, counted from the state: field 52 of proc(5), a status as wait(2) gives it
 
 
@@ -65,12 +67,20 @@ def _end(late: int, grace: float) -> None:
     )
     print(f"error: {message}", file=sys.stderr, flush=True)
     write_termination_message(message)
-    _signal_all(_living(), signal.SIGTERM)
+    signal_all(_living(), *TOLD_TO_END)
     deadline = time.monotonic() + grace
     while _living() and time.monotonic() < deadline:
         time.sleep(0.2)
-    _signal_all(_living(), signal.SIGKILL)
+    signal_all(_living(), signal.SIGKILL)
     os._exit(code)
+
+
+def signal_all(pids: Iterable[int], *numbers: int) -> None:
+    """Send these signals to those that still exist."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            for number in numbers:
+                os.kill(pid, number)
 
 
 def children() -> list[int]:
@@ -113,9 +123,3 @@ def _stat(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return []
-
-
-def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)

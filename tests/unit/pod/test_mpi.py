@@ -15,7 +15,7 @@ import pytest
 
 from tests import patience, ports
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.pod import mpi, mpi_hosts, mpi_ranks
+from trainyard.pod import mpi, mpi_hosts, mpi_ranks, process
 
 
 def places(folder: Path) -> mpi.Places:
@@ -327,6 +327,7 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         settling = start(pod, "settle", pod[mpi_ranks.MARK])  # what the next launcher asks for first
         with pytest.raises(subprocess.TimeoutExpired):
             settling.wait(1.5)
+        os.kill(min(mpi_ranks.find(Path(pod[mpi_ranks.MARK]))), signal.SIGSTOP)  # as somebody does who looks at it
         (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
         # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
         follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
@@ -364,8 +365,7 @@ def test_a_worker_that_dies_ends_the_launcher_with_a_code_that_is_retried(tmp_pa
         read_until(launcher, "RANK", 2)
         ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
         daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
-        mpi_ranks.signal_all(set(patience.family(worker.pid)) | daemons, signal.SIGKILL)
-        mpi_ranks.signal_all(ranks, signal.SIGKILL)
+        process.signal_all({*patience.family(worker.pid), *daemons, *ranks}, signal.SIGKILL)
         out = patience.communicate(launcher)[0]
         assert launcher.returncode == Exit.HANG, out
         assert "error: 1 of 1 workers do not answer any more (127.0.0.2 (connection refused))" in out
