@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from trainyard.core.exits import UserError
 from trainyard.prepare import converting, names
 from trainyard.prepare.archives.members import BARE, Member
-from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError
+from trainyard.prepare.layouts.base import Layout, MemberPlace, OutOfPlaceError, folders_above
 from trainyard.prepare.listing import DECODED, Entry, Foreign, Listing, format_counts, formats_among
 from trainyard.prepare.progress import say
 
@@ -72,6 +72,7 @@ class Selection:
         self._outside: Counter[str] = Counter()
         self._held: set[tuple[str, ...]] = set()  # the parts of the names of classes' folders that hold files
         self._undecoded: set[MemberPlace] = set()  # where images of formats lie that are not decoded, by first bytes
+        self._inner: dict[str, dict[str, None]] = {}  # by key, the folders in which its images lie
         self._unlabelled = 0
         self._archives: list[str] = []
 
@@ -174,6 +175,8 @@ class Selection:
             most = converting.LARGEST_PICTURE >> 20
             raise self._error(member, f"is larger than {most} MiB, which no image is; name it under 'skip'")
         self._layout.places.add((place.root, place.below))
+        if place.inner:
+            self._inner.setdefault(place.key, {})[place.inner] = None
         self._add(entry, place)
 
     def _error(self, member: Member, why: str) -> UserError:
@@ -224,7 +227,7 @@ class Selection:
         if self._layout.learns_first:  # whose classes are no folders
             return []
         held = {"/".join(filter(None, parts)).rstrip("/") for parts in self._held}
-        around = {folder[:at] for folder in held for at, letter in enumerate(folder) if letter == "/"}
+        around = {above for folder in held for above in folders_above(folder)}
         beside = {root if self._layout.loose else f"{root}/{below}".lstrip("/") for root, below in self._layout.places}
         found = []
         for name in self._listing.folders():
@@ -268,6 +271,12 @@ class Selection:
             parts.append(f"{self._by_content:,} were taken for images by their first bytes")
         if parts:
             say(f"{self._listing.label}: {'; '.join(parts)}")
+        if several := {key: list(inner) for key, inner in self._inner.items() if len(inner) > 1}:
+            klass = min(several)
+            say(
+                f"{len(several):,} classes of {self._listing.label} have images in several folders, such as "
+                f"{several[klass][0]} and {several[klass][1]}: each is taken as one class, {klass!r}"
+            )
 
     def _refusal(self, known: Collection[str]) -> str:
         found: dict[str, list[str]] = {}

@@ -433,6 +433,10 @@ def test_folders_in_a_class_are_taken_as_one_and_that_is_said(tmp_path, capsys):
     assert classes(path) == {"animals": 8, "cars": 4, "emu": 4}
     said = "1 classes of {} have images in several folders, such as animals/cat and animals/dog: each is taken as one"
     assert said.format(path) in capsys.readouterr().err
+    (path / "x/train/emu/notes").mkdir()
+    (path / "x/train/emu/notes/1.txt").touch()
+    assert classes(path, skip=["*/dog/*", "*.txt"]) == {"animals": 4, "cars": 4, "emu": 4}
+    assert "several folders" not in capsys.readouterr().err
     assert classes(write_folder(tmp_path / "b", pairs(names=("cars/raw", "emu")))) == {"cars": 4, "emu": 4}
     assert "several folders" not in capsys.readouterr().err
 

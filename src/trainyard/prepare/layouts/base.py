@@ -32,6 +32,8 @@ class MemberPlace(NamedTuple):
     below: str = ""
     # Where the layout leaves splits to be drawn: its lot, 8 bytes as a number
     lot: int | None = None
+    # Where a class may have folders in its own: that one and the first of them, in which it lies
+    inner: str = ""
 
 
 class Layout(Protocol):
@@ -93,7 +95,7 @@ def check_places(places: Iterable[tuple[str, str]], label: str, what: str) -> No
 
 def find_nested(folders: Collection[str]) -> tuple[str, str] | None:
     """Return a folder that lies in another of them, and that one; None where none does."""
-    pairs = ((folder, outer) for folder in sorted(folders) for outer in _above(folder) if outer in folders)
+    pairs = ((folder, outer) for folder in sorted(folders) for outer in folders_above(folder) if outer in folders)
     return next(pairs, None)
 
 
@@ -162,8 +164,8 @@ def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
 
 
-def _above(folder: str) -> list[str]:
-    """All folders around a folder."""
+def folders_above(folder: str) -> list[str]:
+    """All folders around a folder, from the top one, whose name is empty."""
     parts = folder.split("/") if folder else []
     return ["/".join(parts[:depth]) for depth in range(len(parts))]
 

@@ -18,6 +18,7 @@ from trainyard.prepare.layouts.base import (
     MemberPlace,
     OutOfPlaceError,
     check_places,
+    folders_above,
     lot,
     number_classes,
     only_in_val,
@@ -90,7 +91,8 @@ def _refuse_splits(roots: Iterable[str], classes: Iterable[str], label: str) -> 
             f"{label} has {_listed(flat)}, which look like splits without classes; give each class a folder, or rename "
             "these if they are classes"
         )
-    for both in _splits_among(_around(roots)):
+    around = {folder for root in roots for folder in (*folders_above(root), root)}
+    for both in _splits_among(around):
         skip = ", ".join(f"'{folder}/*'" for folder in sorted(both.others))
         raise UserError(
             f"{label} has {_listed(both)}, which look like splits with classes in them: leave out what is not train by "
@@ -116,15 +118,10 @@ def _splits_among(folders: Iterable[str]) -> Iterator[_Splits]:
         if len(words) == 1:
             alike = _WORD.sub(_WORD_ALONE, name)
             _, train, others = found.setdefault(alike, _Splits(alike, set(), set()))
-            if not any(folder.startswith(f"{outer}/") for outer in train | others):
+            above = folders_above(folder)
+            if train.isdisjoint(above) and others.isdisjoint(above):
                 (train if words[0].startswith("train") else others).add(folder)
     yield from (both for both in found.values() if both.train and both.others)
-
-
-def _around(roots: Iterable[str]) -> set[str]:
-    """All folders that images' classes lie in, at any depth."""
-    parts = [root.split("/") for root in roots]
-    return {"/".join(part[: depth + 1]) for part in parts for depth in range(len(part))}
 
 
 def _listed(both: _Splits) -> str:

@@ -14,13 +14,11 @@ from trainyard.prepare.layouts.base import (
     UNSURE,
     MemberPlace,
     OutOfPlaceError,
-    SplitFolders,
     check_places,
     number_classes,
     only_in_val,
     split_of,
 )
-from trainyard.prepare.progress import say
 
 _TEST = re.compile(rf"(?:^|/)(?:{'|'.join(sorted(TESTS))})/", re.IGNORECASE)
 
@@ -38,9 +36,6 @@ class ImageFolder:
         self.places: set[tuple[str, str]] = set()
         self._last: tuple[str, MemberPlace] | None = None
         self._test = ""  # a folder of test images, if there is one
-        # By class, the first folder in which its images lie, and another one
-        self._inner: dict[str, str] = {}
-        self._several: dict[str, str] = {}
 
     def learn(self, name: str, text: bytes, label: str) -> None:
         """No text is needed."""
@@ -52,8 +47,9 @@ class ImageFolder:
             return self._last[1]
         found = split_of(name)
         if found and found.klass:
-            place = MemberPlace(found.split, found.klass, found.root, found.folder)
-            self._note_inner(found, around)
+            above = "/".join(filter(None, (found.root, found.folder)))
+            inner = "/".join(around[len(above) + 1 :].split("/")[:2])
+            place = MemberPlace(found.split, found.klass, found.root, found.folder, inner=inner)
             self._last = around, place
             return place
         if test := _TEST.search(name):
@@ -77,20 +73,7 @@ class ImageFolder:
                 )
         if train and not val:
             raise UserError(self._without_val(min(folders[0], default=""), label))
-        if self._several:
-            klass = min(self._several)
-            say(
-                f"{len(self._several):,} classes of {label} have images in several folders, such as "
-                f"{self._inner[klass]} and {self._several[klass]}: each is taken as one class, {klass!r}"
-            )
         return number_classes(train, val, lambda klass: f"{label} has {only_in_val(klass, train)}; correct the archive")
-
-    def _note_inner(self, found: SplitFolders, around: str) -> None:
-        """Note in which folder of its class an image lies."""
-        above = "/".join(filter(None, (found.root, found.folder)))
-        inner = "/".join(around[len(above) + 1 :].split("/")[:2])
-        if self._inner.setdefault(found.klass, inner) != inner:
-            self._several.setdefault(found.klass, inner)
 
     def _without_val(self, train: str, label: str) -> str:
         """Return the words for a data set that has no validation images."""
