@@ -32,7 +32,8 @@ MEMBER_DTYPE = np.dtype(
 class Catalogue:
     """The samples of an archive in the order in which they lie there, and the classes.
 
-    `ignored` counts the files that are no data, by why they are none and by kind.
+    `ignored` counts the files that are no data, by why they are none and by kind; and it names, with 0, the classes
+    without training images.
     """
 
     classes: list[ClassEntry]

@@ -214,11 +214,12 @@ def _left_out(names: Sequence[str]) -> str:
 
 def _ignored(counts: Mapping[str, Mapping[str, int]]) -> str:
     """Files of the source that are no data, counted as the preparation's log counts them."""
-    if not counts:
+    files = {why: kinds for why, kinds in counts.items() if why != WITHOUT_TRAINING}  # of which `notices` tells
+    if not files:
         return ""
     rows = [
         (why, kind, f"{count:,}")
-        for why, kinds in counts.items()
+        for why, kinds in files.items()
         for kind, count in sorted(kinds.items(), key=lambda one: (-one[1], one[0]))[:MOST_KINDS]
     ]
     return card("Files that are no data", table(("why", "kind", "#files"), rows))

@@ -100,6 +100,7 @@ def test_some_of_imagenets_classes_are_those_of_train_and_the_others_images_are_
     else:
         assert f"{warned}\n" in said.partition(" samples, 2 classes, ")[2], "it is the end that people read"
         assert warned in page
+    assert manifests.WITHOUT_TRAINING not in page, "which is no file that is no data"
     if how == "val lacks it too":
         assert counted not in said
         assert counted not in ignored
