@@ -46,10 +46,10 @@ def _look(path: Path) -> list[int]:
     try:
         # An open asks an NFS server; a stat may be answered by the node's cache
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            seen = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
         return []
-    try:
-        seen = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
     return [] if stat.S_ISDIR(seen.st_mode) else [seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns]

@@ -331,9 +331,9 @@ def test_zeros_in_place_of_the_rest_of_a_tar_are_named():
     file = header(b"00000000005") + b"12345".ljust(512, b"\0")
     assert len(listed(file + bytes(1 << 20))) == 1
     for rest in (b"", file + bytes(1024)):  # a download by several connections has a part of what follows
-        with pytest.raises(UserError, match=r"a\.tar has more than 1,048,576 zeros from byte 1,024 on, as .* broken off"):
+        with pytest.raises(UserError, match=r"a\.tar has more than 1,048,576 zeros from byte 1,024 on, .*broken off"):
             listed(file + bytes((1 << 20) + 512) + rest)
-    with pytest.raises(UserError, match=r"its header at byte 1,536 is damaged; .* pack it again if `tar -tf` lists all"):
+    with pytest.raises(UserError, match=r"its header at byte 1,536 is damaged; .* pack it again if `tar -tf` lists"):
         listed(file + bytes(512) + file[512:] + file + bytes(1024))
     with pytest.raises(UserError, match=r"is cut short: it ends at byte 2,560 without a tar's end"):
         listed(file + bytes(1024) + file[:512])
