@@ -23,7 +23,6 @@ from trainyard.parallel.blocks import blocks
 from trainyard.parallel.ddp import wire_dtype
 from trainyard.parallel.environment import Place
 from trainyard.parallel.process_group import Group
-from trainyard.parallel.program_limit import allow_programs
 from trainyard.parallel.waiting import Waiting
 
 
@@ -57,8 +56,6 @@ class Fsdp(Group):
         for tensor in (*plain.parameters(), *plain.buffers()):
             tensor.data = self.broadcast(tensor.data)  # contiguous, too
         units = blocks(plain)
-        if plain is not model:
-            allow_programs(2 * len(units))  # for training and for validation
         for unit in units:
             if plain is not model:  # compiled block by block: gathering is not part of a graph
                 unit.compile(**self._compile_options)

@@ -170,12 +170,9 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
     if config.model.checkpointing:
         checkpoint_blocks(plain)
     if config.model.compile:
-        compiled.name_user()
-        if config.model.compile_cache:
-            compiled.keep_programs(Path(config.run.dir))
-        allow_programs(compiled.PROGRAMS * len(sizes_of(config.data, data.length.epochs)))
-        if config.model.checkpointing:
-            compiled.keep_graphs_whole(torch.__version__)
+        # FSDP compiles each block by itself
+        units = len(blocks(plain)) if strategy.lockstep else 0
+        prepare_compiler(config, units, sizes=len(sizes_of(config.data, data.length.epochs)))
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
     model = strategy.wrap(called)
     optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
@@ -199,6 +196,16 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
         autocast=torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST),
         normalise=normalizer(config.data.mean, config.data.std, device, kept, rounded),
     )
+
+
+def prepare_compiler(config: Config, units: int, *, sizes: int) -> None:
+    """Set what torch.compile needs for a model, or for `units` parts of it, and so many sizes of images."""
+    compiled.name_user()
+    if config.model.compile_cache:
+        compiled.keep_programs(Path(config.run.dir))
+    allow_programs(max(compiled.PROGRAMS, 2 * units) * sizes)  # a part has one for training and one for validation
+    if config.model.checkpointing:
+        compiled.keep_graphs_whole(torch.__version__)
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

@@ -1,5 +1,6 @@
 """torch.compile through the whole engine: the same losses, one program for training and one for validation."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,13 @@ import pytest
 import torch
 from conftest import TRAIN, VAL, events
 from forked import Fleet
+from torch import nn
 
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
 from trainyard.training.compiled import keep_graphs_whole, sizes
+from trainyard.training.trainer import prepare_compiler
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 
@@ -64,6 +67,27 @@ def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None
     assert found[0]["programs"] == len(set(sizes)) + 1
     pairs = zip(events(tmp_path / "run", "train"), events(eager, "train"), strict=True)
     assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
+
+
+def test_each_part_that_fsdp_compiles_has_a_program_for_each_size() -> None:
+    """Nine shapes of blocks, as ResNet-50 has, and three sizes of images, of which one is validated on, too."""
+    from torch._dynamo import config as dynamo
+    from torch._dynamo.utils import counters
+
+    parts, sizes = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for width in range(1, 10)], (2, 3, 4)
+    with dynamo.patch(recompile_limit=dynamo.recompile_limit):
+        torch._dynamo.reset()
+        counters.clear()
+        prepare_compiler(config.build({"recipe": "demo", "model": {"compile": True}}), len(parts), sizes=len(sizes))
+        for part in parts:
+            part.compile(backend="eager", dynamic=False)
+        for part, size in itertools.product(parts, sizes):
+            part(torch.ones(size, part[0].in_features))
+        with torch.no_grad():
+            for part in parts:
+                part(torch.ones(sizes[-1], part[0].in_features))
+        assert counters["stats"]["unique_graphs"] == len(parts) * (len(sizes) + 1)
+    torch._dynamo.reset()
 
 
 def test_a_restart_finds_what_was_compiled(fleet: Fleet, tmp_path: Path) -> None:
