@@ -1,17 +1,14 @@
 """Ports that are this test's own: no other test gets them, and no connection takes one before it is used.
 
 A port that the kernel chooses is anybody's again as soon as it is closed. These lie below those that it chooses from,
-and below a cluster's NodePorts; each is locked by a file until this process ends, however that ends.
+and below a cluster's NodePorts. Each is locked until this process ends, however that ends, by a socket whose abstract
+name (unix(7)) has the port: such names are those of the network, as ports are, whichever user runs the tests, and
+whatever its TMPDIR.
 """
 
-import fcntl
-import os
 import socket
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
-FOLDER = Path(tempfile.gettempdir()) / f"trainyard-ports-{os.getuid()}"
 PORTS = range(20_000, 30_000)
 
 _held: list[ExitStack] = []
@@ -22,7 +19,6 @@ def free(number: int = 1) -> int:
 
     Raises RuntimeError where none are left.
     """
-    FOLDER.mkdir(exist_ok=True)
     for first in PORTS[: len(PORTS) - number + 1]:
         with ExitStack() as stack:
             if all(_take(port, stack) for port in range(first, first + number)):
@@ -33,9 +29,9 @@ def free(number: int = 1) -> int:
 
 def _take(port: int, stack: ExitStack) -> bool:
     """Lock a port unless somebody has locked it or uses it; the lock lasts as long as the stack."""
-    file = stack.enter_context((FOLDER / str(port)).open("a"))
+    lock = stack.enter_context(socket.socket(socket.AF_UNIX))
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock.bind(f"\0trainyard-port-{port}")
         with socket.socket() as probe:
             probe.bind(("", port))
     except OSError:
