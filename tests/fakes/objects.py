@@ -182,9 +182,9 @@ class Handler(BaseHTTPRequestHandler):
         if "dryRun=All" in self.path:
             held.tried.append(thing)
         else:
-            held.created.append((plural, meta["name"]))
             held.live(plural, thing)
             held.objects.setdefault(plural, []).append(thing)
+            held.created.append((plural, meta["name"]))
         return self.answer(thing, 201)
 
     def do_PATCH(self) -> None:

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
 import yaml
 
-from tests import patience
+from tests import patience, ports
 from tests.charts import helm
 from tests.fakes import objects
 from tests.fakes.objects import Objects
@@ -50,10 +51,17 @@ def cluster(tmp_path, monkeypatch) -> Iterator[Objects]:
     seen = sound()
     for lease in seen.of("leases"):
         del lease["metadata"]["managedFields"]
-        lease["spec"]["renewTime"] = datetime.now(UTC).isoformat()
+
+    def renew(path: str) -> None:
+        """Do what kubelets and controllers do every few seconds, however long a test takes."""
+        if path.endswith("/leases"):
+            for lease in seen.of("leases"):
+                lease["spec"]["renewTime"] = datetime.now(UTC).isoformat()
+
     held = seen.objects | {"namespaces": seen.of("namespace")}
     held["storageclasses"][0]["volumeBindingMode"] = "WaitForFirstConsumer"
     with objects.running(held, kinds()) as found:
+        found.seen = renew
         found.binds = {("nfs", "ReadWriteMany"), ("", "ReadWriteMany")}
         monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig(tmp_path / "kubeconfig")))
         monkeypatch.setattr(kube, "_KINDS", dict(kube._KINDS))
@@ -214,30 +222,64 @@ def test_wrong_words_end_with_2(cluster, run, arguments, words):
 
 
 def test_no_cluster_ends_with_2(tmp_path, monkeypatch, capsys):
-    with objects.running({}, {}) as gone:
-        monkeypatch.setenv("KUBECONFIG", str(gone.kubeconfig(tmp_path / "kubeconfig")))
+    nowhere = objects.Objects({}, {})
+    nowhere.url = f"http://127.0.0.1:{ports.free()}"
+    monkeypatch.setenv("KUBECONFIG", str(nowhere.kubeconfig(tmp_path / "kubeconfig")))
     connection._connected.cache_clear()
     assert doctor.main([]) == 2
     assert capsys.readouterr().err.startswith("doctor: no answer from http://127.0.0.1")
     connection._connected.cache_clear()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
-    cluster.binds, cluster.says = set(), ""  # everything stays pending
+def started(cluster, folder):
+    """A doctor that probes an hour, on a cluster where everything stays pending."""
+    cluster.binds, cluster.says = set(), ""
     cluster.warn = lambda *_: None
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "trainyard", "doctor", "-n", NAMESPACE, "--seconds", "3600", "--image",
         "r.example.com/x/y:1"],
-        cwd=ROOT, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig(tmp_path / "k"))},
+        cwd=ROOT, env=os.environ | {"KUBECONFIG": str(cluster.kubeconfig(folder / "k"))},
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    patience.wait("it has created probes", lambda: len(cluster.created) >= 3, patience.still)
-    process.send_signal(sign)
+
+
+def has_removed_its_probes(cluster, process):
     _, said = patience.communicate(process)
     assert process.returncode == 130, said
     assert "the probes have been removed" in said
     assert sorted(cluster.created) == sorted(cluster.deleted)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
+    process = started(cluster, tmp_path)
+    patience.wait("it has created probes", lambda: len(cluster.created) >= 3, patience.still)
+    process.send_signal(sign)
+    has_removed_its_probes(cluster, process)
+
+
+def test_a_probe_that_is_created_after_it_was_deleted_is_removed_too(cluster, tmp_path):
+    """It is interrupted while the API server still works on what it has asked for."""
+    asked, deleted, created = [], threading.Event(), threading.Event()
+
+    def admit(thing):
+        if not asked and "trainyard-doctor" in thing["metadata"].get("labels", {}).values():
+            asked.append(thing["metadata"]["name"])
+            assert created.wait(patience.IDLE)
+
+    def seen(path):
+        if asked and path.endswith(asked[0]):
+            deleted.set()
+        elif deleted.is_set() and path.endswith("/pods") and not created.is_set():
+            created.set()
+            patience.wait("it is created", lambda: cluster.created, patience.still)
+
+    cluster.admit, cluster.seen = admit, seen
+    process = started(cluster, tmp_path)
+    patience.wait("it creates a probe", lambda: asked, patience.still)
+    process.send_signal(signal.SIGINT)
+    has_removed_its_probes(cluster, process)
+    assert cluster.created
 
 
 def test_what_a_killed_one_left_is_removed(cluster, run):

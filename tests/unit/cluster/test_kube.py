@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import patience
+from tests import patience, ports
 from tests.e2e.cluster import watch
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
@@ -77,10 +77,9 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path):
 
 
 def test_no_server_is_told_with_its_address(cluster, tmp_path):
-    with apiserver.running() as gone:
-        file = gone.kubeconfig(tmp_path / "kubeconfig")
-    said = refused(file)
-    assert f"no answer from {gone.url}: " in said
+    nowhere = f"http://127.0.0.1:{ports.free()}"
+    said = refused(cluster.kubeconfig(tmp_path / "kubeconfig", nowhere))
+    assert f"no answer from {nowhere}: " in said
     assert "Connection refused; is the cluster up" in said
 
 

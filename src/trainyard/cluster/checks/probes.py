@@ -73,22 +73,33 @@ class Made:
         left = []
         for plural, name in sorted(self.names, reverse=True):  # pods, then claims, which pods protect
             try:
-                if name in self.retained:
-                    release(self.namespace, name)
-                remove(plural, self.namespace, name)
+                self._delete(plural, name)
             except KubeError as error:
                 left.append(f"{plural}/{name} in namespace {self.namespace}: {error}")
         end = time.monotonic() + 30
         while time.monotonic() < end and not left:
-            names = {name for _, name in self.names}
             try:
-                found = [one for kind in KINDS for one in kube.items(kind, self.namespace, SELECTOR)]
+                found = [(kind, one["metadata"]) for kind in KINDS for one in self._list(kind)]
+                for kind, meta in found:
+                    if not meta.get("deletionTimestamp"):  # a creation that was interrupted came after the deletion
+                        self._delete(kind, meta["name"])
             except KubeError:
                 break
-            if not names & {one["metadata"]["name"] for one in found}:
+            if not found:
                 break
             time.sleep(0.3)
         return left
+
+    def _list(self, plural: str) -> list[dict]:
+        """Return those of its objects that are there."""
+        found = kube.items(plural, self.namespace, SELECTOR)
+        return [one for one in found if (plural, one["metadata"]["name"]) in self.names]
+
+    def _delete(self, plural: str, name: str) -> None:
+        """Delete one of its objects, with the volume of a claim."""
+        if name in self.retained:
+            release(self.namespace, name)
+        remove(plural, self.namespace, name)
 
 
 def release(namespace: str, called: str) -> None:
