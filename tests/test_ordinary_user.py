@@ -42,8 +42,7 @@ def share_packages(to: Path) -> None:
     ours = Path(subprocess.run([uv.strip(), "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip())
     large = ours / "archive-v0"
     # What another uv is writing at this moment vanishes
-    leave = shutil.ignore_patterns(large.name, ".tmp*")
-    shutil.copytree(ours, to, symlinks=True, ignore=lambda at, names: leave(at, names) if Path(at) == ours else set())
+    shutil.copytree(ours, to, symlinks=True, ignore=shutil.ignore_patterns(large.name, ".tmp*"))
     if large.exists() and large.stat().st_dev == to.stat().st_dev and large.stat().st_uid == os.geteuid():
         shutil.copytree(large, to / large.name, symlinks=True, copy_function=os.link)
 

@@ -1,5 +1,6 @@
 """A real HTTP server on a free port of loopback."""
 
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ class Server(ThreadingHTTPServer):
     """A server that prints nothing about clients that hang up: a test may read what is printed."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError):
+        if not isinstance(sys.exception(), ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
 

@@ -209,8 +209,8 @@ def fleet(session_trainer: Trainer) -> Fleet:
 def events(run: Path, kind: str) -> list[dict[str, Any]]:
     """The events of a kind, from metrics.jsonl."""
     path = run / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    parsed = [json.loads(line) for line in lines if line.endswith("}")]
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    parsed = [json.loads(line) for line in lines if line.endswith("}\n")]  # the last one may be half written
     return [event for event in parsed if event["event"] == kind]
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, environment
+from forked import Forker
 
+from tests import patience
 from trainyard import __version__, cli
 
 
@@ -21,6 +23,14 @@ def trainyard(*words: str, module: str = "trainyard", **env: str) -> "subprocess
         text=True,
         check=False,
     )
+
+
+def forked(forker: Forker, *words: str, module: str = "trainyard") -> "subprocess.CompletedProcess[str]":
+    """Run the same in a process that has loaded torch already, for commands that need seconds for that."""
+    command, pipe = [sys.executable, "-m", module, *words], subprocess.PIPE
+    with forker.popen(command, env=environment(), cwd=ROOT, text=True, stdout=pipe, stderr=pipe) as process:
+        out, err = patience.communicate(process)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def test_help_lists_every_command_in_its_group() -> None:
@@ -86,8 +96,8 @@ def test_commands_about_a_release_and_settings_need_no_trainer(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["launch", "mpi", "evaluate", "predict", "preflight", "scaling", "config", "prepare"])
-def test_the_program_of_before_is_the_command_of_today(name: str) -> None:
-    before, today = trainyard("--help", module=f"trainers.{name}"), trainyard(name, "--help")
+def test_the_program_of_before_is_the_command_of_today(forker: Forker, name: str) -> None:
+    before, today = forked(forker, "--help", module=f"trainers.{name}"), forked(forker, name, "--help")
     assert (before.returncode, before.stdout, before.stderr) == (0, today.stdout, today.stderr)
 
 
@@ -137,9 +147,9 @@ def test_train_takes_the_number_of_processes_first() -> None:
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def script(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "trainyard.bash"
-    path.write_text(trainyard("completion", "bash").stdout)
+    path.write_text(forked(forker, "completion", "bash").stdout)
     return path
 
 
@@ -161,11 +171,11 @@ def test_bash_completes_commands_and_options(script: Path, typed: str, offered: 
     assert set(done.stdout.split()) == offered
 
 
-def test_fish_and_zsh_get_all_commands() -> None:
+def test_fish_and_zsh_get_all_commands(forker: Forker) -> None:
     """Neither shell is part of what the tests install: only the texts are compared."""
-    said = trainyard("completion", "fish").stdout
+    said = forked(forker, "completion", "fish").stdout
     for name in cli.known():
         assert f"-f -a {name} -d '" in said
     assert "__fish_seen_subcommand_from why' -l namespace" in said
-    assert "bashcompinit" in trainyard("completion", "zsh").stdout
+    assert "bashcompinit" in forked(forker, "completion", "zsh").stdout
     assert trainyard("completion", "tcsh").stderr == "error: say which shell: trainyard completion bash|zsh|fish\n"

@@ -7,9 +7,8 @@ import re
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from PIL import Image
 
 from tests import documents, patience, ports
 from tests.documents import ROOT
+from tests.fakes import loopback
 from trainyard.inference import predict
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(1)]
@@ -155,13 +155,11 @@ def test_the_pages_client_says_what_predict_says(
     (tmp_path / "serve.py").symlink_to(ROOT / "examples/serving/serve.py")
     (tmp_path / "published").symlink_to(exported / "published")
     Infers.session = onnxruntime.InferenceSession(exported / "published" / "model.onnx")
-    with ThreadingHTTPServer(("127.0.0.1", 0), Infers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with loopback.serving(Infers) as server:
         address = f"http://127.0.0.1:{server.server_port}"
         done = patience.run(
             [str(ROOT / ".venv/bin/python"), "client.py", address, str(images / surest["name"])], cwd=tmp_path
         )
-        server.shutdown()
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == surest["top"][0]["class"]
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,8 +82,12 @@ def test_what_a_run_lacks_is_said(trainer: Trainer, tmp_path: Path) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["epochs"] == 2
 
 
-def test_a_wait_that_is_over_says_what_was_lacking(tmp_path: Path) -> None:
+def test_a_wait_that_is_over_says_what_was_lacking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock whose time passes only as it sleeps."""
     said: list[str] = []
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(wait_for_model, "time", clock)
     with pytest.raises(UserError, match=r"there is no such run yet, after 1 s. See what its job waits for"):
         wait_for_model.wait_for_model(tmp_path / "run", 1, None, said.append)
     assert said == [f"waiting for the model of {tmp_path / 'run'}: there is no such run yet; 1 s left"]

@@ -5,7 +5,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -57,10 +56,8 @@ def test_missing_hostfile(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_lost_is_named_with_a_code_that_is_retried() -> None:
     """mpirun's own code may be one that nothing retries."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     with pytest.raises(ExitError, match=r"workers .*\(127\.0\.0\.1 \(connection refused\)\).*ended with 1:") as caught:
-        mpi_hosts.refuse_lost(["127.0.0.1"], port, 1)
+        mpi_hosts.refuse_lost(["127.0.0.1"], ports.free(), 1)
     assert caught.value.code == Exit.HANG
 
 
@@ -206,6 +203,9 @@ for _ in range(int(sys.argv[1]) * 10):
         with contextlib.suppress(FileNotFoundError):  # both ranks have it
             os.unlink(alive)
         print("SAVED", flush=True)
+        open(f"{sys.argv[0]}.saved-{os.getppid()}-{about[0]}", "w").close()
+        while len(glob.glob(f"{sys.argv[0]}.saved-{os.getppid()}-*")) < 2:  # mpirun kills the other one after the first
+            time.sleep(0.05)
         sys.exit(143)
     time.sleep(0.1)
 sys.exit(int(sys.argv[2]))
@@ -243,6 +243,7 @@ def pod(tmp_path: Path) -> dict[str, str]:
         "TRAINYARD_SSH_FOLDER": str(tmp_path),
         "TRAINYARD_HOSTFILE": str(tmp_path / "hostfile"),
         "TRAINYARD_WAIT_SECONDS": str(patience.IDLE),
+        "TRAINYARD_GRACE_SECONDS": str(patience.IDLE),
         "TRAINYARD_TERMINATION_LOG": str(tmp_path / "none"),
         "OMPI_MCA_oob_tcp_if_include": "lo",
     }
@@ -321,7 +322,7 @@ def test_an_error_of_all_ranks_is_shown_once(tmp_path: Path, pod: dict[str, str]
 @pytest.mark.parametrize("told", ["launcher", "worker"])
 def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: str) -> None:
     worker = start(pod, "worker", SECRET=SECRET)
-    launcher = launch_ranks(pod, tmp_path, 60, 0)
+    launcher = launch_ranks(pod, tmp_path, 600, 0)
     try:
         read_until(launcher, "RANK", 2)
         settling = start(pod, "settle", pod[mpi_ranks.MARK])  # what the next launcher asks for first

@@ -134,11 +134,12 @@ def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, t
     note.write_text("lost contact with another process")
     env = {
         "PET_NNODES": "1", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(ports.free()),
-        "PET_MAX_RESTARTS": "1", "TRAINYARD_TERMINATION_LOG": str(note), "STEP_SECONDS": "0.2",
+        "PET_MAX_RESTARTS": "1", "TRAINYARD_TERMINATION_LOG": str(note), **hold(tmp_path / "places", "6"),
     }  # fmt: skip
     process = trainer.start(run, 2, env, **ELASTIC)
     wait_for_step(run, 6, process)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
+    (tmp_path / "places" / "6").unlink()
     output, _ = patience.communicate(process)
     assert process.returncode == 0, output
     assert len(events(run, "start")) == 2
@@ -148,15 +149,14 @@ def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, t
 
 def test_a_killed_rank_of_two_pods_with_a_rendezvous_is_started_again(trainer: Trainer, tmp_path: Path) -> None:
     run, places, endpoint = tmp_path / "run", tmp_path / "places", f"127.0.0.1:{ports.free()}"
+    both = {"PET_NNODES": "2", **hold(tmp_path / "held", "6")}
     pods = [
-        trainer.start(
-            run, 1, {**node(name, endpoint, places), "PET_NNODES": "2", "STEP_SECONDS": "0.2", "HOLD": ""},
-            forked=False, **ELASTIC,
-        )
+        trainer.start(run, 1, node(name, endpoint, places) | both, forked=False, **ELASTIC)
         for name in ("first", "second")
-    ]  # fmt: skip
+    ]
     wait_for_step(run, 6, pods[0])
     os.kill(ranks_of(pods[1])[0], signal.SIGKILL)
+    (tmp_path / "held" / "6").unlink()
     for pod in pods:
         output, _ = patience.communicate(pod)
         assert pod.returncode == 0, output

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from safetensors.torch import load_file
 from tests import patience
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, checkpoint_manifest
+from trainyard.run import checkpoint, checkpoint_manifest, checkpoint_writer
 from trainyard.run.checkpoint_writer import Writer
+from trainyard.run.tensor_file import Source
 
 pytestmark = pytest.mark.takes(15)
 
@@ -309,17 +311,30 @@ def test_copy_continues_until_settled(tmp_path: Path) -> None:
     assert loaded["w"].tolist() == loaded["running"].tolist() == [2.0] * 50
 
 
-def test_model_that_changes_its_weights_in_a_forward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer, large = Writer(tmp_path, keep_last=1), torch.zeros(20_000_000)
-    writer.submit(1, {"model": {"large": large}}, {}, changing=[])
-    large[-1] = 1  # while it is being copied
+def test_model_that_changes_its_weights_in_a_forward(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes is held before it copies, so that the weights change in time on any machine."""
+    changed, copy = threading.Event(), checkpoint_writer.copy
+
+    def copied(sources: list[Source]) -> None:
+        assert threading.current_thread() is threading.main_thread() or changed.wait(patience.IDLE)
+        copy(sources)
+
+    monkeypatch.setattr(checkpoint_writer, "copy", copied)
+    writer, weights = Writer(tmp_path, keep_last=1), torch.zeros(50)
+    writer.submit(1, {"model": {"weights": weights}}, {}, changing=[])
+    weights[-1] = 1
+    changed.set()
     writer.wait()
     assert list(tmp_path.iterdir()) == []
     assert "no checkpoint at step 1" in caplog.text
-    writer.submit(2, {"model": {"large": large}}, {}, changing=[])
-    large[-1] = 2
+    changed.clear()
+    writer.submit(2, {"model": {"weights": weights}}, {}, changing=[])  # all is copied before this returns
+    weights[-1] = 2
+    changed.set()
     writer.wait()
-    assert checkpoint.at(tmp_path / "step-00000002").load()["model"]["large"][-1] == 1
+    assert checkpoint.at(tmp_path / "step-00000002").load()["model"]["weights"][-1] == 1
 
 
 def test_nothing_is_published_once_the_folder_is_anothers(tmp_path: Path) -> None:

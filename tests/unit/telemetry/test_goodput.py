@@ -60,7 +60,8 @@ def run(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory, slowness: float)
     job = fleet.start(run, 2, env={"FAULTS": json.dumps(faults)}, **over)
     steps = lambda: [event["step"] for event in events(run, "train")]  # noqa: E731
     ended = lambda: any(process.poll() is not None for process in job[0])  # noqa: E731
-    patience.wait("step 14", lambda: 14 in steps() or ended(), steps)
+    saved = run / "checkpoints" / "step-00000012" / "manifest.json"  # which is written while the next steps are done
+    patience.wait("step 14", lambda: (14 in steps() and saved.exists()) or ended(), steps)
     assert not ended(), fleet.wait(job)[1]
     for rank in (0, 1):
         os.kill(json.loads((run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"], signal.SIGKILL)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -124,9 +125,13 @@ def test_services_that_are_not_there_cost_a_run_one_line_each(trainer: Trainer, 
     run = tmp_path / "run"
     run.mkdir()
     (run / "tensorboard").write_text("a file where the folder should be")
-    port = ports.free()
-    code, output = trainer.run(run, 1, **{"tensorboard.enabled": True, "mlflow.uri": f"http://127.0.0.1:{port}"})
-    assert code == 0, output
+    port, places = ports.free(), tmp_path / "places"
+    over = {"tensorboard.enabled": True, "mlflow.uri": f"http://127.0.0.1:{port}"}
+    process = trainer.start(run, 1, hold(places, "1"), **over)
+    first = [*through(process, "MLflow takes no numbers")]  # a run waits a minute for it, and its client loads slowly
+    (places / "1").unlink()
+    output = "".join([*first, patience.communicate(process)[0]])
+    assert process.returncode == 0, output
     lines = [line for line in output.splitlines() if "takes no numbers" in line]
     assert len(lines) == 2, output
     assert sum("MLflow takes no numbers" in line and str(port) in line for line in lines) == 1
@@ -147,6 +152,8 @@ def test_an_outage_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         client = MlflowClient(url)
         latest = lambda: [step for one in runs_of(client, "outage") for step, _ in history(client, one, "train/loss")]  # noqa: E731
         patience.wait("the first steps are there", lambda: latest() == [1, 2, 3], patience.still)
+        # the server may be gone before it has answered the one who sent them
+        patience.wait("it is said", lambda: "MLflow takes numbers again" in said, patience.still)
     record(run, range(4, 7))
     box.wake()
     patience.wait("the second outage is said", lambda: said[-1].startswith("MLflow takes no numbers"), patience.still)
@@ -249,6 +256,25 @@ def refusing(status: int) -> Iterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{listener.server_port}", seen
 
 
+def through(process: "subprocess.Popen[str]", text: str) -> Iterator[str]:
+    """Yield the lines that a process prints, up to the first one with this text."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield line
+        if text in line:
+            return
+
+
+def refused(trainer: Trainer, run: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Train two steps, the second once MLflow's refusal was said: exit code and output."""
+    places = run.parent / "places"
+    process = trainer.start(run, 1, env | hold(places, "1"), **{"max_steps": 2, "epochs": None})
+    first = [*through(process, "MLflow takes no numbers")]
+    (places / "1").unlink()
+    output = "".join([*first, patience.communicate(process)[0]])
+    return process.returncode, output
+
+
 @pytest.mark.parametrize("status", [401, 404, 500])
 def test_the_mounted_token_reaches_a_server_that_refuses_and_no_record(
     trainer: Trainer, tmp_path: Path, status: int
@@ -257,8 +283,7 @@ def test_the_mounted_token_reaches_a_server_that_refuses_and_no_record(
     (tmp_path / "secrets" / "mlflow").mkdir(parents=True)
     (tmp_path / "secrets" / "mlflow" / "MLFLOW_TRACKING_TOKEN").write_text(f"{TOKEN}\n")
     with refusing(status) as (url, seen):
-        env = {"TRAINYARD_SECRETS": str(tmp_path / "secrets"), "MLFLOW_TRACKING_URI": url}
-        code, output = trainer.run(run, 1, env, **{"max_steps": 2, "epochs": None})
+        code, output = refused(trainer, run, {"TRAINYARD_SECRETS": str(tmp_path / "secrets"), mlflow.URI: url})
     assert code == 0, output
     assert set(seen) == {f"Bearer {TOKEN}"}
     assert sum("MLflow takes no numbers" in line for line in output.splitlines()) == 1, output
@@ -282,8 +307,7 @@ def test_off_and_addresses_that_are_none(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_password_in_the_environments_address_is_sent_and_not_printed(trainer: Trainer, tmp_path: Path) -> None:
     with refusing(401) as (url, seen):
-        env = {"MLFLOW_TRACKING_URI": url.replace("//", "//ada:se%40cret@")}
-        code, output = trainer.run(tmp_path / "run", 1, env, **{"max_steps": 2, "epochs": None})
+        code, output = refused(trainer, tmp_path / "run", {mlflow.URI: url.replace("//", "//ada:se%40cret@")})
     assert code == 0, output
     assert set(seen) == {f"Basic {base64.b64encode(b'ada:se@cret').decode()}"}
     assert "MLflow takes no numbers" in output

@@ -181,10 +181,10 @@ def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, 
     run = tmp_path / "run"
     process = trainer.start(run, 2, hold(tmp_path / "places", "10"), **kind())
     wait_for_step(run, 10, process)
-    for pid in (*ranks_of(process), process.pid):
-        os.kill(pid, signal.SIGKILL)
+    newest = run / "checkpoints" / "step-00000008"  # written while the steps after it are done
+    patience.wait("it is not saved", (newest / "manifest.json").exists, lambda: patience.effort(process.pid))
+    process.kill()  # the launcher; its ranks end with it
     process.communicate()
-    newest = sorted((run / "checkpoints").glob("step-*"))[-1]
     with (newest / "model.safetensors").open("r+b") as file:
         file.seek(200)
         file.write(b"\xff\x00\xff")
