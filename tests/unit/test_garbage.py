@@ -12,8 +12,8 @@ def test_nothing_is_collected_while_it_is_paused_nor_what_was_made_then_looked_a
     before, frozen = gc.isenabled(), gc.get_freeze_count()
     (gc.enable if was_on else gc.disable)()
     try:
-        collections = [one["collections"] for one in gc.get_stats()]
         with garbage.paused():
+            collections = [one["collections"] for one in gc.get_stats()]
             made: list[list[int]] = [[] for _ in range(100_000)]  # enough for each generation's collection
             assert [one["collections"] for one in gc.get_stats()] == collections
         assert gc.isenabled() == was_on
