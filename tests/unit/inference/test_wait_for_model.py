@@ -86,8 +86,11 @@ def test_a_wait_that_is_over_says_what_was_lacking(tmp_path: Path, monkeypatch: 
     """By a clock whose time passes only as it sleeps."""
     said: list[str] = []
     now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
-    monkeypatch.setattr(wait_for_model, "time", clock)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(wait_for_model, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     with pytest.raises(UserError, match=r"there is no such run yet, after 1 s. See what its job waits for"):
         wait_for_model.wait_for_model(tmp_path / "run", 1, None, said.append)
     assert said == [f"waiting for the model of {tmp_path / 'run'}: there is no such run yet; 1 s left"]

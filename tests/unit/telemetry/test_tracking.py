@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -121,17 +120,31 @@ def test_a_killed_run_is_one_curve_in_both(trainer: Trainer, server: str, tmp_pa
     assert f"{server}/#/experiments/{found.info.experiment_id}/runs/{found.info.run_id}" in output[1]
 
 
+def refused(trainer: Trainer, run: Path, env: dict[str, str], **over: Any) -> tuple[int, str]:
+    """Train two steps: exit code and output.
+
+    The second one is done once MLflow's refusal was said: at its end a run waits a minute for that, and MLflow's client
+    may take longer to load.
+    """
+    places, log = run.parent / "places", run.parent / "log"
+    with log.open("w") as file:
+        two: dict[str, Any] = {"max_steps": 2, "epochs": None}
+        process = trainer.start(run, 1, env | hold(places, "1"), stdout=file, **two, **over)
+    said = lambda: process.poll() is not None or "MLflow takes no numbers" in log.read_text()  # noqa: E731
+    patience.wait("MLflow refuses nothing", said, lambda: patience.processor_seconds(process.pid))
+    (places / "1").unlink()
+    patience.communicate(process)
+    return process.returncode, log.read_text()
+
+
 def test_services_that_are_not_there_cost_a_run_one_line_each(trainer: Trainer, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "tensorboard").write_text("a file where the folder should be")
-    port, places = ports.free(), tmp_path / "places"
+    port = ports.free()
     over = {"tensorboard.enabled": True, "mlflow.uri": f"http://127.0.0.1:{port}"}
-    process = trainer.start(run, 1, hold(places, "1"), **over)
-    first = [*through(process, "MLflow takes no numbers")]  # a run waits a minute for it, and its client loads slowly
-    (places / "1").unlink()
-    output = "".join([*first, patience.communicate(process)[0]])
-    assert process.returncode == 0, output
+    code, output = refused(trainer, run, {}, **over)
+    assert code == 0, output
     lines = [line for line in output.splitlines() if "takes no numbers" in line]
     assert len(lines) == 2, output
     assert sum("MLflow takes no numbers" in line and str(port) in line for line in lines) == 1
@@ -254,25 +267,6 @@ def refusing(status: int) -> Iterator[tuple[str, list[str]]]:
 
     with loopback.serving(Handler) as listener:
         yield f"http://127.0.0.1:{listener.server_port}", seen
-
-
-def through(process: "subprocess.Popen[str]", text: str) -> Iterator[str]:
-    """Yield the lines that a process prints, up to the first one with this text."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        yield line
-        if text in line:
-            return
-
-
-def refused(trainer: Trainer, run: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Train two steps, the second once MLflow's refusal was said: exit code and output."""
-    places = run.parent / "places"
-    process = trainer.start(run, 1, env | hold(places, "1"), **{"max_steps": 2, "epochs": None})
-    first = [*through(process, "MLflow takes no numbers")]
-    (places / "1").unlink()
-    output = "".join([*first, patience.communicate(process)[0]])
-    return process.returncode, output
 
 
 @pytest.mark.parametrize("status", [401, 404, 500])

@@ -182,7 +182,7 @@ def test_damaged_checkpoint_is_passed_over(trainer: Trainer, undisturbed: Path, 
     process = trainer.start(run, 2, hold(tmp_path / "places", "10"), **kind())
     wait_for_step(run, 10, process)
     newest = run / "checkpoints" / "step-00000008"  # written while the steps after it are done
-    patience.wait("it is not saved", (newest / "manifest.json").exists, lambda: patience.effort(process.pid))
+    patience.wait("it is not saved", (newest / "manifest.json").exists, lambda: patience.processor_seconds(process.pid))
     process.kill()  # the launcher; its ranks end with it
     process.communicate()
     with (newest / "model.safetensors").open("r+b") as file:
