@@ -10,7 +10,6 @@ import pytest
 from conftest import ROOT, environment
 from forked import Forker
 
-from tests import patience
 from trainyard import __version__, cli
 
 
@@ -26,11 +25,8 @@ def trainyard(*words: str, module: str = "trainyard", **env: str) -> "subprocess
 
 
 def forked(forker: Forker, *words: str, module: str = "trainyard") -> "subprocess.CompletedProcess[str]":
-    """Run the same in a process that has loaded torch already, for commands that need seconds for that."""
-    command, pipe = [sys.executable, "-m", module, *words], subprocess.PIPE
-    with forker.popen(command, env=environment(), cwd=ROOT, text=True, stdout=pipe, stderr=pipe) as process:
-        out, err = patience.communicate(process)
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    """Do the same in a process that has loaded torch already: some commands take seconds for that."""
+    return forker.run([sys.executable, "-m", module, *words], env=environment(), cwd=ROOT)
 
 
 def test_help_lists_every_command_in_its_group() -> None:

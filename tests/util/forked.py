@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import ports
+from tests import patience, ports
 
 Environment = dict[str, str]
 Job = dict[str, Any]
@@ -76,6 +76,13 @@ class Forker:
     def popen(self, args: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
         """Start a process; arguments and result are those of `subprocess.Popen`."""
         return Popen(self._spawn, args, **options)
+
+    def run(self, args: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a process to its end; arguments and result are those of `patience.run`."""
+        pipe = subprocess.PIPE
+        with self.popen(args, text=True, stdout=pipe, stderr=pipe, **options) as process:
+            out, err = patience.communicate(process)
+        return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def _spawn(self, job: Job, streams: Sequence[int]) -> int:
         with self._one_at_a_time:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, environment
+from forked import Forker
 
 from tests import patience
 from trainyard.core import exits
@@ -85,7 +86,12 @@ def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(t
     assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
 
 
-def test_a_stopped_process_is_told_to_end_as_the_others_are(tmp_path: Path) -> None:
+def launched(forker: Forker, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run the launcher to its end, in a process that has loaded torch already."""
+    return forker.run([sys.executable, "-m", "trainyard", "launch", *words], cwd=ROOT, env=environment(env))
+
+
+def test_a_stopped_process_is_told_to_end_as_the_others_are(forker: Forker, tmp_path: Path) -> None:
     told, program = tmp_path / "told", tmp_path / "program.py"
     program.write_text(
         "import os, pathlib, signal, sys, time\n"
@@ -99,8 +105,7 @@ def test_a_stopped_process_is_told_to_end_as_the_others_are(tmp_path: Path) -> N
         "while state.read_text().rpartition(')')[2].split()[0] != 'T': time.sleep(0.01)\n"
         "os._exit(77)\n"
     )
-    command = [sys.executable, "-m", "trainyard", "launch", "--nproc-per-node", "2", str(program)]
-    done = patience.run(command, cwd=ROOT, env={**environment(), "TRAINYARD_GRACE_SECONDS": "60"})
+    done = launched(forker, "--nproc-per-node", "2", str(program), TRAINYARD_GRACE_SECONDS="60")
     assert done.returncode == 77, done.stderr
     assert told.exists()  # else it would have been killed after all of the grace period
 
@@ -188,12 +193,13 @@ def test_another_torchs_launcher_is_left_alone_and_named(
         monkeypatch.undo()
 
 
-def test_a_program_of_the_users_runs_on_every_rank_and_its_starts_are_not_counted(tmp_path: Path) -> None:
+def test_a_program_of_the_users_runs_on_every_rank_and_its_starts_are_not_counted(
+    forker: Forker, tmp_path: Path
+) -> None:
     """It says nowhere that it has connected: lost nodes over weeks would count as starts that were killed early."""
     program = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run; exit $((RANK * 3))'
     options = ["--nproc-per-node", "2", "--no-python", "sh", "-c", program, "--config", "its-own.json"]
-    env = environment({"TRAINYARD_JOB": "demo", "TRAINYARD_LOGS": str(tmp_path / "run" / "logs")})
-    done = patience.run([sys.executable, "-m", "trainyard", "launch", *options], cwd=ROOT, env=env)
+    done = launched(forker, *options, TRAINYARD_JOB="demo", TRAINYARD_LOGS=str(tmp_path / "run" / "logs"))
     assert done.returncode == 3, done.stderr
     assert {"rank 0 of 2", "rank 1 of 2", "logs"} <= set(done.stdout.splitlines())
     assert "restarts" not in done.stdout
