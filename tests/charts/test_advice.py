@@ -16,6 +16,7 @@ KEYS = {
     "resources": "write global.training.resources.",
     "image": "write global.image.",
     "commonLabels": "write global.labels.",
+    "commonAnnotations": "write global.annotations.",
     "global.imageRegistry": "write global.image.registry.",
     "global.imagePullSecrets": "write global.image.pullSecrets.",
     "global.training.args": "write global.training.command or",

@@ -10,6 +10,7 @@ OWNERS = {
     "global.training": "training", "mpijob.launcher": "launcher", "dataset": "dataset", "evaluate": "evaluate",
     "filebrowser": "filebrowser",
 }  # fmt: skip
+COST = "example.com/cost"
 ROLE = {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/reader"}
 
 
@@ -187,6 +188,47 @@ def test_annotations_of_all_pods_and_a_parts_own_that_win():
         for template in templates:
             cost = "data" if part == "dataset" else "all"
             assert template["metadata"]["annotations"] == {"example.com/cost": cost, "example.com/team": "vision"}
+
+
+# Every kind of object that the chart makes, with the annotations that some have for themselves.
+EVERY_KIND = helm.merged(
+    helm.everything(),
+    helm.at("global.metrics", {"enabled": True, "kind": "podMonitor", "rules": {"enabled": True}}),
+    helm.at("networkPolicy.enabled", True),
+    helm.at("tests.enabled", True),
+    helm.at("secrets.external", {"store": {"name": "vault"}, "http": {"remoteKey": "team"}}),
+    helm.at("filebrowser.ingress", {"enabled": True, "host": "files.example.com", "annotations": {COST: "the-page"}}),
+    helm.at("dataset.serviceAccount", {"create": True, "annotations": ROLE}),
+    helm.at("global.storage.data.annotations", {COST: "of-the-claim"}),
+    *(helm.at(f"{owner}.jobAnnotations", {COST: "of-the-job"}) for owner in JOBS),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("program", helm.HELMS)
+def test_annotations_of_every_object_and_its_own_that_win(program: str):
+    shared = {COST: "all", "example.com/team": "", "argocd.argoproj.io/sync-options": "Replace=true"}
+    text = helm.template(helm.merged(EVERY_KIND, helm.at("global.annotations", shared)), program)
+    helm.validate(text)  # no annotation twice
+    found = helm.documents(text)
+    for one in found:
+        kind, has = one["kind"], one["metadata"]["annotations"]
+        owner = {"Ingress": "the-page", "ServiceAccount": "all"}.get(kind, "of-the-job" if "Job" in kind else "all")
+        if one["metadata"]["name"] == "demo-data":
+            owner = "of-the-claim"
+        assert (kind, has[COST], has["example.com/team"]) == (kind, owner, "")
+        kept = "Delete=false,Prune=false" if kind == "PersistentVolumeClaim" else "Replace=true"
+        assert has["argocd.argoproj.io/sync-options"] == kept, "a claim stays when the release goes"
+    written = "".join(path.read_text() for path in helm.templates())
+    assert {one["kind"] for one in found} == {*re.findall(r"^ *kind: ([A-Z]\w+)$", written, re.MULTILINE)} - {"List"}
+    assert [one["metadata"]["annotations"]["helm.sh/hook"] for one in found if one["kind"] == "Pod"] == ["test"]
+    plain = helm.documents(helm.template(EVERY_KIND, program))
+    assert [one.get("spec") for one in found] == [one.get("spec") for one in plain], "pods, and so jobs, stay"
+
+
+@pytest.mark.parametrize("key", ["helm.sh/hook", "helm.sh/resource-policy", "argocd.argoproj.io/hook-delete-policy"])
+def test_annotations_that_would_delete_or_leave_every_object_are_refused(key: str):
+    with pytest.raises(helm.HelmError, match=f"global.annotations sets {key}, which .* jobs and claims too"):
+        helm.template(helm.merged(helm.everything(), helm.at("global.annotations", {key: "test"})))
 
 
 def test_standard_labels_on_pods_where_a_rule_asks_for_them():

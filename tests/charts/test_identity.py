@@ -38,6 +38,7 @@ SAME = {
     "node": helm.at("global.scheduling.nodeSelector", {"disk": "fast"}),
     "the launcher's": helm.at("mpijob.launcher.scheduling", {"nodeSelector": {"pool": "cpu"}}),
     "annotations of the job": helm.at("global.training.jobAnnotations", {"example.com/cost": "research"}),
+    "annotations of every object": helm.at("global.annotations", {"example.com/cost": "research"}),
     "labels of the job": helm.at("global.training.jobLabels", {"example.com/cost": "research"}),
     "the dataset's environment": helm.at("dataset.env", [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]),
     "time to live": helm.merged(

@@ -36,6 +36,7 @@ KAGGLE = helm.at("dataset.source", {"url": "", "competition": "some"})
 OTHER: dict[str, Any] = {
     "global.image.pullPolicy": "Always",
     "global.labels": {"example.com/team": "vision"},
+    "global.annotations": {"example.com/team": "vision"},
     "global.podAnnotations": {"example.com/team": "vision"},
     "global.image.pullSecrets": ["regcred"],
     "global.storage.data.accessModes": ["ReadWriteOnce"],

@@ -25,6 +25,12 @@ What the manifests of a part read beside its values, gathered once, as maps on t
 {{- $facts := .Facts -}}
 {{- $storage := .Values.global.storage -}}
 {{- with include "common.labelError" (list "global.labels" .Values.global.labels) -}}{{- include "common.refuse" . -}}{{- end -}}
+{{- range $key, $_ := .Values.global.annotations -}}
+{{- if regexMatch "^(helm\\.sh/|argocd\\.argoproj\\.io/hook)" $key -}}
+{{- include "common.refuse" (printf (print "\n\nglobal.annotations sets %s, which says when an object is created and deleted, and would say it of all of "
+  "them, jobs and claims too: take it out, and set it where one object has its own, such as global.training.jobAnnotations.\n") $key) -}}
+{{- end -}}
+{{- end -}}
 {{- $claims := dict -}}
 {{- range $which := list "data" "results" -}}
 {{- $_ := set $claims $which ((index $storage $which).existingClaim | default (printf "%s-%s" $.Release.Name $which)) -}}
@@ -79,6 +85,20 @@ app.kubernetes.io/part-of: trainyard
 {{- with $shared }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/*
+Annotations of an object, on lines of their own and with their key; nothing if there are none. Call with a list: the context, how far to indent, and
+maps of further annotations, which win over global.annotations, and the last of them over all.
+*/}}
+{{- define "common.annotations" -}}
+{{- $all := dict -}}
+{{- range prepend (slice . 2) (first .).Values.global.annotations -}}
+{{- include "common.mergeInto" (list $all .) -}}
+{{- end -}}
+{{- with $all -}}
+{{- dict "annotations" . | toYaml | nindent (index $ 1) -}}
+{{- end -}}
 {{- end -}}
 
 {{/*

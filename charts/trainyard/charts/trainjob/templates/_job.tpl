@@ -44,6 +44,7 @@ The added limit is one that no node reaches. */ -}}
       {{- include "common.labels" $root | nindent 6 }}
       # Without it the SDK refuses the runtime, and with it all TrainJobs of the namespace
       trainer.kubeflow.org/framework: {{ ternary "horovod" "torch" $mpi }}
+    {{- include "common.annotations" (list $root 4) }}
   spec:
     mlPolicy:
       {{- if $mpi }}
@@ -143,6 +144,7 @@ The added limit is one that no node reaches. */ -}}
     name: {{ $run.name }}-run
     labels:
       {{- include "common.labels" $root | nindent 6 }}
+    {{- include "common.annotations" (list $root 4) }}
   data:
     config.json: |
       {{- mustToPrettyJson .config | nindent 6 }}
