@@ -28,6 +28,14 @@ def name(thing: dict) -> str:
     return f"{thing['kind'].lower()}/{thing['metadata']['name']}"
 
 
+def group_events(events: list[dict]) -> dict[str, list[dict]]:
+    """Return events by the uid of their object: a large job has thousands of each."""
+    found: dict[str, list[dict]] = {}
+    for one in events:
+        found.setdefault(one["involvedObject"].get("uid", ""), []).append(one)
+    return found
+
+
 def events_of(thing: dict, events: list[dict]) -> list[dict]:
     """Return an object's warnings, newest last."""
     mine = [

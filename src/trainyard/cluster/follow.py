@@ -32,7 +32,7 @@ def leader(job: dict, pods: list[dict]) -> dict | None:
     ]
     # mpi-operator's launcher belongs to a Job of its own, which carries the MPIJob's name
     mine += [
-        p for p in pods if p not in mine and p["metadata"]["name"].startswith(f"{job['metadata']['name']}-launcher-")
+        p for p in pods if p["metadata"]["name"].startswith(f"{job['metadata']['name']}-launcher-") and p not in mine
     ]
     # a TrainJob's belong to a Job of its JobSet, which carries the TrainJob's name
     own = job["metadata"]["name"]

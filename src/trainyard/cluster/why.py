@@ -24,7 +24,7 @@ from trainyard.cluster import (
     trainjobs,
 )
 from trainyard.cluster.errors import UnreachableError
-from trainyard.cluster.findings import Finding, age, conditions, events_of, name
+from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 from trainyard.core.exits import printable
@@ -111,8 +111,9 @@ def explain_deployment(thing: dict, pods: list[dict], events: list[dict]) -> Fin
         return Finding(name(thing), "Available")
     wanted = thing["spec"]["selector"]["matchLabels"].items()
     for pod in pods:
-        warnings = [e for e in events_of(pod, events) if e.get("reason") == "Unhealthy"]
-        if warnings and wanted <= pod["metadata"].get("labels", {}).items() and is_running(pod):
+        if not (wanted <= pod["metadata"].get("labels", {}).items() and is_running(pod)):
+            continue
+        if warnings := [e for e in events_of(pod, events) if e.get("reason") == "Unhealthy"]:
             return Finding(name(thing), "not ready", warnings[-1]["message"], UNHEALTHY)
     return Finding(name(thing), "not ready")
 
@@ -236,6 +237,7 @@ def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str]) -
 def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: datetime) -> list[Finding]:
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
+    told = group_events(events)
     findings = crds.explain(objects)
     findings += claims.explain(release, objects, events)
     findings += [explain_store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
@@ -252,7 +254,8 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
     for number, p in enumerate(objects["pods"]):
-        said = add_dataset_remedy(explain_pod(p, events, namespace, now, look=number < LOOKS), jobs)
+        own = told.get(p["metadata"].get("uid", ""), [])
+        said = add_dataset_remedy(explain_pod(p, own, namespace, now, look=number < LOOKS), jobs)
         findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
