@@ -77,6 +77,10 @@ class Demand(NamedTuple):
         """The claims that would be created."""
         return [thing for thing in self.objects if thing["kind"] == "PersistentVolumeClaim"]
 
+    def makes(self, kind: str) -> set[str]:
+        """Return the names of the objects of a kind that the release itself makes."""
+        return {thing["metadata"]["name"] for thing in self.objects if thing["kind"] == kind}
+
     @property
     def jobs(self) -> list[dict]:
         """The jobs that train."""
@@ -232,24 +236,20 @@ def job(kind: str, shared: dict, training: dict) -> dict:
         spec["serviceAccountName"] = account
     if runtime := training.get("runtimeClassName"):
         spec["runtimeClassName"] = runtime
-    secrets = at(shared, "image.pullSecrets", [])
-    if secrets:
+    if secrets := at(shared, "image.pullSecrets", []):
         spec["imagePullSecrets"] = [{"name": name} for name in secrets]
     spec["volumes"] = [
-        {"name": which, "persistentVolumeClaim": {"claimName": at(shared, f"storage.{which}.existingClaim", "")}}
+        {"name": which, "persistentVolumeClaim": {"claimName": name}}
         for which in ("data", "results")
-        if at(shared, f"storage.{which}.existingClaim")
+        if (name := at(shared, f"storage.{which}.existingClaim"))
     ]
     labels = {
         "kueue.x-k8s.io/queue-name": placed.get("queue"),
         "kueue.x-k8s.io/priority-class": placed.get("queuePriority"),
     }
     meta = {"name": f"{RELEASE}-{kind}", "labels": {key: text for key, text in labels.items() if text}}
-    own = {
-        "app.kubernetes.io/name": kind,
-        "app.kubernetes.io/instance": RELEASE,
-        "app.kubernetes.io/part-of": "trainyard",
-    }
+    own = {f"app.kubernetes.io/{key}": text
+           for key, text in (("name", kind), ("instance", RELEASE), ("part-of", "trainyard"))}  # fmt: skip
     return wrap_pods(kind, meta, nodes, {"metadata": {"labels": own}, "spec": spec})
 
 

@@ -104,9 +104,9 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
         values = merge(own, {"global": over})
         said = f"the run of {', '.join(args.files)}"
     else:
-        resource, each, _ = proposal.gpu_nodes(seen)
+        resource, each, having = proposal.gpu_nodes(seen)
         gpus = each if args.gpus_per_node is None else args.gpus_per_node
-        gpus = min(gpus, 1) if "mig-" in resource else gpus
+        gpus = nodes.distinct_gpus(resource, gpus, having)
         count, operator = args.nodes or 1, args.operator or find_job_kind(seen)
         image = args.image or ("" if chart == published.CHART else PLACEHOLDER)
         values = assume(operator, count, gpus, resource or "nvidia.com/gpu", image)
@@ -132,8 +132,8 @@ def look(args: argparse.Namespace, seen: ClusterSurvey, demand: Demand) -> tuple
 
 
 def takes_objects(seen: ClusterSurvey) -> bool:
-    """Whether the run's namespace is there, and not being deleted."""
-    return seen.space() is not None and namespace.state(seen.space(), seen.namespace) is None
+    """Whether the run's namespace is there, and not being deleted; where this user may not look, trying it tells."""
+    return "namespace" in seen.unseen or namespace.state(seen.space(), seen.namespace) is None
 
 
 def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainyard.cluster.checks import kueue, nodes, operators, placement, volumes
-from trainyard.cluster.checks.diagnosis import several, show
+from trainyard.cluster.checks.diagnosis import find_by_name, several, show
+from trainyard.cluster.checks.namespace import enforced_level
 from trainyard.cluster.checks.volumes import RWO, RWX, Probe
 from trainyard.cluster.demand import SMALL, Demand, at
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
@@ -115,7 +116,7 @@ def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[Valu
             yield ValuesLine(f"global.training.{key}", value)
         return
     yield ValuesLine("global.training.nodes", count or len(found), f"{len(found)} nodes have {each} {resource}")
-    yield ValuesLine("global.training.gpusPerNode", 1 if "mig-" in resource else each)
+    yield ValuesLine("global.training.gpusPerNode", nodes.distinct_gpus(resource, each, found))
     yield ValuesLine("global.training.gpuResource", resource)
     least = {
         name: min(placement.allocatable(node).get(name, Decimal(0)) for node in found) for name in ("cpu", "memory")
@@ -139,7 +140,7 @@ def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[Valu
         {key for key, number in placement.allocatable(one).items() if number and nodes.RDMA.match(key)} for one in found
     ]
     rdma = sorted(set.intersection(*offers))
-    if rdma:
+    if rdma and enforced_level(survey) == "privileged":  # its pods lock memory, which the other levels refuse
         yield ValuesLine("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
 
 
@@ -157,7 +158,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     yield ValuesLine("global.training.operator", chosen, why)
     if chosen == "trainjob" and (version := operators.earlier(survey)):
         yield ValuesLine("trainjob.version", version, "the cluster's")
-    level = at(survey.space() or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
+    level = enforced_level(survey)
     for thing in operators.find_deployments(operators.PYTORCH, survey.of("deployments")):
         line = " ".join(operators.words(thing))
         if chosen == "pytorchjob" and level == "restricted" and "--pytorch-init-container-template-file" not in line:
@@ -167,7 +168,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
 def queue(survey: ClusterSurvey) -> Iterator[ValuesLine]:
     """Yield a queue of the namespace that lets jobs in."""
     for local in survey.of("localqueues"):
-        cluster = kueue.find_by_name(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
+        cluster = find_by_name(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
         if not [one for thing in filter(None, (local, cluster)) for one in kueue.check_queue_state(thing)]:
             yield ValuesLine("global.scheduling.queue", local["metadata"]["name"], "Kueue's queue of this namespace")
             return
@@ -187,7 +188,10 @@ def write(survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe], count:
 
 def laid_out(lines: list[ValuesLine]) -> Iterator[str]:
     """Yield the lines of a YAML file in which keys that belong together stand together."""
-    order = ("global.image", "global.storage", "global.scheduling", "global.training", "dataset", "pytorchjob")
+    order = (
+        *("global.image", "global.storage", "global.scheduling", "global.training"),
+        *("dataset", "pytorchjob", "trainjob"),
+    )
     ranked = sorted(lines, key=lambda one: next(i for i, prefix in enumerate(order) if one.path.startswith(prefix)))
     before: list[str] = []
     for path, value, why in ranked:

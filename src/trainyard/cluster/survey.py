@@ -1,6 +1,5 @@
 """All that `doctor` reads of a cluster, in a few seconds: lists of objects by kind, and why some could not be read."""
 
-import contextlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from trainyard.cluster import certificates, crds, kube, versions
+from trainyard.cluster import certificates, crds, jobs, kube, versions
 from trainyard.cluster.certificates import Validity
 from trainyard.cluster.errors import KubeError, RefusedError, UnreachableError
 from trainyard.cluster.kube import Kind
@@ -45,7 +44,10 @@ OWN = {
     "networkpolicies": Kind("/apis/networking.k8s.io/v1", "networkpolicies"),
 }
 KUEUE = ("localqueues", "clusterqueues", "resourceflavors", "workloadpriorityclasses", "admissionchecks", "cohorts")
+SPACE = "kubernetes.io/metadata.name"  # the label of every namespace that holds its name
 DEFINITIONS = "customresourcedefinitions"
+# Karpenter's kind, which EKS Auto Mode has too, and the ConfigMap in which Cluster Autoscaler reports, also of clouds
+NODE_POOLS, AUTOSCALER = "nodepools.karpenter.sh", "cluster-autoscaler-status"
 NAMES = {"secret": "secrets", "configmap": "configmaps"}  # what is asked for by name, and not read
 # What an operator's account must be allowed to do in the run's namespace
 RIGHTS = {
@@ -81,6 +83,18 @@ class ClusterSurvey(NamedTuple):
         """Return the run's namespace; None where it does not exist, or cannot be read."""
         return next(iter(self.of("namespace")), None)
 
+    def autoscaler(self) -> str:
+        """Return what adds nodes when pods find none, as far as it shows; empty for nothing."""
+        known = [one["metadata"]["name"] for one in (*self.of("autoscaler"), *self.of("deployments"))]
+        if any("karpenter" in name.lower() for name in known):
+            return "Karpenter"
+        return "the cluster's autoscaler" if any(name.startswith("cluster-autoscaler") for name in known) else ""
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of the run's namespace, its name among them."""
+        held: dict[str, str] = (self.space() or {"metadata": {}})["metadata"].get("labels") or {}
+        return {SPACE: self.namespace} | held
+
 
 def read(namespace: str) -> ClusterSurvey:
     """Read the cluster; raises KubeError where no API server answers, or it does not know this user."""
@@ -95,6 +109,7 @@ def read(namespace: str) -> ClusterSurvey:
     for kind in KUEUE:
         looks[kind] = partial(kube.items, f"{kind}.kueue.x-k8s.io", namespace if kind == "localqueues" else None)
     looks["trainer-version"] = lambda: configuration(versions.PUBLIC, versions.NAMESPACE)
+    looks["autoscaler"] = find_autoscaler
     looks["kueue-configuration"] = lambda: configuration("kueue-manager-config", "kueue-system")
     collect(survey, looks)
     return survey._replace(
@@ -147,20 +162,24 @@ def read_kinds(survey: ClusterSurvey, kinds: list[str]) -> None:
 def read_usage(survey: ClusterSurvey, claims: list[str]) -> None:
     """Add to a survey how full claims of the namespace are, as far as a node mounts them and tells this user.
 
-    Most users may not ask a kubelet: then nothing is known, and nothing is said.
+    Most users may not ask a kubelet: then nothing is known, and nothing is said. One node tells enough of a claim.
     """
-    mounting = {
-        pod["spec"].get("nodeName", "")
-        for pod in survey.of("pods")
-        if pod["metadata"].get("namespace") == survey.namespace
-        for volume in pod["spec"].get("volumes") or []
-        if (volume.get("persistentVolumeClaim") or {}).get("claimName") in claims
-    }
+    mounted: dict[str, set[str]] = {}  # claims, by node
+    for pod in survey.of("pods") if claims else []:
+        if pod["metadata"].get("namespace") == survey.namespace and (node := pod["spec"].get("nodeName")):
+            mounted.setdefault(node, set()).update(jobs.mounted_claims(pod["spec"]) & set(claims))
     found: dict[str, dict] = {}
-    for node in sorted(mounting - {""}):
-        with contextlib.suppress(KubeError):
+    for node, names in sorted(mounted.items()):
+        if names <= found.keys():
+            continue
+        try:
             told = kube.read(f"{CORE}/nodes/{node}/proxy/stats/summary", timeout=10.0)
             found |= parse_usage(told, survey.namespace)
+        except RefusedError as error:
+            if error.status in (401, 403):
+                break
+        except UnreachableError:
+            continue
     survey.objects["volume-usage"] = [found[name] for name in claims if name in found]
 
 
@@ -237,6 +256,12 @@ def definitions() -> list[dict]:
     return [thing for kind in crds.NEEDED for thing in one(place, kind)]
 
 
+def find_autoscaler() -> list[dict]:
+    """Return what shows that something adds nodes when pods find none: Karpenter's kind, or the autoscaler's report."""
+    pools = kube.known(NODE_POOLS)
+    return [{"metadata": {"name": "Karpenter"}}] if pools else configuration(AUTOSCALER, "kube-system")
+
+
 def configuration(name: str, namespace: str) -> list[dict]:
     """Return the ConfigMap in which a controller tells of itself; none where this user may not look."""
     try:
@@ -266,7 +291,10 @@ def may(verb: str, resource: str, namespace: str, group: str = "", user: str = "
     name, _, part = resource.partition("/")
     what = {"namespace": namespace, "verb": verb, "resource": name, "subresource": part, "group": group}
     kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
-    spec = {"resourceAttributes": what} | ({"user": user} if user else {})
+    spec: dict[str, Any] = {"resourceAttributes": what}
+    if user:  # an account, whose groups the API server does not add by itself
+        groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
+        spec |= {"user": user, "groups": groups}
     asked = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     try:
         done = kube.read(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", method="POST", body=asked)

@@ -3,8 +3,9 @@
 import copy
 from collections.abc import Callable
 
-from tests.unit.cluster.clusters import NAMESPACE, VALUES, found, sound, thing
+from tests.unit.cluster.clusters import BOUND, NAMESPACE, VALUES, found, sound, thing
 from trainyard.cluster.checks.diagnosis import Diagnosis
+from trainyard.cluster.checks.probes import Shown
 from trainyard.cluster.survey import ClusterSurvey
 
 Change = Callable[[ClusterSurvey], object]
@@ -79,11 +80,13 @@ def values(**over: object) -> dict:
     return changed
 
 
-def check_named(do: Change, level: str, name: str, words: str, remedy: str, *, asked: dict = VALUES) -> list[Diagnosis]:
+def check_named(
+    do: Change, level: str, name: str, words: str, remedy: str, *, asked: dict = VALUES, shown: Shown = BOUND
+) -> list[Diagnosis]:
     """Return what doctor finds on the changed cluster; one of it must be of this object, and say this."""
     seen = sound()
     do(seen)
-    wrong = found(seen, asked)
+    wrong = found(seen, asked, shown)
     assert any(
         (one.level, one.object) == (level, name) and words in one.seen and remedy in one.remedy for one in wrong
     ), wrong

@@ -248,15 +248,6 @@ WAYS: dict[str, tuple[Change, str, str, str, str]] = {
     "a limit range of ratios": (
         limit("Container", maxLimitRequestRatio={"memory": "1"}), ERROR, "limitrange/team", "1 times the request",
         "raise requests"),
-    "no name server": (
-        drop("services", "kube-dns"), ERROR, "service/kube-dns", "there is no Service kube-dns", "install CoreDNS"),
-    "a name server scaled to 0": (
-        both(change("endpointslices", "kube-dns-x", "endpoints", []), change("deployments", "coredns", "spec replicas",
-        0)),
-        ERROR, "service/kube-dns", "scaled to 0", "scale deployment/coredns --replicas=2"),
-    "a name server that does not answer": (
-        change("endpointslices", "kube-dns-x", "endpoints 0 conditions ready", False), ERROR, "service/kube-dns",
-        "no pod answers", "describe pods"),
     "a policy without names": (
         policy("Egress"), ERROR, "networkpolicy/deny", "may not reach the name server", "port 53"),
     "a policy without peers": (
@@ -355,6 +346,29 @@ def test_a_sound_cluster_has_no_finding():
     assert [one for each in checks for one in each.wrong] == []
     assert [one.unproven for one in checks if one.unproven] == []
     assert all(one.sound for one in checks)
+
+
+# No probe pod has resolved a name
+NAMELESS: dict[str, tuple[Change, str, str, str, str]] = {
+    "no name server": (
+        drop("services", "kube-dns"), ERROR, "service/kube-dns", "there is no Service kube-dns", "install CoreDNS"),
+    "a name server scaled to 0": (
+        both(change("endpointslices", "kube-dns-x", "endpoints", []), change("deployments", "coredns", "spec replicas",
+        0)),
+        ERROR, "service/kube-dns", "scaled to 0", "scale deployment/coredns --replicas=2"),
+    "a name server that does not answer": (
+        change("endpointslices", "kube-dns-x", "endpoints 0 conditions ready", False), ERROR, "service/kube-dns",
+        "no pod answers", "describe pods"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", NAMELESS)
+def test_a_name_server_that_cannot_answer_is_named_unless_a_pod_has_resolved_a_name(way):
+    do, *expected = NAMELESS[way]
+    check_named(do, *expected, shown=BOUND._replace(starts=[BOUND.starts[0]._replace(names="")]))
+    seen = sound()
+    do(seen)
+    assert found(seen) == []
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -350,3 +350,37 @@ def test_the_page_names_each_check(cluster, run):
     page = (ROOT / "docs" / "doctor.md").read_text()
     for one in json.loads(run("--no-probe", "--json")[1])["checks"]:
         assert f"\n| {one['check']} |" in page
+
+
+def test_one_node_tells_how_full_a_claim_is_and_a_node_that_may_not_be_asked_is_the_last(cluster):
+    paths: list[str] = []
+    cluster.seen = paths.append
+    used = {"pvcRef": {"name": "shared", "namespace": NAMESPACE}, "availableBytes": 5}
+    for node in cluster.objects["nodes"]:
+        node["pods"] = [{"volume": [used]}]  # as a kubelet's summary has it
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "shared"}}]
+    pods = [{"metadata": {"namespace": NAMESPACE}, "spec": {"nodeName": name, "volumes": volumes}}
+            for name in ("gpu-1", "gpu-2")]  # fmt: skip
+    for forbidden, told in ((set(), [5]), ({"nodes"}, [])):
+        cluster.forbidden = forbidden
+        paths.clear()
+        seen = sound()._replace(objects={"pods": pods})
+        survey.read_usage(seen, ["shared"])
+        assert [one["availableBytes"] for one in seen.of("volume-usage")] == told
+        assert paths == ["/api/v1/nodes/gpu-1/proxy/stats/summary"]
+
+
+def test_rights_of_an_operators_account_are_asked_with_its_groups(cluster):
+    asked: list[dict] = []
+    cluster.denies = asked.append
+    assert survey.find_denials(sound()) == frozenset()
+    (groups,) = {tuple(one["groups"]) for one in asked if ":kubeflow:" in one["user"]}
+    assert groups == ("system:authenticated", "system:serviceaccounts", "system:serviceaccounts:kubeflow")
+
+
+def test_a_namespace_that_may_not_be_read_is_probed_and_tried(cluster, run):
+    cluster.forbidden = {"namespaces"}
+    code, said = run()
+    assert code == 0, said
+    assert "objects and pods of the run would be admitted" in said
+    assert {plural for plural, _ in cluster.created} == {"persistentvolumeclaims", "pods"}

@@ -42,6 +42,7 @@ def driver(*capacities: dict) -> Change:
     rooms = [thing("CSIStorageCapacity", f"c{i}", "nfs", STORAGE, storageClassName="nfs", **one)
              for i, one in enumerate(capacities)]  # fmt: skip
     return both(change("csidrivers", "nfs.csi.k8s.io", "spec", {"storageCapacity": True}),
+                change("storageclasses", "nfs", "volumeBindingMode", "WaitForFirstConsumer"),
                 add("csistoragecapacities", *rooms))  # fmt: skip
 
 

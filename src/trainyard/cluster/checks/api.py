@@ -104,8 +104,9 @@ def leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
 
 def check_certificates(certificates: Iterable[tuple[str, Validity]], now: datetime) -> Iterator[Diagnosis]:
     """Name certificates that end within a week, and in the last tenth of their time: some live for hours."""
+    renewed = "kubeadm certs renew all; k3s and RKE2 do so when they start; a cloud does so by itself"
     remedies = {
-        "server": ("the API server", "renew the control plane's certificates (kubeadm certs renew all)"),
+        "server": ("the API server", f"renew the control plane's certificates ({renewed})"),
         "user": ("this user", "get a new kubeconfig from who runs the cluster"),
     }
     for who, (begin, end) in certificates:

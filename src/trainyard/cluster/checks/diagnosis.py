@@ -63,6 +63,6 @@ def several(names: Iterable[str], most: int = 4) -> str:
     return ", ".join(known[:most]) + more
 
 
-def reference(thing: dict) -> str:
-    """Return kind/name in lower case, as kubectl takes it."""
-    return f"{thing['kind'].lower()}/{thing['metadata'].get('name', '?')}"
+def find_by_name(things: Iterable[dict], name: str) -> dict | None:
+    """Return the object of a name."""
+    return next((thing for thing in things if thing["metadata"]["name"] == name), None)

@@ -1,6 +1,6 @@
 """Kueue: whether the run's queue takes it, ever: queues, flavors, quota, priorities."""
 
-import re
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
@@ -8,18 +8,23 @@ from decimal import Decimal
 import yaml
 
 from trainyard.cluster.checks import kueue_flavors, operator_pods, operators, placement
-from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
+from trainyard.cluster.checks.diagnosis import (
+    ERROR,
+    WARNING,
+    Check,
+    Diagnosis,
+    amount,
+    check,
+    find_by_name,
+    several,
+    show,
+)
 from trainyard.cluster.demand import JOBS, Demand, at
 from trainyard.cluster.queues import PRIORITY, QUEUE
 from trainyard.cluster.survey import ClusterSurvey
 
 KINDS = {"PyTorchJob": "kubeflow.org/pytorchjob", "MPIJob": "kubeflow.org/mpijob", "Job": "batch/job",
          "TrainJob": "trainer.kubeflow.org/trainjob"}  # fmt: skip
-
-
-def find_by_name(things: list[dict], name: str) -> dict | None:
-    """Return the object of a name."""
-    return next((thing for thing in things if thing["metadata"]["name"] == name), None)
 
 
 def check_queue_state(thing: dict) -> Iterator[Diagnosis]:
@@ -37,25 +42,26 @@ def check_queue_state(thing: dict) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, label, seen, f"correct what it names: kubectl describe{where} {label}")
 
 
-def quotas(cluster: dict) -> dict[str, Decimal]:
-    """Return what a ClusterQueue may use of each resource: all flavors, and what it may borrow of each."""
+def sum_quota(thing: dict, *further: str) -> dict[str, Decimal]:
+    """Return the quota of a ClusterQueue or Cohort by resource, in all flavors; `further`: limits that add to it."""
     total: dict[str, Decimal] = defaultdict(Decimal)
-    for group in cluster["spec"].get("resourceGroups") or []:
+    for group in (thing.get("spec") or {}).get("resourceGroups") or []:
         for flavor in group["flavors"]:
             for one in flavor["resources"]:
-                total[one["name"]] += amount(one.get("nominalQuota", 0)) + amount(one.get("borrowingLimit", 0))
-    return dict(total)
+                total[one["name"]] += sum(amount(one.get(key, 0)) for key in ("nominalQuota", *further))
+    return total
 
 
-def sum_requests(demand: Demand, queue: str) -> dict[str, dict[str, Decimal]]:
-    """Return what each job of a queue asks in all, by job and resource."""
-    found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
+def sum_requests(demand: Demand, queue: str, passed: tuple[str, ...]) -> list[tuple[str, dict[str, Decimal]]]:
+    """Return what each job of a queue asks in all, by resource; without resources whose names begin as `passed` say."""
+    found: dict[tuple[str, str], dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for group in demand.groups:
         if queue_of(group.owner) != queue:
             continue
         for name, number in placement.requests(group.spec).items():
-            found[group.owner["kind"]][name] += number * group.pods
-    return {kind: dict(one) for kind, one in found.items()}
+            if not name.startswith(passed):
+                found[group.owner["kind"], group.owner["metadata"]["name"]][name] += number * group.pods
+    return [(kind, dict(one)) for (kind, _), one in found.items()]
 
 
 def queue_of(thing: dict) -> str:
@@ -64,16 +70,16 @@ def queue_of(thing: dict) -> str:
     return found
 
 
-def quota(cluster: dict, demand: Demand, queue: str) -> Iterator[Diagnosis]:
+def quota(cluster: dict, asked: list[tuple[str, dict[str, Decimal]]]) -> Iterator[Diagnosis]:
     """Name resources that a ClusterQueue does not cover, or of which it has too little for a job, even alone."""
-    label, may = f"clusterqueue/{cluster['metadata']['name']}", quotas(cluster)
+    label, may = f"clusterqueue/{cluster['metadata']['name']}", sum_quota(cluster, "borrowingLimit")
     borrows = bool(cluster["spec"].get("cohort") or cluster["spec"].get("cohortName"))
     limited = all("borrowingLimit" in one for group in cluster["spec"].get("resourceGroups") or []
                   for flavor in group["flavors"] for one in flavor["resources"])  # fmt: skip
     if not may:
         yield Diagnosis(ERROR, label, "it has no quota at all", "add resourceGroups to it (examples/kueue/queues.yaml)")
         return
-    for kind, resources in sum_requests(demand, queue).items():
+    for kind, resources in asked:
         for name, number in sorted(resources.items()):
             if name not in may:
                 seen = f"it does not cover {name}, which the {kind} requests"
@@ -90,7 +96,9 @@ def cohort_of(thing: dict) -> str:
     return str(next((spec[key] for key in ("cohortName", "cohort", "parentName", "parent") if spec.get(key)), ""))
 
 
-def check_cohort(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[str, Decimal]]) -> Iterator[Diagnosis]:
+def check_cohort(
+    cluster: dict, survey: ClusterSurvey, wanted: list[tuple[str, dict[str, Decimal]]]
+) -> Iterator[Diagnosis]:
     """Name resources of which the queues that lend to each other have too little for a job, all in all."""
     parents = {one["metadata"]["name"]: cohort_of(one) for one in survey.of("cohorts")}
 
@@ -110,7 +118,7 @@ def check_cohort(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[st
     for one in members:
         for name, number in sum_quota(one).items():
             total[name] += number
-    for kind, resources in wanted.items():
+    for kind, resources in wanted:
         for name, number in sorted(resources.items()):
             if number > total[name]:
                 seen = f"its queues have {show(total[name], name)} {name} in all, and the {kind} requests "
@@ -119,22 +127,10 @@ def check_cohort(cluster: dict, survey: ClusterSurvey, wanted: dict[str, dict[st
                 yield Diagnosis(ERROR, f"cohort/{own}", seen, answer)
 
 
-def sum_quota(thing: dict) -> dict[str, Decimal]:
-    """Return the quota of a ClusterQueue or a Cohort itself: of each resource, in all flavors."""
-    total: dict[str, Decimal] = defaultdict(Decimal)
-    for group in (thing.get("spec") or {}).get("resourceGroups") or []:
-        for flavor in group["flavors"]:
-            for one in flavor["resources"]:
-                total[one["name"]] += amount(one.get("nominalQuota", 0))
-    return total
-
-
-def takes(cluster: dict, space: dict | None, namespace: str) -> Iterator[Diagnosis]:
+def takes(cluster: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a ClusterQueue that does not take the run's namespace."""
-    selector = cluster["spec"].get("namespaceSelector")
-    labels = {"kubernetes.io/metadata.name": namespace} | at(space or {}, "metadata.labels", {})
-    if not placement.selects(selector, labels):
-        seen = f"its namespaceSelector does not take namespace {namespace}"
+    if not placement.selects(cluster["spec"].get("namespaceSelector"), survey.labels()):
+        seen = f"its namespaceSelector does not take namespace {survey.namespace}"
         answer = "name another LocalQueue under global.scheduling.queue, or set its namespaceSelector: {}"
         yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, answer)
 
@@ -158,20 +154,21 @@ def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
         yield from operator_pods.check_restarts("Kueue", thing, survey.of("pods"), survey.now)
 
 
-def manages(configuration: dict | None) -> list[str]:
-    """Return the kinds of jobs that Kueue manages, as its configuration says; none where that is unknown."""
-    text = at(configuration or {}, "data", {}).get("controller_manager_config.yaml", "")
-    try:
-        return list(at(yaml.safe_load(text) or {}, "integrations.frameworks", []))
-    except yaml.YAMLError:
-        return []
+def read_configuration(survey: ClusterSurvey) -> dict:
+    """Return Kueue's own configuration; empty where it is unknown."""
+    text = at(next(iter(survey.of("kueue-configuration")), {}), "data", {}).get("controller_manager_config.yaml", "")
+    with contextlib.suppress(yaml.YAMLError):
+        found = yaml.safe_load(text)
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a Kueue that holds jobs without a queue, too."""
-    text = at(next(iter(survey.of("kueue-configuration")), {}), "data", {}).get("controller_manager_config.yaml", "")
+    configuration = read_configuration(survey)
     if (
-        re.search(r"^manageJobsWithoutQueueName:\s*true", text, re.M)
+        configuration.get("manageJobsWithoutQueueName") is True
+        and placement.selects(configuration.get("managedJobsNamespaceSelector") or {}, survey.labels())
         and find_by_name(survey.of("localqueues"), "default") is None
     ):
         others = [one["metadata"]["name"] for one in survey.of("localqueues")]
@@ -188,7 +185,7 @@ def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
 
 def check_managed_kinds(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name kinds of jobs with a queue that Kueue does not look at: they would start at once, past the queue."""
-    known = manages(next(iter(survey.of("kueue-configuration")), None))
+    known = at(read_configuration(survey), "integrations.frameworks", [])
     for thing in demand.objects:
         if known and thing["kind"] in KINDS and queue_of(thing) and KINDS[thing["kind"]] not in known:
             seen = f"its configuration does not name {KINDS[thing['kind']]}: the {thing['kind']} would pass the queue"
@@ -200,7 +197,7 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
     """Name WorkloadPriorityClasses that do not exist."""
     for thing in demand.objects:
         wanted = (thing["metadata"].get("labels") or {}).get(PRIORITY)
-        if wanted and find_by_name(known, wanted) is None:
+        if wanted and find_by_name(known, wanted) is None and wanted not in demand.makes("WorkloadPriorityClass"):
             seen = f"the {thing['kind']} names this WorkloadPriorityClass, which does not exist"
             answer = "correct global.scheduling.queuePriority (kubectl get workloadpriorityclass)"
             yield Diagnosis(ERROR, f"workloadpriorityclass/{wanted}", seen, answer)
@@ -209,6 +206,8 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
 def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name what keeps the run's queue from ever admitting it."""
     local = find_by_name(survey.of("localqueues"), name)
+    if local is None and name in demand.makes("LocalQueue"):
+        return
     if local is None:
         others = [one["metadata"]["name"] for one in survey.of("localqueues")]
         instead = f"set global.scheduling.queue: {others[0]}" if others else "create it (examples/kueue/queues.yaml)"
@@ -224,10 +223,12 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
                 ERROR, f"localqueue/{name}", seen, f"create ClusterQueue {target} (examples/kueue/queues.yaml)"
             )
         return
-    yield from takes(cluster, survey.space(), survey.namespace)
-    found = list(quota(cluster, demand, name))
+    yield from takes(cluster, survey)
+    passed = at(read_configuration(survey), "resources.excludeResourcePrefixes", [])
+    asked = sum_requests(demand, name, tuple(passed))
+    found = list(quota(cluster, asked))
     if not found and "clusterqueues" not in survey.unseen:
-        found += check_cohort(cluster, survey, sum_requests(demand, name))
+        found += check_cohort(cluster, survey, asked)
     if "resourceflavors" not in survey.unseen:
         found += kueue_flavors.examine(cluster, survey, [one for one in demand.groups if queue_of(one.owner) == name])
     yield from found

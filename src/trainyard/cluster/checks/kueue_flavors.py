@@ -4,39 +4,48 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from trainyard.cluster.checks import placement
-from trainyard.cluster.checks.diagnosis import ERROR, Diagnosis, amount, several, show
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis, amount, several, show
 from trainyard.cluster.demand import PodGroup
 from trainyard.cluster.survey import ClusterSurvey
 
 
-def check_nodes(cluster: dict, known: list[dict], nodes: list[dict], groups: list[PodGroup]) -> Iterator[Diagnosis]:
-    """Name flavors that are missing, whose labels no node has, or whose nodes have taints that nobody tolerates."""
-    kinds = {one["metadata"]["name"]: one for one in known}
-    names = [one["name"] for group in cluster["spec"].get("resourceGroups") or [] for one in group["flavors"]]
-    for name in dict.fromkeys(names):
-        flavor = kinds.get(name)
-        if flavor is None:
+def check_nodes(cluster: dict, survey: ClusterSurvey, groups: list[PodGroup]) -> Iterator[Diagnosis]:
+    """Name flavors that are missing, which stops the queue, and those without nodes for the groups.
+
+    The latter stop a run where none of the other flavors of its resources has nodes.
+    """
+    kinds = {one["metadata"]["name"]: one for one in survey.of("resourceflavors")}
+    for part in cluster["spec"].get("resourceGroups") or []:
+        names = [one["name"] for one in part["flavors"]]
+        for name in (one for one in names if one not in kinds):
             seen = f"it names the flavor {name}, which does not exist"
             yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, f"create ResourceFlavor {name}")
-            continue
-        label, spec = f"resourceflavor/{name}", flavor.get("spec") or {}
-        wanted = spec.get("nodeLabels") or {}
-        fits = [one for one in nodes if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
-        if wanted and nodes and not fits:
-            text = ", ".join(f"{key}={value}" for key, value in wanted.items())
-            yield Diagnosis(
-                ERROR, label, f"no node has its nodeLabels {text}", f"label the nodes: kubectl label node NAME {text}"
-            )
-            continue
-        given = spec.get("tolerations") or []
-        for group in groups:
-            own = {**group.spec, "tolerations": [*(group.spec.get("tolerations") or []), *given]}
-            taints = [taint for node in fits for taint in placement.blocking_taints(own, node)]
-            if fits and wanted and all(placement.blocking_taints(own, node) for node in fits):
-                seen = f"all of its nodes have the taint {taints[0]['key']}, and neither flavor nor run tolerates it"
-                yield Diagnosis(
-                    ERROR, label, seen, f"add a toleration of {taints[0]['key']} to the flavor's spec.tolerations"
-                )
+        covered = set(part.get("coveredResources") or [])
+        mine = [one for one in groups if covered & set(placement.requests(one.spec))]
+        each = [list(check_flavor(kinds[name], survey, mine)) for name in names if name in kinds and mine]
+        for wrong in each:
+            yield from wrong if all(each) else (one._replace(level=WARNING) for one in wrong)
+
+
+def check_flavor(flavor: dict, survey: ClusterSurvey, groups: list[PodGroup]) -> Iterator[Diagnosis]:
+    """Name a flavor whose labels no node has, or whose nodes have taints that nobody tolerates."""
+    label, spec = f"resourceflavor/{flavor['metadata']['name']}", flavor.get("spec") or {}
+    wanted, nodes = spec.get("nodeLabels") or {}, survey.of("nodes")
+    fits = [one for one in nodes if wanted.items() <= (one["metadata"].get("labels") or {}).items()]
+    if wanted and nodes and not fits:
+        text, adds = " ".join(f"{key}={value}" for key, value in wanted.items()), survey.autoscaler()
+        remedy = f"label the nodes: kubectl label node NAME {text}"
+        if adds:
+            remedy = f"see that {adds} adds nodes with these labels; else {remedy}"
+        yield Diagnosis(WARNING if adds else ERROR, label, f"no node has its nodeLabels {text}", remedy)
+        return
+    for group in groups if wanted else []:
+        own = {**group.spec, "tolerations": [*(group.spec.get("tolerations") or []), *(spec.get("tolerations") or [])]}
+        taints = [placement.blocking_taints(own, node) for node in fits]
+        if taints and all(taints):
+            key = taints[0][0]["key"]
+            seen = f"all of its nodes have the taint {key}, and neither flavor nor run tolerates it"
+            yield Diagnosis(ERROR, label, seen, f"add a toleration of {key} to the flavor's spec.tolerations")
 
 
 def explain_refusal(flavor: dict, group: PodGroup) -> str:
@@ -98,8 +107,7 @@ def check_sizes(cluster: dict, groups: list[PodGroup]) -> Iterator[Diagnosis]:
 
 def examine(cluster: dict, survey: ClusterSurvey, groups: list[PodGroup]) -> Iterator[Diagnosis]:
     """Name what keeps groups of pods of a run out of every flavor of their ClusterQueue."""
-    known = survey.of("resourceflavors")
     training = [one for one in groups if one.trains]
-    yield from check_nodes(cluster, known, survey.of("nodes"), training)
-    yield from check_refusals(cluster, known, training)
+    yield from check_nodes(cluster, survey, training)
+    yield from check_refusals(cluster, survey.of("resourceflavors"), training)
     yield from check_sizes(cluster, groups)

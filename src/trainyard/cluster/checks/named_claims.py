@@ -120,4 +120,5 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
         yield from check_modes(label, claim, demand)
         if volume := made.get(claim["spec"].get("volumeName") or ""):
             yield from check_reach(label, volume, demand, survey.of("nodes"))
-        yield from check_usage(label, usage.get(name, {}))
+        if is_written(name, demand):
+            yield from check_usage(label, usage.get(name, {}))

@@ -8,6 +8,7 @@ from trainyard.cluster.checks.operators import words
 from trainyard.cluster.demand import Demand, at, list_keys, list_required
 from trainyard.cluster.survey import NAMES, ClusterSurvey
 
+ENFORCE = "pod-security.kubernetes.io/enforce"
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
 # https://kubernetes.io/docs/concepts/security/pod-security-standards
 BASELINE = {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
@@ -32,10 +33,11 @@ def state(space: dict | None, namespace: str) -> Diagnosis | None:
 
 def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
     """Name ServiceAccounts of pods that do not exist."""
-    names = {thing["metadata"]["name"] for thing in known}
+    names = {thing["metadata"]["name"] for thing in known} | demand.makes("ServiceAccount")
     for wanted in dict.fromkeys(group.spec.get("serviceAccountName") or "default" for group in demand.groups):
         if wanted not in names:
-            remedy = f"kubectl create serviceaccount {wanted}, or correct global.serviceAccountName"
+            where = "global.serviceAccountName or the part's serviceAccount.name"
+            remedy = f"kubectl create serviceaccount {wanted}, or correct {where}"
             if wanted == "default":
                 remedy = "see why kube-controller-manager has not made it: kubectl -n kube-system get pods"
             yield Diagnosis(ERROR, f"serviceaccount/{wanted}", "pods run as it, and it does not exist", remedy)
@@ -44,7 +46,8 @@ def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
 def classes(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name PriorityClasses and RuntimeClasses of pods that do not exist."""
     priorities = {one["metadata"]["name"] for one in survey.of("priorityclasses")} | {*BUILT_IN}
-    runtimes = {one["metadata"]["name"] for one in survey.of("runtimeclasses")}
+    priorities |= demand.makes("PriorityClass")
+    runtimes = {one["metadata"]["name"] for one in survey.of("runtimeclasses")} | demand.makes("RuntimeClass")
     for group in demand.groups:
         wanted = group.spec.get("priorityClassName")
         if wanted and wanted not in priorities and "priorityclasses" not in survey.unseen:
@@ -95,7 +98,9 @@ def check_keys(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     for name, key in dict.fromkeys(found for group in demand.groups for found in list_keys(group.spec)):
         if name in held and key not in held[name]:
             has = several(sorted(held[name])) or "none"
-            remedy = f"add it, or correct global.caBundle.key (it has {has})"
+            mine = at(demand.values, "global.caBundle.configMap") == name
+            where = "global.caBundle.key" if mine else "what names it in values (env, volumes)"
+            remedy = f"add it, or correct {where} (it has {has})"
             yield Diagnosis(
                 ERROR, f"configmap/{name}", f"pods need its key {key}, and it has none of that name", remedy
             )
@@ -142,11 +147,15 @@ def required_level(demand: Demand) -> str:
     return level
 
 
+def enforced_level(survey: ClusterSurvey) -> str:
+    """Return the Pod Security level that the run's namespace enforces."""
+    return survey.labels().get(ENFORCE, "privileged")
+
+
 def security(space: dict, demand: Demand) -> Diagnosis | None:
     """Say that the namespace enforces a Pod Security level that the pods do not pass."""
     order = ("privileged", "baseline", "restricted")
-    enforced = at(space, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce", "privileged")
-    asks = required_level(demand)
+    enforced, asks = at(space, "metadata.labels", {}).get(ENFORCE, "privileged"), required_level(demand)
     if enforced not in order or order.index(enforced) <= order.index(asks):
         return None
     name = space["metadata"]["name"]
@@ -179,6 +188,6 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         wrong += quotas.quota(thing, demand, ranges)
     for thing in ranges:
         wrong += quotas.limits(thing, demand, ranges)
-    level = at(space or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce", "no Pod Security level")
+    level = survey.labels().get(ENFORCE, "no Pod Security level")
     counts = f"{len(survey.of('resourcequotas'))} quotas, {len(ranges)} limit ranges"
     return check(title, [f"{survey.namespace}: {level}, {counts}"], wrong, unproven)

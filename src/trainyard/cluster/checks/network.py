@@ -4,22 +4,20 @@ from collections.abc import Iterator
 
 from trainyard.cluster.checks import network_policies, webhooks
 from trainyard.cluster.checks.diagnosis import ERROR, Check, Diagnosis, check
+from trainyard.cluster.checks.network_policies import is_name_server
 from trainyard.cluster.checks.webhooks import answering
 from trainyard.cluster.demand import Demand, at
 from trainyard.cluster.survey import ClusterSurvey
 
-DNS_NAMES = ("kube-dns", "coredns", "dns-default", "rke2-coredns-rke2-coredns")
-
-
-def is_name_server(service: dict) -> bool:
-    """Whether a Service is the cluster's name server."""
-    labels = service["metadata"].get("labels") or {}
-    return service["metadata"]["name"] in DNS_NAMES or labels.get("k8s-app") == "kube-dns"
+# Nodes of EKS Auto Mode bring the name server themselves
+EKS = "eks.amazonaws.com/compute-type"
 
 
 def dns(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a cluster without a name server, or whose name server does not answer."""
     services = [one for one in survey.of("services") if is_name_server(one)]
+    if not services and any((one["metadata"].get("labels") or {}).get(EKS) == "auto" for one in survey.of("nodes")):
+        return
     if not services:
         seen = "there is no Service kube-dns: pods cannot find each other by name"
         remedy = "install CoreDNS (https://github.com/coredns/deployment/tree/master/kubernetes)"
@@ -60,7 +58,7 @@ def examine(survey: ClusterSurvey, demand: Demand, resolved: str = "", broken: t
     unseen |= {kind: why for kind, why in survey.unseen.items() if kind.endswith("webhookconfigurations")}
     wrong: list[Diagnosis] = []
     if "services" not in unseen:
-        wrong += dns(survey)
+        wrong += [] if resolved else dns(survey)  # a cloud may answer names outside of the cluster, as Cloud DNS does
         wrong += [*webhooks.examine(survey, demand), *webhooks.check_conversions(survey, demand)]
     wrong += network_policies.examine(survey, demand)
     wrong += [one for one in broken if not wrong]  # names fail for a cause that has been named

@@ -68,9 +68,10 @@ def check_stuck_pods(pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
         meta = pod["metadata"]
         held = {name: n for name, n in placement.requests(pod["spec"]).items() if "/" in name}
         deleted = meta.get("deletionTimestamp")  # the end of its grace period
-        if held and deleted and since(deleted, now) > UNFINISHED:
+        node = pod["spec"].get("nodeName")  # none: it waits for its finalizers alone, and holds nothing
+        if held and node and deleted and since(deleted, now) > UNFINISHED:
             devices = ", ".join(f"{show(number, name)} {name}" for name, number in held.items())
-            minutes, node = since(deleted, now) / 60, pod["spec"].get("nodeName")
+            minutes = since(deleted, now) / 60
             seen = f"it should have ended {minutes:.0f} minutes ago, and keeps {devices} of {node}"
             remedy = f"see its node; kubectl -n {meta['namespace']} delete pod {meta['name']} --force gives them back"
             yield Diagnosis(WARNING, f"pod/{meta['name']}", seen, remedy)

@@ -107,10 +107,21 @@ def devices(node: dict, resources: Iterable[str]) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, name(node), seen, "see which GPU its driver has lost: nvidia-smi on the node")
 
 
+def distinct_gpus(resource: str, count: int, nodes: list[dict]) -> int:
+    """Return how many GPUs a pod may ask of nodes that offer so many: each process has one of its own."""
+    shared = ".shared" in resource or any(count_sharing(one) > 1 for one in nodes)
+    return min(count, 1) if shared or "mig-" in resource else count
+
+
+def count_sharing(node: dict) -> int:
+    """Return how often a node offers each of its GPUs, by time slicing or MPS."""
+    times = (node["metadata"].get("labels") or {}).get("nvidia.com/gpu.replicas", "1")
+    return int(times) if times.isdigit() else 1
+
+
 def check_gpu_sharing(node: dict) -> Iterator[Diagnosis]:
     """Say that a node offers each of its GPUs several times: two processes of a run may then get the same one."""
-    times = (node["metadata"].get("labels") or {}).get("nvidia.com/gpu.replicas", "1")
-    if times.isdigit() and int(times) > 1:
+    if (times := count_sharing(node)) > 1:
         seen = f"it offers each GPU {times} times (time slicing or MPS): NCCL refuses two processes on one GPU"
         yield Diagnosis(
             WARNING, name(node), seen, "take sharing out of its device plugin, or choose others by nodeSelector"
@@ -220,8 +231,17 @@ def alike(groups: list[PodGroup]) -> list[PodGroup]:
     return found
 
 
-def room(demand: Demand, nodes: list[dict], pods: list[dict]) -> Iterator[Diagnosis]:
-    """Name pods of a run for which there are too few nodes, ever or now."""
+def would_help(group: PodGroup, nodes: list[dict], reasons: Counter[str]) -> bool:
+    """Whether further nodes would take a group's pods: not where those that have its devices keep it off by a taint."""
+    wanted = placement.devices(placement.requests(group.spec))
+    if wanted and not any(all(placement.allocatable(node).get(key) for key in wanted) for node in nodes):
+        return True
+    told = [text for text, _ in reasons.most_common() if not text.startswith("without ")]
+    return not told or not told[0].startswith("had untolerated taint")
+
+
+def room(demand: Demand, nodes: list[dict], pods: list[dict], adds: str) -> Iterator[Diagnosis]:
+    """Name pods of a run for which there are too few nodes, ever or now; `adds`: what adds nodes, if anything."""
     taken, offered = placement.usage_by_node(pods), {key for node in nodes for key in gpus(node)}
     for group in alike(demand.groups):
         ever, now, why = placement.fit(group.spec, nodes, taken)
@@ -229,14 +249,18 @@ def room(demand: Demand, nodes: list[dict], pods: list[dict]) -> Iterator[Diagno
         if ever < group.pods:
             reasons = "; ".join(f"{count} {text}" for text, count in why.most_common(4)) or "all fit"
             seen = f"room for {ever} of {group.pods} pods that request {wanted}: of {len(nodes)} nodes {reasons}"
-            yield Diagnosis(ERROR, group.name, seen, remedy(why, group, nodes, offered))
+            level, instead = ERROR, remedy(why, group, nodes, offered)
+            if adds and would_help(group, nodes, why):
+                level, instead = WARNING, f"see that a pool of {adds} has such nodes; else {instead}"
+                seen += f"; {adds} may add nodes"
+            yield Diagnosis(level, group.name, seen, instead)
         elif now < group.pods and not demand.assumed:
             seen = f"room for {now} of {group.pods} pods now, for {ever} when nothing else runs ({wanted} each)"
             yield Diagnosis(NOTE, group.name, seen, "wait until other pods end, or run in a queue (docs/kueue.md)")
-    yield from spread(demand, nodes)
+    yield from spread(demand, nodes, WARNING if adds else ERROR)
 
 
-def spread(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
+def spread(demand: Demand, nodes: list[dict], level: str) -> Iterator[Diagnosis]:
     """Name spread constraints and anti-affinity that ask for more nodes than fit."""
     for group in alike(demand.training):
         able = [one for one in nodes if not list(placement.hindrances(group.spec, one))]
@@ -253,7 +277,7 @@ def spread(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
         alone = [one for one in apart or [] if one.get("topologyKey") == "kubernetes.io/hostname"]
         if alone and len(able) < group.pods:
             seen = f"{group.pods} pods may not share a node, and {len(able)} nodes fit"
-            yield Diagnosis(ERROR, group.name, seen, "relax global.scheduling.affinity, or lower global.training.nodes")
+            yield Diagnosis(level, group.name, seen, "relax global.scheduling.affinity, or lower global.training.nodes")
 
 
 def fabric(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
@@ -294,7 +318,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         wrong += [*health(node), *devices(node, resources), *check_gpu_sharing(node), *unfit(node, survey.version)]
     wrong += [*node_faults.examine(survey, linux), *steering.examine(demand, survey, linux)]
     wrong += [*products(linux), *sets(survey.of("daemonsets")), *fabric(demand, linux)]
-    lacking = list(room(demand, linux, survey.of("pods")))
+    lacking = list(room(demand, linux, survey.of("pods"), survey.autoscaler()))
     asked = "" if lacking else f"room for {demand.said}"
     unproven = [f"free room: pods: {survey.unseen['pods']}"] if "pods" in survey.unseen else []
     return check("nodes", [summary(linux), asked], [*wrong, *lacking], unproven)

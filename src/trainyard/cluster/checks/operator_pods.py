@@ -15,6 +15,14 @@ def name_of(thing: dict) -> str:
     return f"{thing['metadata']['namespace']}/{thing['metadata']['name']}"
 
 
+def pods_of(thing: dict, pods: list[dict]) -> Iterator[dict]:
+    """Yield the pods of a deployment."""
+    wanted, home = at(thing, "spec.selector.matchLabels", {}), thing["metadata"]["namespace"]
+    for pod in pods:
+        if pod["metadata"]["namespace"] == home and wanted.items() <= (pod["metadata"].get("labels") or {}).items():
+            yield pod
+
+
 def check_duplicates(name: str, things: list[dict], words: dict[str, str]) -> Iterator[Diagnosis]:
     """Name deployments of one operator that all act on the jobs of every namespace; `words`: arguments, by place."""
     acting = [
@@ -31,11 +39,8 @@ def check_duplicates(name: str, things: list[dict], words: dict[str, str]) -> It
 
 def check_restarts(name: str, thing: dict, pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name an operator whose pod is ready just now, and has ended often and lately, with the reason."""
-    wanted, meta = at(thing, "spec.selector.matchLabels", {}), thing["metadata"]
-    for pod in pods:
-        labels = pod["metadata"].get("labels") or {}
-        if pod["metadata"]["namespace"] != meta["namespace"] or wanted.items() - labels.items():
-            continue
+    meta = thing["metadata"]
+    for pod in pods_of(thing, pods):
         for one in pod.get("status", {}).get("containerStatuses") or []:
             over = at(one, "lastState.terminated", {})
             times, ended = one.get("restartCount", 0), over.get("finishedAt")

@@ -146,11 +146,7 @@ def controller(operator: Operator, things: list[dict], pods: list[dict], needed:
 
 def waiting(thing: dict, pods: list[dict]) -> tuple[str, str]:
     """Return what the pods of a deployment wait for or failed on, and the remedy if one is known."""
-    wanted = at(thing, "spec.selector.matchLabels", {})
-    for pod in pods:
-        labels = pod["metadata"].get("labels") or {}
-        if pod["metadata"]["namespace"] != thing["metadata"]["namespace"] or wanted.items() - labels.items():
-            continue
+    for pod in operator_pods.pods_of(thing, pods):
         for one in pod.get("status", {}).get("containerStatuses") or []:
             over = one.get("lastState", {}).get("terminated", {})
             said = one["state"].get("waiting") or one["state"].get("terminated") or {}

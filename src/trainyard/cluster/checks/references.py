@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis, several
+from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis, find_by_name, several
 from trainyard.cluster.demand import Demand, at
 from trainyard.cluster.survey import ClusterSurvey
 
@@ -11,7 +11,11 @@ STORES = {"SecretStore": "secretstores.external-secrets.io",
 CLAIMS = {"resourceClaimName": "resourceclaims.resource.k8s.io",
           "resourceClaimTemplateName": "resourceclaimtemplates.resource.k8s.io"}  # fmt: skip
 CLASSES, INGRESSES = "deviceclasses.resource.k8s.io", "ingressclasses.networking.k8s.io"
+MADE_OF = {"resourceClaimName": "ResourceClaim", "resourceClaimTemplateName": "ResourceClaimTemplate"}
 DEFAULT = "ingressclass.kubernetes.io/is-default-class"
+# By these an Ingress without a class is served: an older way to name one, and the controllers of OpenShift and of GKE
+NAMED_BEFORE, ROUTER = "kubernetes.io/ingress.class", "openshift.io/ingress-to-route"
+GKE = "cloud.google.com/gke-nodepool"
 
 
 def list_kinds(demand: Demand) -> list[str]:
@@ -23,11 +27,6 @@ def list_kinds(demand: Demand) -> list[str]:
     return found + ([*CLAIMS.values(), CLASSES] if claimed else [])
 
 
-def find_by_name(things: list[dict], name: str) -> dict | None:
-    """Return the object of a name."""
-    return next((thing for thing in things if thing["metadata"]["name"] == name), None)
-
-
 def check_stores(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name stores of secrets that do not exist, or are not ready."""
     for thing in demand.objects:
@@ -35,7 +34,7 @@ def check_stores(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             continue
         kind, name = at(thing, "spec.secretStoreRef.kind", "SecretStore"), at(thing, "spec.secretStoreRef.name", "")
         label, store = f"{kind.lower()}/{name}", find_by_name(survey.of(STORES.get(kind, "")), name)
-        if STORES.get(kind) in survey.unseen:
+        if STORES.get(kind) in survey.unseen or name in demand.makes(kind):
             continue
         if store is None:
             seen = "values name it under secrets.external.store, and it does not exist"
@@ -51,6 +50,10 @@ def check_devices(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name claims of devices, their templates and their classes that do not exist."""
     wanted = {(key, one[key]) for group in demand.groups for one in group.spec.get("resourceClaims") or []
               for key in CLAIMS if one.get(key)}  # fmt: skip
+    wanted -= {(key, name) for key, kind in MADE_OF.items() for name in demand.makes(kind)}
+    # NVIDIA's driver makes a ComputeDomain's template, of the name that the domain says
+    domains = [thing for thing in demand.objects if thing["kind"] == "ComputeDomain"]
+    wanted -= {("resourceClaimTemplateName", at(one, "spec.channel.resourceClaimTemplate.name", "")) for one in domains}
     for key, name in sorted(wanted):
         plural = CLAIMS[key].partition(".")[0]
         label, thing = f"{plural.removesuffix('s')}/{name}", find_by_name(survey.of(CLAIMS[key]), name)
@@ -70,6 +73,13 @@ def check_devices(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
                 yield Diagnosis(ERROR, label, seen, "install the driver that brings it (kubectl get deviceclass)")
 
 
+def serves_classless(ingress: dict, classes: list[dict], nodes: list[dict]) -> bool:
+    """Whether something serves an Ingress that names no class, though no class is the default."""
+    routed = any(at(one, "spec.controller") == ROUTER for one in classes)
+    by_cloud = any(GKE in (one["metadata"].get("labels") or {}) for one in nodes)
+    return bool(at(ingress, "metadata.annotations", {}).get(NAMED_BEFORE)) or routed or by_cloud
+
+
 def check_ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name classes of ingresses that do not exist: nothing would serve the file browser's address."""
     classes = survey.of(INGRESSES)
@@ -77,11 +87,12 @@ def check_ingresses(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis
         if thing["kind"] != "Ingress":
             continue
         label, name = f"ingress/{thing['metadata']['name']}", at(thing, "spec.ingressClassName", "")
+        default = any(at(one, "metadata.annotations", {}).get(DEFAULT) == "true" for one in classes)
         others = several(one["metadata"]["name"] for one in classes) or "none: install an ingress controller"
         if name and find_by_name(classes, name) is None:
             seen = f"its class {name} does not exist"
             yield Diagnosis(WARNING, label, seen, f"set filebrowser.ingress.className to one of {others}")
-        elif not name and not any(at(one, "metadata.annotations", {}).get(DEFAULT) == "true" for one in classes):
+        elif not name and not default and not serves_classless(thing, classes, survey.of("nodes")):
             seen = "it names no class, and the cluster has no default one: nothing serves it"
             yield Diagnosis(WARNING, label, seen, f"set filebrowser.ingress.className to one of {others}")
 

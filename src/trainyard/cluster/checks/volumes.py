@@ -183,10 +183,15 @@ def explain_place(claim: dict, probe: Probe) -> Diagnosis:
 
 
 def check_capacity(claim: dict, thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
-    """Name a claim that is larger than what its driver says that it can make anywhere."""
+    """Name a claim that is larger than what its driver says that it can make anywhere.
+
+    Drivers tell it of classes that wait for a pod, as the scheduler reads it: of others most say nothing
+    (https://github.com/kubernetes-csi/external-provisioner#capacity-support).
+    """
     drivers = {one["metadata"]["name"]: one for one in survey.of("csidrivers")}
     name, size = thing["metadata"]["name"], amount(claim["spec"]["resources"]["requests"]["storage"])
-    if not at(drivers.get(thing.get("provisioner", ""), {}), "spec.storageCapacity", False):
+    tells = at(drivers.get(thing.get("provisioner", ""), {}), "spec.storageCapacity", False)
+    if not tells or thing.get("volumeBindingMode") != "WaitForFirstConsumer":
         return
     rooms = [amount(one.get("maximumVolumeSize") or one.get("capacity") or 0)
              for one in survey.of("csistoragecapacities") if one.get("storageClassName") == name]  # fmt: skip
@@ -223,15 +228,41 @@ def judge(
     yield Diagnosis(ERROR, f"claim/{claim['metadata']['name']}", seen, remedy)
 
 
+def class_and_mode(claim: dict) -> tuple[str, str]:
+    """Return the class of a claim, empty for the default one, and its access mode, as a probe has them."""
+    return claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0]
+
+
+def is_made_by_hand(claim: dict, thing: dict | None) -> bool:
+    """Whether nobody makes a volume for a claim of this class: somebody has made one, or must."""
+    spec = claim["spec"]
+    return bool(
+        spec.get("storageClassName") == "" or spec.get("volumeName") or (thing or {}).get("provisioner") == BY_HAND
+    )
+
+
 def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
     """Return class and mode of each kind of claim that a run would create, and a probe can stand for."""
-    found = []
-    for claim in demand.claims:
-        thing = chosen(claim, classes)
-        if thing and not claim["spec"].get("volumeName") and thing.get("provisioner") != BY_HAND:
-            mode = (claim["spec"].get("accessModes") or [RWX])[0]
-            found.append((claim["spec"].get("storageClassName") or "", mode))
-    return list(dict.fromkeys(found))
+    things = [(claim, chosen(claim, classes)) for claim in demand.claims]
+    return list(
+        dict.fromkeys(class_and_mode(claim) for claim, one in things if one and not is_made_by_hand(claim, one))
+    )
+
+
+def check_claim(claim: dict, survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe]) -> Iterator[Diagnosis]:
+    """Name what keeps a claim of the run without a volume, or with one that its pods cannot share."""
+    classes, nodes = survey.of("storageclasses"), survey.of("nodes")
+    yield from classless(claim, classes)
+    thing = chosen(claim, classes)
+    if is_made_by_hand(claim, thing):
+        yield from by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else ()
+    elif thing:
+        yield from check_capacity(claim, thing, survey)
+        for mine in (one for one in probes if (one.storage_class, one.mode) == class_and_mode(claim)):
+            others, scattered = [one["metadata"]["name"] for one in classes], is_scattered(demand, nodes)
+            yield from judge(claim, mine, probes, demand, others, scattered=scattered)
+            if mine.place and scattered:
+                yield explain_place(claim, mine)
 
 
 def examine(
@@ -249,32 +280,16 @@ def examine(
     wrong = list(named)
     if "storageclasses" in survey.unseen:
         return check("storage", wrong=wrong, unproven=[f"storageclasses: {survey.unseen['storageclasses']}", *reasons])
-    classes, used = survey.of("storageclasses"), []
+    classes = survey.of("storageclasses")
     for claim in demand.claims:
-        wrong += classless(claim, classes)
-        thing = chosen(claim, classes)
-        if (
-            claim["spec"].get("storageClassName") == ""
-            or claim["spec"].get("volumeName")
-            or (thing and thing.get("provisioner") == BY_HAND)
-        ):
-            wrong += by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else []
-        elif thing:
-            used.append(thing)
-            wrong += check_capacity(claim, thing, survey)
-            like = (claim["spec"].get("storageClassName") or "", (claim["spec"].get("accessModes") or [RWX])[0])
-            mine = next((one for one in probes if (one.storage_class, one.mode) == like), None)
-            if mine:
-                others = [one["metadata"]["name"] for one in classes]
-                scattered = is_scattered(demand, survey.of("nodes"))
-                wrong += judge(claim, mine, probes, demand, others, scattered=scattered)
-                if mine.place and scattered:
-                    wrong.append(explain_place(claim, mine))
-                reasons += [f"whether {mine.storage_class or 'the default class'} binds {mine.mode}: {mine.unproven}"] \
-                    if mine.unproven else []  # fmt: skip
+        wrong += check_claim(claim, survey, demand, probes)
     wrong += defaults(classes)
-    for thing in {one["metadata"]["name"]: one for one in used}.values():
-        wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
+    wanted = wanted_probes(demand, classes)
+    reasons += [f"whether {one.storage_class or 'the default class'} binds {one.mode}: {one.unproven}"
+                for one in probes if one.unproven and (one.storage_class, one.mode) in wanted]  # fmt: skip
+    for name in dict.fromkeys(name for name, _ in wanted):
+        if thing := chosen({"spec": {"storageClassName": name or None}}, classes):
+            wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
     bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
              f"(a probe claim, in {one.seconds:.1f} s)" for one in probes if one.bound]  # fmt: skip
     names = several(sorted(one["metadata"]["name"] + (" (default)" if is_default(one) else "") for one in classes))

@@ -96,8 +96,7 @@ def find_bundle_fault(bundle: str, now: datetime) -> str:
 
 def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name webhooks that are asked about a run's objects, must answer, and have nobody behind them."""
-    labels = {"kubernetes.io/metadata.name": survey.namespace} | at(survey.space() or {}, "metadata.labels", {})
-    resources = list_resources(demand)
+    labels, resources = survey.labels(), list_resources(demand)
     for kind in KINDS:
         for thing in survey.of(kind):
             label = f"{kind.removesuffix('s')}/{thing['metadata']['name']}"
