@@ -12,10 +12,23 @@ from benchmarks.cpu.clients import PARTS, Figure, growth, table
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def measure(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmark in a shell with a limit of open files."""
+    command = ["bash", "-c", f'{limit}; exec "$@"', "bash", sys.executable, str(ROOT / "benchmarks/cpu/clients.py")]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_more_clients_than_files_may_be_open_are_refused() -> None:
+    done = measure("ulimit -n 1000", "--clients", "4096")
+    assert done.returncode == 2
+    assert "4096 clients need 8392 open files, and 1000 are allowed: raise ulimit -Hn, or name fewer" in done.stderr
+
+
 def test_each_part_answers_all_of_its_clients(tmp_path: Path) -> None:
     out = tmp_path / "clients.json"
-    command = [sys.executable, str(ROOT / "benchmarks/cpu/clients.py"), str(out), "--clients", "3", "9"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = measure(
+        "ulimit -Sn 24", str(out), "--clients", "3", "9"
+    )  # most shells allow 1024, too few for 4,096 clients
     assert done.returncode == 0, done.stderr
     figures = [Figure(**one) for one in json.loads(out.read_text())]
     assert len({one.part for one in figures}) == len(PARTS)

@@ -42,6 +42,7 @@ LINEAR = 1.15
 LITTLE = 0.05  # seconds; less says nothing about growth
 TOKEN = "clients"
 AT_ONCE = 32  # clients that ask at a time
+FILES = 200  # that are open beside both ends of each client's connection
 LONG = timedelta(seconds=600)
 
 
@@ -189,6 +190,7 @@ def ask_over_network(count: int) -> list[Figure]:
     here, there = multiprocessing.get_context("spawn").Pipe()
     child = multiprocessing.get_context("spawn").Process(target=serve_heartbeats, args=(count, there))
     child.start()
+    there.close()  # so that a child that fails is known
     addresses = here.recv()
     asking = beats.Answers(0, lambda mine: [(mine[0], mine[1], TOKEN), *addresses], lambda: heartbeat(0))
     found: dict[int, Any] = {}
@@ -273,12 +275,24 @@ def table(figures: Sequence[Figure], sizes: Sequence[int]) -> str:
     return "\n".join([*lines, "", f"Grows faster than linearly: {'; '.join(faster) or 'nothing'}."])
 
 
+def allow_files(clients: int) -> str:
+    """Let this process and its children open a file for each end of a connection; return why not, if it may not."""
+    needed, (soft, hard) = 2 * clients + FILES, resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        return f"{clients} clients need {needed} open files, and {hard} are allowed: raise ulimit -Hn, or name fewer"
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return ""
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path, nargs="?", help="write the figures as JSON, too")
     parser.add_argument("--clients", type=int, nargs="+", default=list(SIZES), metavar="N", help="numbers of clients")
     asked = parser.parse_args()
+    if why := allow_files(max(asked.clients)):
+        parser.error(f"--clients: {why}")
     figures = measure(asked.clients)
     if asked.out:
         asked.out.write_text(json.dumps([one._asdict() for one in figures], indent=1) + "\n")
