@@ -142,6 +142,9 @@ def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[Valu
     rdma = sorted(set.intersection(*offers))
     if rdma and enforced_level(survey) == "privileged":  # its pods lock memory, which the other levels refuse
         yield ValuesLine("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
+        if rdma[0].endswith("/efa"):  # an interface each, of which a pod takes all; of others a pod shares one
+            count = int(min(placement.allocatable(one)[rdma[0]] for one in found))
+            yield ValuesLine("global.training.rdma.count", count, "all of a node")
 
 
 def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:

@@ -85,6 +85,18 @@ def two_jobs(seen: survey.ClusterSurvey) -> None:
 
 
 DEVICES = {"requests": [{"name": "nic", "exactly": {"deviceClassName": "rdma"}}]}
+
+
+def unplugged(seen: survey.ClusterSurvey) -> None:
+    """Take the device plugin's resource from the GPU nodes, and their taint."""
+    for name in ("gpu-1", "gpu-2"):
+        for part in ("capacity", "allocatable"):
+            del of(seen, "nodes", name)["status"][part]["nvidia.com/gpu"]
+
+
+other_pods = clusters.hook("azure-wi-webhook", "gone", "kube-system", "pods") | {"kind": "MutatingWebhookConfiguration"}
+other_pods["webhooks"][0]["objectSelector"] = {"matchLabels": {"azure.workload.identity/use": "true"}}
+BY_CLAIMS = values(global__training__gpusBy="claims", global__training__resourceClaims=[CLAIM])
 TEMPLATE = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "nics"},
             "spec": {"spec": {"devices": DEVICES}}}  # fmt: skip
 DOMAIN = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain", "metadata": {"name": "domain"},
@@ -138,6 +150,23 @@ SOUND: dict[str, tuple[Change, dict]] = {
         both(offering(rdma__ib="8"), kueue("resources: {excludeResourcePrefixes: [rdma/]}")),
         values(global__training__rdma={"resource": "rdma/ib"})),
     "a queue for one Job after the other": (two_jobs, BOTH_JOBS),
+    "GPUs that a driver of claims brings": (
+        both(unplugged, add(references.CLAIMS["resourceClaimTemplateName"], thing("ResourceClaimTemplate", "nics")),
+             add(references.CLASSES)), BY_CLAIMS),
+    "RDMA by claims": (
+        both(offering(rdma__ib="8"), add(references.CLAIMS["resourceClaimTemplateName"], thing(
+            "ResourceClaimTemplate", "nics"))), values(
+            global__training__resourceClaims=[CLAIM], global__training__rdma={"by": "claims"})),
+    "a webhook that nobody answers, for other pods": (
+        add("mutatingwebhookconfigurations", other_pods), VALUES),
+    "a claim of one node's pods, on one node": (
+        both(drop("nodes", "gpu-2"), drop("nodes", "cpu-1"),
+             change("nodes", "gpu-1", "status allocatable nvidia.com/gpu", "16"),
+             change("nodes", "gpu-1", "status capacity nvidia.com/gpu", "16"),
+             change("nodes", "gpu-1", "metadata labels nvidia.com/gpu.count", "16"),
+             add("persistentvolumeclaims", thing("PersistentVolumeClaim", "shared", NAMESPACE, spec={
+                 "accessModes": ["ReadWriteOnce"]}, status={"phase": "Bound"}))),
+        values(global__storage__data={"existingClaim": "shared"})),
     "a pod that waits for its finalizers alone": (
         add("pods", thing("Pod", "gated", "team", metadata={"deletionTimestamp": stamp(4000)}, spec={"containers": [
             {"resources": {"requests": {"nvidia.com/gpu": "8"}}}]})), VALUES),
@@ -243,6 +272,18 @@ def test_a_proposal_has_rdma_where_the_namespace_admits_it(level, offered):
     assert ("global.training.rdma.resource" in lines) is offered
     asked = values(global__training__rdma={"resource": "rdma/ib"}, global__scheduling__queue="")
     assert ([one.level for one in found(seen, asked)] == []) is offered
+
+
+def test_a_proposal_asks_for_all_of_a_nodes_efa():
+    seen = sound()
+    offering()(seen)
+    for name, count in (("gpu-1", "32"), ("gpu-2", "16")):
+        of(seen, "nodes", name)["status"]["allocatable"]["vpc.amazonaws.com/efa"] = count
+    lines = {one.path: one.value for one in proposal.training(seen, clusters.asking(VALUES), 2)}
+    assert (lines["global.training.rdma.resource"], lines["global.training.rdma.count"]) == (
+        "vpc.amazonaws.com/efa",
+        16,
+    )
 
 
 def test_a_proposal_asks_for_one_of_gpus_that_are_shared():

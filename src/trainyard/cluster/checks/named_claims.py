@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from trainyard.cluster.checks import placement, volumes
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Diagnosis, amount, several, show
-from trainyard.cluster.checks.volumes import RWX, chosen
+from trainyard.cluster.checks.volumes import RWO, RWX, chosen
 from trainyard.cluster.demand import Demand, at
 from trainyard.cluster.survey import ClusterSurvey
 
@@ -48,13 +48,15 @@ def check_binding(label: str, claim: dict, classes: list[dict]) -> Diagnosis | N
     return None
 
 
-def check_modes(label: str, claim: dict, demand: Demand) -> Iterator[Diagnosis]:
+def check_modes(label: str, claim: dict, demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name modes in which a claim cannot serve the run."""
     modes, name = set(claim["spec"].get("accessModes", [])), claim["metadata"]["name"]
+    able = [placement.fitting_nodes(group.spec, nodes) for group in demand.groups]
+    share_node = len({one["metadata"]["name"] for each in able for one in each}) == 1  # whose pods may all mount it
     if claim["spec"].get("volumeMode") == "Block":
         seen = "it is a block device (volumeMode: Block), and pods mount a file system"
         yield Diagnosis(ERROR, label, seen, f"name a claim with volumeMode: Filesystem under {WHICH}")
-    elif demand.spreads and not {RWX, "ReadOnlyMany"} & modes:
+    elif demand.spreads and not {RWX, "ReadOnlyMany"} & modes and not (RWO in modes and share_node):
         seen = f"its modes are {several(sorted(modes))}, and pods of the run are on several nodes"
         yield Diagnosis(ERROR, label, seen, f"name a claim with {RWX}, or set global.training.nodes: 1")
     elif modes == {"ReadOnlyMany"} and is_written(name, demand):
@@ -117,7 +119,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
         if bad := check_binding(label, claim, survey.of("storageclasses")):
             yield bad
             continue
-        yield from check_modes(label, claim, demand)
+        yield from check_modes(label, claim, demand, survey.of("nodes"))
         if volume := made.get(claim["spec"].get("volumeName") or ""):
             yield from check_reach(label, volume, demand, survey.of("nodes"))
         if is_written(name, demand):

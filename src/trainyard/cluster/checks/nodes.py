@@ -82,8 +82,8 @@ def health(node: dict) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, label, seen, f"{remedy} (kubectl describe {label})")
 
 
-def devices(node: dict, resources: Iterable[str]) -> Iterator[Diagnosis]:
-    """Name devices that a node has and does not offer, and GPUs that no device plugin announces."""
+def devices(node: dict, resources: Iterable[str], *, plugged: bool) -> Iterator[Diagnosis]:
+    """Name devices that a node has and does not offer, and GPUs that no device plugin announces, if one must."""
     status, labels = node.get("status", {}), node["metadata"].get("labels") or {}
     has, offers = status.get("capacity") or {}, status.get("allocatable") or {}
     for resource in sorted(set(resources) & {*has, *offers}):
@@ -92,7 +92,7 @@ def devices(node: dict, resources: Iterable[str]) -> Iterator[Diagnosis]:
             seen = f"{show(whole - healthy)} of its {show(whole)} {resource} are unhealthy"
             remedy = "see the driver and its device plugin's log (nvidia-smi, dmesg | grep Xid), then cordon the node"
             yield Diagnosis(WARNING, name(node), seen, remedy)
-    said = {LABELLED[key] for key in LABELLED if labels.get(key) not in (None, "false")}
+    said = {LABELLED[key] for key in LABELLED if labels.get(key) not in (None, "false")} if plugged else set()
     announced = {key for key in (*has, *offers) if GPU.match(key) and amount(has.get(key, offers.get(key, 0)))}
     for resource in sorted(said):
         vendor = resource.partition("/")[0]
@@ -286,7 +286,7 @@ def fabric(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
         {key for node in nodes for key, number in placement.allocatable(node).items() if number and RDMA.match(key)}
     )
     asked = {key for group in demand.training for key in placement.requests(group.spec)}
-    gpu = any(GPU.match(key) for key in asked)
+    gpu = any(GPU.match(key) for key in asked) and not at(demand.values, "global.training.rdma.by", "")
     if offered and gpu and demand.spreads and not asked & set(offered):
         seen = f"nodes offer {several(offered)}, and the run does not ask for it: NCCL uses TCP"
         yield Diagnosis(NOTE, "rdma", seen, f"set global.training.rdma.resource: {offered[0]}")
@@ -313,9 +313,16 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         return check("nodes", wrong=[Diagnosis(ERROR, "nodes", "the cluster has no nodes", "add nodes to the cluster")])
     resources = {key for node in linux for key in (node.get("status", {}).get("capacity") or {})
                  if GPU.match(key) or RDMA.match(key)}  # fmt: skip
+    asked_gpus = {key for group in demand.training for key in placement.requests(group.spec) if GPU.match(key)}
+    plugged = bool(asked_gpus) or not at(demand.values, "global.training.gpusPerNode", 0)  # else they come by claims
     wrong: list[Diagnosis] = []
     for node in linux:
-        wrong += [*health(node), *devices(node, resources), *check_gpu_sharing(node), *unfit(node, survey.version)]
+        wrong += [
+            *health(node),
+            *devices(node, resources, plugged=plugged),
+            *check_gpu_sharing(node),
+            *unfit(node, survey.version),
+        ]
     wrong += [*node_faults.examine(survey, linux), *steering.examine(demand, survey, linux)]
     wrong += [*products(linux), *sets(survey.of("daemonsets")), *fabric(demand, linux)]
     lacking = list(room(demand, linux, survey.of("pods"), survey.autoscaler()))

@@ -96,13 +96,15 @@ def find_bundle_fault(bundle: str, now: datetime) -> str:
 
 def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name webhooks that are asked about a run's objects, must answer, and have nobody behind them."""
-    labels, resources = survey.labels(), list_resources(demand)
+    labels, resources, pods = survey.labels(), list_resources(demand), [group.labels for group in demand.groups]
     for kind in KINDS:
         for thing in survey.of(kind):
             label = f"{kind.removesuffix('s')}/{thing['metadata']['name']}"
             for hook in thing.get("webhooks") or []:
                 what, service = find_resource(hook, resources, labels), at(hook, "clientConfig.service", {})
                 if not what or not service or hook.get("failurePolicy", "Fail") == "Ignore":
+                    continue
+                if what == "pods" and not any(selects(hook.get("objectSelector") or {}, one) for one in pods):
                     continue
                 level, seen = check_service(hook, what, survey)
                 remedy = (
