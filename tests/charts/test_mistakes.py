@@ -132,6 +132,17 @@ def test_an_address_alone_is_what_is_fetched():
     assert "kaggle" not in found[0]
 
 
+def test_addresses_that_answer_with_a_file_are_taken():
+    files = (
+        "https://github.com/ada/pets/releases/latest/download/pets.zip", "https://github.com/ada/pets/files/7/pets.zip",
+        "https://github.com/user-attachments/files/7/pets.zip",
+        "https://drive.google.com/uc?export=download&confirm=t&id=abc",
+    )  # fmt: skip
+    for file in files:
+        held = [one.get("data") or {} for one in rendered({"dataset": {"source": {"url": file}}})]
+        assert [json.loads(one["prepare.json"])["source"]["url"] for one in held if "prepare.json" in one] == [file]
+
+
 def test_a_fraction_on_the_command_line_is_a_number():
     option = ("--set", "global.training.config.optimizer.lr=0.125")
     text = helm.run("helm3", "template", "demo", helm.CHART, "-f", "-", *option, stdin=yaml.safe_dump(BASE))

@@ -317,13 +317,13 @@ key; url; and signed, the key of the Secret of web servers that holds it with it
 {{- if and (eq $site "huggingface.co") (not (contains "/resolve/" .url)) -}}
 {{- $page = "Hugging Face's" -}}
 {{- $instead = "write the address of one file, which has /resolve/ in it" -}}
-{{- else if and (eq $site "github.com") (not (regexMatch "/(raw|archive|releases/(latest/)?download|zipball|tarball)/|[?&]raw=" .url)) -}}
+{{- else if and (eq $site "github.com") (not (regexMatch "/(raw|files|archive|releases/(latest/)?download|zipball|tarball)/|[?&]raw=" .url)) -}}
 {{- $page = "GitHub's" -}}
 {{- $instead = "write the address of a file, which has /raw/ in place of /blob/, or of a release's file, which has /releases/download/ in it" -}}
 {{- else if and (eq $site "gitlab.com") (contains "/-/blob/" .url) -}}
 {{- $page = "GitLab's" -}}
 {{- $instead = "write /-/raw/ in place of /-/blob/" -}}
-{{- else if has $site (list "drive.google.com" "docs.google.com") -}}
+{{- else if and (has $site (list "drive.google.com" "docs.google.com")) (not (regexMatch "[?&]confirm=" .url)) -}}
 {{- $page = "Google Drive's" -}}
 {{- $instead = "put the file into a bucket or on a web server, since Drive's address for downloads answers with a page, too, if the file is large" -}}
 {{- else if and (eq $site "dropbox.com") (not (regexMatch "[?&](dl|raw)=1" .url)) -}}
