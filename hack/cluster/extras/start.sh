@@ -77,13 +77,15 @@ rolled_out_extras() {
 }
 
 # argocd_daemon NAME COMMAND...: inside the node, so that it ends with it and listens on no address of this machine. A committer is named
-# since git, where it finds none, asks DNS for this host's full name, for 10 s a call where there is no DNS
+# since git, where it finds none, asks DNS for this host's full name, for 10 s a call where there is no DNS. A busy machine renders charts for
+# longer than the usual 60 and 90 s, and three failures would be remembered for an hour.
 argocd_daemon() {
   local name=$1 home=$LIVE/argocd config=$RUN/admin.conf
   shift
   LOG=$LIVE/log RUN=$LIVE daemon "$name" "$HERE/in-node" env PATH="$home/bin:/usr/local/bin:/usr/bin:/bin" TMPDIR="$home/tmp" HOME="$home" \
     GIT_COMMITTER_NAME=argocd GIT_COMMITTER_EMAIL=argocd@localhost \
-    KUBECONFIG="$config" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false "$@"
+    KUBECONFIG="$config" ARGOCD_FAKE_IN_CLUSTER=true ARGOCD_GPG_ENABLED=false ARGOCD_EXEC_TIMEOUT=10m ARGOCD_PAUSE_GEN_AFTER_FAILED_ATTEMPTS=0 \
+    ARGOCD_APPLICATION_CONTROLLER_REPO_SERVER_TIMEOUT_SECONDS=600 ARGOCD_APPLICATIONSET_CONTROLLER_REPO_SERVER_TIMEOUT_SECONDS=600 "$@"
 }
 
 # stop_argocd: whatever of it still runs
