@@ -16,8 +16,8 @@ from tests import costs, patience
 ROOT = costs.ROOT
 # What scripts/test runs beside pytest; here they do nothing
 STEPS = [
-    "bootstrap", "lint", "ct-install", "tools/build", "programs/build", "images/build", "images/load", "cluster/up",
-    "cluster/extra",
+    "bootstrap", "lint", "ct-lint", "ct-install", "tools/build", "programs/build", "images/build", "images/load",
+    "cluster/up", "cluster/extra",
 ]  # fmt: skip
 DO_NOTHING = "#!/bin/sh\n"
 
@@ -124,7 +124,6 @@ def run(place: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 def test_a_whole_run_fails_by_a_file_that_takes_too_much(place: Path) -> None:
     """scripts/test itself; each ring that it runs notes itself and what all of its files have cost."""
     program(place / ".venv/bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    program(place / ".venv/bin/ct", DO_NOTHING)
     program(
         place / ".venv/bin/pytest",
         """#!/bin/sh
