@@ -138,7 +138,8 @@ def answered(ask: Callable[[], Found]) -> Found:
 
 def serves(kind: str) -> bool:
     """Whether kubectl and Helm find a kind: they are told of a definition, or of its end, after it has been stored."""
-    return kind in kubectl("api-resources", "-o", "name", f"--api-group={kind.partition('.')[2]}").split()
+    group = kind.partition(".")[2]
+    return kind in kubectl("api-resources", "-o", "name", f"--api-group={group}", check=False).split()
 
 
 def why(release: str, namespace: str) -> str:

@@ -40,7 +40,7 @@ def create_namespace(name: str) -> None:
 def values(image) -> dict:
     """Values of a small run that the cluster can take."""
     # small requests: doctor would report it where other tests' pods leave no room for larger ones
-    little = {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"memory": "1Gi"}}
+    little = {"requests": {"cpu": "1m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
     training = {"operator": "pytorchjob", "nodes": 2, "gpusPerNode": 0, "processesPerNode": 1, "recipe": "demo",
                 "shmSize": "64Mi", "resources": little}  # fmt: skip
     storage = {"data": {"size": "1Gi"}, "results": {"size": "1Gi"}}
