@@ -137,6 +137,29 @@ def test_a_job_whose_pod_template_changes_has_a_new_name():
             assert seen.setdefault(name, template) == template
 
 
+# What a comparison of manifests, such as `helm diff`, shows for a change: what differs, and what goes and comes.
+RUNS = {"ConfigMap", "PyTorchJob", "MPIJob", "TrainJob", "TrainingRuntime"}
+SHOWN = {
+    "nothing": ({}, set(), set()),
+    "a run": (helm.at("global.training.resources.limits.memory", "64Gi"), {"TrainingRuntime"}, RUNS),
+    "a queue": (helm.at("global.scheduling.queue", "vision"), {*TRAINING, "TrainingRuntime"}, {"Job", "ConfigMap"}),
+    "a secret": (helm.at("secrets.wandb.apiKey", "another-key"), {"Secret"}, set()),
+    "the page": (helm.at("filebrowser.port", 9090), {"Deployment", "NetworkPolicy"}, set()),
+    "the preparation": (helm.at("dataset.settings.workers", 2), set(), {"Job", "ConfigMap"}),
+}
+
+
+@pytest.mark.parametrize(("change", "differ", "come"), SHOWN.values(), ids=SHOWN.keys())
+def test_a_comparison_of_manifests_shows_only_what_a_change_is_about(change: helm.Values, differ: set, come: set):
+    before, after = (
+        {(one["kind"], one["metadata"]["name"]): one for one in helm.documents(helm.template(values))}
+        for values in (base(), helm.merged(base(), change))
+    )
+    assert {one[0] for one in before.keys() & after.keys() if before[one] != after[one]} == differ
+    assert {kind for kind, _ in before.keys() - after.keys()} == come
+    assert {kind for kind, _ in after.keys() - before.keys()} == come
+
+
 def test_settings_belong_to_the_job_that_was_started_with_them():
     for document in helm.documents(helm.template(base())):
         name = document["metadata"]["name"]
