@@ -4,6 +4,7 @@ The catalogue is read alone: it decides what becomes a sample, before anything i
 """
 
 import bz2
+import contextlib
 import io
 import lzma
 import os
@@ -297,6 +298,25 @@ def test_a_class_whose_folder_is_empty_is_no_silent_loss(tmp_path, layout, packe
         classes(path, layout)
     found = classes(path, layout, skip=[f"{inside}emu/*", "*/owl/*"])
     assert found == dict.fromkeys(("cat", "dog"), 4 if layout == "imagefolder" else 40)
+
+
+@pytest.mark.parametrize("packed", ["zip", "tar"])
+def test_links_in_hidden_folders_of_an_archive_are_left_out(tmp_path, packed):
+    """Such as those of a virtual environment beside the images."""
+    path = write_zip(tmp_path / "a.zip", pairs()) if packed == "zip" else write_tar(tmp_path / "a.tar", pairs())
+    for name, refused in ((".venv/bin/python", False), ("./train/./emu", True)):
+        if packed == "zip":
+            with zipfile.ZipFile(path, "a") as archive:
+                info = zipfile.ZipInfo(name)
+                info.create_system, info.external_attr = 3, 0o120777 << 16
+                archive.writestr(info, "/usr/bin/python")
+        else:
+            with tarfile.open(path, "a") as archive:
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/python"
+                archive.addfile(link)
+        with pytest.raises(UserError, match=r"train/\./emu in .* is a link") if refused else contextlib.nullcontext():
+            assert classes(path) == {"cat": 4, "dog": 4}
 
 
 @pytest.mark.parametrize("packed", ["zip", "tar"])

@@ -17,7 +17,7 @@ from trainyard.core.exits import UserError
 from trainyard.prepare.archives.kinds import unread_within
 from trainyard.prepare.archives.members import CHECKED, Member, name_hash, refuse_unsafe
 from trainyard.prepare.archives.stream import CutShortError, Reader
-from trainyard.prepare.names import shown
+from trainyard.prepare.names import clean_path, noise, shown
 
 BLOCK = 512
 _LARGEST_EXTENSION = 1 << 20
@@ -114,12 +114,12 @@ def _checked_name(path: bytes, kind: bytes, label: str) -> str:
     if kind in _IGNORED:
         return name
     refuse_unsafe(name, label)
-    if kind in _LINKS:
+    if kind in _LINKS and not noise(clean_path(name)):
         raise UserError(
             f"{shown(name)} in {label} is a link; pack it again with `tar --dereference --hard-dereference`, so that "
             "images are in the archive"
         )
-    if kind not in _FILES:
+    if kind not in (*_FILES, *_LINKS):
         raise UserError(
             f"{shown(name)} in {label} is of tar's type {kind.decode('latin-1')!r}, which is not read; pack it again "
             "as plain files, without --sparse"

@@ -26,6 +26,7 @@ from trainyard.prepare.archives.members import (
     read_whole,
     refuse_unsafe,
 )
+from trainyard.prepare.names import clean_path, noise
 from trainyard.prepare.sources.base import Source
 
 _PIECE = 4 << 20
@@ -108,7 +109,7 @@ class Archive(Container):
         if name.endswith("/") and not size:
             return end, Member(name, 0, offset, 0, 0, 0, STORED)
         refuse_unsafe(name, self.source.label)
-        if stat.S_ISLNK(attributes >> 16):
+        if stat.S_ISLNK(attributes >> 16) and not noise(clean_path(name)):
             raise UserError(
                 f"{name} in {self.source.label} is a link; pack it again with what it leads to (`zip -r`, without -y), "
                 "so that images are in the archive"
