@@ -366,7 +366,7 @@ def test_a_worker_that_dies_ends_the_launcher_with_a_code_that_is_retried(tmp_pa
         read_until(launcher, "RANK", 2)
         ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
         daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
-        process.signal_all({*patience.family(worker.pid), *daemons, *ranks}, signal.SIGKILL)
+        process.signal_all([*patience.family(worker.pid), *daemons, *ranks], signal.SIGKILL)
         out = patience.communicate(launcher)[0]
         assert launcher.returncode == Exit.HANG, out
         assert "error: 1 of 1 workers do not answer any more (127.0.0.2 (connection refused))" in out
