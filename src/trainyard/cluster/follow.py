@@ -111,7 +111,7 @@ def follow(
     there = start - REPLACED  # when a job was last seen
     own = f"{inventory.INSTANCE}={release}"
     with contextlib.closing(
-        Watched(dict.fromkeys((*JOBS, "pods"), own) | {trainjobs.TRAINJOBS: ""}, namespace)
+        Watched(dict.fromkeys((*JOBS, "pods"), own) | {trainjobs.TRAINJOBS: ""}, namespace, lenient=True)
     ) as seen:
         while True:
             objects, now = seen.objects(), time.monotonic()
@@ -119,7 +119,7 @@ def follow(
             jobs = [job for job in jobs_of(objects) if not kinds or job["kind"].lower() in kinds]
             there = now if jobs else there
             if now - there >= REPLACED:
-                raise KubeError(f"release {release} has no job in namespace {namespace}")
+                raise next(iter(seen.refused), KubeError(f"release {release} has no job in namespace {namespace}"))
             for job in jobs:
                 text = stage(job, objects["pods"], last_line)
                 if shown.get(name(job)) != text:

@@ -40,10 +40,15 @@ def missing_kinds() -> list[dict]:
 
 
 def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
-    """Read all that a release owns: objects by kind, with the events of the namespace under `events`."""
+    """Read all that a release owns: objects by kind, with the events of the namespace under `events`.
+
+    Under `refused` are kinds that this user may not list, and what the API server said.
+    """
+    refused: list[dict] = []
     found = list_kinds(
-        dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace
+        dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace, refused
     )
+    found["refused"] = refused
     found[trainjobs.CHILDREN] = (
         kube.items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
     )
@@ -51,17 +56,33 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
     return found
 
 
-def list_kinds(kinds: dict[str, str], namespace: str | None) -> dict[str, list[dict]]:
-    """List several kinds at a time, in all namespaces for None, each with its selector: a cluster may be far away."""
+def list_kinds(
+    kinds: dict[str, str], namespace: str | None, refused: list[dict] | None = None
+) -> dict[str, list[dict]]:
+    """List several kinds at a time, in all namespaces for None, each with its selector: a cluster may be far away.
+
+    With `refused`, custom kinds that this user may not list are added to it, and have no objects.
+    """
+
+    def look(kind: str, selector: str) -> list[dict]:
+        try:
+            return kube.items(kind, namespace, selector)
+        except RefusedError as error:
+            if refused is None or not kube.is_left_out(kind, error):
+                raise
+            refused.append({"kind": kind, "said": str(error)})
+            return []
+
     with ThreadPoolExecutor(len(kinds)) as pool:
-        waits = {kind: pool.submit(kube.items, kind, namespace, selector) for kind, selector in kinds.items()}
+        waits = {kind: pool.submit(look, kind, selector) for kind, selector in kinds.items()}
         return {kind: wait.result() for kind, wait in waits.items()}
 
 
 def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     """Read what may keep a release waiting beside its jobs: policies, secrets of stores, queues, others' claims."""
-    own = f"{INSTANCE}={release}"
-    found = list_kinds({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace)
+    own, refused = f"{INSTANCE}={release}", list[dict]()
+    found = list_kinds({kind: own if "kueue" not in kind else "" for kind in CAUSES}, namespace, refused)
+    found["refused"] = refused
     found["missing_kinds"] = missing_kinds()
     found["crds"] = [crd for kind in crds.NEEDED if (crd := definition(kind))]
     found["trainer_version"] = [{"version": trainer_version()}]

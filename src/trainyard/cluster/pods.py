@@ -59,13 +59,14 @@ def number(pod: dict, masters: bool) -> int:
 def read(release: str, namespace: str, part: str) -> Part:
     """Read the newest job of a part and its pods; raises KubeError."""
     wanted = dict.fromkeys((*follow.JOBS, trainjobs.RUNTIMES, "pods"), f"{inventory.INSTANCE}={release}")
-    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
+    refused: list[dict] = []
+    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace, refused)
     mine = [pod for pod in objects["pods"] if pod["metadata"]["labels"].get(jobs.PART) in PARTS[part]]
     works = [job for owner, job in jobs.all_jobs(objects) if owner == release and jobs.kind(job) in PARTS[part]]
     works.sort(key=lambda job: job["metadata"]["creationTimestamp"])
     mine.sort(key=lambda pod: pod["metadata"]["creationTimestamp"])
     if not works and not mine:
-        raise KubeError(absent(release, namespace, part, objects["pods"]))
+        raise KubeError(refused[0]["said"] if refused else absent(release, namespace, part, objects["pods"]))
     name = works[-1]["metadata"]["name"] if works else job_name(mine[-1])
     own = [pod for pod in mine if job_name(pod) == name]
     masters = bool(works) and "Master" in jobs.replicas(works[-1])

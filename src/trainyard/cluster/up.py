@@ -63,7 +63,7 @@ def install(args: argparse.Namespace) -> int:
 def has_jobs(release: str, namespace: str) -> bool:
     """Whether a release has a job that can be followed."""
     wanted = dict.fromkeys(follow.JOBS, f"{inventory.INSTANCE}={release}")
-    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace)
+    objects = inventory.list_kinds(wanted | {trainjobs.TRAINJOBS: ""}, namespace, [])
     objects[trainjobs.TRAINJOBS] = trainjobs.list_own(release, objects)
     return bool(follow.jobs_of(objects))
 

@@ -22,11 +22,14 @@ class Watched:
     """What a cluster holds of some kinds; threads keep it current until the process ends or `close` is called.
 
     `kinds` maps each kind to its label selector. A kind that the cluster does not know has no objects. Raises KubeError
-    where the first lists cannot be read; `wait` raises it where watching fails later.
+    where the first lists cannot be read; `wait` raises it where watching fails later. With `lenient`, custom kinds that
+    this user may not list have no objects either: `refused` has what the API server said of them.
     """
 
-    def __init__(self, kinds: dict[str, str], namespace: str) -> None:
+    def __init__(self, kinds: dict[str, str], namespace: str, *, lenient: bool = False) -> None:
         self.namespace = namespace
+        self.refused: list[RefusedError] = []
+        self._lenient = lenient
         self._objects: dict[str, dict[str, dict]] = {}  # by kind and uid
         self._changed, self._ended = threading.Event(), threading.Event()
         self._error: KubeError | None = None
@@ -52,8 +55,14 @@ class Watched:
         self._ended.set()
 
     def _list(self, kind: str, selector: str) -> str | None:
-        """List a kind again; return the version to watch from, or None for an unknown kind."""
-        found, version = kube.listing(kind, self.namespace, selector) or ([], None)
+        """List a kind again; return the version to watch from, or None for a kind that is unknown or left out."""
+        try:
+            found, version = kube.listing(kind, self.namespace, selector) or ([], None)
+        except RefusedError as error:
+            if not self._lenient or not kube.is_left_out(kind, error):
+                raise
+            self.refused.append(error)
+            found, version = [], None
         self._put(kind, {thing["metadata"]["uid"]: thing for thing in found})
         return version
 

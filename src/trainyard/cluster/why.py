@@ -261,12 +261,15 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
     ]
+    refused = objects.get("refused", [])
+    findings += [Finding(one["kind"], "not looked at", one["said"]) for one in refused]
     if not jobs and not serving and not objects["pods"]:
         findings.append(
             Finding(
                 f"release/{release}",
                 "not found",
-                f"namespace {namespace} holds nothing that runs for it",
+                f"namespace {namespace} holds nothing that runs for it"
+                + (", as far as this user may look" if refused else ""),
                 f"helm list -n {namespace}; was it installed here, or did helm install refuse it?",
             )
         )
@@ -314,7 +317,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def run() -> int:
         objects = inventory.read_release(args.release, args.namespace)
-        objects |= inventory.read_causes(args.release, args.namespace)
+        causes = inventory.read_causes(args.release, args.namespace)
+        objects |= causes | {"refused": objects["refused"] + causes["refused"]}
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
         print(as_json(args.release, args.namespace, findings) if args.json else show(findings))
         return int(any(one.remedy for one in findings))

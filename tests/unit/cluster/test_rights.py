@@ -1,0 +1,48 @@
+"""Commands of a user who may list jobs of one kind alone, as with a role for PyTorchJobs on a cluster that has more."""
+
+import re
+
+from tests.unit.cluster import things
+from trainyard.cluster import follow, logs, why
+
+SAID = 'mpijobs.kubeflow.org is forbidden: User "ada" cannot list resource "mpijobs"'
+
+
+def refuse(here, plural: str) -> None:
+    """Let the API server refuse lists of a kind."""
+    said = SAID.replace("mpijobs", plural)
+    here.fault = lambda path, query: (403, said) if path.endswith(f"/{plural}") else None
+
+
+def test_a_kind_of_others_that_may_not_be_listed_hinders_no_command(here, ended):
+    job = things.pytorchjob("run", "Succeeded", nodes=1)
+    here.put("pytorchjobs", job)
+    here.put("pods", things.pod(job, "master-0", things.OVER))
+    here.logs["run-pytorchjob-master-0"] = "the end\n"
+    refuse(here, "mpijobs")
+    _, said, err = ended(why.main, "run", "-n", "vision")
+    assert err == ""
+    assert re.search(rf"mpijobs.kubeflow.org +not looked at\n    because: {re.escape(SAID)}", said), said
+    assert re.search(r"pytorchjob/run-pytorchjob +Succeeded", said), said
+    code, said, err = ended(follow.main, "run", "-n", "vision")
+    assert (code, err) == (0, "")
+    assert said.endswith("pytorchjob/run-pytorchjob  Succeeded\n")
+    assert ended(logs.main, "run", "-n", "vision")[:2] == (0, "the end\n")
+
+
+def test_where_nothing_else_is_there_the_refusal_is_told(here, ended):
+    refuse(here, "pytorchjobs")
+    for main in (follow.main, logs.main):
+        code, _, said = ended(main, "run", "-n", "vision")
+        assert code == 2
+        assert "pytorchjobs.kubeflow.org is forbidden" in said
+        assert "ask for a role that allows it" in said
+    said = ended(why.main, "run", "-n", "vision")[1]
+    assert "holds nothing that runs for it, as far as this user may look" in said
+
+
+def test_pods_must_be_listed(here, ended):
+    here.put("pytorchjobs", things.pytorchjob("run", "Succeeded"))
+    refuse(here, "pods")
+    for main in (follow.main, logs.main, why.main):
+        assert ended(main, "run", "-n", "vision")[0] == 2
