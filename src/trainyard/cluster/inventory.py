@@ -61,7 +61,7 @@ def list_kinds(
 ) -> dict[str, list[dict]]:
     """List several kinds at a time, in all namespaces for None, each with its selector: a cluster may be far away.
 
-    With `refused`, custom kinds that this user may not list are added to it, and have no objects.
+    With `refused`, kinds that this user may not list, but for pods and claims, are added to it and have no objects.
     """
 
     def look(kind: str, selector: str) -> list[dict]:

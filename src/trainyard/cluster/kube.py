@@ -179,8 +179,8 @@ def listing(
 
 
 def is_left_out(kind: str, error: RefusedError) -> bool:
-    """Whether a list was refused that a run can do without: of a custom kind that others use, and this user may not."""
-    return error.status == 403 and "." in kind and kind.partition(".")[2] not in ("apps", "batch")
+    """Whether a list that this user may not have is one that commands can do without: of all but pods and claims."""
+    return error.status == 403 and kind not in ("pods", "persistentvolumeclaims")
 
 
 def selection(selector: str, fields: str) -> dict[str, str]:

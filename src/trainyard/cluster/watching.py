@@ -22,8 +22,8 @@ class Watched:
     """What a cluster holds of some kinds; threads keep it current until the process ends or `close` is called.
 
     `kinds` maps each kind to its label selector. A kind that the cluster does not know has no objects. Raises KubeError
-    where the first lists cannot be read; `wait` raises it where watching fails later. With `lenient`, custom kinds that
-    this user may not list have no objects either: `refused` has what the API server said of them.
+    where the first lists cannot be read; `wait` raises it where watching fails later. With `lenient`, kinds that this
+    user may not list, but for pods, have no objects either: `refused` has what the API server said of them.
     """
 
     def __init__(self, kinds: dict[str, str], namespace: str, *, lenient: bool = False) -> None:

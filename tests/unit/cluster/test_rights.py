@@ -30,6 +30,15 @@ def test_a_kind_of_others_that_may_not_be_listed_hinders_no_command(here, ended)
     assert ended(logs.main, "run", "-n", "vision")[:2] == (0, "the end\n")
 
 
+def test_policies_and_events_that_may_not_be_listed_are_named(here, ended):
+    here.put("pytorchjobs", things.pytorchjob("run", "Succeeded"))
+    for plural in ("networkpolicies", "events"):
+        refuse(here, plural)
+        _, said, err = ended(why.main, "run", "-n", "vision")
+        assert err == ""
+        assert re.search(rf"{plural} +not looked at", said), said
+
+
 def test_where_nothing_else_is_there_the_refusal_is_told(here, ended):
     refuse(here, "pytorchjobs")
     for main in (follow.main, logs.main):
