@@ -111,11 +111,10 @@ def find_differences(ours: list[Path], theirs: list[Path]) -> Iterator[tuple[int
             yield number, explain_layers(list_files(one), list_files(other))
 
 
-def report(ours: list[Path], theirs: list[Path]) -> Iterator[str]:
-    """Yield the lines that say what is equal and what is not."""
+def report(ours: list[Path], theirs: list[Path], found: list[tuple[int, dict[str, list[str]]]]) -> Iterator[str]:
+    """Yield the lines that say what is equal and what is not; `found`: find_differences of both."""
     if len(ours) != len(theirs):
         yield f"{len(ours)} layers and {len(theirs)}: those that both have are compared"
-    found = list(find_differences(ours, theirs))
     yield f"{min(len(ours), len(theirs)) - len(found)} of {max(len(ours), len(theirs))} layers are equal"
     for number, reasons in found:
         yield f"layer {number}:"
@@ -132,8 +131,9 @@ def main(arguments: list[str]) -> int:
         print((__doc__ or "").split("\n\n")[1].strip(), file=sys.stderr)
         return 2
     ours, theirs = (list_layers(Path(folder), name) for folder, name in (arguments[:2], arguments[2:]))
-    print("\n".join(report(ours, theirs)))
-    return int(len(ours) != len(theirs) or any(True for _ in find_differences(ours, theirs)))
+    found = list(find_differences(ours, theirs))
+    print("\n".join(report(ours, theirs, found)))
+    return int(len(ours) != len(theirs) or bool(found))
 
 
 if __name__ == "__main__":

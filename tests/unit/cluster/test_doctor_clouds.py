@@ -33,7 +33,7 @@ def openshift(name: str = "openshift-dns") -> Change:
     def do(seen: survey.ClusterSurvey) -> None:
         drop("services", "kube-dns")(seen)
         spec = {"selector": {"dns.operator.openshift.io/daemonset-dns": "default"}, "ports": [{"port": 53}]}
-        slices = clusters.endpoints("dns-default", name) | {"ports": [{"port": 5353}]}
+        slices = clusters.endpoints("dns-default", name) | {"ports": [{"port": 5353, "name": "dns"}]}
         both(add("services", thing("Service", "dns-default", name, spec=spec)), add("endpointslices", slices))(seen)
 
     return do
@@ -43,7 +43,7 @@ def egress(*rules: dict) -> Change:
     return policy("Egress", egress=[*rules])
 
 
-def named(space: str, port: int) -> dict:
+def named(space: str, port: int | str) -> dict:
     """Return a rule for a port of the pods of a namespace."""
     peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space}}}
     return {"to": [peer], "ports": [{"port": port, "protocol": "UDP"}]}
@@ -118,6 +118,8 @@ SOUND: dict[str, tuple[Change, dict]] = {
              change("nodes", "gpu-1", "metadata labels eks.amazonaws.com/compute-type", "auto")), VALUES),
     "OpenShift's name server": (
         both(openshift(), egress(named("openshift-dns", 5353), {"to": [{"podSelector": {}}]}, WEB)), VALUES),
+    "a name server's port by its name": (
+        both(openshift(), egress(named("openshift-dns", "dns"), {"to": [{"podSelector": {}}]}, WEB)), VALUES),
     "a name server by another label of its namespace": (
         egress({"to": [{"namespaceSelector": {"matchLabels": {"name": "kube-system"}}}], "ports": [{"port": 53}]},
                {"to": [{"podSelector": {}}]}, WEB), VALUES),

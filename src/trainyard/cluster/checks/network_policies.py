@@ -21,7 +21,7 @@ class PolicyPeer(NamedTuple):
 
     labels: dict[str, str]
     space: dict[str, str]
-    ports: tuple[int, ...] = ()
+    ports: tuple[int | str, ...] = ()
     addresses: tuple[str, ...] = ()  # as far as they are known
     outside: bool = False  # no pod, but a host outside of the cluster, whose address is not known
     partly: bool = False  # of its namespace only the name is known
@@ -48,7 +48,9 @@ def list_name_servers(survey: ClusterSurvey) -> list[PolicyPeer]:
         slices = [one for one in survey.of("endpointslices")
                   if one["metadata"].get("namespace") == meta["namespace"]
                   and one["metadata"].get("labels", {}).get("kubernetes.io/service-name") == meta["name"]]  # fmt: skip
-        ports = {53} | {one["port"] for each in slices for one in each.get("ports") or [] if one.get("port")}
+        ports = {53} | {
+            one[key] for each in slices for one in each.get("ports") or [] for key in ("port", "name") if one.get(key)
+        }
         held = [text for each in slices for one in each.get("endpoints") or [] for text in one.get("addresses") or []]
         addresses = (NODE_LOCAL, *held, *([spec["clusterIP"]] if spec.get("clusterIP", "None") != "None" else []))
         labels = {"k8s-app": "kube-dns"} | (spec.get("selector") or {})
@@ -87,10 +89,12 @@ def means(rule_peer: dict, peer: PolicyPeer, namespace: str) -> bool:
     return inside and ("podSelector" not in rule_peer or selects(rule_peer["podSelector"], peer.labels))
 
 
-def opens(port: dict, number: int) -> bool:
-    """Whether a port of a rule, or a range of ports, has a number; a name of a port has none."""
+def opens(port: dict, wanted: int | str) -> bool:
+    """Whether a port of a rule, or a range of ports, is the wanted one: by its number, or by its name."""
     first = port.get("port")
-    return first is None or (isinstance(first, int) and first <= number <= port.get("endPort", first))
+    if isinstance(first, int) and isinstance(wanted, int):
+        return first <= wanted <= int(port.get("endPort", first))
+    return first is None or first == wanted
 
 
 def lets(policy: dict, direction: str, peer: PolicyPeer, namespace: str) -> bool:
@@ -98,7 +102,7 @@ def lets(policy: dict, direction: str, peer: PolicyPeer, namespace: str) -> bool
     side = "to" if direction == "Egress" else "from"
     for rule in policy["spec"].get(direction.lower()) or []:
         peers, ports = rule.get(side) or [], rule.get("ports") or []
-        fits = not ports or any(opens(one, number) for one in ports for number in peer.ports)
+        fits = not ports or any(opens(one, wanted) for one in ports for wanted in peer.ports)
         if fits and (not peers or any(means(one, peer, namespace) for one in peers)):
             return True
     return False
@@ -168,10 +172,10 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     known, namespace = [*survey.of("networkpolicies"), *own], survey.namespace
     if "networkpolicies" in survey.unseen or not known:
         return
-    names_of, used = list_name_servers(survey), list_addresses(survey.of("pods"))
+    servers, used = list_name_servers(survey), list_addresses(survey.of("pods"))
     mute: dict[str, list[str]] = {}  # groups, by the policies that keep them from the name server
     for group in demand.groups:
-        if names := blocked_by(group, known, "Egress", names_of, namespace):
+        if names := blocked_by(group, known, "Egress", servers, namespace):
             mute.setdefault(names, []).append(group.name)
             continue
         for direction in ("Egress", "Ingress") if group.trains and demand.spreads else ():
@@ -185,7 +189,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     yield from check_source(demand, known, survey, [one for one in demand.groups if one.name not in muted])
     for names, groups in mute.items():
         seen = f"pods of the {several(groups)} may not reach the name server: egress is closed by {names}"
-        home, port = names_of[0].space[SPACE], max(names_of[0].ports)
+        home, port = servers[0].space[SPACE], max(one for one in servers[0].ports if isinstance(one, int))
         remedy = f"allow egress to {home} on port {port}, UDP and TCP, or set networkPolicy.enabled: true, which does"
         remedy += "" if (home, port) == ("kube-system", 53) else ", with networkPolicy.dns and dnsPort for it"
         yield Diagnosis(ERROR, f"networkpolicy/{names}", seen, remedy)
