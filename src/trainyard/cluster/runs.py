@@ -89,10 +89,11 @@ def table_of(
     runtimes = objects[trainjobs.RUNTIMES]
     found = [one for one in jobs.all_jobs(objects) if not claim or claim in jobs.claims(one[1], runtimes)]
     found.sort(key=lambda one: (one[1]["metadata"]["namespace"], one[0], one[1]["metadata"]["creationTimestamp"]))
+    pods = group_pods(objects["pods"])
 
     def row(one: tuple[str, dict]) -> Run:
         release, job = one
-        pod = leader(job, objects["pods"])
+        pod = follow.leader(job, pods.get((job["metadata"]["namespace"], release), []))
         hours = jobs.gpus(job, runtimes) * jobs.seconds_held(job, pod, now) / 3600
         return run_of(release, job, pod, logs, hours=hours, price=price)
 
@@ -124,10 +125,12 @@ def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: floa
     )
 
 
-def leader(job: dict, pods: list[dict]) -> dict | None:
-    """Return the pod whose log tells how far a job is, among pods of several namespaces."""
-    inside = [pod for pod in pods if pod["metadata"]["namespace"] == job["metadata"]["namespace"]]
-    return follow.leader(job, inside)
+def group_pods(pods: list[dict]) -> dict[tuple[str, str], list[dict]]:
+    """Return pods by namespace and release: a team has hundreds of jobs, and thousands of pods."""
+    found: dict[tuple[str, str], list[dict]] = {}
+    for pod in pods:
+        found.setdefault((pod["metadata"]["namespace"], jobs.release_of(pod)), []).append(pod)
+    return found
 
 
 def read(namespace: str | None) -> dict[str, list[dict]]:

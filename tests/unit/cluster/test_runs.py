@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from tests import patience
 from tests.fakes import apiserver
 from tests.unit.cluster import things
-from trainyard.cluster import runs
+from trainyard.cluster import follow, runs, trainjobs
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP = "step 40/160  epoch 2/5  loss 1.2000  lr 0.1  1,234 img/s  goodput 87 %  eta 0:01:40\n"
@@ -151,6 +153,29 @@ def test_the_table_has_a_line_for_each_run_and_what_is_asked_for(here, ended):
     assert line.split()[:8] == ["first", "pytorchjob", "2x8", "Running", "40/160", "0:01:40", "1,234", "87"]
     _, out, _ = ended(runs.main, "-A", "--price-per-gpu-hour", "2")
     assert {"NAMESPACE", "COST"} <= set(out.split())
+
+
+class ReadPods(list[dict]):
+    """Pods that count how often somebody reads all of them."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[dict]:
+        self.read += 1
+        return super().__iter__()
+
+
+def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
+    def count(jobs: int) -> int:
+        many = [things.pytorchjob(f"run-{i}", "Running") for i in range(jobs)]
+        pods = ReadPods(things.pod(job, "master-0", {"waiting": {}}) for job in many)
+        kinds: dict[str, list[dict]] = {key: [] for key in (*follow.JOBS, trainjobs.RUNTIMES, trainjobs.TRAINJOBS)}
+        objects = kinds | {"pytorchjobs.kubeflow.org": many, "pods": pods}
+        rows = runs.table_of(objects, runs.Logs(), datetime.now(UTC))
+        assert [bool(row.gpu_hours) for row in rows] == [True] * jobs  # since its pod started
+        return pods.read
+
+    assert count(20) == count(2)
 
 
 def test_no_runs_are_told_and_are_no_error(here, ended):
