@@ -12,10 +12,11 @@ from trainyard.cluster.checks import nodes, references
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING
 
 UNASKED = BOUND._replace(starts=[BOUND.starts[0]._replace(names="")])  # no pod has resolved a name
-UNQUEUED = values(global__scheduling={"tolerations": VALUES["global"]["scheduling"]["tolerations"]})
+GIVEN: dict = VALUES
+UNQUEUED = values(global__scheduling={"tolerations": GIVEN["global"]["scheduling"]["tolerations"]})
 CLAIM = {"name": "gpu", "resourceClaimTemplateName": "nics"}
 CLAIMED = values(global__training__resourceClaims=[CLAIM])
-FILES = VALUES | {"filebrowser": {"enabled": True, "auth": {"password": "not-a-password"},
+FILES = GIVEN | {"filebrowser": {"enabled": True, "auth": {"password": "not-a-password"},
                                   "ingress": {"enabled": True, "host": "files.example.com"}}}  # fmt: skip
 WEB = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}}], "ports": [{"port": 443}]}
 DNS = {"to": [{"namespaceSelector": {}}], "ports": [{"port": 53, "protocol": "UDP"}]}
@@ -107,8 +108,8 @@ QUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata
 BEFORE = copy.deepcopy(FILES)
 BEFORE["filebrowser"]["ingress"] |= {"annotations": {"kubernetes.io/ingress.class": "gce"}}
 LARGE = {"requests": {"cpu": "2", "memory": "60Gi"}, "limits": {"memory": "60Gi"}}
-BOTH_JOBS = VALUES | {
-    "dataset": VALUES["dataset"] | {"resources": LARGE},
+BOTH_JOBS = GIVEN | {
+    "dataset": GIVEN["dataset"] | {"resources": LARGE},
     "evaluate": {"enabled": True, "resources": LARGE},
 }
 
