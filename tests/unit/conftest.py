@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import logging
 import os
 import shutil
 import signal
@@ -134,19 +133,6 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         "STEP_SECONDS": "0",
         **(extra or {}),
     }
-
-
-@pytest.fixture(autouse=True)
-def log_as_it_was() -> Iterator[None]:
-    """Undo that a run of the test's own process sends the log to its directory alone: later tests read it by caplog."""
-    log = logging.getLogger("trainyard")
-    handlers, level, propagate = log.handlers[:], log.level, log.propagate
-    yield
-    for handler in set(log.handlers) - set(handlers):
-        log.removeHandler(handler)
-        handler.close()
-    log.setLevel(level)
-    log.propagate = propagate
 
 
 @pytest.fixture(scope="session")
