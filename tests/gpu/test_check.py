@@ -150,7 +150,7 @@ def test_programs_are_those_of_the_commit(tmp_path: Path) -> None:
 def test_a_run_without_a_gpu_writes_a_file_that_is_refused(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu.run", "--parts", "tune", "--device", "cpu", "--out", str(tmp_path),
                "--cache", str(tmp_path / "cache")]  # fmt: skip
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True)  # also where the part took too long
     with pytest.raises(check.WrongError, match="ran without a GPU"):
         check.read(tmp_path / "result.json")
 
