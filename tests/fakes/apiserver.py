@@ -189,10 +189,12 @@ class Handler(BaseHTTPRequestHandler):
             found = [one for one in cluster.objects.get(plural, {}).values() if matches(one, query)]
             version = str(cluster.version)
         # as the real one does, it leaves the kind out of the items of kinds of its own
-        items = (
+        items: list[dict] | None = (
             [{key: one[key] for key in one if key != "kind"} for one in found] if plural in ("jobs", "pods") else found
         )
         kind = {"jobs": "Job", "pods": "Pod"}.get(plural, "Thing")
+        if "as=PartialObjectMetadataList" in self.headers["Accept"]:
+            items = items or None
         self.answer(
             {"kind": f"{kind}List", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "items": items}
         )

@@ -175,7 +175,8 @@ def listing(
         _KINDS.pop(kind, None)  # its definition was deleted meanwhile
         return None
     head = {"kind": found["kind"].removesuffix("List"), "apiVersion": found["apiVersion"]}
-    return [head | one for one in found["items"]], found["metadata"]["resourceVersion"]  # a list leaves these out
+    items = found["items"] or ()  # null in an empty list of metadata alone
+    return [head | one for one in items], found["metadata"]["resourceVersion"]  # a list leaves these out
 
 
 def is_left_out(kind: str, error: RefusedError) -> bool:

@@ -156,6 +156,7 @@ def test_items_have_their_kind_and_unknown_kinds_have_no_items(here):
     (found,) = kube.items("pods", "default", "x=1")
     assert (found["kind"], found["apiVersion"], found["metadata"]["name"]) == ("Pod", "v1", "a")
     assert kube.items("pods", "default", "x=2") == []
+    assert kube.items("pods", "default", "x=2", accept=kube.METADATA) == []
     assert kube.items("trainjobs.trainer.kubeflow.org", "default") == []
 
 
