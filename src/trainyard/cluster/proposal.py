@@ -8,7 +8,6 @@ import yaml
 
 from trainyard.cluster.checks import kueue, nodes, operators, placement, volumes
 from trainyard.cluster.checks.diagnosis import find_by_name, several, show
-from trainyard.cluster.checks.namespace import enforced_level
 from trainyard.cluster.checks.volumes import RWO, RWX, Probe
 from trainyard.cluster.demand import SMALL, Demand, at
 from trainyard.cluster.survey import DEFINITIONS, ClusterSurvey
@@ -140,7 +139,7 @@ def training(survey: ClusterSurvey, demand: Demand, count: int) -> Iterator[Valu
         {key for key, number in placement.allocatable(one).items() if number and nodes.RDMA.match(key)} for one in found
     ]
     rdma = sorted(set.intersection(*offers))
-    if rdma and enforced_level(survey) == "privileged":  # its pods lock memory, which the other levels refuse
+    if rdma and survey.enforced_level() == "privileged":  # its pods lock memory, which the other levels refuse
         yield ValuesLine("global.training.rdma.resource", rdma[0], f"the nodes offer {several(rdma)}")
         if rdma[0].endswith("/efa"):  # an interface each, of which a pod takes all; of others a pod shares one
             count = int(min(placement.allocatable(one)[rdma[0]] for one in found))
@@ -161,7 +160,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     yield ValuesLine("global.training.operator", chosen, why)
     if chosen == "trainjob" and (version := operators.earlier(survey)):
         yield ValuesLine("trainjob.version", version, "the cluster's")
-    level = enforced_level(survey)
+    level = survey.enforced_level()
     for thing in operators.find_deployments(operators.PYTORCH, survey.of("deployments")):
         line = " ".join(operators.words(thing))
         if chosen == "pytorchjob" and level == "restricted" and "--pytorch-init-container-template-file" not in line:

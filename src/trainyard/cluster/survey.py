@@ -45,6 +45,7 @@ OWN = {
 }
 KUEUE = ("localqueues", "clusterqueues", "resourceflavors", "workloadpriorityclasses", "admissionchecks", "cohorts")
 SPACE = "kubernetes.io/metadata.name"  # the label of every namespace that holds its name
+ENFORCE = "pod-security.kubernetes.io/enforce"  # the label of the Pod Security level, if a namespace enforces one
 DEFINITIONS = "customresourcedefinitions"
 # Karpenter's kind, which EKS Auto Mode has too, and the ConfigMap in which Cluster Autoscaler reports, also of clouds
 NODE_POOLS, AUTOSCALER = "nodepools.karpenter.sh", "cluster-autoscaler-status"
@@ -94,6 +95,10 @@ class ClusterSurvey(NamedTuple):
         """Return the labels of the run's namespace, its name among them."""
         held: dict[str, str] = (self.space() or {"metadata": {}})["metadata"].get("labels") or {}
         return {SPACE: self.namespace} | held
+
+    def enforced_level(self) -> str:
+        """Return the Pod Security level that the run's namespace enforces."""
+        return self.labels().get(ENFORCE, "privileged")
 
 
 def read(namespace: str) -> ClusterSurvey:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -155,20 +154,10 @@ def test_the_table_has_a_line_for_each_run_and_what_is_asked_for(here, ended):
     assert {"NAMESPACE", "COST"} <= set(out.split())
 
 
-class ReadPods(list[dict]):
-    """Pods that count how often somebody reads all of them."""
-
-    read = 0
-
-    def __iter__(self) -> Iterator[dict]:
-        self.read += 1
-        return super().__iter__()
-
-
 def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
     def count(jobs: int) -> int:
         many = [things.pytorchjob(f"run-{i}", "Running") for i in range(jobs)]
-        pods = ReadPods(things.pod(job, "master-0", {"waiting": {}}) for job in many)
+        pods = things.Counted(things.pod(job, "master-0", {"waiting": {}}) for job in many)
         kinds: dict[str, list[dict]] = {key: [] for key in (*follow.JOBS, trainjobs.RUNTIMES, trainjobs.TRAINJOBS)}
         objects = kinds | {"pytorchjobs.kubeflow.org": many, "pods": pods}
         rows = runs.table_of(objects, runs.Logs(), datetime.now(UTC))

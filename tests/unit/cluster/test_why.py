@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.charts import helm
+from tests.unit.cluster import things
 from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
 from tests.util.why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
 from trainyard.cluster import claims, crds, remedies, trainjobs, why
@@ -175,21 +175,11 @@ def test_pods_that_a_node_gave_up():
 TAINT = "kubectl taint nodes gpu-7 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
-class ReadEvents(list[dict]):
-    """Events that count how often somebody reads all of them."""
-
-    read = 0
-
-    def __iter__(self) -> Iterator[dict]:
-        self.read += 1
-        return super().__iter__()
-
-
 def test_all_events_are_read_as_often_for_many_pods_as_for_few():
     def count(pods: int) -> int:
         many = [thing("Pod", f"demo-x-worker-{i}", {"phase": "Pending"}) for i in range(pods)]
         selector = {"selector": {"matchLabels": {"app.kubernetes.io/name": "filebrowser"}}}
-        events = ReadEvents(event(one, "FailedMount", "no such Secret") for one in many)
+        events = things.Counted(event(one, "FailedMount", "no such Secret") for one in many)
         said = explain(pods=many, events=events, **{"deployments.apps": [thing("Deployment", "files", {}, selector)]})
         assert said.count("because: no such Secret") == pods
         return events.read

@@ -1,8 +1,19 @@
 """Objects of releases as an API server shows them, for tests of the commands."""
 
+from collections.abc import Iterator
 from typing import Any
 
 CREATED, STARTED, ENDED = "2026-11-21T11:00:00Z", "2026-11-21T11:10:00Z", "2026-11-21T13:10:00Z"
+
+
+class Counted(list[dict]):
+    """Objects that count how often somebody reads all of them."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[dict]:
+        self.read += 1
+        return super().__iter__()
 
 
 def labels(release: str, part: str) -> dict[str, str]:

@@ -51,12 +51,15 @@ def check_binding(label: str, claim: dict, classes: list[dict]) -> Diagnosis | N
 def check_modes(label: str, claim: dict, demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Name modes in which a claim cannot serve the run."""
     modes, name = set(claim["spec"].get("accessModes", [])), claim["metadata"]["name"]
-    able = [placement.fitting_nodes(group.spec, nodes) for group in demand.groups]
-    share_node = len({one["metadata"]["name"] for each in able for one in each}) == 1  # whose pods may all mount it
     if claim["spec"].get("volumeMode") == "Block":
         seen = "it is a block device (volumeMode: Block), and pods mount a file system"
         yield Diagnosis(ERROR, label, seen, f"name a claim with volumeMode: Filesystem under {WHICH}")
-    elif demand.spreads and not {RWX, "ReadOnlyMany"} & modes and not (RWO in modes and share_node):
+    elif (
+        demand.spreads
+        and not {RWX, "ReadOnlyMany"} & modes
+        # pods of a single node may all mount it
+        and not (RWO in modes and len(volumes.list_able(demand.groups, nodes)) == 1)
+    ):
         seen = f"its modes are {several(sorted(modes))}, and pods of the run are on several nodes"
         yield Diagnosis(ERROR, label, seen, f"name a claim with {RWX}, or set global.training.nodes: 1")
     elif modes == {"ReadOnlyMany"} and is_written(name, demand):

@@ -6,9 +6,8 @@ from trainyard.cluster.checks import quotas, references
 from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, check, several
 from trainyard.cluster.checks.operators import words
 from trainyard.cluster.demand import Demand, at, list_keys, list_required
-from trainyard.cluster.survey import NAMES, ClusterSurvey
+from trainyard.cluster.survey import ENFORCE, NAMES, ClusterSurvey
 
-ENFORCE = "pod-security.kubernetes.io/enforce"
 BUILT_IN = ("system-cluster-critical", "system-node-critical")
 # https://kubernetes.io/docs/concepts/security/pod-security-standards
 BASELINE = {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
@@ -147,20 +146,15 @@ def required_level(demand: Demand) -> str:
     return level
 
 
-def enforced_level(survey: ClusterSurvey) -> str:
-    """Return the Pod Security level that the run's namespace enforces."""
-    return survey.labels().get(ENFORCE, "privileged")
-
-
-def security(space: dict, demand: Demand) -> Diagnosis | None:
+def security(survey: ClusterSurvey, demand: Demand) -> Diagnosis | None:
     """Say that the namespace enforces a Pod Security level that the pods do not pass."""
     order = ("privileged", "baseline", "restricted")
-    enforced, asks = at(space, "metadata.labels", {}).get(ENFORCE, "privileged"), required_level(demand)
+    enforced, asks = survey.enforced_level(), required_level(demand)
     if enforced not in order or order.index(enforced) <= order.index(asks):
         return None
-    name = space["metadata"]["name"]
+    name = survey.namespace
     seen = f"it enforces Pod Security level {enforced}, and the run's pods need {asks}"
-    remedy = f"kubectl label namespace {name} --overwrite pod-security.kubernetes.io/enforce={asks}, or take out of " \
+    remedy = f"kubectl label namespace {name} --overwrite {ENFORCE}={asks}, or take out of " \
         "values what needs it: rdma, unrestricted, hostPath volumes"  # fmt: skip
     return Diagnosis(ERROR, f"namespace/{name}", seen, remedy)
 
@@ -182,7 +176,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         wrong += [
             *check_sidecars(space, demand),
             *check_ambient_mesh(space, demand),
-            *filter(None, [security(space, demand)]),
+            *filter(None, [security(survey, demand)]),
         ]
     for thing in survey.of("resourcequotas"):
         wrong += quotas.quota(thing, demand, ranges)

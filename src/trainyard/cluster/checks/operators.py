@@ -186,9 +186,8 @@ def release(operator: Operator, thing: dict) -> Diagnosis | None:
     return Diagnosis(NOTE, f"deployment/{thing['metadata']['name']}", seen, f"update it: {operator.install}")
 
 
-def init_container(things: list[dict], demand: Demand, space: dict | None) -> Iterator[Diagnosis]:
-    """Name workers of a PyTorchJob that a `restricted` namespace would refuse, by the operator's own init container."""
-    level = at(space or {}, "metadata.labels", {}).get("pod-security.kubernetes.io/enforce")
+def init_container(things: list[dict], demand: Demand, level: str) -> Iterator[Diagnosis]:
+    """Name workers of a PyTorchJob that this Pod Security level refuses, by the operator's own init container."""
     workers = [group for group in demand.groups if group.name == "pytorchjob worker"]
     masters = [group for group in demand.groups if group.name == "pytorchjob master"]
     if level != "restricted" or not workers or not masters:
@@ -260,7 +259,7 @@ def one(
     if operator is MPI:
         wrong += resuming(demand, things, survey.denied)
     if operator is PYTORCH:
-        wrong += init_container(things, demand, survey.space())
+        wrong += init_container(things, demand, survey.enforced_level())
     if wrong or not things or not known:
         return wrong, ""
     return [], f"{operator.name} {number(things[0])}".strip() + f" ({things[0]['metadata']['namespace']})"

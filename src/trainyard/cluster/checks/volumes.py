@@ -5,8 +5,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from trainyard.cluster.checks import placement
-from trainyard.cluster.checks.diagnosis import ERROR, WARNING, Check, Diagnosis, amount, check, several, show
-from trainyard.cluster.demand import Demand, at
+from trainyard.cluster.checks.diagnosis import (
+    ERROR,
+    WARNING,
+    Check,
+    Diagnosis,
+    amount,
+    check,
+    find_by_name,
+    several,
+    show,
+)
+from trainyard.cluster.demand import Demand, PodGroup, at
 from trainyard.cluster.survey import ClusterSurvey
 
 DEFAULT = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
@@ -45,7 +55,7 @@ def chosen(claim: dict, classes: list[dict]) -> dict | None:
     wanted = claim["spec"].get("storageClassName")
     if wanted is None:
         return default(classes)
-    return next((thing for thing in classes if thing["metadata"]["name"] == wanted), None)
+    return find_by_name(classes, wanted)
 
 
 def shares(claim: dict) -> bool:
@@ -170,8 +180,12 @@ def level(where: str) -> str:
 
 def is_scattered(demand: Demand, nodes: list[dict]) -> bool:
     """Whether pods of a run may be on several nodes of this cluster."""
-    able = {one["metadata"]["name"] for group in demand.training for one in placement.fitting_nodes(group.spec, nodes)}
-    return demand.spreads and len(able) > 1
+    return demand.spreads and len(list_able(demand.training, nodes)) > 1
+
+
+def list_able(groups: Iterable[PodGroup], nodes: list[dict]) -> set[str]:
+    """Return the names of the nodes on which pods of any of these groups may be placed."""
+    return {one["metadata"]["name"] for group in groups for one in placement.fitting_nodes(group.spec, nodes)}
 
 
 def explain_place(claim: dict, probe: Probe) -> Diagnosis:
@@ -241,12 +255,17 @@ def is_made_by_hand(claim: dict, thing: dict | None) -> bool:
     )
 
 
+def made_claims(demand: Demand, classes: list[dict]) -> Iterator[tuple[dict, dict]]:
+    """Yield the claims of a run whose class makes their volumes, with that class."""
+    for claim in demand.claims:
+        thing = chosen(claim, classes)
+        if thing and not is_made_by_hand(claim, thing):
+            yield claim, thing
+
+
 def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
     """Return class and mode of each kind of claim that a run would create, and a probe can stand for."""
-    things = [(claim, chosen(claim, classes)) for claim in demand.claims]
-    return list(
-        dict.fromkeys(class_and_mode(claim) for claim, one in things if one and not is_made_by_hand(claim, one))
-    )
+    return list(dict.fromkeys(class_and_mode(claim) for claim, _ in made_claims(demand, classes)))
 
 
 def check_claim(claim: dict, survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe]) -> Iterator[Diagnosis]:
@@ -287,9 +306,8 @@ def examine(
     wanted = wanted_probes(demand, classes)
     reasons += [f"whether {one.storage_class or 'the default class'} binds {one.mode}: {one.unproven}"
                 for one in probes if one.unproven and (one.storage_class, one.mode) in wanted]  # fmt: skip
-    for name in dict.fromkeys(name for name, _ in wanted):
-        if thing := chosen({"spec": {"storageClassName": name or None}}, classes):
-            wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
+    for thing in {one["metadata"]["name"]: one for _, one in made_claims(demand, classes)}.values():
+        wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
     bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
              f"(a probe claim, in {one.seconds:.1f} s)" for one in probes if one.bound]  # fmt: skip
     names = several(sorted(one["metadata"]["name"] + (" (default)" if is_default(one) else "") for one in classes))
