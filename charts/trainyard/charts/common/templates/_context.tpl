@@ -102,7 +102,7 @@ maps of further annotations, which win over global.annotations, and the last of 
 {{- end -}}
 
 {{/*
-Labels by which Kueue queues a job, and the user's own for it. They belong to the job alone: its name does not cover them. Call with a list: the
+Labels by which Kueue queues a preparation or an evaluation, and the user's own for it. Its name covers those of Kueue. Call with a list: the
 scheduling, and the labels.
 */}}
 {{- define "common.queueLabels" -}}

@@ -1,8 +1,8 @@
 {{/*
 All that a training job runs with, derived once as .Run of its part's context: name, runName, image, command, config, nodes, processes,
-training (its settings), env (the chart's own environment of a trainer, by name), and podAnnotations. The part has said in .Job what differs
-between the kinds of jobs: command (may hold <np> for the number of processes of the job); launch, the part of it that starts a program of the
-user's (global.training.command) on every rank; and identity, what else changes the job.
+training (its settings), labels (of the job), env (the chart's own environment of a trainer, by name), and podAnnotations. The part has said in
+.Job what differs between the kinds of jobs: command (may hold <np> for the number of processes of the job); launch, the part of it that starts
+a program of the user's (global.training.command) on every rank; and identity, what else changes the job.
 
 The name's hash leaves out what does not change the computation: labels, chart version, TTL, suspend, queue, secrets. It has the place at
 which the run reads and writes, and as which user: existing pods never change, so a fix of their access is a new job. Settings added after
@@ -65,6 +65,13 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $what = merge $what $run (dict "identity" .Job.identity "storage" (mustToJson $place)) -}}
 {{- $_ := set $run "name" (include "common.jobName" (list . (mustToJson $what))) -}}
 {{- $_ := set $run "training" $training -}}
+{{- /* labels of the job alone, which its name does not cover: the user's, and those by which Kueue queues it */ -}}
+{{- $labels := deepCopy ($training.jobLabels | default dict) -}}
+{{- with .Values.global.scheduling -}}
+{{- with .queue -}}{{- $_ := set $labels "kueue.x-k8s.io/queue-name" . -}}{{- end -}}
+{{- with .queuePriority -}}{{- $_ := set $labels "kueue.x-k8s.io/priority-class" . -}}{{- end -}}
+{{- end -}}
+{{- $_ := set $run "labels" $labels -}}
 {{- $_ := set $run "podAnnotations" (deepCopy $training.podAnnotations) -}}
 
 {{- /* metrics, and the annotations by which a Prometheus finds them */ -}}
