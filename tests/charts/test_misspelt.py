@@ -57,5 +57,5 @@ def test_a_misspelt_key_is_an_error_that_names_it(program: str):
         kubernetes = f"at '{place}': additional properties '{wrong}' not allowed"
         said = " ".join(str(caught.value).split())
         assert (ours in said) != (kubernetes in said), (place, key, said)
-        # once, and perhaps in what was meant; `globa` is in the first word of most paths, and `chec` in the template's name, too
+        # once, and perhaps in what was meant; a template's name has `chec`, and the first word of most paths `globa`
         assert re.sub(r"global\.|\(trainyard/templates/\S+\)", "", said).count(wrong) <= 2, said
