@@ -32,6 +32,7 @@ FINISHED_FIRST = "checkpoint"  # name of the threads whose work an ending proces
 FINISH_SECONDS = 20.0
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 TERMINATION_LOG = "/dev/termination-log"
+INPUTS = "inputs"  # in failed.json: the state of what the run reads; the failure is final only while that is the same
 
 
 class Exit(IntEnum):

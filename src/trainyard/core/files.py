@@ -67,13 +67,27 @@ def _is(path: Path, found: os.stat_result) -> bool:
         return False
 
 
+def parse_json(data: bytes | str) -> Any:
+    """Read JSON; raises ValueError, also where it is nested deeper than anything that is written here."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def peek_json(path: Path) -> dict[str, Any]:
     """Read a JSON object that may as well be missing, such as another process's heartbeat: once, without a word."""
     try:
-        value = json.loads(path.read_bytes())
+        value = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def section(note: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a part of a note that is an object; empty where there is none, whatever stands in its place."""
+    found = note.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def fits(note: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from trainyard.core.exits import FULL, LIMITS, STORAGE, Exit, ExitError, UserError, too_many_files
-from trainyard.core.files import MISSING, atomic
+from trainyard.core.files import MISSING, atomic, parse_json
 from trainyard.core.variables import STORAGE_SECONDS, read_number
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -92,7 +92,7 @@ class Storage:
     def read_json(self, path: Path) -> dict[str, Any]:
         """Read a JSON object; empty if there is none or it is not whole. Raises StorageError, and UserError."""
         try:
-            value = json.loads(self.read_bytes(path))
+            value = parse_json(self.read_bytes(path))
         except (*MISSING, ValueError):
             return {}
         except OSError as error:

@@ -1,6 +1,5 @@
 """Checks of the MPI launcher before it starts ranks: the hosts, whether they answer, and known permanent failures."""
 
-import json
 import re
 import socket
 import time
@@ -9,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.core.exits import Exit, ExitError, UserError
+from trainyard.core.exits import INPUTS, Exit, ExitError, UserError
+from trainyard.core.files import peek_json, whole
 
 CURED_BY_RETRY = 128  # exit codes from here up are retried; lower ones are permanent
 PROBE_SECONDS = 2.0
@@ -111,19 +111,20 @@ class Failure:
     code: int
     message: str
     job: str
+    may_be_repaired: bool  # where it came of files, the ranks tell whether these are as they were
 
 
 def known_failure(run_dir: Path) -> Failure | None:
     """Return the permanent failure recorded in the run directory, if there is one that can be read."""
-    try:
-        note = json.loads((run_dir / "failed.json").read_text())
-        return Failure(int(note["code"]), str(note.get("message", "")), str(note.get("job") or ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    note = peek_json(run_dir / "failed.json")
+    code = whole(note, "code")
+    return Failure(code, str(note.get("message", "")), str(note.get("job") or ""), INPUTS in note) if code else None
 
 
 def refuse_known_failure(run_dir: Path, job: str) -> None:
     """Raise ExitError at once if this same job failed permanently before."""
     known = known_failure(run_dir)
-    if known and 0 < known.code < CURED_BY_RETRY and known.code != Exit.FAILED and known.job == job:
+    if known is None or known.may_be_repaired or known.job != job:
+        return
+    if 0 < known.code < CURED_BY_RETRY and known.code != Exit.FAILED:
         raise ExitError(known.message, known.code)

@@ -21,8 +21,8 @@ import yaml
 
 from trainyard.config.sections.learning import ModelSettings, OptimizerSettings
 from trainyard.config.sections.running import RunSettings
-from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.core.files import fits, rename, sync_folder
+from trainyard.core.exits import INPUTS, Exit, ExitError, UserError
+from trainyard.core.files import fits, rename, section, sync_folder
 from trainyard.core.named import current
 from trainyard.core.storage import storage, unreadable
 from trainyard.parallel.environment import restart_count
@@ -35,7 +35,6 @@ COMPILED = "compiled"
 KEPT = ("lease.json", "leases", "previous", "restarts", COMPILED)
 SUMMARY = {"steps": (int,), "top1": (int, float)}  # what is said of a finished run
 PREVIOUS = re.compile("[0-9]{3,9}")
-INPUTS = "inputs"  # in failed.json: the state of what the run reads
 MOVING = ".moving"  # in previous/: a run that is being moved there
 
 
@@ -69,8 +68,8 @@ def identity(
 
 def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Read the identity that a checkpoint or a summary recorded; older ones have a part of it in their settings."""
-    config = _part(meta, "config")
-    optimizer = _part(config, "optimizer")
+    config = section(meta, "config")
+    optimizer = section(config, "optimizer")
     spared = optimizer.get("no_decay")
     found = {
         "model.blur_pool": "none" if config else None,
@@ -78,15 +77,9 @@ def read_identity(meta: Mapping[str, Any]) -> dict[str, Any]:
         "optimizer.name": optimizer.get("name"),
         "optimizer.no_decay": sorted(map(str, spared)) if isinstance(spared, list) else None,
     }
-    found = {**found, **_part(meta, "identity")}
+    found = {**found, **section(meta, "identity")}
     model = found.get("model.name")
     return {**found, "model.name": current(model)} if isinstance(model, str) else found
-
-
-def _part(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a section of a tree; empty where there is none, whatever stands in its place."""
-    found = tree.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def refuse_other(found: Mapping[str, Any], wanted: Mapping[str, Any], where: Path) -> None:
@@ -140,10 +133,9 @@ def check_ended(
     by_machine = job_name() or restart_count() > 0
     permanent = failed.get("code") == Exit.NAN or (failed.get("code") == Exit.CONFIG and by_machine)
     same = failed.get("fingerprint") == fingerprint and failed.get("job") == job_name()
-    if permanent and same and (INPUTS not in failed or failed[INPUTS] == input_files.state(read)):
-        raise ExitError(
-            f"{failed.get('message')} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"]
-        )
+    said = str(failed.get("message"))
+    if permanent and same and (INPUTS not in failed or failed[INPUTS] == input_files.state(read, said)):
+        raise ExitError(f"{said} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"])
     summary = storage.read_json(path / "summary.json")
     # Killed between the summary and the report, it still lacks that
     if summary.get("status") != "finished" or not storage.exists(path / "report.html"):

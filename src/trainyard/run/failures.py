@@ -9,11 +9,11 @@ from pathlib import Path
 
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.running import RunSettings
-from trainyard.core.exits import Cause, Exit, ExitError, UserError, cause_of, too_many_files
+from trainyard.core.exits import INPUTS, Cause, Exit, ExitError, UserError, cause_of, too_many_files
 from trainyard.parallel.environment import Place
 from trainyard.parallel.memory import others_hold
 from trainyard.run import input_files, starts
-from trainyard.run.directory import INPUTS, record_failure
+from trainyard.run.directory import record_failure
 from trainyard.run.owner import TakenOverError, of_another_job
 from trainyard.run.space import no_space
 
@@ -101,7 +101,7 @@ def record(attempt: Attempt, error: UserError | ExitError) -> None:
         return
     details = {} if isinstance(error, UserError) else error.details
     if code == Exit.CONFIG:
-        details = {**details, INPUTS: input_files.state(attempt.read)}
+        details = {**details, INPUTS: input_files.state(attempt.read, str(error))}
         record_failure(path, attempt.fingerprint, str(error), code, details)
     elif code >= 128:
         starts.remember(path, str(error), code, str(details.get("where", "")))

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core.exits import Exit, ExitError
-from trainyard.core.files import fits
+from trainyard.core.files import fits, parse_json
 from trainyard.run.lease_files import Calls, unique
 
 FOLDER = "leases"
@@ -89,7 +89,7 @@ class Record:
 
 def decode(data: bytes) -> Record:
     """Read a record's file; raises ValueError. What version 0.1.0 wrote is read, too."""
-    found = json.loads(data)
+    found = parse_json(data)
     if not isinstance(found, dict) or not fits(found, KINDS) or found.get("number", 0) < 0:
         raise ValueError("not a record")
     names = [name for key in ("superseded", "trusted", "writers") for name in found.get(key, ())]
@@ -394,7 +394,7 @@ def _read(storage: Calls, path: Path) -> Record | None:
     """Return a record; None without one, or while it is not whole."""
     try:
         return decode(storage.read(path))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

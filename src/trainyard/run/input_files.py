@@ -15,6 +15,8 @@ from trainyard.config.sections.running import RunSettings
 from trainyard.core.files import json_checksum
 from trainyard.models import weights
 
+FEW = 16  # files of a folder that are opened unasked
+
 
 def paths(run: RunSettings, resume: str, data: DataSettings, model: ModelSettings) -> list[Path]:
     """Return the files and folders that a run reads, as far as its settings name them; raises UserError."""
@@ -29,16 +31,22 @@ def paths(run: RunSettings, resume: str, data: DataSettings, model: ModelSetting
     return found
 
 
-def state(found: Iterable[Path]) -> str:
-    """Return a hash of names, sizes and times, of these files and of those in these folders. Never raises."""
-    return json_checksum([[str(path), _look(path), _list(path)] for path in found])
+def state(found: Iterable[Path], message: str) -> str:
+    """Return a hash of names, sizes and times, of these files and of those in these folders. Never raises.
+
+    Of a folder with more than FEW files only those are looked at that the failure's message names, up to a dot, as a
+    shard and its index have that in common: every process of a run asks this, of a dataset of thousands of shards.
+    """
+    return json_checksum([[str(path), _look(path), _list(path, message)] for path in found])
 
 
-def _list(folder: Path) -> list[tuple[str, list[int]]]:
+def _list(folder: Path, message: str) -> list[tuple[str, list[int]]]:
     try:
-        return sorted((path.name, _look(path)) for path in folder.iterdir())
+        paths = sorted(folder.iterdir())
     except OSError:
         return []
+    few = len(paths) <= FEW
+    return [(path.name, _look(path) if few or path.name.partition(".")[0] in message else []) for path in paths]
 
 
 def _look(path: Path) -> list[int]:

@@ -9,13 +9,13 @@ of a writer that had lost the lease by then.
 """
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trainyard.core.files import parse_json
 from trainyard.core.storage import storage
 from trainyard.run import checkpoint, fence, lease_files
 from trainyard.run.fence import Record
@@ -182,7 +182,7 @@ class Lease:
         found = {}
         for name in filter(checkpoint.NAME.fullmatch, names):
             try:
-                manifest = json.loads(self._storage.read(checkpoints / name / "manifest.json"))
+                manifest = parse_json(self._storage.read(checkpoints / name / "manifest.json"))
                 found[name] = str(manifest.get("holder", ""))
             except (OSError, ValueError, AttributeError):  # a resume from it finds out what it is
                 found[name] = ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import MISSING, json_checksum
+from trainyard.core.files import MISSING, json_checksum, parse_json
 from trainyard.core.storage import storage
 
 FORMAT = 1
@@ -81,7 +81,7 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> "Manifest":
         """Read the manifest's file; anything unexpected raises ValueError, KeyError or TypeError."""
-        data = json.loads(text)
+        data = parse_json(text)
         if not isinstance(data, dict):
             raise ValueError("not a JSON object")
         checksum = data.pop("checksum", None)

@@ -12,7 +12,6 @@ succeeds has no call for this.
 """
 
 import bisect
-import json
 import os
 import resource
 import threading
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError, too_many_files
-from trainyard.core.files import forget_cached
+from trainyard.core.files import forget_cached, parse_json
 from trainyard.core.storage import storage
 from trainyard.native import crc32
 from trainyard.shards import manifest as manifests
@@ -219,7 +218,7 @@ def _classes(root: Path) -> tuple[list[str], list[str]]:
     """Read the classes, by index: as the archive names them, and for people."""
     path = root / manifests.CLASSES_FILE
     try:
-        entries = json.loads(storage.read_text(path))
+        entries = parse_json(storage.read_text(path))
         names = [str(entry["name"]) for entry in entries]
         return [str(entry.get("synset", entry["name"])) for entry in entries], names
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -6,11 +6,11 @@ messages; folders that were prepared by an earlier version have none.
 
 import gzip
 import itertools
-import json
 import zlib
 from pathlib import Path
 
 from trainyard.core.exits import printable
+from trainyard.core.files import parse_json
 
 
 def file_of(root: Path, split: str) -> Path:
@@ -35,7 +35,7 @@ def member_name(root: Path, split: str, sample: int) -> str:
     """Return the name of a sample in the source, or nothing where it is not known."""
     try:
         with gzip.open(file_of(root, split), "rt", encoding="utf-8") as lines:
-            name = json.loads(next(itertools.islice(lines, sample, None), '""'))
+            name = parse_json(next(itertools.islice(lines, sample, None), '""'))
     except (OSError, EOFError, ValueError, zlib.error):
         return ""
     return printable(name) if isinstance(name, str) else ""

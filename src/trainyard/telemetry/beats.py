@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from trainyard.core.files import fits, peek_json
+from trainyard.core.files import fits, parse_json, peek_json
 from trainyard.core.storage import storage
 
 log = logging.getLogger("trainyard")
@@ -171,8 +171,8 @@ class Answers:
 
     def _valid(self, data: bytes) -> dict[str, Any] | None:
         """Return a datagram's content, if it carries the run's token."""
-        with contextlib.suppress(ValueError, RecursionError):
-            message = json.loads(data)
+        with contextlib.suppress(ValueError):
+            message = parse_json(data)
             # As bytes: of text it compares ASCII alone, and anybody may send a datagram
             if isinstance(message, dict) and secrets.compare_digest(
                 str(message.get("token")).encode(), self._token.encode()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainyard.core.files import MISSING, fits
+from trainyard.core.files import MISSING, fits, parse_json
 from trainyard.core.storage import Appender, storage
 
 Event = dict[str, Any]
@@ -67,8 +67,8 @@ def read_lines(path: Path) -> list[Event]:
 def parse_line(line: bytes) -> Event | None:
     """Return what a line says; None if it is not whole, or says what no such line can."""
     try:
-        found = json.loads(line.decode())
-    except (ValueError, RecursionError):
+        found = parse_json(line.decode())
+    except ValueError:
         return None
     if not isinstance(found, dict) or not fits(found, KINDS) or found.get("step", 0) < 0:
         return None

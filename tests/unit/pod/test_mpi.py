@@ -85,7 +85,9 @@ def test_waiting_is_bounded() -> None:
     assert caught.value.code == Exit.HANG
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"code": "x"}', '{"message": "m"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"code": "x"}', '{"message": "m"}', '{"code": 1e400}', "[" * 100_000]
+)
 def test_unreadable_note_is_no_failure(tmp_path: Path, content: str) -> None:
     (tmp_path / "failed.json").write_text(content)
     assert mpi_hosts.known_failure(tmp_path) is None
@@ -98,6 +100,12 @@ def test_known_failure_ends_a_retry_of_the_same_job(tmp_path: Path, code: Exit) 
     with pytest.raises(ExitError, match="loss is NaN") as caught:
         mpi_hosts.refuse_known_failure(tmp_path, "run-1")
     assert caught.value.code == code
+
+
+def test_a_failure_that_came_of_files_is_left_to_the_ranks(tmp_path: Path) -> None:
+    """They know by the settings which files these are, and whether they are as they were."""
+    (tmp_path / "failed.json").write_text('{"code": 2, "message": "damaged", "job": "run-1", "inputs": "0123"}')
+    mpi_hosts.refuse_known_failure(tmp_path, "run-1")
 
 
 # ---------------------------------------------------------------------------------------------- environment

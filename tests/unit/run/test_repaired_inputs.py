@@ -91,3 +91,41 @@ def test_a_retry_is_refused_until_the_cause_is_repaired(
     assert over_already(settings(tmp_path, **layer, seed=9), 8) is None, "other settings are another try"
     repair(tmp_path)
     assert over_already(run, 8) is None
+
+
+def test_of_many_shards_only_the_one_that_failed_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By every process of a large run, when it fails and when it is tried again."""
+    monkeypatch.setenv("TRAINYARD_JOB", "a")
+    shards = tmp_path / "data" / "train"
+    shards.mkdir(parents=True)
+    for number in range(500):
+        (shards / f"shard-{number:05d}.tar").write_bytes(b"short")
+        (shards / f"shard-{number:05d}.index.npy").write_bytes(b"index")
+    opened, real = [], os.open
+
+    def count_opens(path: str | Path, *arguments: Any, **named: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", count_opens)
+    run = settings(tmp_path)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError), explain_errors(attempt(run, Place(), 8)):
+        raise UserError(f"{shards}/shard-00123.tar is damaged at sample 7")
+    for changed in ("", "shard-00124.tar"):
+        if changed:
+            (shards / changed).write_bytes(b"other")
+        with pytest.raises(ExitError, match="an earlier try"):
+            over_already(run, 8)
+    assert {"shard-00123.tar", "shard-00123.index.npy"} <= set(opened)
+    assert len(opened) < 60
+    for repair in (write("data/train/shard-00123.tar"), write("data/train/shard-00123.index.npy")):
+        before = {path: path.read_bytes() for path in shards.glob("shard-00123*")}
+        times = {path: path.stat() for path in before}
+        repair(tmp_path)
+        assert over_already(run, 8) is None
+        for path, content in before.items():
+            path.write_bytes(content)
+            os.utime(path, ns=(times[path].st_atime_ns, times[path].st_mtime_ns))
+    (shards / "shard-00500.tar").write_bytes(b"one more")
+    assert over_already(run, 8) is None

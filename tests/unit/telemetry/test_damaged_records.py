@@ -17,7 +17,7 @@ from trainyard import config, report
 from trainyard.config import Config
 from trainyard.core.exits import Exit, ExitError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, starts
+from trainyard.run import checkpoint, fence, starts
 from trainyard.run.recorder import rewind_all
 from trainyard.telemetry import beats
 from trainyard.telemetry.clock import CAUSES, Clock
@@ -92,7 +92,10 @@ def test_metrics_with_a_line_that_is_none(tmp_path: Path, endpoint: Endpoint, li
     assert [event["step"] for event in read_events(path) if event["event"] == "train"][:3] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", '{"time": "x"}', '{"time": null, "previous": 5.0}', "\udcff", "", "7"])
+@pytest.mark.parametrize(
+    "text", ["{}", "[1]", '{"time": "x"}', '{"time": null, "previous": 5.0}', "\udcff", "", "7", "[" * 100_000],
+    ids=lambda text: text[:40].encode(errors="replace").decode(),
+)  # fmt: skip
 def test_heartbeats(tmp_path: Path, text: str) -> None:
     (tmp_path / "heartbeats").mkdir()
     for rank, content in enumerate((text, json.dumps({"time": 60.0}), text)):
@@ -147,3 +150,31 @@ def test_notes(tmp_path: Path, name: str, value: Any) -> None:
         starts.remember(tmp_path, "it failed", 138)
         starts.may_try_again(run.run, "somewhere")
         starts.saw_checkpoints(tmp_path)
+
+
+FILES = [*NOTES, "resumed.json", "checkpoints/scores.json", "checkpoints/step-00000009/manifest.json",
+         "leases/00000001/lease.json", "lease.json", "restarts/another.json"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"\0" * 4096, b"[]", b"[" * 100_000], ids=lambda content: content[:4]
+)
+@pytest.mark.parametrize("name", FILES)
+def test_notes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes) -> None:
+    """A start goes on from the sound checkpoint, whatever lies in place of one of the others' notes."""
+    monkeypatch.setattr(fence, "PAUSE", 0.0)
+    run = run_of(tmp_path)
+    checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}, "optimizer": {}}, {})
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    assert starting.over_already(run, 128) is None
+    starting.count(run)
+    starts.remember(tmp_path, "it failed", 138)
+    starts.may_try_again(run.run, "somewhere")
+    directory = starting.run_directory(run)
+    found = directory.start({})
+    checkpoint.score(directory.checkpoints, 5, 50.0)
+    checkpoint.prune(directory.checkpoints, 1, 1)
+    directory.release()
+    assert found is not None
+    assert found.step == 5

@@ -4,7 +4,6 @@ Nothing is kept on disk. Signed addresses expire and are asked for again. Creden
 client looks, and in the folder of mounted secrets.
 """
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import requests
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import home
+from trainyard.core.files import home, parse_json
 from trainyard.prepare.sources import secrets
 from trainyard.prepare.sources.base import Traffic
 from trainyard.prepare.sources.http import HttpSource
@@ -53,7 +52,7 @@ def find_credentials() -> Credentials:
     for path in (folder / "kaggle.json", config / "kaggle.json"):
         if text := secrets.read(path):
             try:
-                data = json.loads(text)
+                data = parse_json(text)
                 return Credentials(str(data["username"]), str(data["key"]), None)
             except (ValueError, KeyError, TypeError):
                 raise UserError(f"{path} is not Kaggle's file of user name and key; {_HOW}") from None
