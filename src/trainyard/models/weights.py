@@ -17,11 +17,12 @@ from trainyard.config import Config
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
-from trainyard.core.files import cache_folder, forget
+from trainyard.core.files import cache_folder, forget, json_checksum, section
 from trainyard.core.storage import storage
 
 FILE = "config.json"
 OWN = "trainyard"  # the part of config.json that timm has no key for
+CHECKSUM = "checksum"  # in that part, of fetched weights
 TIMM = "timm"
 ENUM = re.compile(r"(?:(\w+_Weights)\.)?([A-Z][A-Z0-9_]*)")
 STATES = ("model.safetensors", "model.pth")
@@ -83,8 +84,10 @@ def file_of(settings: ModelSettings, data: DataSettings) -> Path:
         path = Path(settings.pretrained)
         return next((path / name for name in STATES if (path / name).exists()), path)
     folder = folder_of(settings, data)
-    file: str = storage.read_json(folder / FILE).get(OWN, {}).get("file", "")
-    if file:
+    tree = storage.read_json(folder / FILE)
+    own = section(tree, OWN)
+    file = own.get("file")
+    if isinstance(file, str) and file and own.get(CHECKSUM) in (None, checksum_of(tree)):  # earlier versions wrote none
         return folder / file
     raise InputError(
         f"model.pretrained = {settings.pretrained!r}: these weights are not in {folder}; fetch them once with "
@@ -94,6 +97,12 @@ def file_of(settings: ModelSettings, data: DataSettings) -> Path:
     )
 
 
+def checksum_of(tree: Mapping[str, Any]) -> str:
+    """Return the checksum of what the config.json of fetched weights says: mean and deviation among others."""
+    own = {key: value for key, value in section(tree, OWN).items() if key != CHECKSUM}
+    return json_checksum({**tree, OWN: own})
+
+
 def check_hash(settings: ModelSettings, path: Path) -> None:
     """Compare a file of weights with the SHA-256 that is known of it; raises InputError where it has another one.
 
@@ -101,8 +110,8 @@ def check_hash(settings: ModelSettings, path: Path) -> None:
     says. A file that seems to differ is read again from its storage: a bit may have changed in the node's memory alone.
     Raises OSError and StorageError.
     """
-    own = storage.read_json(path.parent / FILE).get(OWN, {})
-    fetched: str = own.get("sha256", "") if own.get("file") == path.name else ""
+    own = section(storage.read_json(path.parent / FILE), OWN)
+    fetched = str(own.get("sha256") or "") if own.get("file") == path.name else ""
     wanted = settings.pretrained_sha256 or fetched or read_sums(path.parent).get(path.name, "")
     if not wanted or storage.hash_file(path) == wanted:
         return
@@ -127,7 +136,8 @@ def check_hash(settings: ModelSettings, path: Path) -> None:
 
 def read_sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file of a published folder; empty where it has no SHA256SUMS. Raises OSError."""
-    text = storage.read_text(folder / SUMS) if storage.exists(folder / SUMS) else ""
+    data = storage.read_bytes(folder / SUMS) if storage.exists(folder / SUMS) else b""
+    text = data.decode(errors="replace")  # a byte that has changed is in no name and no hash
     return {name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
 
 
@@ -187,8 +197,8 @@ def read_preprocessing(settings: ModelSettings, data: DataSettings) -> tuple[dic
     if not isinstance(kept, dict):
         return {}, {}
     try:
-        return _preprocessing(kept, tree.get(OWN, {}))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return _preprocessing(kept, section(tree, OWN))
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise UserError(
             f"{path} does not say how images are prepared ({type(error).__name__}: {error}); give the path of the "
             "weights' file without it, or fetch the weights again"
@@ -196,7 +206,7 @@ def read_preprocessing(settings: ModelSettings, data: DataSettings) -> tuple[dic
 
 
 def _compare(settings: ModelSettings, folder: Path, tree: dict[str, Any]) -> None:
-    wanted, found = settings.pretrained_sha256, tree.get(OWN, {}).get("sha256")
+    wanted, found = settings.pretrained_sha256, section(tree, OWN).get("sha256")
     if wanted and wanted != found:
         raise UserError(
             f"model.pretrained_sha256 = {wanted}: the weights in {folder} have {found}; correct the key, or remove "

@@ -21,10 +21,12 @@ from trainyard.core.exits import InputError, UserError
 from trainyard.core.files import atomic
 from trainyard.core.storage import storage, unreadable
 from trainyard.models.weights import (
+    CHECKSUM,
     ENUM,
     FILE,
     OWN,
     check_hash,
+    checksum_of,
     file_of,
     folder_of,
     is_fetched,
@@ -115,6 +117,7 @@ def _fetch(model: ModelSettings, folder: Path) -> Path:
         source.close()
     _check_readable(file, shown)
     own = {"file": file.name, "origin": shown, "sha256": digest, **origin.described.pop(OWN, {})}
+    own[CHECKSUM] = checksum_of({**origin.described, OWN: own})
     storage.write_json(folder / FILE, {**origin.described, OWN: own})
     say(f"{shown}: {source.size / 1e6:,.1f} MB, SHA-256 {digest}, kept as {file}")
     if len(origin.digits) < len(digest) and urlsplit(origin.url).scheme == "http":

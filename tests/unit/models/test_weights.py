@@ -154,6 +154,30 @@ def test_a_bit_that_has_changed_on_the_claim_is_found(tmp_path: Path, capsys: py
     build(run, 1000)
 
 
+def test_a_bit_that_has_changed_in_what_weights_say_of_images_is_found(tmp_path: Path) -> None:
+    """Mean and deviation are in no other file: training from others would be another training, without a word."""
+    run = run_of(tmp_path, model__name="resnet18", model__pretrained="IMAGENET1K_V1")
+    (served := tmp_path / "served" / "models").mkdir(parents=True)
+    torch.save(resnet18(), served / "resnet18.pth")
+    kept = {"input_size": [3, 96, 96], "interpolation": "bicubic", "crop_pct": 0.9, "mean": [0.5] * 3, "std": [0.4] * 3}
+    origin = {"architecture": "resnet18", "pretrained_cfg": kept, "trainyard": {"resize": 110}}
+    with running(tmp_path / "served") as server, pytest.MonkeyPatch.context() as patch:
+        where = fetched.Origin(f"{server.url}/models/resnet18.pth", storage.hash_file(served / "resnet18.pth"), origin)
+        patch.setattr(fetched, "find", lambda model: where)
+        file = fetch(run)
+    assert file
+    path = file.parent / "config.json"
+    data, sound = path.read_bytes(), weights.apply_preprocessing(run)
+    assert (sound.data.mean, sound.data.val_sizes) == ([0.5] * 3, (96, 110))
+    for index in range(len(data)):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 1 << index % 7]) + data[index + 1 :])
+        try:
+            found = weights.apply_preprocessing(run)
+        except InputError:
+            continue
+        assert found == sound, path.read_bytes()
+
+
 @pytest.mark.parametrize("known", ["SHA256SUMS", "model.pretrained_sha256"])
 def test_weights_of_a_path_are_compared_with_what_is_known_of_them(tmp_path: Path, known: str) -> None:
     file, key = tmp_path / "model.pth", {}
@@ -167,6 +191,28 @@ def test_weights_of_a_path_are_compared_with_what_is_known_of_them(tmp_path: Pat
     flip_a_bit(file)
     with pytest.raises(InputError, match=rf"and {known} says [0-9a-f]{{12}}\.\.\.: .*copy it again"):
         build(run, 1000)
+
+
+def test_a_byte_of_the_hashes_that_has_changed_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "model.pth"
+    torch.save(resnet18(), file)
+    line = f"{storage.hash_file(file)}  {file.name}\n".encode()
+    (tmp_path / "SHA256SUMS").write_bytes(line[:20] + bytes([line[20] | 0x80]) + line[21:])
+    with pytest.raises(InputError, match="SHA256SUMS says"):
+        build(run_of(tmp_path, model__name="resnet18", model__pretrained=str(tmp_path)), 1000)
+
+
+@pytest.mark.parametrize(
+    "own", [None, [], "x", 7, {}, {"file": 5}, {"file": None, "sha256": []}, {"file": ""}], ids=str
+)
+def test_a_description_of_fetched_weights_that_is_none_means_that_they_are_not_here(tmp_path: Path, own: Any) -> None:
+    run = run_of(tmp_path, model__name="resnet18", model__pretrained="IMAGENET1K_V1")
+    folder = weights.folder_of(run.model, run.data)
+    folder.mkdir(parents=True)
+    storage.write_json(folder / "config.json", {"trainyard": own})
+    for look in (lambda: weights.file_of(run.model, run.data), lambda: weights.apply_preprocessing(run)):
+        with pytest.raises(InputError, match="these weights are not in"):
+            look()
 
 
 def test_without_weights_a_run_keeps_the_preprocessing_of_its_checkpoint(tmp_path: Path) -> None:
