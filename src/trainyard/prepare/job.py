@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from trainyard.core.files import MISSING
+from trainyard.core.files import MISSING, json_checksum, parse_json
 from trainyard.core.storage import storage
 from trainyard.prepare.archives.members import Container
 from trainyard.prepare.plan import ShardPlan
@@ -41,6 +41,14 @@ class Job:
         """Where the record of a finished shard lies."""
         return self.work / f"{plan.split}-{plan.number:05d}.json"
 
+    @staticmethod
+    def file_names(plan: ShardPlan) -> tuple[str, str]:
+        """Return what a shard's tar and its index are called below the root."""
+        return f"{plan.stem}.tar", f"{plan.stem}.index.npy"
+
+
+CHECKSUM = "checksum"  # in a record: of all else that it says
+
 
 class Finished(NamedTuple):
     """What the record of a finished shard says."""
@@ -54,25 +62,30 @@ class Finished(NamedTuple):
 def read_record(job: Job, plan: ShardPlan) -> Finished | None:
     """Return a shard's record if it was finished under the same plan and its files still have their sizes.
 
-    Raises OSError and StorageError.
+    What it says goes into the manifest, so one that has changed since it was written counts for nothing. Raises OSError
+    and StorageError.
     """
     path = job.record_path(plan)
     try:
-        record = json.loads(storage.read_text(path))
+        record = parse_json(storage.read_bytes(path))
+        if record.pop(CHECKSUM, None) not in (json_checksum(record), None):  # earlier versions wrote none
+            return None
         entry, left_out = ShardEntry(**record["shard"]), tuple(record.get("left_out", ()))
         seekable = dict(record.get("seekable", {}))
         sizes = [storage.stat(job.root / name).st_size for name in (entry.file, entry.index)]
         good = record["plan"] == job.plan_key and sizes == [entry.bytes, entry.index_bytes]
-    except (*MISSING, ValueError, KeyError, TypeError):
+        whole = entry.samples + len(left_out) == len(plan.members)
+    except (*MISSING, ValueError, KeyError, TypeError, AttributeError):
         return None
     as_planned = entry.bytes == plan.bytes or job.resized or bool(left_out)
-    whole = entry.samples + len(left_out) == len(plan.members)
-    return Finished(entry, left_out, seekable) if good and as_planned and whole else None
+    named = (entry.file, entry.index) == job.file_names(plan)
+    return Finished(entry, left_out, seekable) if good and as_planned and whole and named else None
 
 
 def write_record(job: Job, plan: ShardPlan, found: Finished) -> None:
     """Write the record of a finished shard; raises OSError and StorageError."""
     left_out = {"left_out": found.left_out} if found.left_out else {}
     seekable = {"seekable": found.seekable} if job.seekable else {}
-    record = {"plan": job.plan_key, "shard": asdict(found.entry), **left_out, **seekable}
+    record: dict[str, Any] = {"plan": job.plan_key, "shard": asdict(found.entry), **left_out, **seekable}
+    record[CHECKSUM] = json_checksum(record)
     storage.write_file(job.record_path(plan), (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())

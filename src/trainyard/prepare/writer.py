@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trainyard import native
-from trainyard.core.exits import FULL, UserError
+from trainyard.core.exits import FULL
 from trainyard.core.files import forget_cached, sync_folder
 from trainyard.core.storage import storage
 from trainyard.data import limits
 from trainyard.prepare import converting, decoding, rewriting
-from trainyard.prepare.archives.members import DamagedMemberError, Member, extract, name_of
+from trainyard.prepare.archives.members import DamagedMemberError, Member, damage_error, extract, name_of
 from trainyard.prepare.job import Finished, Job, write_record
 from trainyard.prepare.plan import ShardPlan
 from trainyard.prepare.progress import say
@@ -248,12 +248,13 @@ class OpenShard:
     def _publish(self, sha256: str, index_sha256: str) -> None:
         """Rename the files to their final names, then write the record of the finished shard."""
         job, plan = self.job, self.plan
+        file, index = job.file_names(plan)
         entry = ShardEntry(
-            file=f"{plan.stem}.tar",
+            file=file,
             samples=len(self._rows),
             bytes=self._tar.stat().st_size,
             sha256=sha256,
-            index=f"{plan.stem}.index.npy",
+            index=index,
             index_bytes=self._index.stat().st_size,
             index_sha256=index_sha256,
         )
@@ -275,11 +276,10 @@ class OpenShard:
                 return extract(raw, member)
             except DamagedMemberError as error:
                 if attempt == TRIES:
-                    raise UserError(
-                        f"{name_of(self.job.container, member.offset)} in {self.job.container.source.label} is damaged "
-                        f"at byte {member.offset:,}: {error}, also when read {TRIES} times; get the archive again, or "
-                        "name this member under 'skip'"
-                    ) from None
+                    name = name_of(self.job.container, member.offset)
+                    how = f"{error} (at byte {member.offset:,}), also when read {TRIES} times"
+                    remedy = "get the archive again, or name this member under 'skip'"
+                    raise damage_error(self.job.container, name, how, remedy) from None
             raw = self.job.container.source.read_range(member.offset, span)
         raise AssertionError("unreachable")
 

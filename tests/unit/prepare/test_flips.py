@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.prepare.make_archives import config, contents, imagenet, write_zip
+from tests.unit.prepare.make_archives import config, contents, imagenet, write_tar, write_zip
 from trainyard.core.exits import ExitError, UserError
+from trainyard.core.storage import storage
+from trainyard.prepare import build as building
 from trainyard.prepare.build import build
+from trainyard.prepare.settings import parse
 from trainyard.prepare.verify import verify
 from trainyard.shards import manifest as manifests
 from trainyard.shards.reader import open_split
@@ -81,6 +84,43 @@ def test_a_flipped_byte_in_the_archive(sound, in_memory, place, capsys):
             harmless += 1
         shutil.rmtree(out, ignore_errors=True)
     assert named > 5, (named, harmless)
+
+
+class StoppedError(Exception):
+    """The preparation was stopped."""
+
+
+def stopped(*_):
+    raise StoppedError
+
+
+@pytest.mark.parametrize("write", [write_zip, write_tar], ids=["zip", "tar"])
+def test_a_flipped_byte_in_what_a_stopped_preparation_left(in_memory, monkeypatch, write):
+    """Its notes say what is finished, and a tar's listing which class an image is of: the result stays the same."""
+    archive, chance = write(in_memory / "archive", imagenet(12, 6)), np.random.Generator(np.random.Philox(key=7))
+    left, out = in_memory / "left", in_memory / "little"
+    source = {"kind": "path", "path": str(archive), "sha256": storage.hash_file(archive)}
+    settings = parse({"source": source, "out": str(out), "shard_mb": 1, "workers": 2, "seekable": False})
+    build(settings)
+    wanted = contents(out)
+    shutil.rmtree(out)
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "publish", stopped)
+        with pytest.raises(StoppedError):
+            build(settings)
+    out.rename(left)
+    notes = sorted(path.relative_to(left) for path in (left / ".prepare").iterdir())
+    kinds = {note.name.partition("-")[0] for note in notes}
+    assert {"train", "val", "source.sha256"} | ({"listing"} if write is write_tar else set()) <= kinds
+    for number in range(FLIPS):
+        shutil.copytree(left, out)
+        path = out / notes[number % len(notes)]
+        if data := path.read_bytes():
+            at = int(chance.integers(len(data)))
+            path.write_bytes(flipped(data, at, chance))
+        build(settings)
+        assert contents(out) == wanted, (path.name, path.read_bytes())
+        shutil.rmtree(out)
 
 
 def test_a_flipped_byte_in_any_prepared_file(sound, in_memory, capsys):

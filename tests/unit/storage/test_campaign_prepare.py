@@ -1,5 +1,6 @@
 """A preparation under faults that nobody has scheduled: any call of up to three commands on one folder dies, fails, is
-done twice or loses its answer, the machine may stop and lose what is not safe, and finished files may be damaged.
+done twice or loses its answer, the machine may stop and lose what is not safe, and finished files may be damaged, and
+so may what a preparation keeps for its next start: records of shards, a tar's listing, its unpacked copy.
 
 At all times a folder that has its manifest has each file that it names, with the bytes of an undisturbed preparation;
 two that live do not prepare at a time, unless they share the work; a command that ends well leaves a whole folder, and
@@ -24,10 +25,11 @@ from hypothesis.stateful import precondition, rule
 from losing import REAL
 from schedules import CALLS, FAULTS, Schedule, damaged, long, short
 
-from tests.unit.prepare.make_archives import config, contents, imagenet, write_zip
+from tests.unit.prepare.make_archives import config, contents, imagenet, write_tar, write_zip
 from trainyard.core import storage
 from trainyard.core.exits import ExitError, UserError
 from trainyard.prepare import build, lock, progress, timing, verify, workers
+from trainyard.prepare.archives import stream
 from trainyard.prepare.build import Options
 from trainyard.prepare.plan import DatasetPlan
 from trainyard.prepare.settings import Preparation
@@ -38,6 +40,10 @@ pytestmark = pytest.mark.takes(5)
 
 WAIT = 300.0  # for another preparation; a dead one's lock is taken after 180
 PARTS = 2
+PACKINGS: dict[str, Callable[..., Path]] = {
+    "zip": write_zip, "tar": write_tar, "tgz": functools.partial(write_tar, mode="w:gz"),
+}  # fmt: skip
+NOTES = ("*-*.json", "listing-*.jsonl", "unpacked-*.tar")  # of the work folder
 MAKE_PLAN = build.make_plan
 
 
@@ -47,22 +53,23 @@ def small_shards(catalogue: Any, wanted: dict[str, Any]) -> DatasetPlan:
 
 
 @functools.cache
-def archive() -> tuple[Path, tempfile.TemporaryDirectory[str]]:
+def archive(packing: str) -> tuple[Path, tempfile.TemporaryDirectory[str]]:
     folder = tempfile.TemporaryDirectory()
-    return write_zip(Path(folder.name) / "archive.zip", imagenet(12, 3)), folder
+    path = Path(folder.name) / f"archive.{packing}"
+    return PACKINGS[packing](path, imagenet(12, 3)), folder
 
 
-def settings(out: Path, seekable: bool) -> Preparation:
-    return config(archive()[0], out, workers=1, decode="none", seekable=seekable)
+def settings(out: Path, seekable: bool, packing: str) -> Preparation:
+    return config(archive(packing)[0], out, workers=1, decode="none", seekable=seekable)
 
 
 @functools.cache
-def undisturbed(seekable: bool) -> dict[str, bytes]:
+def undisturbed(seekable: bool, packing: str) -> dict[str, bytes]:
     """What an undisturbed preparation comes to."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "make_plan", small_shards)
         patch.setattr(build, "write_missing_page", lambda root: None)
-        build.build(settings(Path(folder) / "little", seekable))
+        build.build(settings(Path(folder) / "little", seekable, packing))
         return contents(Path(folder) / "little")
 
 
@@ -87,7 +94,7 @@ class Campaign(Schedule):
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         self.out = self.world.root / "little"
-        self.seekable = False
+        self.seekable, self.packing = False, "zip"
         self.damaged: dict[str, int] = {}  # by the number of processes at that time
         self.at_work: dict[Process, int] = {}  # how many parts share the work
         self.overtaken: set[Process] = set()  # those who were suspended while the lock was taken from a dead holder
@@ -96,7 +103,7 @@ class Campaign(Schedule):
             patch.setattr(module, "time", Clock(self.world))
         for module in (lock, progress, heartbeat):
             patch.setattr(module, "threading", inline(over=True))
-        for module in (workers, verify):
+        for module in (workers, verify, stream):
             patch.setattr(module, "ThreadPoolExecutor", Inline)
         patch.setattr(build, "make_plan", small_shards)
         patch.setattr(build, "write_missing_page", lambda root: None)
@@ -116,10 +123,15 @@ class Campaign(Schedule):
     def seekable_pictures(self) -> None:
         self.seekable = True
 
+    @precondition(lambda self: not self.world.processes)
+    @rule(packing=st.sampled_from(list(PACKINGS)))
+    def another_archive(self, packing: str) -> None:
+        self.packing = packing
+
     def run(self, command: str) -> str:
         """A command: how it ended."""
         what, _, part = command.partition(" ")
-        wanted = settings(self.out, self.seekable)
+        wanted = settings(self.out, self.seekable, self.packing)
         before = len(self.world.processes)
         options = Options(int(part or 0), PARTS if part else 1, wait_seconds=WAIT)
         try:
@@ -162,25 +174,36 @@ class Campaign(Schedule):
         here, HERE.process = HERE.process, None
         found = contents(self.out) if self.out.is_dir() else {}
         HERE.process = here
-        wanted = undisturbed(self.seekable)
+        wanted = undisturbed(self.seekable, self.packing)
         self.damaged = {name: at for name, at in self.damaged.items() if found.get(name) != wanted[name]}
         for name, content in wanted.items():
             if self.damaged.get(name, -1) < mended:
                 assert found.get(name) == content, (when, name)
 
     def damage_one(self, chance: random.Random) -> str:
-        wanted = undisturbed(self.seekable)
+        """A file of the result, or what a preparation keeps for its next start."""
+        wanted = undisturbed(self.seekable, self.packing)
         there = [name for name in sorted(wanted) if (self.out / name).is_file() and name != manifests.FILE]
-        if not there:
+        notes = sorted(path for note in NOTES for path in (self.out / manifests.WORK).glob(note) if path.stat().st_size)
+        if not there and not notes:
             return ""
+        if notes and (not there or chance.random() < 0.5):
+            path = chance.choice(notes)
+            return f"{path.name.partition('-')[0]}, {damaged(path, chance)}"
         name = chance.choice(there)
         self.damaged[name] = len(self.world.processes)
         return damaged(self.out / name, chance)
 
     def heal(self) -> None:
-        """The command ends with the same bytes; where the test has changed some, after a repair."""
+        """The command ends with the same bytes; where the test has changed some, after a repair.
+
+        Where its own copy of the archive was damaged, it says so first, and makes another one.
+        """
         for command in ("build", "repair") if self.damaged else ("build",):
-            last = self.add(lambda command=command: self.run(command), "", [], True, 1_000_000)
+            for _ in range(2):
+                last = self.add(lambda command=command: self.run(command), "", [], True, 1_000_000)
+                if "the copy was removed" not in last.outcome:
+                    break
             assert last.outcome == f"{command} finished", last.outcome
         self.whole("healed", len(self.world.processes))
 

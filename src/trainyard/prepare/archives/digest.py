@@ -28,7 +28,7 @@ def check_sha256(source: Source, wanted: str, work: Path) -> None:
     record = work / "source.sha256"
     known = f"{wanted} {hashlib.sha256(f'{source.label} {source.identity}'.encode()).hexdigest()}\n"
     with exclusive(work / "lock-sha256", _WAIT, say):
-        if record.is_file() and record.read_text() == known:
+        if record.is_file() and record.read_bytes() == known.encode():
             return
         say(f"reading all of {source.label} once, to compare its SHA-256")
         found = _sha256(source)

@@ -140,7 +140,7 @@ class Folder(Container):
 
     def read(self, member: Member) -> bytes:
         """Read one small file whole."""
-        return read_whole(self.source, member, member.stored)
+        return read_whole(self, member, member.stored)
 
 
 def _walk(root: Path) -> Iterator[tuple[str, _Found]]:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
-from trainyard.core.exits import UserError
+from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.prepare.names import shown
 from trainyard.prepare.sources.base import Source
 
@@ -64,6 +64,10 @@ class Container(Protocol):
         """Read one small member, such as a table of labels, whole and checked."""
         ...
 
+    def drop_copy(self) -> bool:
+        """Remove the copy that members are read from, where there is one; the next start makes it again."""
+        return False
+
 
 def refuse_unsafe(name: str, label: str) -> None:
     """Raise UserError at a name that would be outside of the folder in which an archive is unpacked."""
@@ -71,14 +75,27 @@ def refuse_unsafe(name: str, label: str) -> None:
         raise UserError(f"{label} holds the unsafe name {name!r}; get it from a source that you trust")
 
 
-def read_whole(source: Source, member: Member, length: int) -> bytes:
+def read_whole(container: Container, member: Member, length: int) -> bytes:
     """Read one small member out of `length` bytes at its offset."""
+    source = container.source
     if max(member.stored, member.size) > LARGEST_MEMBER:
         raise UserError(f"{member.name} in {source.label} is larger than {LARGEST_MEMBER >> 20} MiB")
     try:
         return bytes(extract(source.read_range(member.offset, length), member))
     except DamagedMemberError as error:
-        raise UserError(f"{member.name} in {source.label} is damaged: {error}; get the archive again") from None
+        raise damage_error(container, member.name, str(error), "get the archive again") from None
+
+
+def damage_error(container: Container, name: str, how: str, remedy: str) -> UserError | ExitError:
+    """Return the error for a damaged member; where it was read from a copy, that was sound and is removed."""
+    label = container.source.label
+    if container.drop_copy():
+        return ExitError(
+            f"{name} is damaged in the unpacked copy of {label}, which was sound before: {how}; the copy was removed, "
+            "run the same command again",
+            Exit.FAILED,
+        )
+    return UserError(f"{name} in {label} is damaged: {how}; {remedy}")
 
 
 def extract(raw: memoryview, member: Member) -> memoryview:

@@ -84,7 +84,7 @@ class Archive(Container):
     def read(self, member: Member) -> bytes:
         """Read one small member, such as a table of labels, whole and checked."""
         length = min(LARGEST_HEADER + member.stored, self.members_end - member.offset)
-        return read_whole(self.source, member, length)
+        return read_whole(self, member, length)
 
     def _parse_entry(self, buffer: bytes, at: int, before: int) -> tuple[int, Member | None]:
         """Return the end of the entry at `at`, and the entry if it ends in the buffer; raises UserError.

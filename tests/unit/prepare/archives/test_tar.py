@@ -161,6 +161,28 @@ def test_what_a_killed_first_pass_left_is_removed_before_the_next(tmp_path, monk
     assert not [name for name in seen if "0123" in name or "4567" in name]
 
 
+def test_an_unpacked_copy_that_was_damaged_is_made_again(tmp_path, monkeypatch):
+    """A picture in it, and a text: the archive itself is sound."""
+    path, out = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz"), tmp_path / "little"
+    build(config(path, out))
+    wanted = contents(out)
+    for damage in (picture(3), b"n01000000 thing"):
+        shutil.rmtree(out)
+        with monkeypatch.context() as patch:
+            patch.setattr(building, "read_catalogue", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                build(config(path, out))
+        (unpacked,) = (out / ".prepare").glob("unpacked-*")
+        unpacked.write_bytes(unpacked.read_bytes().replace(damage, damage[::-1]))
+        with pytest.raises(
+            ExitError, match=r"damaged in the unpacked copy of .*a\.tgz.*run the same command"
+        ) as caught:
+            build(config(path, out))
+        assert caught.value.code == 1
+        build(config(path, out))
+        assert contents(out) == wanted
+
+
 def test_parts_share_a_gzipped_tar(tmp_path, expected):
     path = write_tar(tmp_path / "a.tgz", MEMBERS, "w:gz")
     settings = config(path, tmp_path / "out")
