@@ -93,6 +93,8 @@ class Campaign(Schedule):
     total: ClassVar[Counter[str]] = Counter()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
+        for seekable, packing in itertools.product((False, True), PACKINGS):
+            undisturbed(seekable, packing)  # kept from here on: below, all belongs to processes
         self.out = self.world.root / "little"
         self.seekable, self.packing = False, "zip"
         self.damaged: dict[str, int] = {}  # by the number of processes at that time
