@@ -81,6 +81,16 @@ jobs:
     ]
 
 
+def test_a_workflow_fetches_nothing_without_hashes(tmp_path: Path) -> None:
+    path = ".github/workflows/x.yaml"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(
+        "jobs:\n  one:\n    steps:\n      - run: pip install ruff\n      - run: |\n          cd x\n"
+        "          python -m pip install --require-hashes -r x.txt\n"
+    )
+    assert [(name, one.line) for name, one in pins.check(tmp_path, [path])] == [(path, 4)]
+
+
 def test_images_are_named_by_digests_in_variables_too() -> None:
     text = f"""\
 ARG GOOD=debian:12{DIGEST}

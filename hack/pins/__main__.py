@@ -35,7 +35,7 @@ def check(root: Path, paths: list[str]) -> Iterator[tuple[str, Problem]]:
         name = Path(path).name
         checks = []
         if path.startswith(".github/") and name.endswith((".yaml", ".yml")):
-            checks = [workflows.check]
+            checks = [workflows.check, installs.check]
         elif name.startswith(("Dockerfile", "Containerfile")) or name.endswith(".Dockerfile"):
             checks = [dockerfiles.check, installs.check]
         elif name == "uv.lock":

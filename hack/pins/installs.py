@@ -1,4 +1,4 @@
-"""Commands of Dockerfiles and shell scripts by which pip fetches packages: each compares them with hashes."""
+"""Commands of Dockerfiles, shell scripts and workflows by which pip fetches: each compares packages with hashes."""
 
 import re
 from collections.abc import Iterator
