@@ -23,6 +23,7 @@ from trainyard.core.variables import STORAGE_SECONDS, read_number
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 LOOKS = 3
+NO_FILE = (errno.EISDIR, errno.ELOOP)  # something else has a file's name: a folder, links that lead nowhere
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -96,6 +97,8 @@ class Storage:
         except (*MISSING, ValueError):
             return {}
         except OSError as error:
+            if error.errno in NO_FILE:
+                return {}
             raise unreadable(path, error) from error
         return value if isinstance(value, dict) else {}
 

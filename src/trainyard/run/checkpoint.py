@@ -31,8 +31,8 @@ from trainyard.run import lease_files as calls
 if TYPE_CHECKING:  # it imports torch, and a run looks for its checkpoints before that
     from trainyard.run.tensor_file import Buffer
 
-NAME = re.compile(r"step-(\d{8,})")
-OF_STEP = re.compile(r"step-(\d{8,})x*$")  # also where it was set aside
+NAME = re.compile(r"step-([0-9]{8,18})")
+OF_STEP = re.compile(r"step-([0-9]{8,18})x*$")  # also where it was set aside
 FORMAT = 3  # the optimizer's state is keyed by parameter name; in format 2 it was keyed by position
 READABLE = (2, 3)
 SUFFIX = ".safetensors"

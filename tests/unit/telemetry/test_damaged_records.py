@@ -178,3 +178,33 @@ def test_notes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     directory.release()
     assert found is not None
     assert found.step == 5
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to(path.name)], ids=["folder", "link"])
+@pytest.mark.parametrize(
+    "name", ["restarts/another.json", "resumed.json", "failed.json", "checkpoints/step-00000009/manifest.json"]
+)
+def test_what_is_no_file_is_no_note(tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    run = run_of(tmp_path)
+    checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}, "optimizer": {}}, {})
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    make(tmp_path / name)
+    assert starting.over_already(run, 128) is None
+    starting.count(run)
+    directory = starting.run_directory(run)
+    found = directory.start({})
+    directory.release()
+    assert found is not None
+    assert found.step == 5
+
+
+def test_steps_of_more_digits_than_any_run_has(tmp_path: Path) -> None:
+    for name in ("9" * 19, "1" * 245, "0000000\uff18"):
+        (tmp_path / "checkpoints" / f"step-{name}").mkdir(parents=True)
+    checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}, "optimizer": {}}, {})
+    (tmp_path / "restarts").mkdir()
+    storage.write_json(tmp_path / "restarts" / "a.json", {"checkpoint": f"step-{'9' * 5000}"})
+    found = starting.run_directory(run_of(tmp_path)).start({})
+    assert found is not None
+    assert found.step == 5
+    assert starts.lost_checkpoint(tmp_path) == ""
