@@ -214,9 +214,9 @@ class RunDirectory:
             return found, self._reports + reports
         with self.fenced():
             newest, reports = checkpoint.newest(self.checkpoints, self.staging)
-        aside = checkpoint.list_damaged(self.checkpoints)
-        if newest is None and (aside or starts.lost_checkpoint(self.path)):
-            raise self._refusal_to_begin_again("at step 0", aside, reports)
+        if newest is None:
+            aside = checkpoint.list_damaged(self.checkpoints)
+            self._refuse_to_begin_again("at step 0", 0, aside, reports)
         return newest, self._reports + reports
 
     def _find_named(self) -> tuple[checkpoint.Found, list[str]]:
@@ -232,8 +232,7 @@ class RunDirectory:
                 f"resume = {self._resume!r}: this run has begun from it before, and resumes from its own "
                 f"{own.path.name}; to begin from it again, remove {self.path / starts.RESUMED}",
             ]
-        if int(starts.lost_checkpoint(self.path)[5:] or 0) > begun:
-            raise self._refusal_to_begin_again(f"from resume = {self._resume!r}", [], reports)
+        self._refuse_to_begin_again(f"from resume = {self._resume!r}", begun, [], reports)
         return checkpoint.at(Path(self._resume)), reports
 
     def _leave_later(self, found: checkpoint.Found) -> None:
@@ -295,12 +294,17 @@ class RunDirectory:
             if (self.path / name).exists():
                 rename(self.path / name, self.staging / name)
 
-    def _refusal_to_begin_again(self, where: str, aside: Sequence[Path], reports: Sequence[str]) -> UserError:
-        """Return the error where this run had a checkpoint: its steps are not thrown away without being told to."""
-        gone = f"{starts.lost_checkpoint(self.path)} is gone"
-        lost = f"{', '.join(path.name for path in aside)} cannot be used" if aside else gone
-        return UserError(
-            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({lost}); it does not begin "
+    def _refuse_to_begin_again(self, where: str, step: int, aside: Sequence[Path], reports: Sequence[str]) -> None:
+        """Raise UserError where this run had a later checkpoint: its steps are not thrown away without being told to.
+
+        Later than `step`, where it would begin, or one that was set `aside` as damaged.
+        """
+        lost = starts.lost_checkpoint(self.path, after=step)
+        if not (lost or aside):
+            return
+        had = f"{', '.join(path.name for path in aside)} cannot be used" if aside else f"{lost} is gone"
+        raise UserError(
+            f"{self.checkpoints} has no checkpoint to resume from, and this run had one ({had}); it does not begin "
             f"again {where} by itself. {''.join(f'{report}. ' for report in reports)}Restore one from a backup or "
             "snapshot of the claim, give this run another name (run.dir, on a cluster training.name), or set resume "
             "to never, which moves this one to previous/ and begins again"

@@ -106,25 +106,26 @@ def _fits(note: Mapping[str, Any], world: int) -> set[str]:
     return set(map(str, found["parts"])) if same and isinstance(found, dict) else set()
 
 
-def saw_checkpoints(root: Path) -> list[str]:
-    """Return the names of checkpoints that starts of the run saw, this one too; raises StorageError and UserError."""
-    return [name for path in storage.list_folder(_file(root).parent) for name in _seen(storage.read_json(path))]
-
-
 def latest(names: Iterable[str]) -> str:
     """Of names the one of the newest checkpoint, or nothing."""
     return max(filter(checkpoint.NAME.fullmatch, names), key=lambda name: int(name[5:]), default="")
 
 
-def lost_checkpoint(path: Path) -> str:
-    """Return the newest checkpoint that the run is known to have had, or nothing; raises StorageError and UserError.
+def lost_checkpoint(root: Path, after: int) -> str:
+    """Return the newest checkpoint of a step `after` one that the run is known to have had, or nothing.
 
-    One of step 0 does not count: a run that begins again loses nothing of it.
+    One of step 0 does not count: a run that begins again loses nothing of it. Raises StorageError and UserError.
     """
-    steps = [*_of_metrics(path / "metrics.jsonl"), _step_saved(storage.read_json(path / "summary.json"), "steps")]
-    names = [*saw_checkpoints(path), *(f"step-{step:08d}" for step in steps)]
-    newest = latest(names)
-    return newest if newest and int(newest[5:]) else ""
+    metrics = root / "metrics.jsonl"
+    try:
+        events = read_events(metrics)
+    except OSError as error:
+        raise unreadable(metrics, error) from error
+    summary = storage.read_json(root / "summary.json")
+    notes = [storage.read_json(path) for path in storage.list_folder(_file(root).parent)]  # of all starts, this one too
+    steps = [_step_saved(summary, "steps"), *(_step_of_event(event) for event in events)]
+    newest = latest([*(name for note in notes for name in _seen(note)), *(f"step-{step:08d}" for step in steps)])
+    return newest if newest and int(newest[5:]) > max(after, 0) else ""
 
 
 def begun_from(root: Path, resume: str) -> int | None:
@@ -170,15 +171,9 @@ def unwritable(path: Path, error: OSError) -> UserError | ExitError:
     return UserError(f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); {remedy}")
 
 
-def _of_metrics(path: Path) -> list[int]:
-    try:
-        events = read_events(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return [
-        whole(event, "step") if event["event"] in ("checkpoint", "resume") else _step_saved(event, "step")
-        for event in events
-    ]
+def _step_of_event(event: Mapping[str, Any]) -> int:
+    """Return the step of the checkpoint that an event tells of; 0 for none."""
+    return whole(event, "step") if event["event"] in ("checkpoint", "resume") else _step_saved(event, "step")
 
 
 def _step_saved(note: Mapping[str, Any], key: str) -> int:

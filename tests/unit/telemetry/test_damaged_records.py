@@ -149,7 +149,7 @@ def test_notes(tmp_path: Path, name: str, value: Any) -> None:
         starting.count(run)
         starts.remember(tmp_path, "it failed", 138)
         starts.may_try_again(run.run, "somewhere")
-        starts.saw_checkpoints(tmp_path)
+        starts.lost_checkpoint(tmp_path, 0)
 
 
 FILES = [*NOTES, "resumed.json", "checkpoints/scores.json", "checkpoints/step-00000009/manifest.json",
@@ -207,4 +207,4 @@ def test_steps_of_more_digits_than_any_run_has(tmp_path: Path) -> None:
     found = starting.run_directory(run_of(tmp_path)).start({})
     assert found is not None
     assert found.step == 5
-    assert starts.lost_checkpoint(tmp_path) == ""
+    assert starts.lost_checkpoint(tmp_path, 0) == ""
