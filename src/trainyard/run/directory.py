@@ -30,6 +30,7 @@ from trainyard.run import checkpoint, fence, input_files, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.lease import Lease
 from trainyard.run.owner import TakenOverError, find_newest, job_name, of_another_job, refuse_strangers_of
+from trainyard.run.space import unwritable
 
 COMPILED = "compiled"
 KEPT = ("lease.json", "leases", "previous", "restarts", COMPILED)
@@ -193,7 +194,7 @@ class RunDirectory:
                 text = yaml.safe_dump(self._settings, sort_keys=False)
                 storage.write_file(self.path / "config.yaml", text.encode(), via=self.staging)
         except OSError as error:
-            raise starts.unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def _begins_anew(self) -> bool:
         """Whether a newer job's run would be set aside rather than continued; raises UserError and StorageError."""

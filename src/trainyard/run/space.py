@@ -1,10 +1,26 @@
-"""The words for a volume that is full: which file, how much is free there, what is left of the run, what to do."""
+"""The words for a run directory that cannot be written.
 
+Of a volume that is full: which file, how much is free there, what is left of the run, what to do.
+"""
+
+import errno
 import shutil
 from pathlib import Path
 
-from trainyard.core.exits import ExitError, UserError
+from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError, whose
+from trainyard.core.storage import StorageError
 from trainyard.run import checkpoint
+
+
+def unwritable(path: Path, error: OSError) -> UserError | ExitError:
+    """Return the error for a run directory that cannot be written."""
+    if error.errno in FULL:
+        return ExitError(no_space(error, path), Exit.FAILED)
+    if error.errno in STORAGE:
+        return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    remedy = whose(path) if denied else "check that it lies on a writable volume with free space"
+    return UserError(f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); {remedy}")
 
 
 def no_space(error: OSError, run: Path) -> str:

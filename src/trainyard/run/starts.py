@@ -13,7 +13,6 @@ Operators do not bound retries, or by a number that knows nothing of progress (d
 """
 
 import contextlib
-import errno
 import time
 import urllib.parse
 from collections.abc import Iterable, Mapping
@@ -21,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.config.sections.running import RunSettings
-from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError, whose
+from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
-from trainyard.core.storage import StorageError, storage, unreadable
+from trainyard.core.storage import storage, unreadable
 from trainyard.run import checkpoint
 from trainyard.run.owner import job_name
-from trainyard.run.space import no_space
+from trainyard.run.space import unwritable
 from trainyard.telemetry.metrics import read_events
 
 NONE = "none"  # no checkpoint, no job
@@ -158,17 +157,6 @@ def remember(root: Path, message: str, code: int, where: str = "") -> None:
         storage.write_json(path, {**note, "time": time.time()})
     except (OSError, UserError, ExitError):
         return  # the message itself is what counts
-
-
-def unwritable(path: Path, error: OSError) -> UserError | ExitError:
-    """Return the error for a run directory that cannot be written."""
-    if error.errno in FULL:
-        return ExitError(no_space(error, path), Exit.FAILED)
-    if error.errno in STORAGE:
-        return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
-    denied = error.errno in (errno.EACCES, errno.EPERM)
-    remedy = whose(path) if denied else "check that it lies on a writable volume with free space"
-    return UserError(f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); {remedy}")
 
 
 def _step_of_event(event: Mapping[str, Any]) -> int:
