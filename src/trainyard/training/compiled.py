@@ -1,5 +1,6 @@
-"""When a compiled model is called as it is written: for the smaller batches at the end of an epoch or a validation.
+"""What torch.compile needs for a run, and when a compiled model is called as it is written.
 
+That is so for the smaller batches at the end of an epoch or a validation.
 torch.compile builds a program for each shape that it sees, which takes a minute for a large model. The last batch of an
 epoch is smaller, and may be another size on each process. It is not left out, so that every sample is seen once, and
 not padded, since padding would enter BatchNorm's statistics: it runs without the compiler, once per epoch.
@@ -9,18 +10,32 @@ Where images grow with the epochs (data.size_start), each size has a program, bu
 
 import contextlib
 import getpass
+import importlib
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from trainyard.config import RunPlan
+from trainyard.config.sections.learning import ModelSettings
+from trainyard.config.sections.running import RunSettings
 from trainyard.data.sampler import Order
 from trainyard.run.directory import COMPILED
 
 PROGRAMS = 8  # of a piece of code: torch's own limit
 # The oldest torch that was seen to cut a graph with checkpointed blocks
 CUTS_CHECKPOINTED = (2, 15)
+
+
+def prepare_compiler(model: ModelSettings, run: RunSettings, units: int, *, sizes: int) -> None:
+    """Set what torch.compile needs for a model, or for `units` parts of it, and so many sizes of images."""
+    name_user()
+    if model.compile_cache:
+        keep_programs(Path(run.dir))
+    allow_programs(max(PROGRAMS, 2 * units) * sizes)  # a part has one for training and one for validation
+    if model.checkpointing:
+        keep_graphs_whole(torch.__version__)
 
 
 def sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
@@ -43,6 +58,18 @@ def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.
     # what the last replay of a CUDA graph returned is no longer needed
     torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return contextlib.nullcontext()
+
+
+def allow_programs(count: int, dynamo: Any = None) -> None:
+    """Let torch.compile keep so many programs of one function; what comes after them would run without the compiler.
+
+    Torch keeps 8. All compiled modules are called by the same function, and ResNet-50's 16 blocks have 8 shapes; each
+    size of images is a program, too. `dynamo`: another torch's settings, in place of this one's.
+    """
+    if dynamo is None:
+        dynamo = importlib.import_module("torch._dynamo.config")
+    name = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"  # before torch 2.7
+    setattr(dynamo, name, max(count, getattr(dynamo, name)))
 
 
 def keep_graphs_whole(torch_version: str) -> None:

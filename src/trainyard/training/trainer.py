@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ from trainyard.models import factory
 from trainyard.models.batch_norm import computed_again
 from trainyard.parallel.base import Strategy
 from trainyard.parallel.blocks import blocks
-from trainyard.parallel.program_limit import allow_programs
 from trainyard.run import starts
 from trainyard.run.checkpoint import Found, State
 from trainyard.run.checkpoint_writer import Writer
@@ -172,7 +170,8 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
     if config.model.compile:
         # FSDP compiles each block by itself
         units = len(blocks(plain)) if strategy.lockstep else 0
-        prepare_compiler(config, units, sizes=len(sizes_of(config.data, data.length.epochs)))
+        sizes = sizes_of(config.data, data.length.epochs)
+        compiled.prepare_compiler(config.model, config.run, units, sizes=len(sizes))
     called: Any = torch.compile(plain, **config.model.compile_options) if config.model.compile else plain
     model = strategy.wrap(called)
     optimizer = strategy.distribute(optimizers.build(plain, config.optimizer), plain)
@@ -196,16 +195,6 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
         autocast=torch.autocast(device.type, AUTOCAST.get(precision), enabled=precision in AUTOCAST),
         normalise=normalizer(config.data.mean, config.data.std, device, kept, rounded),
     )
-
-
-def prepare_compiler(config: Config, units: int, *, sizes: int) -> None:
-    """Set what torch.compile needs for a model, or for `units` parts of it, and so many sizes of images."""
-    compiled.name_user()
-    if config.model.compile_cache:
-        compiled.keep_programs(Path(config.run.dir))
-    allow_programs(max(compiled.PROGRAMS, 2 * units) * sizes)  # a part has one for training and one for validation
-    if config.model.checkpointing:
-        compiled.keep_graphs_whole(torch.__version__)
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

@@ -1,7 +1,6 @@
 """FSDP: what a rank keeps, which parts a model has, what it computes with, how a run that fails resumes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,29 +59,6 @@ def test_parts_are_the_repeated_blocks_and_large_layers() -> None:
     assert len(blocks(Blocks(4))) == 3
     assert len(blocks(Net(4))) == 2
     assert blocks(nn.Linear(2, 2)) == []
-
-
-def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
-    """Torch's own limit is 8 for all modules together, and what exceeds it runs without the compiler, in silence."""
-    from torch._dynamo import config as dynamo
-    from torch._dynamo.utils import counters
-
-    from trainyard.parallel.program_limit import allow_programs
-
-    blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
-    with dynamo.patch(recompile_limit=dynamo.recompile_limit):
-        torch._dynamo.reset()
-        counters.clear()
-        allow_programs(len(blocks))
-        for block in blocks:
-            block.compile(backend="eager", dynamic=False)
-            block(torch.ones(2, block[0].in_features))
-        assert counters["stats"]["unique_graphs"] == len(blocks)
-    torch._dynamo.reset()
-    older = SimpleNamespace(cache_size_limit=8)  # torch before 2.7
-    for count, limit in ((24, 24), (1, 24)):
-        allow_programs(count, older)
-        assert vars(older) == {"cache_size_limit": limit}
 
 
 def test_types_of_weights_and_sums() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from torch import nn
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
-from trainyard.training.compiled import keep_graphs_whole, sizes
-from trainyard.training.trainer import prepare_compiler
+from trainyard.training.compiled import allow_programs, keep_graphs_whole, prepare_compiler, sizes
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 
@@ -69,6 +69,27 @@ def test_each_size_of_images_has_a_program(fleet: Fleet, tmp_path: Path) -> None
     assert all(one["loss"] == pytest.approx(other["loss"], rel=1e-3) for one, other in pairs)
 
 
+def test_every_block_of_another_shape_may_have_a_program_of_its_own() -> None:
+    """Torch's own limit is 8 for all modules together, and what exceeds it runs without the compiler, in silence."""
+    from torch._dynamo import config as dynamo
+    from torch._dynamo.utils import counters
+
+    blocks = [nn.Sequential(nn.Linear(size, size), nn.ReLU()) for size in range(1, 13)]
+    with dynamo.patch(recompile_limit=dynamo.recompile_limit):
+        torch._dynamo.reset()
+        counters.clear()
+        allow_programs(len(blocks))
+        for block in blocks:
+            block.compile(backend="eager", dynamic=False)
+            block(torch.ones(2, block[0].in_features))
+        assert counters["stats"]["unique_graphs"] == len(blocks)
+    torch._dynamo.reset()
+    older = SimpleNamespace(cache_size_limit=8)  # torch before 2.7
+    for count, limit in ((24, 24), (1, 24)):
+        allow_programs(count, older)
+        assert vars(older) == {"cache_size_limit": limit}
+
+
 def test_each_part_that_fsdp_compiles_has_a_program_for_each_size() -> None:
     """Nine shapes of blocks, as ResNet-50 has, and three sizes of images, of which one is validated on, too."""
     from torch._dynamo import config as dynamo
@@ -78,7 +99,8 @@ def test_each_part_that_fsdp_compiles_has_a_program_for_each_size() -> None:
     with dynamo.patch(recompile_limit=dynamo.recompile_limit):
         torch._dynamo.reset()
         counters.clear()
-        prepare_compiler(config.build({"recipe": "demo", "model": {"compile": True}}), len(parts), sizes=len(sizes))
+        own = config.build({"recipe": "demo", "model": {"compile": True}})
+        prepare_compiler(own.model, own.run, len(parts), sizes=len(sizes))
         for part in parts:
             part.compile(backend="eager", dynamic=False)
         for part, size in itertools.product(parts, sizes):
