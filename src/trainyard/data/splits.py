@@ -20,7 +20,7 @@ from trainyard.data.sampler import Length, Order
 from trainyard.data.synthetic import Synthetic
 from trainyard.data.transforms import Make
 from trainyard.parallel import cores
-from trainyard.shards.reader import open_split
+from trainyard.shards import reader
 
 log = logging.getLogger("trainyard")
 
@@ -92,9 +92,9 @@ def open_splits(
 
 
 def _shards(root: Path) -> tuple[Stored, Stored, list[str], list[str]]:
-    shards = [open_split(root, split) for split in ("train", "val")]
-    train, val = (Stored(s.read_together, s.labels, s.name, {"neighbours": s.neighbours}) for s in shards)
-    return train, val, shards[0].class_keys, shards[0].class_names
+    shards = reader.open_splits(root, ("train", "val"))
+    train, val = (Stored(s.read_together, s.labels, s.name, {"neighbours": s.neighbours}) for s in shards.values())
+    return train, val, shards["train"].class_keys, shards["train"].class_names
 
 
 def _user(name: str, classes: int) -> tuple[Stored, Stored, list[str], list[str]]:

@@ -20,7 +20,7 @@ from trainyard.data.metadata import png_says
 from trainyard.shards import manifest as manifests
 from trainyard.shards.index import INDEX_DTYPE, load_index
 from trainyard.shards.manifest import Manifest
-from trainyard.shards.reader import Shards, open_split
+from trainyard.shards.reader import Shards, open_splits
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -74,7 +74,7 @@ class Survey:
 def survey(root: Path) -> Survey:
     """Look through a prepared folder; raises UserError and StorageError."""
     manifest = manifests.load(root)
-    splits = {name: open_split(root, name) for name in manifest.splits}
+    splits = open_splits(root, manifest.splits)
     try:
         headers = list(_headers(splits))
         return Survey(
@@ -94,7 +94,7 @@ def survey(root: Path) -> Survey:
 
 def read(root: Path, pictures: list[Picture]) -> list[bytes]:
     """Return the encoded images; raises UserError and StorageError."""
-    splits = {name: open_split(root, name) for name in {one.split for one in pictures}}
+    splits = open_splits(root, {one.split for one in pictures})
     try:
         return [splits[one.split].read(one.sample) for one in pictures]
     finally:

@@ -15,6 +15,7 @@ import bisect
 import os
 import resource
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,12 +46,18 @@ class DamagedSampleError(Exception):
 
 def open_split(root: Path, split: str) -> "Shards":
     """Open `train` or `val` of a prepared folder, after checking that its files are there with the right sizes."""
+    return open_splits(root, [split])[split]
+
+
+def open_splits(root: Path, splits: Collection[str]) -> "dict[str, Shards]":
+    """Open splits of a prepared folder, whose files are checked once for all of them."""
     manifest = manifests.load(root)
-    if split not in manifest.splits:
-        raise UserError(f"{root} has no split '{split}', only {', '.join(sorted(manifest.splits))}")
+    for split in splits:
+        if split not in manifest.splits:
+            raise UserError(f"{root} has no split '{split}', only {', '.join(sorted(manifest.splits))}")
     if problems := manifests.wrong_files(root, manifest):
         raise UserError(f"{problems[0]} ({len(problems)} wrong in all); {manifests.REMEDY}")
-    return Shards(root, split, manifest)
+    return {split: Shards(root, split, manifest) for split in splits}
 
 
 class Shards:

@@ -10,8 +10,9 @@ import pytest
 from faulty_storage import failing
 
 from trainyard.core.exits import ExitError, UserError
+from trainyard.core.storage import storage
 from trainyard.shards import manifest as manifests
-from trainyard.shards.reader import open_split
+from trainyard.shards.reader import open_split, open_splits
 
 
 def test_any_sample_at_any_time_from_any_thread(prepared):
@@ -42,6 +43,14 @@ def test_no_sample_outside(prepared, i):
 def test_an_unknown_split_is_named(prepared):
     with pytest.raises(UserError, match="no split 'test', only train, val"):
         open_split(prepared, "test")
+
+
+def test_files_of_splits_that_are_opened_together_are_looked_at_once(prepared, monkeypatch):
+    stat, seen = storage.stat, []
+    monkeypatch.setattr(storage, "stat", lambda path, **named: seen.append(path) or stat(path, **named))
+    train, val = open_splits(prepared, ["train", "val"]).values()
+    assert (len(train), train.split, val.split) == (300, "train", "val")
+    assert len(seen) == len(set(seen)) > 2
 
 
 def test_a_flipped_byte_in_a_picture_is_found_when_it_is_read(prepared, tmp_path):
