@@ -7,6 +7,10 @@ failed.json     why the run ended for good; a retry of the same job and settings
 resumed.json    the checkpoint that `resume` names, once the run has begun from it
 previous/       what `resume: never` found here
 compiled/       what torch.compile made, with model.compile_cache; it fits any run
+
+A start looks here at three moments: every process before it loads torch (`check_ended`), rank 0 when it counts the
+start (`starts.count`), and rank 0 with the lease (`RunDirectory.start`). What was read at one is not used at the next:
+before this process has the lease, another job may write here.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ from trainyard import config
 from trainyard.config import Config
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.storage import storage
-from trainyard.run import checkpoint, directory, fence
+from trainyard.run import checkpoint, directory, fence, starts
 from trainyard.run import lease_files as calls
 from trainyard.run.directory import RunDirectory
 from trainyard.run.lease import Lease
@@ -219,6 +219,16 @@ def test_any_record_of_a_checkpoint_refuses_step_0(tmp_path: Path, record: str) 
             run_directory(settings(tmp_path)).start({})
         assert tmp_path.joinpath(name).read_text() == content
     assert enter(tmp_path, resume="never").find_checkpoint() == (None, [])
+
+
+def test_a_start_is_refused_for_what_it_has_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = starts.read_events
+    looks: list[Path] = []
+    monkeypatch.setattr(starts, "read_events", lambda path: looks.append(path) or read(path))
+    (tmp_path / "metrics.jsonl").write_text('{"event": "checkpoint", "step": 8, "epoch": 1, "time": 1.5}\n')
+    with pytest.raises(UserError, match=r"this run had one \(step-00000008 is gone\)"):
+        enter(tmp_path).find_checkpoint()
+    assert looks == [tmp_path / "metrics.jsonl"]
 
 
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(tmp_path: Path) -> None:
