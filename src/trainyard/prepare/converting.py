@@ -19,8 +19,11 @@ LARGEST_PICTURE = 64 << 20  # bytes of a member of an archive, and of a PNG made
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
 FORMATS = frozenset((*_STARTS.values(), "WEBP"))
 # TIFF's tags
-_BITS, _BLACK_IS, _NUMBERS = 258, 262, 339
+_KIND, _BITS, _BLACK_IS, _NUMBERS, _DNG = 254, 258, 262, 339, 50706
 _WHITE_IS_ZERO, _UNSIGNED = 0, 1
+_REDUCED, _MASK = 1, 4  # bits of _KIND: a smaller copy of another page, and the shape of one
+_MOST_PAGES = 100
+_CANON = b"CR"  # behind the header of a TIFF that is Canon's raw image
 
 
 def format_of(content: bytes | memoryview) -> str:
@@ -32,11 +35,16 @@ def format_of(content: bytes | memoryview) -> str:
 
 
 def convert(content: bytes | memoryview) -> bytes:
-    """Get a WebP, BMP or TIFF, or the first image of a GIF, as a PNG; raises ValueError, and what Pillow raises."""
+    """Get a WebP, BMP, GIF or TIFF as a PNG, of an animation its first image.
+
+    Raises ValueError, and what Pillow raises.
+    """
     from PIL import Image
 
     with Image.open(io.BytesIO(content), formats=(format_of(content),)) as picture:
         limits.check_size(picture)
+        if picture.format == "TIFF":
+            _check_pages(picture, bytes(content[8:10]))
         with limits.pixels.taking(picture.width * picture.height):
             # Anew, without what a file says beside its pixels: a PNG would hold it, too
             pixels = Image.fromarray(np.asarray(plain(_full_range(picture))))
@@ -54,6 +62,28 @@ def converter() -> str:
 
     libraries = (f"{name} {features.version(name) or 'none'}" for name in ("zlib_ng", "zlib", "webp", "libtiff"))
     return f"Pillow {PIL.__version__}, {', '.join(libraries)}"
+
+
+def _check_pages(picture: "Image.Image", behind_header: bytes) -> None:
+    """Raise ValueError where the first page of a TIFF is a preview, or another page is an image, too."""
+    tags = getattr(picture, "tag_v2", {})
+    if behind_header == _CANON or _DNG in tags or tags.get(_KIND, 0) & _REDUCED:
+        raise ValueError("it is a camera's raw image, or begins with a smaller copy of another page; convert it")
+    if _has_more_pages(picture):
+        raise ValueError("it has several pages, of which training would see the first alone; save each as a file")
+    picture.seek(0)
+
+
+def _has_more_pages(picture: "Image.Image") -> bool:
+    """Whether a TIFF has a second page that is no smaller copy of another, nor a mask."""
+    for page in range(1, _MOST_PAGES):
+        try:
+            picture.seek(page)
+        except Exception:  # there is none, or it is broken, and nobody needs it
+            return False
+        if not getattr(picture, "tag_v2", {}).get(_KIND, 0) & (_REDUCED | _MASK):
+            return True
+    return True
 
 
 def _full_range(picture: "Image.Image") -> "Image.Image":

@@ -179,6 +179,8 @@ def odd_files() -> dict[str, bytes]:
         "PNG": encoded(rgb, "PNG"),
         "PNG with a palette": encoded(rgb.convert("P"), "PNG"),
         "PNG with alpha": encoded(rgb.convert("RGBA"), "PNG"),
+        "two photos of a telephone": encoded(rgb, "MPO", save_all=True, append_images=[rgb.transpose(0)]),
+        "animated PNG": encoded(rgb, "PNG", save_all=True, append_images=[rgb.transpose(0)]),
         "one pixel": encoded(photo(1, 1)),
         "a line": encoded(photo(1, 300)),
     }

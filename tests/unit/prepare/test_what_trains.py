@@ -14,7 +14,9 @@ from tests.unit.data import pngs
 from tests.unit.data.test_decode import built, encoded, photo
 from tests.unit.data.test_plain import DECODERS, seen
 from tests.unit.prepare.make_archives import config, write_zip
+from trainyard import config as training
 from trainyard.core.exits import UserError
+from trainyard.data.splits import open_splits
 from trainyard.prepare import rewriting
 from trainyard.prepare.build import build
 from trainyard.shards.manifest import Manifest
@@ -31,6 +33,7 @@ def sound() -> list[bytes]:
     made = [encoded(rgb, progressive=progressive, subsampling=sampling, exif=exif)
             for progressive in (False, True) for sampling in (0, 2)]  # fmt: skip
     made += [encoded(rgb.convert(mode)) for mode in ("L", "CMYK")]
+    made += [encoded(rgb, kind, save_all=True, append_images=[rgb.transpose(0)]) for kind in ("MPO", "PNG")]
     for kind in pngs.KINDS:
         samples = pngs.drawn(generator, 11, 13, kind)
         before = pngs.chunk(b"PLTE", bytes(range(48)) * 16) if kind[0] == pngs.PALETTE else b""
@@ -75,6 +78,15 @@ def decodes(data: bytes, name: str) -> bool:
         return False
 
 
+def epoch(root: Path, decoder: str) -> int:
+    """How many samples training's loader gives in an epoch of the training split."""
+    data = {"dir": str(root), "decoder": decoder, "image_size": 16, "val_resize": 18, "workers": 2}
+    settings = training.build({"recipe": "demo"}, {"data": data, "model": {"num_classes": 1}})
+    split = open_splits(settings.data, settings.augment, settings.model, settings.seed, local_world=1, pin=False).train
+    batches = np.array_split(np.random.default_rng(0).permutation(len(split.labels)), 7)
+    return sum(len(batch.labels) for batch in split.batches((0, ids) for ids in batches))
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 def test_every_sample_of_a_random_archive_decodes_with_every_decoder(tmp_path: Path) -> None:
     """Though nothing is to be decoded as a check."""
@@ -93,6 +105,8 @@ def test_every_sample_of_a_random_archive_decodes_with_every_decoder(tmp_path: P
     assert len(kept) > 90 < len(manifest.left_out)
     for data in kept:
         assert all(decodes(data, name) for name in DECODERS), data.hex()
+    for name in DECODERS:
+        assert epoch(tmp_path / "out", name) == len(kept)
     left_out = [members[name.rpartition("/")[2]] for name in manifest.left_out]
     assert not any(decodes(data, "pillow") for data in left_out)  # nothing sound is lost
 
@@ -189,6 +203,8 @@ FORMATS = {
     "lossy.webp": ("WEBP", {"quality": 60}),
     "still.gif": ("GIF", {}),
     "moving.gif": ("GIF", {"save_all": True, "append_images": [photo(40, 56).transpose(0)]}),
+    "moving.webp": ("WEBP", {"save_all": True, "append_images": [photo(40, 56).transpose(0)], "lossless": True}),
+    "clear.gif": ("GIF", {"transparency": 3}),
     "plain.bmp": ("BMP", {}),
     "plain.tiff": ("TIFF", {"compression": "tiff_lzw"}),
 }
@@ -204,11 +220,11 @@ def test_other_formats_are_stored_as_png_on_request_and_else_refused_with_the_ke
         with Image.open(io.BytesIO(buffer.getvalue())) as picture:
             wanted.add(picture.convert("RGB").tobytes())
     path = archive(tmp_path / "a.zip", members)
-    with pytest.raises(UserError, match=r"6 images .*plain.bmp.jpg .*convert it \(convert: 'png' does that with a BMP"):
+    with pytest.raises(UserError, match=r"8 images .*plain.bmp.jpg .*convert it \(convert: 'png' does that with a BMP"):
         built_from(path, tmp_path / "no", decode="none")
     built_from(path, tmp_path / "out", convert="png")
     kept = [data for data in trained_on(tmp_path / "out") if data[:4] == b"\x89PNG"]
-    assert len(kept) == 6
+    assert len(kept) == len(FORMATS)
     for name in DECODERS:
         assert {seen(name, data).tobytes() for data in kept} == wanted
     named = archive(tmp_path / "named.zip", {name.removesuffix(".jpg"): data for name, data in members.items()})
@@ -237,6 +253,39 @@ def test_greys_of_a_tiff_are_those_of_a_png_and_floats_are_refused(tmp_path: Pat
     broken = {"float.jpg": tiff(ramp.astype(np.float32)), "int.jpg": tiff(ramp.astype(np.int32))}
     with pytest.raises(UserError, match=r"2 images .*float.jpg .*no value is known to be white.*int.jpg"):
         built_from(archive(tmp_path / "b.zip", broken), tmp_path / "no", convert="png")
+
+
+def tiff_of(*kinds: int, behind: bytes = bytes(8), last: int = 0, more: tuple[int, ...] = ()) -> bytes:
+    """A TIFF with a page of 8 x 8 grey pixels for each kind (NewSubfileType), and what its last page says is next."""
+    found = b"II*\0" + struct.pack("<I", 16) + behind
+    for number, kind in enumerate(kinds):
+        numbers = {254: kind, 256: 8, 257: 8, 258: 8, 259: 1, 262: 1, 273: 0, 277: 1, 278: 8, 279: 64}
+        numbers |= dict.fromkeys(more, 1)
+        end = len(found) + 2 + 12 * len(numbers) + 4
+        numbers[273] = end
+        entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(numbers.items()))
+        following = end + 64 if number + 1 < len(kinds) else last
+        found += struct.pack("<H", len(numbers)) + entries + struct.pack("<I", following) + bytes([40 + number]) * 64
+    return found
+
+
+def test_pages_of_a_tiff_are_not_lost_and_previews_are_not_taken_for_images(tmp_path: Path) -> None:
+    """NewSubfileType: 1 is a smaller copy, 4 a mask. A camera's raw image is a TIFF that begins with a preview."""
+    broken = {"stack.tif": tiff_of(0, 0), "many.tif": tiff_of(0, *[1] * 120), "nikon.tif": tiff_of(1),
+              "adobe.tif": tiff_of(0, more=(50706,)), "canon.tif": tiff_of(0, behind=b"CR\2\0\0\0\0\0")}  # fmt: skip
+    with pytest.raises(UserError, match=r"5 images .*") as caught:
+        built_from(archive(tmp_path / "a.zip", broken), tmp_path / "no", convert="png")
+    for name in ("nikon", "adobe", "canon"):
+        assert f"{name}.tif (ValueError: it is a camera's raw image" in str(caught.value)
+    for name in ("stack", "many"):
+        assert f"{name}.tif (ValueError: it has several pages, of which training would see the first" in str(
+            caught.value
+        )
+    sound = {"one.tif": tiff_of(0), "pyramid.tif": tiff_of(0, 1, 4, 5), "next.tif": tiff_of(0, last=7),
+             "again.tif": tiff_of(0, last=16)}  # fmt: skip
+    built_from(archive(tmp_path / "b.zip", sound), tmp_path / "out", convert="png")
+    kept = [data for data in trained_on(tmp_path / "out") if data[:4] == b"\x89PNG"]
+    assert [set(seen("pillow", data).flat) for data in kept] == [{40}] * 4
 
 
 def test_a_bomb_in_another_format_is_not_unpacked(tmp_path: Path) -> None:
