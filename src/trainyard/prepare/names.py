@@ -15,7 +15,8 @@ FORMATS = (
     ".dcm", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".pcx", ".dib", ".exr", ".dng", ".nef", ".cr2", ".arw",
 )  # fmt: skip
 CONVERTED = (".webp", ".gif", ".bmp", ".tif", ".tiff")  # of them, those of which `convert` makes PNGs
-ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+PACKINGS = (".gz", ".bz2", ".xz", ".zst")  # of one file each
+ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", *PACKINGS)
 # What is no image whatever its first bytes are; files of any other ending are looked into
 _OTHER_ENDINGS = """
 .txt .md .rst .xml .json .jsonl .csv .tsv .yaml .yml .toml .html .htm .pdf .py .ipynb .sh .m .log .npy .npz .mat .pkl
@@ -36,6 +37,9 @@ __macosx @eadir @recycle @recently-snapshot #recycle #snapshot ~snapshot $recycl
 thumbs.db ehthumbs.db desktop.ini
 """
 _SERVICE = frozenset((*_SERVICE_NAMES.split(), "system volume information", "icon\r"))
+# What Windows keeps about each file that was downloaded is a file beside it once it was copied elsewhere
+_ZONE = "Zone.Identifier"
+_DOWNLOADED = (f":{_ZONE}", f"\uf03a{_ZONE}", f":{_ZONE}:$DATA")
 NO_ENDING = "without a usual ending"
 # Why files are no data
 HIDDEN = "hidden and service files left out"
@@ -46,12 +50,13 @@ OF_OTHER_CLASSES = "validation images left out, since train lacks their classes"
 def noise(name: str) -> str:
     """Return the first part of a name that makes it no data, such as `.DS_Store` or `__MACOSX`, or nothing.
 
-    What macOS keeps beside each file is `._*`: else there would be as many kinds as files.
+    What macOS keeps beside each file is `._*`, and what Windows keeps is `Zone.Identifier`: else there would be as many
+    kinds as files.
     """
     for part in name.split("/"):
         if part[:1] == "." or part.lower() in _SERVICE:
             return "._*" if part[:2] == "._" else part
-    return ""
+    return _ZONE if name.endswith(_DOWNLOADED) else ""
 
 
 def clean_path(name: str) -> str:
@@ -112,6 +117,12 @@ def decode_text(text: bytes, where: str) -> str:
     """Text that decides labels, in one Unicode form; raises UserError where it is not UTF-8."""
     if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UserError(f"{where} is UTF-16, not UTF-8; save it as UTF-8 (iconv -f utf16 -t utf8 FILE > NEW)")
+    if b"\0" in (start := text[:64]):
+        half = "be" if start[:1] == b"\0" else "le"
+        raise UserError(
+            f"{where} has zeros among its letters, as UTF-16 has, and is not UTF-8; save it as UTF-8 (iconv -f "
+            f"utf-16{half} -t utf8 FILE > NEW)"
+        )
     try:
         return normalise_unicode(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

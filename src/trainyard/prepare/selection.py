@@ -19,6 +19,7 @@ from trainyard.prepare.progress import say
 # Entries whose first bytes are looked at together
 _TOGETHER = 4096
 _NAMED, _PATTERNS = 5, 20
+_MOST_ARCHIVES = 10_000
 
 
 class Skip:
@@ -120,6 +121,13 @@ class Selection:
                 f"{self._listing.label} has folders beside those of classes that hold no files: {empty[0]} "
                 f"({len(empty)} such); fill or remove them, or leave them out by 'skip': '{empty[0]}/*'"
             )
+        if packed := self._packed_classes(known):
+            where, slash, last = names.shown(packed[0]).rpartition("/")
+            raise UserError(
+                f"{self._listing.label} holds archives beside the folders of classes, each of which may be a class "
+                f"that is lost: {where}{slash}{last} ({len(packed)} such); unpack them, or leave them out by 'skip': "
+                f"'{where}{slash}*.{last.rpartition('.')[2]}'"
+            )
         if self._archives and not known:
             raise UserError(
                 f"{self._listing.label} holds no images for the layout that was set but archives: "
@@ -185,7 +193,7 @@ class Selection:
     def _no_picture(self, entry: Entry, place: MemberPlace | OutOfPlaceError) -> None:
         name = entry.member.name
         ending = names.ending(name)
-        if ending in names.ARCHIVES and len(self._archives) < _NAMED:
+        if ending in names.ARCHIVES and len(self._archives) < _MOST_ARCHIVES:
             self._archives.append(name)
         if isinstance(place, MemberPlace):
             self._strays.setdefault((place._replace(lot=None), ending), []).append(names.shown(name))
@@ -228,13 +236,29 @@ class Selection:
             return []
         held = {"/".join(filter(None, parts)).rstrip("/") for parts in self._held}
         around = {above for folder in held for above in folders_above(folder)}
-        beside = {root if self._layout.loose else f"{root}/{below}".lstrip("/") for root, below in self._layout.places}
+        beside = self._around_classes()
         found = []
         for name in self._listing.folders():
             parent, _, last = name.rpartition("/")
             if parent in beside and last not in known and name not in held and name not in around:
                 found.append(name)
         return [name for name in found if not self._skip.names(_folder_entry(name))]
+
+    def _around_classes(self) -> set[str]:
+        """Return the folders in which classes have theirs."""
+        return {root if self._layout.loose else f"{root}/{below}".lstrip("/") for root, below in self._layout.places}
+
+    def _packed_classes(self, known: Collection[str]) -> list[str]:
+        """Return the archives beside folders of classes that are called as none of them, such as `train/owl.tar`.
+
+        Where any folder may be a class, they are none unless another archive beside them is called as a class.
+        """
+        if self._layout.learns_first:
+            return []
+        around = self._around_classes()
+        beside = [name for name in sorted(self._archives) if name.rpartition("/")[0] in around and _unpacked(name)]
+        lost = [name for name in beside if _unpacked(name) not in known]
+        return [] if self._layout.loose and len(lost) == len(beside) else lost
 
     def _in_class(self, place: MemberPlace | OutOfPlaceError) -> bool:
         """Whether the folder is a class's: where any may be one, it holds images."""
@@ -296,6 +320,14 @@ class Selection:
             f"{self._listing.label} holds files in folders of classes that are neither JPEG nor PNG: {counts}{vanished}"
             f"; convert{instead} or remove them, or leave them out by 'skip': {', '.join(patterns[:_PATTERNS])}{more}"
         )
+
+
+def _unpacked(name: str) -> str:
+    """Return what a folder was called of which an archive was made: `owl` for `owl.tar.gz`, nothing for `a.csv.gz`."""
+    inner = name.rpartition("/")[2].rpartition(".")[0]
+    if names.ending(name) in names.PACKINGS:
+        return inner[:-4] if inner.lower().endswith(".tar") else ""
+    return inner
 
 
 def _folder_entry(name: str) -> Entry:

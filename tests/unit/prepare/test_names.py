@@ -88,8 +88,13 @@ def test_gbk_folder_and_tar_are_refused_with_the_command_that_renames(tmp_path):
             classes(path)
 
 
-def test_gbk_zip_keeps_its_classes_apart_and_says_what_they_were_read_as(tmp_path, capsys):
-    members = {name.encode("utf-8", "surrogateescape"): content for name, content in pairs(names=GBK).items()}
+@pytest.mark.parametrize(
+    ("encoding", "names"),
+    [("gbk", ("鸟类", "狗狗", "牛马")), ("big5", ("功", "許", "蓋")), ("latin-1", ("pâte", "pâté", "pâtè")),
+     ("shift_jis", ("表示", "ソフト", "犬"))],  # of which a byte is a backslash's in two
+)  # fmt: skip
+def test_gbk_zip_keeps_its_classes_apart_and_says_what_they_were_read_as(tmp_path, capsys, encoding, names):
+    members = {name.encode(encoding): content for name, content in pairs(names=names).items()}
     assert sorted(classes(raw_zip(tmp_path / "a.zip", members)).values()) == [4, 4, 4]
     assert "12 names are not UTF-8 and were read as code page 437" in capsys.readouterr().err
 
@@ -117,7 +122,8 @@ def test_a_file_whose_own_name_is_not_utf8_is_kept_named_and_can_be_skipped(tmp_
 
 
 @pytest.mark.parametrize(("encoding", "words"), [("latin-1", "line 2; .*iconv -f latin1"), ("gb2312", "iconv -f gbk"),
-                                                 ("utf-16", "iconv -f utf16")])  # fmt: skip
+                                                 ("utf-16", "iconv -f utf16"), ("utf-16-le", "iconv -f utf-16le"),
+                                                 ("utf-16-be", "iconv -f utf-16be")])  # fmt: skip
 def test_latin1_csv_is_refused_with_the_command_that_converts_it(tmp_path, encoding, words):
     labels = ("狗狗", "牛马") if encoding == "gb2312" else ("pâte", "pâté")
     text = "file,label\n" + "".join(f"{i}.jpg,{labels[i % 2]}\n" for i in range(20))
@@ -125,8 +131,9 @@ def test_latin1_csv_is_refused_with_the_command_that_converts_it(tmp_path, encod
     path = write_folder(tmp_path / "a", members | {"labels.csv": text.encode(encoding)})
     with pytest.raises(UserError, match=rf"labels.csv in .* not UTF-8.*{words}"):
         classes(path, "csv", csv=TABLE)
-    write_folder(path, {"labels.csv": text.encode()})
-    assert classes(path, "csv", csv=TABLE) == dict.fromkeys(sorted(labels), 10)
+    for sound in ("utf-8", "utf-8-sig"):
+        write_folder(path, {"labels.csv": text.encode(sound)})
+        assert classes(path, "csv", csv=TABLE) == dict.fromkeys(sorted(labels), 10)
 
 
 def test_latin1_names_of_classes_and_of_imagenets_tables_are_refused(tmp_path):
@@ -190,7 +197,9 @@ def test_space_and_case_of_a_class_in_val_alone_are_named_in_quotes(tmp_path, na
     ["train/.ipynb_checkpoints/0-checkpoint.jpg", "train/cat/.ipynb_checkpoints/0.jpg", ".snapshot/1/train/cat/old.jpg",
      ".Trash-1000/files/train/cat/gone.jpg", "train/cat/@eaDir/0.jpg/SYNOPHOTO_THUMB_M.jpg", "#recycle/train/cat/1.jpg",
      "$RECYCLE.BIN/train/cat/1.jpg", "lost+found/train/cat/1.jpg", "train/cat/._0.jpg", "__MACOSX/train/cat/._0.jpg",
-     "train/cat/desktop.ini", "train/cat/Thumbs.db", "train/.DS_Store"],
+     "train/cat/desktop.ini", "train/cat/Thumbs.db", "train/.DS_Store", ".Spotlight-V100/train/cat/1.jpg",
+     "train/cat/.nfs0001.jpg", "train/cat/.fuse_hidden0001", "train/cat/0.jpg:Zone.Identifier",
+     "train/cat/0.jpg\uf03aZone.Identifier", "train/cat/0.jpg:Zone.Identifier:$DATA"],
 )  # fmt: skip
 def test_hidden_and_service_files_are_no_data_in_any_container_and_are_counted(tmp_path, capsys, name):
     members = pairs() | {name: JPEG}
@@ -221,11 +230,12 @@ def test_a_folder_that_may_not_be_read_is_no_matter_where_it_is_no_data(tmp_path
 
 
 def test_jfif_no_ending_and_scrapers_endings_are_pictures_by_their_first_bytes(tmp_path):
-    odd = {"cat/000": JPEG, "dog/x.jpg?w=300": JPEG, "dog/y.jpg.1": JPEG, "cat/really.webp": JPEG, "cat/p.jpe": JPEG}
+    odd = {"cat/000": JPEG, "dog/x.jpg?w=300": JPEG, "dog/y.jpg.1": JPEG, "cat/really.webp": JPEG}
+    odd |= {"cat/p.jpe": JPEG, "cat/IMG_1.HEIC": JPEG}  # as telephones save some
     members = undivided(["cat"]) | undivided(["dog"], ending=".jfif") | odd
     for path in (write_folder(tmp_path / "a", members), write_tar(tmp_path / "a.tar", members),
                  write_zip(tmp_path / "a.zip", members, packed="/")):  # fmt: skip
-        assert classes(path, "folders") == {"cat": 43, "dog": 42}
+        assert classes(path, "folders") == {"cat": 44, "dog": 42}
 
 
 def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_silent_loss(tmp_path):
@@ -510,6 +520,46 @@ def test_nested_zip_is_named_with_the_archives_in_it(tmp_path):
             classes(path, layout)
 
 
+def test_a_tar_of_tars_is_named_with_the_archives_in_it(tmp_path):
+    """As ImageNet's own `ILSVRC2012_img_train.tar`."""
+    inner = write_tar(tmp_path / "inner.tar", {"n01_1.JPEG": JPEG}).read_bytes()
+    path = write_tar(tmp_path / "a.tar", {"n01.tar": inner, "n02.tar": inner})
+    for layout in ("imagefolder", "folders", "imagenet"):
+        with pytest.raises(UserError, match=r"no images for the layout .* but archives: n01.tar, n02.tar; unpack them"):
+            classes(path, layout)
+
+
+@pytest.mark.parametrize(("layout", "around"), [("imagefolder", "pets/train/"), ("folders", "pets/"), ("folders", "")])
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "ZIP", "7z"])
+def test_an_archive_beside_classes_is_no_silent_loss(tmp_path, layout, around, ending):
+    """As where unpacking an archive of archives, one for each class, was broken off."""
+    members = pairs("pets/") if layout == "imagefolder" else undivided(prefix=around)
+    packed = {f"{around}{name}.{ending}": b"x" for name in ("cat", "emu", "owl")}
+    path = write_folder(tmp_path / "a", members | packed | {"whole.zip": b"x", f"{around}labels.csv.gz": b"x"})
+    with pytest.raises(UserError, match=rf"class that is lost: {around}emu\.{ending} \(\d such\); unpack") as caught:
+        classes(path, layout)
+    pattern = str(caught.value).rpartition("'skip': ")[2].strip("'")
+    count = 4 if layout == "imagefolder" else 40
+    assert classes(path, layout, skip=[pattern]) == {"cat": count, "dog": count}
+
+
+def test_an_archive_among_imagenets_synsets_is_no_silent_loss(tmp_path):
+    from tests.unit.prepare.make_archives import DATA, SYNSETS, imagenet
+
+    members = {name: content for name, content in imagenet(9, 6).items() if f"train/{SYNSETS[0]}" not in name}
+    path = write_folder(tmp_path / "a", members | {f"{DATA}/train/{synset}.tar": b"x" for synset in SYNSETS})
+    with pytest.raises(UserError, match=rf"class that is lost: {DATA}/train/{SYNSETS[0]}.tar \(1 such\); unpack"):
+        classes(path, "imagenet")
+    assert set(classes(path, "imagenet", skip=[f"{DATA}/train/*.tar"])) == set(SYNSETS[1:])
+
+
+def test_the_archive_that_a_folder_was_unpacked_from_may_lie_beside_it(tmp_path):
+    path = write_folder(tmp_path / "a", undivided() | {"pets.zip": b"x", "pets.tar.gz": b"x"})
+    assert classes(path, "folders") == {"cat": 40, "dog": 40}
+    path = write_folder(tmp_path / "b", pairs() | {"pets.zip": b"x", "train.tar": b"x", "train/cat.tar": b"x"})
+    assert classes(path) == {"cat": 4, "dog": 4}
+
+
 @pytest.mark.parametrize("name", ["data/train-00000.parquet", "train/0.tfrecord", "data.mdb", "train/data.npz"])
 def test_tables_with_images_in_them_are_named(tmp_path, name):
     path = write_folder(tmp_path / "a", {name: b"x", "README.md": b"x"})
@@ -522,6 +572,7 @@ def test_tables_with_images_in_them_are_named(tmp_path, name):
 @pytest.mark.parametrize(("head", "words"), [
     (b"7z\xbc\xaf\x27\x1c\0\4", "is a 7z archive; unpack it"), (b"Rar!\x1a\x07\x01\0", "is a RAR archive; unpack it"),
     (b"\x28\xb5\x2f\xfd", r"is packed by zstd; unpack it \(zstd -d FILE\)"),
+    (b"\x04\x22\x4d\x18", r"is packed by lz4; unpack it \(lz4 -d FILE\)"),
     (b"\n<!DOCTYPE html><html>", "is an HTML page, not the archive; open the address in a browser"),
     (b"\xef\xbb\xbf<?xml version='1.0'?><Error>", "is an XML text"), (b'{"message": "no"}', "is a JSON text"),
     (b"version https://git-lfs.github.com/spec/v1\noid", r"is a Git LFS pointer, not the file; .*\(git lfs pull\)"),
@@ -545,6 +596,21 @@ def test_an_empty_object_and_the_last_part_of_a_zip_are_named(tmp_path):
     (tmp_path / "b.zip").write_bytes(whole)
     with pytest.raises(UserError, match=r"is the last of 3 parts of a zip; join them \(zip -s 0"):
         classes(tmp_path / "b.zip")
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar", "tgz"])
+def test_the_first_of_several_parts_is_named_with_how_to_join_them(tmp_path, ending):
+    write = {"zip": write_zip, "tar": write_tar, "tgz": lambda path, members: write_tar(path, members, "w:gz")}[ending]
+    whole = write(tmp_path / "whole", pairs()).read_bytes()
+    for number, part in enumerate((whole[: len(whole) // 2], whole[len(whole) // 2 :]), 1):
+        (tmp_path / f"a.{ending}.00{number}").write_bytes(part)
+    with pytest.raises(UserError, match=r"is cut short: .* of several parts, join them \(`cat PART1 PART2 > WHOLE`\)"):
+        classes(tmp_path / f"a.{ending}.001")
+    with pytest.raises(UserError, match=r"is neither a zip nor a tar|so a part of it is missing"):
+        classes(tmp_path / f"a.{ending}.002")
+    joined = tmp_path / "joined"
+    joined.write_bytes(whole)
+    assert classes(joined) == {"cat": 4, "dog": 4}
 
 
 @pytest.mark.parametrize("packing", ["bz2", "xz"])

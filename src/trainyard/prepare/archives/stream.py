@@ -19,6 +19,8 @@ DEPTH = 8
 LARGEST_RATIO = 100
 _PART = 64 << 10
 _ALLOWANCE = 64 << 20
+# What also helps where an object ends too early
+PARTS = ", or, if it is the first of several parts, join them (`cat PART1 PART2 > WHOLE`)"
 # `xz -9` takes 65 MiB
 _LARGEST_DICTIONARY = 128 << 20
 
@@ -114,7 +116,7 @@ def decompress(chunks: Iterator[memoryview], source: Source, packing: str = "gzi
                 break
             rest = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
-        raise UserError(f"{source.label} is cut short: its last part is missing; get it again")
+        raise UserError(f"{source.label} is cut short: its last part is missing; get it again{PARTS}")
 
 
 def _parts_of(chunks: Iterator[memoryview]) -> Iterator[memoryview]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from trainyard.core.exits import UserError
 from trainyard.prepare.archives.kinds import unread_within
 from trainyard.prepare.archives.members import CHECKED, Member, name_hash, refuse_unsafe
-from trainyard.prepare.archives.stream import CutShortError, Reader
+from trainyard.prepare.archives.stream import PARTS, CutShortError, Reader
 from trainyard.prepare.names import clean_path, noise, shown
 
 BLOCK = 512
@@ -64,7 +64,7 @@ def scan(reader: Reader, label: str) -> Iterator[Member]:
             if zeros:
                 return
             raise UserError(
-                f"{label} is cut short: it ends at byte {reader.position:,} without a tar's end; get it again"
+                f"{label} is cut short: it ends at byte {reader.position:,} without a tar's end; get it again{PARTS}"
             ) from None
         except ValueError:
             raise UserError(f"{label} is not a sound tar: byte {at:,} holds no header; get it again") from None
