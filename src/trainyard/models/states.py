@@ -34,6 +34,8 @@ STARTS = {
 }
 ARRAY = "multiarray._reconstruct"  # what makes an array of NumPy in a pickle
 ZIP = b"PK\x03\x04"
+INDEX = ".safetensors.index.json"
+DISTRIBUTED = ".metadata"  # of a folder that torch.distributed.checkpoint wrote
 
 
 class StandIn:
@@ -69,9 +71,13 @@ def read(path: Path) -> dict[At, State]:
 
     Raises ValueError, whose message follows on the file's name, other errors of `refused_state`, and StorageError.
     """
+    if words := storage.perform(path, _folder_words, path):
+        raise ValueError(words)
     start = storage.perform(path, _start, path)
     if foreign := _foreign(start):
         raise ValueError(foreign)
+    if start.lstrip()[:1] == b"{" and b"\0" not in start[:8]:
+        raise ValueError(_json_words(path))
     if start[8:9] == b"{":
         return {(): _safetensors(path)}
     if start.startswith(ZIP):
@@ -119,6 +125,30 @@ def _foreign(start: bytes) -> str:
     return next((words for begin, words in STARTS.items() if start.startswith(begin)), "")
 
 
+def _folder_words(path: Path) -> str:
+    """Return what a folder is that holds weights in several files; nothing for any other, and for files."""
+    if (path / DISTRIBUTED).is_file():
+        module = "torch.distributed.checkpoint.format_utils"
+        return (
+            "is a checkpoint of torch.distributed.checkpoint; join it: "
+            f"`python -m {module} dcp_to_torch {path} weights.pth`"
+        )
+    return _json_words(index) if (index := path / f"model{INDEX}").is_file() else ""
+
+
+def _json_words(path: Path) -> str:
+    """Return what a JSON file is that was given as weights; such an index lies beside weights in several files."""
+    if not path.name.endswith(INDEX):
+        return "is a JSON text, not a file of weights; give the path of the file beside it that holds them"
+    parts = str(path.with_name(f"{path.name.removesuffix(INDEX)}-*.safetensors"))
+    load = "__import__('safetensors.torch').torch.load_file"
+    files = f"sorted(__import__('glob').glob({parts!r}))"
+    return (
+        "is the index of weights that lie in several files; join them: "
+        f"{saved_alone(f'{{k: v for f in {files} for k, v in {load}(f).items()}}')}"
+    )
+
+
 def _safetensors(path: Path) -> State:
     from safetensors.torch import load_file
 
@@ -153,6 +183,11 @@ def _check_zip(path: Path) -> None:
         raise ValueError(
             "is a program of torch.export; save its state dict: "
             f"{saved_alone(f'torch.export.load({str(path)!r}).state_dict')}"
+        )
+    if names and all(name.endswith(".npy") for name in names):
+        raise ValueError(
+            "holds arrays of NumPy (.npz), as JAX saves weights; convert it by the program that it was made for, or "
+            "take timm's copy (model.pretrained: timm)"
         )
     if "data.pkl" not in names:
         raise ValueError("is a zip that torch.save did not write; unpack it, and give the file of weights in it")

@@ -148,6 +148,27 @@ def test_state_dicts_within_other_things(tmp_path: Path, caplog: pytest.LogCaptu
         assert f"taken: {at}{' (an average of the weights)' if 'ema' in key else ''}\n" in lines
 
 
+def test_the_weights_of_a_student_and_those_of_half_the_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A student beside a teacher of another size, and an average beside the weights; metadata in safetensors."""
+    other = {f"teacher.{name}": torch.ones(2) for name in state()}
+    path = saved(tmp_path / "w.pth", {"model": {**under("student."), **other}})
+    assert "taken: ['model'], its names without 'student.'; left out: teacher." in loaded(path, caplog)
+    both = saved(
+        tmp_path / "ema.pth", {**under("model.", 1), **under("ema.module.", 2), "ema.n_averaged": torch.ones(1)}
+    )
+    lines = loaded(both, caplog, seed=2)
+    assert "the file itself (an average of the weights), its names without 'ema.module.'" in lines
+    assert "not taken: the file itself, its names without 'model.', which fits too" in lines
+    save_file({n: v.bfloat16().float() for n, v in state().items()}, exact := tmp_path / "e.safetensors")
+    save_file({n: v.bfloat16() for n, v in state().items()}, half := tmp_path / "h.safetensors", {"format": "pt"})
+    models = [net(3), net(3)]
+    for model, file in zip(models, (exact, half), strict=True):
+        factory.load_pretrained(model, file)
+        assert {value.dtype for value in model.parameters()} == {torch.float32}
+    pairs = zip(models[0].state_dict().items(), models[1].state_dict().values(), strict=True)
+    assert all(torch.equal(one, two) for (name, one), two in pairs if not name.startswith("fc."))
+
+
 def test_lightnings_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = {"state_dict": {**under("model."), "criterion.weight": torch.ones(7)}, "hyper_parameters": {"lr": 0.1}}
     lines = loaded(saved(tmp_path / "last.ckpt", content), caplog)
@@ -234,6 +255,44 @@ def test_whole_models_and_programs_are_refused_with_the_line_that_saves_their_st
             factory.load_pretrained(net(3), path)
         assert "weights_only=True" not in str(refused.value)
         followed(str(refused.value), tmp_path)
+
+
+def test_an_index_of_weights_in_several_files_is_refused_with_the_line_that_joins_them(tmp_path: Path) -> None:
+    names = list(whole := state())
+    for number, part in enumerate((names[:5], names[5:]), 1):
+        save_file({name: whole[name] for name in part}, tmp_path / f"model-{number:05}-of-00002.safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text('{\n "metadata": {},\n "weight_map": {}\n}')
+    with pytest.raises(UserError, match="is the index of weights that lie in several files; join them: `py") as refused:
+        factory.load_pretrained(net(3), path)
+    followed(str(refused.value), tmp_path)
+    with pytest.raises(UserError, match="is the index of weights that lie in several files"):
+        factory.load_pretrained(net(3), tmp_path)
+    path.rename(path := tmp_path / "config.json")
+    with pytest.raises(UserError, match="is a JSON text, not a file of weights; give the path of the file beside it"):
+        factory.load_pretrained(net(3), path)
+
+
+def test_a_distributed_checkpoint_is_refused_with_the_line_that_joins_it(tmp_path: Path) -> None:
+    """As FSDP writes one; the line is torch's own, of its module `format_utils`."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import format_utils
+
+    checkpoint.save({"model": (whole := state())}, checkpoint_id=tmp_path / "step", no_dist=True)
+    with pytest.raises(UserError, match=r"is a checkpoint of torch\.distributed\.checkpoint; join it: `") as refused:
+        factory.load_pretrained(net(3), tmp_path / "step")
+    line = str(refused.value).partition("`")[2].partition("`")[0].split()
+    assert line[:4] == ["python", "-m", format_utils.__name__, "dcp_to_torch"]
+    format_utils.dcp_to_torch_save(line[4], tmp_path / line[5])
+    factory.load_pretrained(model := net(3), tmp_path / line[5])
+    assert torch.equal(model.state_dict()["body.0.weight"], whole["body.0.weight"])
+
+
+def test_arrays_of_jax_are_named(tmp_path: Path) -> None:
+    """As of Google's own vision transformers."""
+    np.savez(tmp_path / "ViT-B_16.npz", **{name: value.numpy() for name, value in state().items()})
+    with pytest.raises(UserError, match=r"holds arrays of NumPy \(\.npz\), as JAX saves weights; "):
+        factory.load_pretrained(net(3), tmp_path / "ViT-B_16.npz")
 
 
 @pytest.mark.parametrize(
