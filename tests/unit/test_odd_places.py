@@ -13,6 +13,7 @@ from conftest import Trainer, picture
 
 from tests import patience
 from trainyard import native
+from trainyard.cluster import connection
 from trainyard.core import exits, files
 from trainyard.core.exits import Exit, UserError
 from trainyard.core.storage import storage
@@ -122,7 +123,7 @@ def test_a_limit_of_open_files_is_no_fault_of_storage(number: int, capsys: pytes
         assert (exits.cause_of(error).name, exits.cause_of(error).code) == ("files", Exit.CONFIG)
 
 
-def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where torch asks for it; a name that is there stays."""
     import pwd
 
@@ -138,4 +139,7 @@ def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None
     compiled.name_user()
     assert os.environ["USER"] == f"uid-{os.getuid()}"
     assert files.home() is None
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    assert connection.kubeconfig() == "/.kube/config", "which is not there, and that is said"
     assert native.library_path() is None or native.library_path() == native.HERE / "jpeg.so"

@@ -78,17 +78,21 @@ def read_only() -> None:
 
 
 def full_tmp() -> None:
-    """TMPDIR is a volume without room, and /tmp, /var/tmp and the directory cannot be written."""
+    """TMPDIR is a volume without room, and /tmp, /var/tmp and the directory cannot be written; a locale is missing."""
     read_only()
     folder = tempfile.mkdtemp(dir=os.environ["KEPT"])
     mount("none", folder, "tmpfs", 0, "size=4k")
     Path(folder, "full").write_bytes(bytes(4096))
     os.environ["TMPDIR"] = folder
+    os.environ["LC_ALL"] = os.environ["LANG"] = "xx_XX.UTF-8"
 
 
 def missing_tmp() -> None:
+    """TMPDIR and HOME are folders that are not there, as images for other users than root have them."""
     read_only()
     os.environ["TMPDIR"] = "/nowhere"
+    os.environ["HOME"] = "/nonexistent"
+    os.environ.pop("TRAINYARD_CACHE", None)
 
 
 def plain_locale() -> None:

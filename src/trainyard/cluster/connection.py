@@ -15,6 +15,7 @@ import yaml
 from kubernetes.config import kube_config
 
 from trainyard.cluster.errors import KubeError
+from trainyard.core.files import home
 
 ROOT = Path(__file__).resolve().parents[3]
 OR_OURS = ", or run `make cluster`" if (ROOT / "hack" / "cluster").is_dir() else ""  # in a checkout only
@@ -37,7 +38,7 @@ class Client(NamedTuple):
 def kubeconfig() -> str:
     """Return the user's KUBECONFIG, else that of `make cluster` where it is, else kubectl's own place."""
     own = ROOT / "build" / "kubeconfig"
-    return os.environ.get("KUBECONFIG") or str(own if own.exists() else Path.home() / ".kube" / "config")
+    return os.environ.get("KUBECONFIG") or str(own if own.exists() else (home() or Path("/")) / ".kube" / "config")
 
 
 _ONE_AT_A_TIME = threading.Lock()
