@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from trainyard.cluster.checks import operators
+
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = {
     "Kubernetes": ("k8s.io/kubernetes",),
@@ -46,6 +48,18 @@ def test_other_versions_are_those_that_can_be_put_on_the_cluster():
         version = re.search(rf"^\s*{re.escape(MODULES[start][0])} v(\S+)", path.read_text(), re.M)
         assert version, path
         assert version[1] in of(start, BEFORE_A_RELEASE), f"{start}: {path} has {version[1]}"
+
+
+def test_doctor_takes_the_same_versions_for_tested():
+    """Those of hack/programs, and those that can be put on the cluster."""
+    programs = (ROOT / "hack" / "programs" / "go.mod").read_text()
+    others = [path.read_text() for path in sorted((ROOT / "hack" / "versions").glob("*/*/go.mod"))]
+    for operator in (*operators.ALL, operators.KUEUE):
+        (name, *_) = MODULES[operator.name]
+        version = rf"^\s*{re.escape(name)} v((\d+\.\d+)\S*)"
+        assert operator.tested == re.search(version, programs, re.M)[1]
+        made = {re.search(version, text, re.M)[2] for text in others if f"\ntool {name}" in text}
+        assert set(operator.others) == made, operator.name
 
 
 def test_packages_have_the_versions_of_the_lock_file():

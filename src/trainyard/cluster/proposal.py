@@ -150,13 +150,12 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
     """Yield the operator that is there, and the form of its job that the namespace admits."""
     known = {crd["metadata"]["name"] for crd in survey.of(DEFINITIONS)}
     chosen, why = "pytorchjob", f"install it: {operators.PYTORCH.install}"
-    for name, one in operators.OPERATOR_OF.items():
-        things = operators.find_deployments(one, survey.of("deployments"))
-        serving = [thing for thing in things if thing.get("status", {}).get("readyReplicas")]
-        if serving and set(one.kinds) <= known:
-            chosen, meta = name, serving[0]["metadata"]
-            why = f"{one.name} {operators.number(serving[0])}".strip() + f" runs in namespace {meta['namespace']}"
-            break
+    if there := operators.serving(survey, known):
+        chosen, *others = there
+        meta, one = there[chosen]["metadata"], operators.OPERATOR_OF[chosen]
+        why = f"{one.name} {operators.number(there[chosen])}".strip() + f" runs in namespace {meta['namespace']}"
+        if others:
+            why += f"; or {' or '.join(others)}, which runs here too: docs/operators.md says which to take"
     yield ValuesLine("global.training.operator", chosen, why)
     if chosen == "trainjob" and (version := operators.earlier(survey)):
         yield ValuesLine("trainjob.version", version, "the cluster's")

@@ -437,6 +437,65 @@ def test_a_proposal_names_the_version_of_an_earlier_trainer():
     assert (lines["global.training.operator"], lines["trainjob.version"]) == ("trainjob", "2.2")
 
 
+# Deployment, its image -> level and words of what is seen; none where that version was tested
+OTHERS: dict[tuple[str, str], tuple[str, str]] = {
+    ("mpi-operator", "x/mpi-operator:0.9.1"): (NOTE, "and was not tested; the nearest version that was is 0.8.2"),
+    ("mpi-operator", "x/mpi-operator:v0.6.0"): (NOTE, "is 0.6.0, older than the 0.7 that was tested"),
+    ("mpi-operator", "x/mpi-operator:v0.7.2"): ("", ""),
+    ("kueue-controller-manager", "x/kueue:v0.20.0"): (NOTE, "the nearest version that was is 0.19"),
+    ("kueue-controller-manager", "x/kueue:v0.19.2"): ("", ""),
+    ("training-operator", "x/training-operator:v1.9.9"): ("", ""),
+    ("training-operator", "x/training-operator:v1.10.0"): (NOTE, "the nearest version that was is 1.9.4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "image"), OTHERS)
+def test_a_version_that_was_not_tested_is_named_with_the_nearest_that_was(name, image):
+    level, words = OTHERS[name, image]
+    seen = sound()
+    change("deployments", name, "spec template spec containers 0 image", image)(seen)
+    named = found(seen)
+    assert [(one.level, one.object) for one in named] == [(level, f"deployment/{name}")] * bool(level)
+    assert all(words in one.seen and one.remedy for one in named)
+
+
+def test_a_newer_trainer_is_a_warning_since_each_minor_version_has_changed_its_api():
+    (named,) = clusters.found(with_trainer("2.4.0", "0.12.0"), written_for(""))
+    assert (named.level, named.object) == (WARNING, "deployment/trainer")
+    assert "is 2.4.0, and was not tested; the nearest version that was is 2.3.0, and each minor version" in named.seen
+
+
+def test_a_proposal_names_the_operators_that_run_beside_the_one_it_takes():
+    seen = with_trainer("2.3.0", "0.12.0")
+    why = {one.path: one.why for one in proposal.operator(seen, clusters.asking(VALUES))}["global.training.operator"]
+    assert why.startswith("training-operator 1.9.4 runs in namespace kubeflow; or mpijob or trainjob, which runs here")
+    drop("deployments", "trainer")(seen)
+    drop("deployments", "mpi-operator")(seen)
+    why = {one.path: one.why for one in proposal.operator(seen, clusters.asking(VALUES))}["global.training.operator"]
+    assert why == "training-operator 1.9.4 runs in namespace kubeflow"
+
+
+def test_a_run_whose_operator_is_missing_is_told_of_one_that_is_there():
+    def remedy(seen: ClusterSurvey, operator: str) -> str:
+        named = clusters.found(seen, values(global__training__operator=operator))
+        return next(one.remedy for one in named if one.object == f"crd/{operator}s.kubeflow.org")
+
+    seen = with_trainer("2.3.0", "0.12.0")
+    drop(CRD, "pytorchjobs.kubeflow.org")(seen)
+    said = remedy(seen, "pytorchjob")
+    assert said.startswith("set global.training.operator: mpijob or trainjob, which is here (docs/operators.md), or ")
+    assert "install training-operator 1.9.4" in said
+    drop("deployments", "mpi-operator")(seen)
+    assert remedy(seen, "pytorchjob").startswith("set global.training.operator: trainjob, which is here")
+    drop("deployments", "trainer")(seen)
+    assert remedy(seen, "pytorchjob").startswith("install training-operator 1.9.4")
+    seen = with_trainer("2.3.0", "0.12.0")
+    drop(CRD, "mpijobs.kubeflow.org")(seen)
+    assert "pytorchjob or trainjob, which is here (docs/operators.md; to keep Horovod there, strategy: horovod)" in (
+        remedy(seen, "mpijob")
+    )
+
+
 def test_a_cluster_of_an_old_version_is_named():
     one = next(one for one in found(sound()._replace(version="v1.28.3")) if one.object == "kubernetes")
     assert one.level == ERROR

@@ -1,7 +1,7 @@
 """The operators: their CRDs, their controllers and versions, and whether they serve the run's namespace."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from trainyard.cluster import crds, trainjobs, versions
@@ -25,7 +25,8 @@ class Operator(NamedTuple):
     kinds: tuple[str, ...]  # its CRDs
     tested: str
     install: str
-    earlier: tuple[str, ...] = ()  # minor versions that a release is run with, too
+    others: tuple[str, ...] = ()  # minor versions that a release is run with, too
+    steady: bool = True  # whether a newer minor version is expected to take what the tested one takes
 
 
 PYTORCH = Operator(
@@ -40,7 +41,7 @@ MPI = Operator(
 TRAINER = Operator(
     "Kubeflow Trainer", r"trainer-controller-manager", (trainjobs.TRAINJOBS, trainjobs.RUNTIMES), versions.TRAINER,
     f'{APPLY} -k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v{versions.TRAINER}"',
-    versions.EARLIER,
+    versions.EARLIER, steady=False,
 )  # fmt: skip
 JOBSET = Operator(
     "JobSet", r"jobset-controller", (trainjobs.JOBSETS,), versions.JOBSET,
@@ -50,6 +51,7 @@ JOBSET = Operator(
 KUEUE = Operator(
     "Kueue", r"kueue-controller", (), "0.18.4",
     f"{APPLY} -f https://github.com/kubernetes-sigs/kueue/releases/download/v0.18.4/manifests.yaml",
+    ("0.19",),
 )  # fmt: skip
 FOR = {"PyTorchJob": (PYTORCH,), "MPIJob": (MPI,), "TrainJob": (TRAINER, JOBSET)}
 ALL = (PYTORCH, MPI, TRAINER, JOBSET)
@@ -91,11 +93,11 @@ def number(thing: dict) -> str:
 
 
 def definition(
-    operator: Operator, found: dict[str, dict], needed: bool, there: bool, written: tuple[int, ...]
+    operator: Operator, found: dict[str, dict], needed: bool, there: bool, *, written: tuple[int, ...], instead: str
 ) -> Iterator[Diagnosis]:
     """Name what is wrong with an operator's CRDs; `there` says that its controller is.
 
-    `written` is the version of Trainer that values name.
+    `written` is the version of Trainer that values name, `instead` what to set for an operator that is there.
     """
     level = ERROR if needed else WARNING
     for kind in operator.kinds:
@@ -103,9 +105,8 @@ def definition(
         if crd is None:
             if needed or there or any(other in found for other in operator.kinds):
                 seen = f"this cluster does not know {kind}"
-                yield Diagnosis(
-                    level, f"crd/{kind}", seen, f"install {operator.name} {operator.tested}: {operator.install}"
-                )
+                answer = f"{instead if needed else ''}install {operator.name} {operator.tested}: {operator.install}"
+                yield Diagnosis(level, f"crd/{kind}", seen, answer)
             continue
         held = conditions(crd)
         if crd["metadata"].get("deletionTimestamp"):
@@ -120,6 +121,25 @@ def definition(
         if misfit := crds.fit(crd, written):
             answer = f"{misfit.remedy}: {operator.install}"
             yield Diagnosis(level, f"crd/{kind}", f"{misfit.state}: {misfit.cause}", answer)
+
+
+def serving(survey: ClusterSurvey, found: Collection[str]) -> dict[str, dict]:
+    """Return a ready deployment of each operator whose CRDs are there, by its name in `global.training.operator`."""
+    ready = {
+        name: [one for one in find_deployments(operator, survey.of("deployments")) if at(one, "status.readyReplicas")]
+        for name, operator in OPERATOR_OF.items()
+        if set(operator.kinds) <= set(found)
+    }
+    return {name: things[0] for name, things in ready.items() if things}
+
+
+def say_instead(kind: str, survey: ClusterSurvey, found: Collection[str]) -> str:
+    """Say which operators could run a job of this kind instead, since they are there; empty if none is."""
+    others = [name for name in serving(survey, found) if name != kind.lower()]
+    if not others:
+        return ""
+    horovod = "; to keep Horovod there, strategy: horovod" if kind == "MPIJob" and "trainjob" in others else ""
+    return f"set global.training.operator: {' or '.join(others)}, which is here (docs/operators.md{horovod}), or "
 
 
 def controller(operator: Operator, things: list[dict], pods: list[dict], needed: bool) -> Iterator[Diagnosis]:
@@ -177,13 +197,22 @@ def check_arguments(operator: Operator, thing: dict, namespace: str, needed: boo
 
 
 def release(operator: Operator, thing: dict) -> Diagnosis | None:
-    """Say that an operator is of an older minor version than was tested."""
-    have = number(thing)
+    """Say that an operator is of a minor version that was not tested, and which of those that were is the nearest."""
+    have, tested = number(thing), (operator.tested, *operator.others)
     minor = versions.minor(have)
-    if not have or minor >= versions.minor(operator.tested) or minor in map(versions.minor, operator.earlier):
+    if not have or minor in map(versions.minor, tested):
         return None
-    seen = f"{operator.name} is {have}, older than the {operator.tested} that was tested"
-    return Diagnosis(NOTE, f"deployment/{thing['metadata']['name']}", seen, f"update it: {operator.install}")
+    label = f"deployment/{thing['metadata']['name']}"
+    below = [one for one in tested if versions.minor(one) < minor]
+    if not below:
+        nearest = min(tested, key=versions.minor)
+        seen = f"{operator.name} is {have}, older than the {nearest} that was tested"
+        return Diagnosis(NOTE, label, seen, f"update it: {operator.install}")
+    nearest = max(below, key=versions.minor)
+    seen = f"{operator.name} is {have}, and was not tested; the nearest version that was is {nearest}"
+    doubt = "" if operator.steady else ", and each minor version of it has changed its API"
+    answer = f"try a short run first; the tested version: {operator.install}"
+    return Diagnosis(NOTE if operator.steady else WARNING, label, seen + doubt, answer)
 
 
 def init_container(things: list[dict], demand: Demand, level: str) -> Iterator[Diagnosis]:
@@ -242,7 +271,9 @@ def one(
     known = any(kind in found for kind in operator.kinds) or (DEFINITIONS in survey.unseen and bool(things))
     needed = operator in need or (demand.assumed and bool(things) and known)
     written = versions.minor(str(at(demand.values, "trainjob.version", "") or ""))
-    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things), written))
+    asked = [job["kind"] for job in demand.jobs if operator in FOR[job["kind"]]]
+    how: dict = {"written": written, "instead": say_instead(asked[0], survey, found) if asked else ""}
+    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things), **how))
     if (known or things) and "deployments" not in survey.unseen:
         wrong += controller(operator, things, survey.of("pods"), needed)
     wrong += operator_pods.check_duplicates(
