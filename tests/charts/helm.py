@@ -78,9 +78,9 @@ def documents(text: str) -> list[Values]:
     return [item for one in found for item in (one["items"] if one["kind"] == "List" else [one])]
 
 
-def validate(text: str) -> None:
-    """Check manifests against the strict schemas, including Argo CD's and Kueue's."""
-    location = str(ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
+def validate(text: str, folder: str = "") -> None:
+    """Check manifests against the strict schemas, including Argo CD's and Kueue's; `folder`: one of hack/versions."""
+    location = str(ROOT / "build/schemas" / folder / "{{ .ResourceKind }}{{ .KindSuffix }}.json")
     # a ComputeDomain is NVIDIA's, whose schema is not among the pinned ones
     run("kubeconform", "-strict", "-skip", "ComputeDomain", "-schema-location", location, stdin=text)
 

@@ -1,14 +1,12 @@
 """trainyard why and trainyard follow on TrainJobs of Kubeflow Trainer v2, and the versions that do not fit."""
 
-import json
 import re
 
 import pytest
 
-from tests.charts import helm
 from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
 from tests.util.why_messages import NOT_CREATED
-from trainyard.cluster import crds, follow, inventory, trainjobs, versions
+from trainyard.cluster import follow, inventory, trainjobs, versions
 
 NAME = "demo-trainjob-x"
 REF = {"runtimeRef": {"kind": "TrainingRuntime", "name": NAME}}
@@ -165,15 +163,6 @@ def test_versions_that_do_not_fit_are_both_named_with_the_remedy(trainer, api):
 @pytest.mark.parametrize(("trainer", "api"), [("v2.3.0", "2.3.0"), ("v2.3.0", ""), ("2.2.1", ""), ("v2.4.1", "2.3.0")])
 def test_versions_that_fit_are_passed_over(trainer, api):
     assert versions.skew(trainer, api) == ""
-
-
-@pytest.mark.parametrize(("kind", "file"), [(trainjobs.TRAINJOBS, "trainjob-trainer-v1alpha1"),
-                                            (trainjobs.RUNTIMES, "trainingruntime-trainer-v1alpha1"),
-                                            (trainjobs.JOBSETS, "jobset-jobset-v1alpha2")])  # fmt: skip
-def test_the_tested_trainer_fits(kind, file):
-    schema = json.loads((helm.ROOT / "build" / "schemas" / f"{file}.json").read_text())
-    version = {"name": crds.NEEDED[kind][0], "served": True, "schema": {"openAPIV3Schema": schema}}
-    assert crds.fit({"metadata": {"name": kind}, "spec": {"versions": [version]}}) is None
 
 
 def test_a_jobset_whose_deletion_starts_a_failed_trainjob_again_is_named():
