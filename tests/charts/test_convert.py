@@ -4,6 +4,7 @@ The files in cases/convert say in their first lines what they are made after, th
 lost of them.
 """
 
+import copy
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.util.converted import PROGRAM, small
 from trainyard.cluster import convert
 from trainyard.cluster.conversion import source, templates, written
 from trainyard.cluster.conversion.common import Asked
@@ -82,6 +84,27 @@ def test_all_of_them_render_and_fit_the_schemas_of_kubernetes_and_the_operators(
     wrong = {name: text for name, text in rendered().items() if "kind:" not in text}
     assert wrong == {}
     helm.validate("\n---\n".join(rendered().values()))
+
+
+def test_what_the_cluster_starts_of_them_renders_and_fits_the_earlier_operators_too() -> None:
+    """A release's soak starts all of them (tests/e2e/test_convert.py); here is seen that it can."""
+    image = {"registry": "registry.example.com/team", "tag": "0.1.0"}
+    many = [small(copy.deepcopy(converted(path)["values"]), image, "out", PROGRAM) for path in FILES]
+    many += [helm.merged(one, helm.at("trainjob.version", version)) for one in many for version in ("2.1", "2.2")
+             if one["global"]["training"]["operator"] == "trainjob"]  # fmt: skip
+    rendered = helm.render_all(many)
+    assert [answer for answer in rendered if "error" in answer] == []
+    for values, answer in zip(many, rendered, strict=True):
+        found, operator = helm.documents(answer["manifests"]), values["global"]["training"]["operator"]
+        text = json.dumps(found)
+        assert json.dumps(PROGRAM)[1:-1] in text, "the program is not started"
+        assert not re.search(r"nvidia\.com|amd\.com|rdma|vpc\.amazonaws", text), "what the cluster does not have"
+        version = values.get("trainjob", {}).get("version", "")
+        folders = {"mpijob": ("", "mpi-operator-0.7"), "trainjob": (f"trainer-{version}" if version else "",)}
+        jobs = [one for one in found if one["kind"] in ("PyTorchJob", "MPIJob", "TrainJob", "TrainingRuntime")]
+        assert jobs
+        for folder in folders.get(operator, ("",)):
+            helm.validate("\n---\n".join(map(json.dumps, jobs)), folder)  # in YAML of Python 5e-5 would be no text
 
 
 @pytest.mark.parametrize(
