@@ -105,7 +105,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_fifty_steps_fetch_nothing(tmp_path: Path, kernels: Kernels, precision: str, optimizer: str) -> None:
     trainer = built(tmp_path, precision=precision, optimizer=OPTIMIZERS[optimizer], ema={"decay": 0.9})
