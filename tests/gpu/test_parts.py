@@ -90,6 +90,20 @@ def test_speed_runs_beside_its_peers(run: Run) -> None:
     assert order.index(ratio) == order.index("ours, JPEGs") + 1, "recorded as soon as it is known"
 
 
+def test_the_goals_are_those_of_the_page() -> None:
+    from benchmarks.gpu.parts import speed
+
+    lines = (ROOT / "docs" / "gpu.md").read_text().splitlines()
+    page = {name: next(line for line in lines if f"| `{name}` |" in line) for name in ("speed", "speed_compiled")}
+    least = {(one, other): bound for _, one, other, bound in speed.RATIOS}
+    ours = speed.GENERATED
+    assert f"less than {least[ours, speed.TORCHVISION]} x torchvision's, {least[ours, speed.TIMM]} x" in page["speed"]
+    assert f"JPEGs below {100 * least[speed.JPEGS, ours]:.0f} % of" in page["speed"]
+    assert f"but {least[f'{ours}, compiled', f'{speed.TIMM}, compiled']} x timm's" in page["speed_compiled"]
+    assert (speed.EXPECTED["H200"], speed.EXPECTED["H100"]) == (0.5, 0.35)
+    assert f"less than half of {speed.RECORD:,} img/s on an H200, 35 % on an H100" in page["speed"]
+
+
 @pytest.mark.parametrize(
     ("mode", "waits", "losses", "state"),
     [
