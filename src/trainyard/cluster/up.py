@@ -4,6 +4,7 @@ trainyard up RELEASE -f VALUES [-n NAMESPACE] [--chart REF] [--set KEY=VALUE] [-
 """
 
 import argparse
+import contextlib
 import re
 import sys
 import time
@@ -11,11 +12,19 @@ from pathlib import Path
 
 import yaml
 
-from trainyard.cluster import follow, helm, inventory, parsing, published, trainjobs
+from trainyard.cluster import follow, helm, inventory, kube, parsing, published, trainjobs
+from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
 # What webhooks of Trainer and Kueue say of a TrainJob while they do not know its TrainingRuntime, made just before it
 UNKNOWN_RUNTIME = re.compile(r"must be created before the TrainJob|denied the request: runtime '[^']*' not found")
+# What Helm says of a cluster that lacks the run's operator; those that could run it instead, by their kinds
+UNKNOWN_JOB = re.compile(r'no matches for kind "(PyTorchJob|MPIJob|TrainJob|TrainingRuntime)"')
+OPERATORS = {
+    "pytorchjob": "pytorchjobs.kubeflow.org",
+    "mpijob": "mpijobs.kubeflow.org",
+    "trainjob": trainjobs.TRAINJOBS,
+}
 TRIES, PAUSE = 5, 2.0  # until they know it; seconds between tries
 
 
@@ -57,7 +66,19 @@ def install(args: argparse.Namespace) -> int:
             break
         print("up: the operator did not know the release's TrainingRuntime yet: trying again", file=sys.stderr)
         time.sleep(PAUSE)
+    if unknown := UNKNOWN_JOB.search(done.stderr):
+        print(f"up: {name_operators(unknown[1], args.values[-1])}", file=sys.stderr)
     return done.returncode
+
+
+def name_operators(kind: str, values: Path) -> str:
+    """Say which operators a cluster has that lacks the one of a kind of job."""
+    there: list[str] = []
+    asked = "trainjob" if kind == "TrainingRuntime" else kind.lower()
+    with contextlib.suppress(KubeError):
+        there = [name for name, one in OPERATORS.items() if name != asked and kube.known(one)]
+    own = f"set global.training.operator to {' or '.join(there)}, which it has, or " if there else ""
+    return f"this cluster has no {kind}: {own}install what `trainyard doctor -f {values}` names"
 
 
 def has_jobs(release: str, namespace: str) -> bool:

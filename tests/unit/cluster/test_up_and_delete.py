@@ -74,6 +74,27 @@ def test_helm_is_called_again_where_a_webhook_does_not_know_the_runtime_yet(tmp_
     assert (tmp_path / "calls").read_text() == "once\n" * 3
 
 
+@pytest.mark.parametrize(("kind", "there"), [
+    ("TrainJob", "set global.training.operator to pytorchjob or mpijob, which it has, or install"),
+    ("MPIJob", "set global.training.operator to pytorchjob, which it has, or install"),
+    ("PodMonitor", ""),
+])  # fmt: skip
+@pytest.mark.usefixtures("here")
+def test_a_cluster_without_the_runs_operator_is_told_with_those_that_it_has(values, ended, monkeypatch, kind, there):
+    """The server knows PyTorchJobs and MPIJobs."""
+    program = values.with_name("helm")
+    program.write_text(f"#!/bin/sh\necho 'resource mapping not found: no matches for kind \"{kind}\"' >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(connection, "ROOT", values.parent)
+    monkeypatch.setenv("PATH", f"{values.parent}:/usr/bin:/bin")
+    code, _, err = ended(up.main, "run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"))
+    said = [line for line in err.splitlines() if line.startswith("up: ")]
+    assert (code, len(said)) == (1, bool(there)), err
+    if there:
+        assert said[0].startswith(f"up: this cluster has no {kind}: {there}")
+        assert f"trainyard doctor -f {values}" in said[0]
+
+
 def test_a_chart_that_is_not_there_is_named(values, ended, monkeypatch):
     code, _, err = ended(up.main, "run", "-f", str(values), "--chart", "charts/nowhere")
     assert code == 2
