@@ -211,7 +211,10 @@ def release(operator: Operator, thing: dict) -> Diagnosis | None:
     nearest = max(below, key=versions.minor)
     seen = f"{operator.name} is {have}, and was not tested; the nearest version that was is {nearest}"
     doubt = "" if operator.steady else ", and each minor version of it has changed its API"
-    answer = f"try a short run first; the tested version: {operator.install}"
+    # no command that would put an older version in its place, under the jobs of others
+    answer = (
+        "try a short run first: trainyard up with --set global.training.config.max_steps=10 (docs/compatibility.md)"
+    )
     return Diagnosis(NOTE if operator.steady else WARNING, label, seen + doubt, answer)
 
 
