@@ -22,7 +22,7 @@ soak: ## long runs before a release: hundreds of random kills; needs no cluster 
 	@$(if $(PARTS),$(if $(filter campaign,$(PARTS)),hack/machine cluster && hack/campaign/on-nodes $(OPERATORS),$(error soak has no part '$(PARTS)'; there is: campaign)),hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e')
 audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"
 	@hack/bootstrap audit && .venv/bin/python -m hack.audit $(DATABASE)
-bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench. PARTS=clients: what grows with 4,096 clients
+bench: ## loader, checkpoints, steps, recipes and preparation against their peers; results in build/bench. PARTS=clients: what grows with 4,096 clients; PARTS=jobs: what grows with jobs of 512 pods
 	@benchmarks/cpu/run $(PARTS)
 gpu: ## prove the CUDA path on one GPU in 9 minutes (PARTS=second: 9 more), with no network; without a GPU, the parts that a CPU can run
 	@$(or $(PYTHON),python3) -m benchmarks.gpu.run $(if $(PARTS),--parts $(PARTS)) $(if $(OUT),--out $(OUT)) $(if $(SLOWNESS),--slowness $(SLOWNESS)) $(if $(CHECK),--check $(CHECK))
@@ -38,8 +38,8 @@ cluster: ## a real one-node Kubernetes with both operators on this machine (root
 	@hack/machine cluster && hack/bootstrap cluster $(if $(filter-out 1,$(NODES)),nodes) && $(if $(NODES),TRAINYARD_NODES=$(NODES) )hack/cluster/up$(if $(strip $(EXTRAS)), && hack/cluster/extra $(EXTRAS))
 cluster-down: ## take that cluster down; the machine is as before
 	@hack/cluster/down
-images: ## build the images on the local bases and load them into the cluster
-	@hack/bootstrap cluster && hack/images/build && hack/images/load
+images: ## build the images on the local bases and load them into the cluster; build/bin gets the Helm to install with
+	@hack/bootstrap cluster && hack/images/build && hack/images/load && hack/tools/build kubectl helm3
 push: ## build the images and push them: BASE_IMAGE=nvcr.io/nvidia/pytorch:26.05-py3 make push REGISTRY=registry.example.com/team
 	@hack/bootstrap cluster && hack/images/build && hack/images/push "$(REGISTRY)"
 publish: ## push chart, Python package and images of one version, pull them again and compare: make publish REGISTRY=registry.example.com/team VERSION=1.2.3; DRY_RUN=1

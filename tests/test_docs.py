@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,37 @@ def test_architecture_names_files_and_functions_that_exist():
         if function:
             texts = [Path(f"{ROOT}{path}").read_text() for path in tracked]
             assert any(f"def {function}(" in text for text in texts), f"docs/architecture.md: {name} has no {function}"
+
+
+COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*trainyard ", re.M)
+WHERE = "command-line.md#get-the-command"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_a_page_that_calls_the_command_says_where_it_comes_from(path):
+    text = path.read_text()
+    own = [one.text for one in blocks() if one.where.startswith(f"{path.name}:") and COMMAND.search(one.text)]
+    said = [
+        text.index(words) for words in (WHERE, ".venv/bin", "uv tool install", "## Get the command") if words in text
+    ]
+    first = min((text.index(one) + len(one) for one in own), default=len(text))
+    assert not own or min(said, default=first) < first, f"{path.name}: link to {WHERE} before the first command"
+
+
+def test_a_block_on_the_cluster_that_a_make_target_starts_finds_each_of_its_programs():
+    """Tests have .venv/bin and all tools on PATH, which hides what a reader lacks."""
+    here = [one.text for one in blocks() if "build/kubeconfig PATH=" in one.text]
+    assert len(here) >= 2
+    made = subprocess.run(
+        ["make", "-n", "cluster", "images"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    tools = re.findall(r"hack/tools/build ([a-z0-9 ]+)", made)
+    for text in here:
+        path = re.findall(r"PATH=(\S+)", text)[0].split(":")
+        assert not COMMAND.search(text) or "$PWD/.venv/bin" in path, text
+        for program in set(re.findall(r"^(helm3|helm|kubectl) ", text, re.M)):
+            assert "$PWD/build/bin" in path
+            assert any(program in one.split() for one in tools), f"no target makes {program}"
 
 
 def test_every_mark_is_known_and_there_are_blocks_of_each_kind():

@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--operator", choices=list(operators.OPERATOR_OF), help="the kind of job (that of -f, else what is installed)")
     add("--image", default="", help="an image that pods of the run would have, to be pulled and started")
     add("--chart", default="", metavar="REF",
-        help="a folder, a package or oci://... (TRAINYARD_CHART, the published one, or this checkout's)")  # fmt: skip
+        help="a folder, a package or oci://... (TRAINYARD_CHART, the published one, or a checkout's)")  # fmt: skip
     add("--values", metavar="FILE", help="write a values file that fits this cluster")
     add("--no-probe", action="store_true", help="create nothing: no probe claim and no probe pod")
     add("--seconds", type=float, default=60.0, help="most seconds for a claim to be bound, a pod to start (60)")

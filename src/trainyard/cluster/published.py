@@ -2,6 +2,7 @@
 
 import os
 from importlib import resources
+from pathlib import Path
 
 from trainyard import __version__ as VERSION  # noqa: N812
 from trainyard.cluster import connection
@@ -14,9 +15,12 @@ CHART_VERSION = VERSION
 
 
 def default_chart() -> str:
-    """Return the chart where none is named: the published one, or that of this checkout; empty if there is none."""
-    own = connection.ROOT / "charts" / "trainyard"
-    return CHART or (str(own) if own.is_dir() else "")
+    """Return the chart where none is named: the published one, or a checkout's; empty if there is none.
+
+    The checkout is that of this package, or else, where `uv tool install .` has copied it, the working directory.
+    """
+    own = [folder / "charts" / "trainyard" for folder in (connection.ROOT, Path.cwd())]
+    return CHART or next((str(one) for one in own if (one / "Chart.yaml").is_file()), "")
 
 
 def find_chart(named: str = "") -> str:

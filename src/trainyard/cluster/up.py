@@ -49,7 +49,9 @@ def chart(args: argparse.Namespace) -> list[str]:
     """Return Helm's arguments for the chart that is meant: the option's, the environment's, or the published one."""
     named = published.find_chart(args.chart)
     if not named:
-        raise WrongInputError("no chart is known: name one by --chart or TRAINYARD_CHART, such as oci://...")
+        raise WrongInputError(
+            "no chart is known: call this in a checkout, or name one by --chart or TRAINYARD_CHART, such as oci://..."
+        )
     remote = "://" in named
     if not remote and not Path(named).exists():
         origin = "--chart" if args.chart else "TRAINYARD_CHART"
@@ -104,7 +106,7 @@ def add_chart(own: argparse.ArgumentParser) -> None:
     add("-f", "--values", type=Path, action="append", required=True, metavar="FILE",
         help="values file; a later one wins")  # fmt: skip
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a value that wins over the files', as Helm's")
-    where = "default: TRAINYARD_CHART, else the published one, or this checkout's"
+    where = "default: TRAINYARD_CHART, else the published one, or a checkout's"
     add("--chart", default="", metavar="REF", help=f"a folder, a package or oci://... ({where})")
     add("--chart-version", default="", metavar="VERSION", help="version of the chart (default: this one's)")
 

@@ -116,6 +116,19 @@ def test_the_chart_is_the_options_the_environments_or_the_published_one_of_this_
     assert chosen("--chart", str(ROOT / "charts/trainyard")) == [str(ROOT / "charts/trainyard")]
 
 
+def test_an_installed_command_finds_the_chart_of_the_checkout_that_it_is_called_in(
+    values, tmp_path, ended, monkeypatch
+):
+    """As `uv tool install .` leaves it: the package is a copy elsewhere, with nothing published."""
+    monkeypatch.setattr(connection, "ROOT", tmp_path / "lib")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = ended(up.main, "run", "-f", str(values))
+    assert code == 2
+    assert "no chart is known: call this in a checkout, or name one by --chart or TRAINYARD_CHART" in err
+    monkeypatch.chdir(ROOT)
+    assert published.find_chart() == str(ROOT / "charts/trainyard")
+
+
 def test_the_published_charts_version_is_this_packages():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((ROOT / "charts/trainyard/Chart.yaml").read_text())["version"]
