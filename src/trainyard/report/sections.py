@@ -35,6 +35,11 @@ COLOURS = {
 SPLIT = ("compute", "data_wait", "communication", "checkpoint", "validation", "other")
 MOST_RANKS = 16
 MOST_INTERRUPTIONS = 10  # in the table
+# The phases of an interruption, in their order, and what of a `start` line each is
+PHASES = {
+    "repeated": ("repeated",), "noticing": ("noticing",), "away": ("away",), "loading": ("launching", "loading"),
+    "joining": ("joining",), "building": ("building",),
+}  # fmt: skip
 MOST_DRAWN = 24  # classes of a drawn matrix
 
 
@@ -65,16 +70,25 @@ def interruptions(starts: list[Event]) -> str:
         return ""
     rows = []
     for event in again[-MOST_INTERRUPTIONS:]:
-        phases = [float(event["seconds"].get(cause, 0.0)) for cause in ("lost", "restart_wait", "init")]
         when = datetime.fromtimestamp(event["started"], UTC)
-        rows.append((f"{when:%Y-%m-%d %H:%M:%S}", f"{event['step']:,}", *map(duration, [*phases, sum(phases)])))
+        seconds = [sum(event["seconds"].get(cause, 0.0) for cause in ("lost", "restart_wait", "init"))]
+        phases = [_of_phase(event, phase) for phase in PHASES]
+        rows.append((f"{when:%Y-%m-%d %H:%M:%S}", f"{event['step']:,}", *phases, *map(duration, seconds)))
     text = (
-        "Repeated: work since the last checkpoint, with the time until the failure was noticed. Away: no process of "
-        "the run was alive; on a cluster that is eviction, scheduling, pulling the image and the preflight. Start: "
-        "until the first step, with PyTorch, the rendezvous and the checkpoint. Times are UTC."
+        "Repeated: work since the last checkpoint. Noticing: until a rank that hung or was cut off was given up; one "
+        "that dies is noticed at once. Away: no process of the run was alive; on a cluster that is eviction, "
+        "scheduling, pulling the image and the preflight. Loading: PyTorch, by the launcher and by its processes. "
+        "Joining: the rendezvous. Building: the model, the data and the checkpoint. Times are UTC."
     )
-    head = ("started again", "#at step", "#repeated", "#away", "#start", "#all")
+    head = ("started again", "#at step", *(f"#{phase}" for phase in PHASES), "#all")
     return card("Interruptions", table(head, rows) + note(text), wide=True)
+
+
+def _of_phase(event: Event, phase: str) -> str:
+    """Return the seconds of a phase of an interruption; a dash where its start did not record them."""
+    known = event.get("phases", {})
+    parts = [known[part] for part in PHASES[phase] if part in known]
+    return duration(sum(parts)) if parts else "-"
 
 
 def charts(train: list[Event], validate: list[Event], restarts: list[float], many: bool) -> str:

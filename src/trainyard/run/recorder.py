@@ -136,6 +136,7 @@ class Recorder:
             steps=self._length.steps, model=config.model.name, classes=len(self._class_names), run=self._name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
             seconds_total=self._seconds,
+            phases={phase: round(value, 3) for phase, value in (past.phases() | self._clock.phases()).items()},
         )  # fmt: skip
         telemetry.say(
             f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "

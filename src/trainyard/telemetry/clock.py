@@ -23,9 +23,9 @@ CAUSES = (
 PARTS = ("data_wait", "compute", "communication")
 
 
-def process_start() -> float:
-    """When this process was started, on the monotonic clock: imports are a part of what a start costs."""
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+def process_start(pid: str = "self") -> float:
+    """When a process was started, on the monotonic clock: imports are a part of what a start costs."""
+    started = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     return started + time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -36,6 +36,7 @@ class Clock:
         self.seconds = dict.fromkeys(CAUSES, 0.0) | (before or {})
         self.before = dict(before or {})
         self.started = time.time() - (time.monotonic() - began)
+        self.loaded = self.joined = self._began = began
         self._stack = ["init"]
         self._last = began
 
@@ -56,6 +57,18 @@ class Clock:
         moved = min(max(seconds, 0.0), self.seconds[cause_from])
         self.seconds[cause_from] -= moved
         self.seconds[cause_to] += moved
+
+    def note_start(self, loaded: float, joined: float) -> None:
+        """Keep when this process had loaded its programs and joined the others, on the monotonic clock."""
+        self.loaded, self.joined = loaded, joined
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of this start so far: loading programs, joining the others, building and reading."""
+        return {
+            "loading": self.loaded - self._began,
+            "joining": self.joined - self.loaded,
+            "building": time.monotonic() - self.joined,
+        }
 
     def begin(self) -> None:
         """Init is over."""

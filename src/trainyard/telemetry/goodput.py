@@ -5,24 +5,42 @@ an `end` line with its seconds by cause. Every second from the first start to th
 checkpoint (or the `end` line), or was lost, or passed while no process was alive.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.core.exits import LAUNCHER
+from trainyard.core.files import fits, peek_json
 from trainyard.telemetry.beats import last_alive
-from trainyard.telemetry.clock import Clock
-from trainyard.telemetry.metrics import Event, read_events
+from trainyard.telemetry.clock import Clock, process_start
+from trainyard.telemetry.metrics import NUMBER, Event, read_events
 
 
 @dataclass(frozen=True)
 class Past:
-    """Earlier starts: how many, seconds lost, waited, and not counted since the run was finished meanwhile; joules."""
+    """Earlier starts: how many, seconds lost, waited, and not counted since the run was finished meanwhile; joules.
+
+    Of the seconds lost since the last start `noticing` passed until a hang was noticed; of those waited, `launching`
+    since the launcher of this process was started.
+    """
 
     restarts: int = 0
     lost: float = 0.0
     waited: float = 0.0
     idle: float = 0.0
     joules: Mapping[str, float] = field(default_factory=dict)
+    noticing: float = 0.0
+    launching: float = 0.0
+
+    def phases(self) -> dict[str, float]:
+        """Return the seconds of the last interruption before this process was started, by what passed."""
+        return {
+            "repeated": self.lost - self.noticing,
+            "noticing": self.noticing,
+            "away": self.waited - self.launching,
+            "launching": self.launching,
+        }
 
 
 def settle(clock: Clock, directory: Path, step: int) -> Past:
@@ -45,7 +63,24 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
     alive = max([*signs, last_alive(directory, before=clock.started)])
     waited = rest if end else min(rest, max(0.0, clock.started - alive))
     clock.spend({"lost": rest - waited, "restart_wait": waited})
-    return Past(len(starts), rest - waited, waited, idle, joules)
+    lost = rest - waited
+    noticing = min(lost, _seconds_of_hang(directory, float(starts[-1]["started"]), clock.started))
+    return Past(len(starts), lost, waited, idle, joules, noticing, min(waited, _seconds_of_launcher()))
+
+
+def _seconds_of_hang(directory: Path, after: float, before: float) -> float:
+    """Return the seconds until a hang between two moments was noticed; 0 if there was none."""
+    note = peek_json(directory / "hang.json")
+    known = fits(note, dict.fromkeys(("time", "waited_seconds"), NUMBER)) and {"time", "waited_seconds"} <= note.keys()
+    return max(0.0, float(note["waited_seconds"])) if known and after < note["time"] < before else 0.0
+
+
+def _seconds_of_launcher() -> float:
+    """Return how long before this process its launcher was started; 0 where there is none that is known."""
+    try:
+        return max(0.0, process_start() - process_start(str(int(os.environ[LAUNCHER]))))
+    except (KeyError, ValueError, OSError, IndexError):
+        return 0.0
 
 
 def _orderly_end(events: list[Event], step: int) -> Event | None:

@@ -11,7 +11,7 @@ from trainyard.core.storage import Appender, storage
 
 Event = dict[str, Any]
 NUMBER, COUNT, TEXT, TABLE = (int, float), (int,), (str,), (dict,)
-TABLES = ("seconds", "seconds_total", "joules")  # of numbers
+TABLES = ("seconds", "seconds_total", "phases", "joules")  # of numbers
 # What the fields of a line hold: a line of which a byte has changed is passed over by every reader
 KINDS = {
     **dict.fromkeys(("event", "status"), TEXT),

@@ -51,12 +51,15 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
     Raises UserError for mistakes that the user can fix, and ExitError for an early end with its exit code; what other
     errors mean is said by the caller (run/failures.py).
     """
+    loaded = time.monotonic()
     strategy = parallel.connect(config, plan, place)
+    joined = time.monotonic()
     if place.local_rank == 0:
         attempts.forget(Path(config.run.dir))
     refuse_missing(config.publish.export)
     probe.check(config.comm, strategy)
     t = build(config, plan, strategy)
+    t.records.clock.note_start(loaded, joined)
     resume(t)
     train(t)
     finish(t)

@@ -31,6 +31,8 @@ SECONDS = dict.fromkeys(CAUSES, 1.5)
 FURTHER: list[dict[str, Any]] = [
     {"event": "validate", "step": 4, "epoch": 1, "time": 1795314704.1, "samples": 9, "loss": 0.5, "top1": 9.5,
      "top5": 20.0, "correct": 2},
+    {"event": "start", "step": 3, "epoch": 1, "time": 1795314705.0, "started": 1795314704.5, "idle": 0.0,
+     "seconds": SECONDS, "phases": {"repeated": 1.5, "away": 2.5, "loading": 0.5}},
     {"event": "resume", "step": 3, "epoch": 1, "time": 1795314705.1, "lost_steps": 1, "lost_seconds": 0.1},
     {"event": "train", "step": 5, "epoch": 1, "time": 1795314706.1, "samples": 40, "loss": 0.4, "lr": 0.1,
      "images_per_second": 7.5, "seconds": SECONDS, "joules": {"gpus": 5}},

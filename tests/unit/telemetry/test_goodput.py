@@ -131,6 +131,17 @@ def test_work_done_again_and_waiting_are_counted(run: Path, slowness: float) -> 
     assert resume["lost_seconds"] == pytest.approx(seconds["lost"], abs=0.01)
 
 
+def test_each_interruption_has_its_phases(run: Path) -> None:
+    first, again = events(run, "start")
+    for start in (first, again):
+        before = sum(start["seconds"][cause] for cause in ("lost", "restart_wait", "init"))
+        assert sum(start["phases"].values()) == pytest.approx(before, abs=0.1)
+        assert min(start["phases"][phase] for phase in ("loading", "joining", "building")) > 0
+    assert again["phases"]["repeated"] == pytest.approx(again["seconds"]["lost"], abs=0.01)
+    assert again["phases"]["away"] == pytest.approx(again["seconds"]["restart_wait"], abs=0.01)
+    assert again["phases"]["noticing"] == again["phases"]["launching"] == 0  # killed at once, and without a launcher
+
+
 def test_every_second_of_the_whole_run_has_a_cause(run: Path) -> None:
     seconds = json.loads((run / "summary.json").read_text())["seconds"]
     started, last, ended = (
@@ -224,6 +235,32 @@ def test_a_start_before_the_first_checkpoint_is_lost_as_a_whole(tmp_path: Path) 
     past = settle(clock, record(tmp_path, START, {"event": "train", "step": 3, "time": 1040.0}), step=0)
     assert (past.restarts, past.lost, past.waited) == (1, 40.0, 20.0)
     assert (clock.read()["lost"], clock.read()["restart_wait"]) == (40.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("noticed", "waited", "counts"), [(1050.0, 30.0, 30.0), (1050.0, 90.0, 50.0), (990.0, 30.0, 0.0)]
+)
+def test_a_hang_of_the_last_start_took_time_to_notice(
+    tmp_path: Path, noticed: float, waited: float, counts: float
+) -> None:
+    (tmp_path / "hang.json").write_text(json.dumps({"time": noticed, "waited_seconds": waited}))
+    lines = (START, {"event": "train", "step": 3, "time": 1020.0}, {"event": "validate", "step": 3, "time": 1050.0})
+    past = settle(started_at(1060.0, {}), record(tmp_path, *lines), step=0)
+    assert (past.lost, past.waited, past.noticing) == (50.0, 10.0, counts)
+    assert past.phases() == {"repeated": 50.0 - counts, "noticing": counts, "away": 10.0, "launching": 0.0}
+
+
+def test_what_a_launcher_took_is_no_time_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began = clocks.process_start()
+    monkeypatch.setattr("trainyard.telemetry.goodput.process_start", lambda pid="self": began - 4.0 * (pid != "self"))
+    monkeypatch.setenv("TRAINYARD_LAUNCHER", "1")
+    lines = record(tmp_path, START, {"event": "train", "step": 3, "time": 1040.0})
+    assert settle(started_at(1060.0, {}), lines, step=0).phases()["away"] == 16.0
+    # restarted in place: the launcher is older than the failure
+    assert settle(started_at(1042.0, {}), lines, step=0).phases() | {"repeated": 0} == {
+        "repeated": 0, "noticing": 0.0, "away": 0.0, "launching": 2.0}  # fmt: skip
+    monkeypatch.setenv("TRAINYARD_LAUNCHER", "none")
+    assert settle(started_at(1060.0, {}), lines, step=0).launching == 0
 
 
 def test_an_orderly_stop_loses_nothing(tmp_path: Path) -> None:
