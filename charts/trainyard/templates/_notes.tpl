@@ -21,8 +21,8 @@ with --pytorch-init-container-template-file and a template that has one. trainya
 {{- end }}
 {{- if and (has "pytorchjob" $facts.programs) (ne (toString $.Values.pytorchjob.form) "elastic") }}
 {{- if not (get $.Values.pytorchjob.runPolicy "activeDeadlineSeconds") }}
-WARNING: training-operator recreates a pod of global.training.command that ends with 128 or above, also one that is killed for its memory, without
-limit. Set pytorchjob.runPolicy.activeDeadlineSeconds, or pytorchjob.form=elastic with pytorchjob.runPolicy.backoffLimit.
+WARNING: training-operator recreates a pod of global.training.command that ends with 128 or above without limit; only starts that are killed within 5
+minutes are bounded, by four in a row. Set pytorchjob.runPolicy.activeDeadlineSeconds, or pytorchjob.form=elastic with pytorchjob.runPolicy.backoffLimit.
 {{ end }}
 {{- end }}
 {{- if gt (len $facts.trains) 1 }}

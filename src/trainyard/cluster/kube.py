@@ -115,6 +115,7 @@ _KINDS = {kind: Kind("/api/v1", kind) for kind in ("pods", "events", "persistent
     "jobs.batch": Kind("/apis/batch/v1", "jobs"),
     "deployments.apps": Kind("/apis/apps/v1", "deployments"),
     "networkpolicies": Kind("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "storageclasses.storage.k8s.io": Kind("/apis/storage.k8s.io/v1", "storageclasses", False),
 }
 
 

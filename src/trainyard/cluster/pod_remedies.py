@@ -224,7 +224,7 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
     (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is recreated elsewhere; "
      "a pod that stays Terminating goes with kubectl delete pod --force"),
     (
-        r"were killed before training began",
+        r"were killed (before training began|within \d+ minutes)",
         "raise global.training.resources.limits.memory, unless its node was taken down each time",
     ),
     (r"its name does not resolve", "the named pod has not started: see its own line"),

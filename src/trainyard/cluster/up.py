@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from trainyard.cluster import follow, helm, inventory, kube, parsing, published, trainjobs
+from trainyard.cluster import claim_changes, follow, helm, inventory, kube, parsing, published, trainjobs
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
@@ -61,7 +61,9 @@ def chart(args: argparse.Namespace) -> list[str]:
 
 def install(args: argparse.Namespace) -> int:
     """Have Helm install or upgrade the release; return its exit code."""
-    what = [*helm_arguments(args), "-n", args.namespace, "--create-namespace"]
+    chosen = helm_arguments(args)
+    claim_changes.refuse_changes(args.release, args.namespace, chosen)
+    what = [*chosen, "-n", args.namespace, "--create-namespace"]
     for left in reversed(range(TRIES)):
         done = helm.run("upgrade", "--install", args.release, *what)
         if not done.returncode or not left or not UNKNOWN_RUNTIME.search(done.stderr):

@@ -57,12 +57,7 @@ ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_ST
 
 
 def with_log() -> int:
-    """Start the ranks of this node: the start is counted, and a pod keeps what they print in the run directory, too.
-
-    A program that is none of ours does not say when it has connected, so its starts are not counted.
-    """
-    if "--no-python" in sys.argv:
-        return log.keep_output(main)
+    """Start the ranks of this node: the start is counted, and a pod keeps what they print in the run directory, too."""
     return attempts.count_and_run(lambda: log.keep_output(main))
 
 

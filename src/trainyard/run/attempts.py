@@ -4,12 +4,15 @@ restarts/launch-POD.note   starts in a row of a pod whose launcher neither ended
 
 The kernel may kill a whole container where its memory limit is too small, before rank 0 counts the start (starts.py);
 operators recreate such a pod without a bound. The launcher counts first, and forgets the count when it ends by itself,
-is stopped, or its processes have connected: from there on the run's own count applies.
+is stopped, or its processes have connected: from there on the run's own count applies. A program that is none of ours
+does not say when it has connected: its starts count for their first minutes, also where a signal ends a rank alone.
 """
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +22,9 @@ from trainyard.core.storage import storage
 from trainyard.run import owner
 
 MOST_TRIES = 4  # as many starts as run.max_restarts allows by default
+EARLY_SECONDS = 300.0  # from its start, in which a death of a program that is none of ours counts
+# How a rank ends that the kernel kills, or that is broken; SIGABRT may be NCCL's, where another pod was lost
+DEATHS = tuple(128 + one for one in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE))
 
 
 def count_and_run(main: Callable[[], int]) -> int:
@@ -26,18 +32,31 @@ def count_and_run(main: Callable[[], int]) -> int:
     folder = run_folder(sys.argv)
     if folder is None or not _is_ours(folder):
         return main()
-    note = _note(folder)
+    note, foreign = _note(folder), is_foreign(sys.argv)
     tries = whole(peek_json(note), "tries")
     if tries >= MOST_TRIES:
         forget(folder)  # a person who deletes the job and tries again begins anew
-        raise ExitError(_killed(tries), Exit.FAILED)
+        raise ExitError(_explain_deaths(tries, foreign), Exit.FAILED)
     with contextlib.suppress(OSError, UserError, ExitError):  # storage that cannot be written counts nothing
         note.parent.mkdir(parents=True, exist_ok=True)
         storage.write_json(note, {"tries": tries + 1})
+    code: int = Exit.FAILED  # an error is no death
+    later = threading.Timer(EARLY_SECONDS, forget, [folder])
+    later.daemon = True
+    if foreign:
+        later.start()
     try:
-        return main()
+        code = main()
+        return code
     finally:
-        forget(folder)
+        later.cancel()
+        if not (foreign and code in DEATHS):
+            forget(folder)
+
+
+def is_foreign(arguments: Sequence[str]) -> bool:
+    """Whether a launcher starts a program that is none of ours."""
+    return "--no-python" in arguments
 
 
 def run_folder(arguments: Sequence[str]) -> Path | None:
@@ -46,6 +65,8 @@ def run_folder(arguments: Sequence[str]) -> Path | None:
         return None
     if logs := os.environ.get("TRAINYARD_LOGS"):
         return Path(logs).parent
+    if is_foreign(arguments):
+        return Path(os.environ["TRAINYARD_RUN_DIR"]) if "TRAINYARD_RUN_DIR" in os.environ else None
     after = arguments[arguments.index("--config") + 1 :] if "--config" in arguments else []
     settings = peek_json(Path(after[0])) if after else {}
     folder = settings["run"].get("dir") if isinstance(settings.get("run"), dict) else None
@@ -79,9 +100,11 @@ def _is_ours(folder: Path) -> bool:
     return True
 
 
-def _killed(tries: int) -> str:
+def _explain_deaths(tries: int, foreign: bool) -> str:
+    when = f"within {EARLY_SECONDS / 60:.0f} minutes" if foreign else "before training began"
+    more = "; where it is something else, logs/ has what they printed" if foreign else ""
     return (
-        f"{tries} starts of this pod in a row were killed before training began, as the kernel does where a "
+        f"{tries} starts of this pod in a row were killed {when}, as the kernel does where a "
         "container's memory limit is too small: raise global.training.resources.limits.memory (trainyard why and "
-        "kubectl get events tell OOMKilled from a node that went away), then upgrade"
+        f"kubectl get events tell OOMKilled from a node that went away), then upgrade{more}"
     )

@@ -68,6 +68,11 @@ ENDED = {
         "killed before training began",
         "raise global.training.resources.limits.memory",
     ),
+    "a program that is killed as it starts": (
+        over(1, "4 starts of this pod in a row were killed within 5 minutes, as the kernel does where"),
+        "killed within 5 minutes",
+        "raise global.training.resources.limits.memory",
+    ),
     "TCP": (over(2, "no RDMA device is in this pod, so training would fall back to TCP"), "fall back to TCP", "RDMA"),
 }
 

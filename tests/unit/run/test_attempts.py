@@ -19,23 +19,21 @@ KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
 WAITING = "import time\nprint('importing', flush=True)\nwhile True: time.sleep(0.1)\n"
 
 
-def launch(tmp_path: Path, torch: str, *, logs: bool = True, **env: str) -> "subprocess.Popen[str]":
-    """Start a pod's launcher of the run tmp_path/run with another torch."""
+def launch(
+    tmp_path: Path, torch: str, *, logs: bool = True, program: bool = False, **env: str
+) -> "subprocess.Popen[str]":
+    """Start a pod's launcher of the run tmp_path/run with another torch; `program`: for one that is none of ours."""
     (tmp_path / "torch.py").write_text(torch)
     (tmp_path / "config.json").write_text(json.dumps({"recipe": "demo", "run": {"dir": str(tmp_path / "run")}}))
     own = environment({"TRAINYARD_JOB": "demo", **env})
     own |= {"TRAINYARD_LOGS": str(tmp_path / "run" / "logs")} if logs else {}
+    own |= {"TRAINYARD_RUN_DIR": str(tmp_path / "run")} if program else {}
     own["PYTHONPATH"] = f"{tmp_path}:{own['PYTHONPATH']}"
+    ours = ["-m", "trainers.ddp", "--config", str(tmp_path / "config.json")]
     command = [
-        sys.executable,
-        "-m",
-        "trainyard",
-        "launch",
-        "-m",
-        "trainers.ddp",
-        "--config",
-        str(tmp_path / "config.json"),
-    ]
+        sys.executable, "-m", "trainyard", "launch",
+        *(["--no-python", "true", "--config", "its-own.json"] if program else ours),
+    ]  # fmt: skip
     return subprocess.Popen(command, cwd=ROOT, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -43,15 +41,16 @@ def notes(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "run" / "restarts").glob("launch-*.note"))
 
 
+@pytest.mark.parametrize("program", [False, True], ids=["ours", "program"])
 @pytest.mark.parametrize("logs", [True, False])
-def test_starts_that_are_killed_while_torch_loads_are_bounded(tmp_path: Path, logs: bool) -> None:
+def test_starts_that_are_killed_while_torch_loads_are_bounded(tmp_path: Path, logs: bool, program: bool) -> None:
     ends = []
     for _ in range(attempts.MOST_TRIES + 1):
-        process = launch(tmp_path, KILLED, logs=logs)
+        process = launch(tmp_path, KILLED, logs=logs, program=program)
         output, _ = patience.communicate(process)
         ends.append(process.returncode)
     assert ends == [*[-signal.SIGKILL] * attempts.MOST_TRIES, 1]
-    assert "killed before training began" in output
+    assert ("killed within 5 minutes" if program else "killed before training began") in output
     assert "raise global.training.resources.limits.memory" in output
     assert notes(tmp_path) == []  # tried again by hand, it begins anew
 
@@ -107,3 +106,43 @@ def test_the_count_is_of_one_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (folder / f"launch-{os.uname().nodename}.note").write_text(json.dumps({"tries": attempts.MOST_TRIES}))
     with pytest.raises(ExitError, match="4 starts of this pod in a row were killed"):
         attempts.count_and_run(lambda: 0)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This process as the launcher of a program that is none of ours; returns the note of its starts."""
+    monkeypatch.setenv("TRAINYARD_JOB", "demo")
+    monkeypatch.setenv("TRAINYARD_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(sys, "argv", ["launch", "--no-python", "train"])
+    return tmp_path / "run" / "restarts" / f"launch-{os.uname().nodename}.note"
+
+
+@pytest.mark.parametrize(("code", "counts"), [(137, True), (139, True), (0, False), (1, False), (138, False), (143, False)])
+def test_a_program_whose_rank_is_killed_has_not_ended_by_itself(program: Path, code: int, counts: bool) -> None:
+    for _ in range(attempts.MOST_TRIES):
+        assert attempts.count_and_run(lambda: code) == code
+        assert program.exists() == counts
+    if counts:
+        with pytest.raises(ExitError, match="4 starts of this pod in a row were killed within 5 minutes"):
+            attempts.count_and_run(lambda: code)
+        assert not program.exists()
+
+
+def test_a_program_of_minutes_has_begun(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "EARLY_SECONDS", 0.01)
+
+    def run() -> int:
+        patience.wait("the count is forgotten", lambda: not program.exists(), patience.still)
+        return 0
+
+    assert attempts.count_and_run(run) == 0
+
+
+def test_a_program_that_is_stopped_is_not_counted(program: Path) -> None:
+    def run() -> int:
+        assert program.exists()
+        attempts.forget_on_stop()
+        assert not program.exists()
+        return 143
+
+    assert attempts.count_and_run(run) == 143
