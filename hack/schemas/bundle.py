@@ -119,6 +119,13 @@ def holds_texts(schema: Schema) -> bool:
     return schema.get("additionalProperties") == {"type": "string"} and "properties" not in schema
 
 
+def holds_maps(schema: Schema, pool: Schema) -> bool:
+    """Whether a value is a list of maps, for whose items of another type the chart's own words speak."""
+    items = schema.get("items", {})
+    target = pool.get(items["$ref"].removeprefix(REF), {}) if "$ref" in items else items
+    return schema.get("type") == "array" and target.get("type") == "object"
+
+
 NAMED = ("properties", "$defs", "patternProperties")  # maps whose keys are names
 
 
@@ -139,6 +146,8 @@ def loose(node: Any, pool: Schema, named: bool = False, spoken: bool = True) -> 
     out = {key: loose(value, pool, not named and key in NAMED, named) for key, value in node.items()}
     if named:
         return out
+    if spoken and holds_maps(out, pool):
+        out["items"] = {"if": {"type": "object"}, "then": out["items"]}
     if out.get("additionalProperties") is False or holds_texts(out):
         del out["additionalProperties"]
     if spoken and said_in_words(out):

@@ -3,11 +3,12 @@
 import re
 from typing import Any
 
-from bundle import REF, Schema, holds_texts, is_text, said_in_words
+from bundle import REF, Schema, holds_maps, holds_texts, is_text, said_in_words
 
 # A value is one of: a map of further keys, "#NAME" for a shared map, "=FORMAT" for a text, "[]=FORMAT" for a list of
-# texts, "[]env" for environment variables, "[]" for any list, "{}text" for a map of texts, "{}=FORMAT" for labels,
-# "{}" for any map, 2 for a number, 3 for a whole one, 4 for true or false, 1 for what Helm's schema says.
+# texts, "[]env" for environment variables, "[]{}" for a list of maps, "[]" for any list, "{}text" for a map of texts,
+# "{}=FORMAT" for labels, "{}" for any map, 2 for a number, 3 for a whole one, 4 for true or false, 1 for what Helm's
+# schema says.
 Shape = dict[str, Any] | str | int
 TYPES: dict[str, str | int] = {"object": "{}", "number": 2, "integer": 3, "boolean": 4}
 ENVIRONMENT = {"$ref": f"{REF}env-var"}
@@ -29,13 +30,18 @@ class Book:
         if "properties" in schema:
             return self._map(schema)
         if schema.get("type") == "array":
-            if schema.get("items") == ENVIRONMENT:
-                return "[]env"
-            inner = self.shape(schema.get("items", {}))
-            return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
+            return self._list(schema)
         if isinstance(texts := schema.get("additionalProperties"), dict):
             return "{}text" if holds_texts(schema) else f"{{}}{self.shape(texts)}"
         return TYPES[schema["type"]] if said_in_words(schema) else 1
+
+    def _list(self, schema: Schema) -> Shape:
+        if schema.get("items") == ENVIRONMENT:
+            return "[]env"
+        if holds_maps(schema, self._pool):
+            return "[]{}"
+        inner = self.shape(schema.get("items", {}))
+        return f"[]{inner}" if isinstance(inner, str) and inner.startswith("=") else "[]"
 
     def _named(self, name: str) -> Shape:
         """Return the shape of a definition; Kubernetes' own are closed by Helm's schema."""
@@ -87,8 +93,11 @@ def needed(values: dict[str, Any], path: str = "") -> list[str]:
     return found
 
 
+RANKS = ("global", "pytorchjob", "mpijob", "trainjob")
+
+
 def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:
-    """Return the paths at which each key stands, those for all parts first.
+    """Return the paths at which each key stands, those for all parts first, then those of jobs.
 
     What a job overrides of the training stands under `global` alone.
     """
@@ -105,5 +114,8 @@ def where(keys: Schema, shared: Schema, most: int = 6) -> dict[str, list[str]]:
                 walk(inner, here)
 
     walk(keys, "")
-    shared_first = {key: sorted(paths, key=lambda path: not path.startswith("global.")) for key, paths in found.items()}
-    return {key: paths[:most] for key, paths in sorted(shared_first.items())}
+
+    def rank(path: str) -> int:
+        return RANKS.index(part) if (part := path.partition(".")[0]) in RANKS else len(RANKS)
+
+    return {key: sorted(paths, key=rank)[:most] for key, paths in sorted(found.items())}

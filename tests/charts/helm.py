@@ -158,7 +158,8 @@ def leaves() -> dict[str, Any]:
 def is_key(path: str) -> bool:
     """Whether the chart has a key at a dotted path, or a map of keys."""
     known = leaves()
-    whole = [key for key, default in known.items() if default in ({}, None)]
+    open_ones = (".requests", ".limits")  # maps with defaults, of a user's own names
+    whole = [key for key, default in known.items() if default in ({}, None) or key.endswith(open_ones)]
     return any(f"{key}.".startswith(f"{path}.") for key in known) or any(path.startswith(f"{key}.") for key in whole)
 
 

@@ -273,6 +273,47 @@ MISTAKES = {
         "set a uid that the namespace may use",
     ),
     "user 0": Mistake(helm.at("global.storage.uid", 0), "root is asked for by global.training.unrestricted.runAsRoot"),
+    "a toleration of any value with one": Mistake(
+        helm.at("global.scheduling.tolerations", [{"key": "gpu", "operator": "Exists", "value": "true"}]),
+        "scheduling.tolerations[0] has operator: Exists and a value: take the value out, or write operator: Equal",
+    ),
+    "a toleration without its taint": Mistake(
+        helm.at("dataset.scheduling.tolerations", [{"effect": "NoSchedule"}]),
+        "dataset.scheduling.tolerations[0] has no key: name the taint's, or write operator: Exists for every taint",
+    ),
+    "a toleration for a while of what evicts nobody": Mistake(
+        helm.at(
+            f"{TRAINING}.scheduling.tolerations",
+            [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 60}],
+        ),
+        "tolerations[0] has tolerationSeconds, which only effect: NoExecute has",
+    ),
+    "a volume of no kind": Mistake(
+        helm.at(f"{TRAINING}.extraVolumes", [{"name": "cache"}]),
+        "global.training.extraVolumes: cache says not what it is: write its kind with a map, such as emptyDir: {}",
+    ),
+    "a volume of two kinds": Mistake(
+        helm.at("dataset.extraVolumes", [{"name": "cache", "emptyDir": {}, "hostPath": {"path": "/mnt"}}]),
+        "dataset.extraVolumes: cache is emptyDir and hostPath at once: keep one of them",
+    ),
+    "a container without its image": Mistake(
+        helm.at(f"{TRAINING}.extraContainers", [{"name": "daemon"}]), "extraContainers: daemon has no image: name one"
+    ),
+    "a variable with its value in its name": Mistake(
+        helm.at(f"{TRAINING}.env", [{"name": "NCCL_DEBUG=INFO"}]),
+        'global.training.env has NCCL_DEBUG=INFO: write {name: NCCL_DEBUG, value: "INFO"}',
+    ),
+    "a variable with two sources": Mistake(
+        helm.at(
+            "dataset.env",
+            [{"name": "NODE", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        ),
+        "dataset.env: NODE has value and valueFrom: keep one of them",
+    ),
+    "a claim of devices that names none": Mistake(
+        helm.at(f"{TRAINING}.resourceClaims", [{"name": "gpu"}]),
+        "resourceClaims: gpu: set one of resourceClaimName and resourceClaimTemplateName",
+    ),
     "one node's claim for two pods": Mistake(
         helm.at("global.storage.results.accessModes", ["ReadWriteOncePod"]), "ReadWriteMany"
     ),

@@ -99,6 +99,29 @@ KEYS = {
     "global.training.unrestricted.capabilities": "write global.training.rdma.",
     "pytorchReplicaSpecs": "write global.training.",
     "queueName": "write global.scheduling.queue.",
+    # the same path within or without global
+    "training": "write global.training.",
+    "storage.data": "write global.storage.data.",
+    "dataset.name": "write global.dataset.name.",
+    "secrets.wandb.existingSecret": "write global.secrets.wandb.existingSecret.",
+    "global.pytorchjob": "write pytorchjob.",
+    "global.dataset.source": "write dataset.source.",
+    "global.networkPolicy": "write networkPolicy.",
+    # beside the asked one, and jobs before other parts
+    "global.secrets.wandb.secretName": "write global.secrets.wandb.existingSecret.",
+    "global.storage.data.claimName": "write global.storage.data.existingClaim.",
+    "global.image.repository": "write pytorchjob.image.repository or mpijob.image.repository or",
+    "global.training.activeDeadlineSeconds": "write pytorchjob.runPolicy.activeDeadlineSeconds or",
+    "global.training.runPolicy": "write pytorchjob.runPolicy or",
+    "global.training.config.amp": "write global.training.config.precision.",
+    "global.training.config.num_workers": "write global.training.config.data.workers.",
+    "global.training.config.val": "write global.training.config.validate.",
+    "global.training.config.output_dir": "a run's folder follows from its name: set global.training.name",
+    "global.scheduling.nodeName": "write global.scheduling.nodeSelector with the label kubernetes.io/hostname",
+    "global.scheduling.instanceType": "write global.scheduling.nodeSelector.",
+    "global.storage.nfs": "and name the claim in existingClaim or the volume in volumeName",
+    "global.storage.data.hostPath": "the claims hold data and results: name one in existingClaim",
+    "namespace": "the namespace is helm's: write -n NAMESPACE",
 }
 # A key and a value of the wrong kind -> what is answered.
 KINDS = {
@@ -155,6 +178,46 @@ KINDS = {
     ),
     "a limit that does not hold PyTorch": (
         "global.training.resources.limits.memory", "100Mi", "is 100Mi, which does not hold PyTorch"
+    ),
+    "a Secret's name": ("global.secrets.wandb", "key", "is a text: write a map, such as {existingSecret: wandb}."),
+    "a claim's name": ("global.storage.data", "imagenet", "is a text: write a map, such as {existingClaim: imagenet}."),
+    "a switch for metrics": ("global.metrics", True, "write a map, such as {enabled: true}."),
+    "a switch for policies": (
+        "networkPolicy", True, "networkPolicy is true or false: write a map, such as {ingress: true}, or {enabled:"
+    ),
+    "a time to live": ("pytorchjob.runPolicy.ttlSecondsAfterFinished", "1h", "is 1h: write it in seconds, 3600."),
+    "variables as texts": (
+        "global.training.env", ["NCCL_DEBUG=INFO"],
+        'env[0] is a text ("NCCL_DEBUG=INFO"): write a map; the list is such as [{name: NCCL_DEBUG, value: INFO}].',
+    ),
+    "tolerations as texts": (
+        "global.scheduling.tolerations", ["nvidia.com/gpu"], "write a map; the list is such as [{key: nvidia.com/gpu"
+    ),
+    "volumes as Docker's": (
+        "dataset.extraVolumes", ["/mnt:/mnt"], "write a map; the list is such as [{name: cache, emptyDir: {}}]."
+    ),
+    "a Secret's name as environment": (
+        "dataset.envFrom", ["proxy"], "write a map; the list is such as [{secretRef: {name: proxy}}]."
+    ),
+    "an entry that is empty": ("global.scheduling.tolerations", [None], "tolerations[0] is null: write a map"),
+    "an address as rule": (
+        "networkPolicy.training.egress", ["10.0.0.0/8"], 'egress[0] is a text ("10.0.0.0/8"): write a map; the list is'
+    ),
+    "an object as text": (
+        "extraObjects", ["apiVersion: v1\nkind: ConfigMap"], "write a map; the list is such as [{apiVersion: v1, kind:"
+    ),
+    "a label of the command line": (
+        "global.scheduling.nodeSelector", {"kubernetes": {"io/hostname": "node1"}},
+        "nodeSelector.kubernetes is a map: write a text; on the command line a dot within a name is \\., as in --set "
+        "'global.scheduling.nodeSelector.kubernetes\\.io/hostname=node1'.",
+    ),
+    "an annotation of the command line": (
+        "dataset.podAnnotations", {"sidecar": {"example": {"com/inject": True}}},
+        "--set 'dataset.podAnnotations.sidecar\\.example\\.com/inject=true'.",
+    ),
+    "a device of the command line": (
+        "dataset.resources.limits", {"smarter-devices": {"example": {"com/fuse": 1}}},
+        "--set 'dataset.resources.limits.smarter-devices\\.example\\.com/fuse=1'.",
     ),
     "a path where nothing is": (
         "dataset.source", {"url": "", "path": "/mnt/pets.zip"}, "where nothing is mounted: write a path below /data"

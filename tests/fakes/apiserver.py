@@ -172,7 +172,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def serves(self, parts: list[str]) -> bool:
         _, group, version, *_, plural = parts
-        return group in ("batch", "apps", "networking.k8s.io", "storage.k8s.io") or plural in GROUPS.get(group, {}).get(version, [])
+        return group in ("batch", "apps", "networking.k8s.io", "storage.k8s.io") or plural in GROUPS.get(group, {}).get(
+            version, []
+        )
 
     def discover(self, group: str = "", version: str = "") -> None:
         if group not in GROUPS or (version and version not in GROUPS[group]):

@@ -9,7 +9,7 @@ before its consequences.
   "--reset-then-reuse-values in place of --reuse-values.\n") . .) -}}
 {{- end -}}
 {{- end -}}
-{{- if not (kindIs "map" .Values.networkPolicy) -}}
+{{- if kindIs "invalid" .Values.networkPolicy -}}
 {{- include "common.refuse" "\n\nnetworkPolicy is null: leave it out, or write networkPolicy.ingress: false for no policies.\n" -}}
 {{- end -}}
 {{- range $errors := list "trainyard.keyErrors" "trainyard.nulls" -}}

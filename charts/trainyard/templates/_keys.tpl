@@ -1,8 +1,8 @@
 {{/*
 What is wrong with the names and texts of the values, a line each. files/keys.json, which hack/schemas/generate generates from the
 annotated values, holds the tree of all keys: a key has a map of further keys, `#NAME` for a tree that several places share, `=FORMAT` for a
-text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]` for any list, `{}text` for a map of texts,
-`{}=FORMAT` for labels, whose texts have that format, `{}` for any map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only
+text of that format, `[]=FORMAT` for a list of them, `[]env` for environment variables, `[]{}` for a list of maps, `[]` for any list, `{}text` for a
+map of texts, `{}=FORMAT` for labels, whose texts have that format, `{}` for any map, 2 for a number, 3 for a whole one, 4 for true or false, or 1 for what only
 the schema checks. A key that begins with `x-` at the top is the user's own, as for anchors of YAML.
 */}}
 {{- define "trainyard.keyErrors" -}}
@@ -23,7 +23,7 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- end -}}
 {{- $path := printf "%s%s" $.path $key -}}
 {{- if not $shape }}
-{{ include "trainyard.unknown" (dict "key" $key "path" $.path "known" $.known "root" $.root) }}
+{{ include "trainyard.unknown" (dict "key" $key "value" $value "path" $.path "known" $.known "book" $.book "root" $.root) }}
 {{- else if kindIs "float64" $shape -}}
 {{- if eq $shape 4.0 }}{{ include "trainyard.switch" (dict "value" $value "path" $path) }}
 {{- else if gt $shape 1.0 }}{{ include "trainyard.number" (dict "value" $value "path" $path "whole" (eq $shape 3.0)) }}{{ end -}}
@@ -32,7 +32,7 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- if or (kindIs "map" $shape) (hasPrefix "{}" (toString $shape)) -}}
 {{- if not (kindIs "map" $value) }}
 {{ $path }} is {{ include "trainyard.kind" $value }}: {{ ternary "leave it out, or write" "write" (kindIs "invalid" $value) }} a map{{ with get
-  $.book.maps $key }}, such as {{ . }}{{ end }}.
+  $.book.maps $path | default (get $.book.maps $key) }}, such as {{ . }}{{ end }}.
 {{- else if kindIs "map" $shape -}}
 {{- include "trainyard.walk" (dict "values" $value "known" $shape "path" (printf "%s." $path) "book" $.book "root" $.root) -}}
 {{- else if eq $shape "{}text" -}}
@@ -48,7 +48,10 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- else if kindIs "slice" $value -}}
 {{- range $index, $item := $value -}}
 {{- $at := printf "%s[%d]" $path $index -}}
-{{- if and (eq $shape "[]env") (kindIs "map" $item) -}}
+{{- if and (has $shape (list "[]env" "[]{}")) (not (kindIs "map" $item)) }}
+{{ $at }} is {{ include "trainyard.kind" $item }}{{ if kindIs "string" $item }} ({{ $item | trunc 50 | quote }}){{ end }}: write a map{{ with get
+  $.book.lists $key }}; the list is such as {{ . }}{{ end }}.
+{{- else if eq $shape "[]env" -}}
 {{- if hasKey $item "value" -}}
 {{- include "trainyard.quoted" (dict "value" $item.value "path" (printf "%s.value (of %v)" $at $item.name) "option" (printf "%s.value" $at)) -}}
 {{- end -}}
@@ -68,12 +71,31 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- if kindIs "invalid" .value }}
 {{ .path }} is null: leave it out, or write "".
 {{- else if or (kindIs "map" .value) (kindIs "slice" .value) }}
-{{ .path }} is {{ include "trainyard.kind" .value }}: write a text.
+{{ .path }} is {{ include "trainyard.kind" .value }}: write a text{{ include "trainyard.dotted" (list .path .value) }}.
 {{- else if not (kindIs "string" .value) -}}
 {{- $text := toString .value -}}
 {{- if kindIs "float64" .value -}}{{- if eq (floor .value) .value -}}{{- $text = toString (int64 .value) -}}{{- end -}}{{- end }}
 {{ .path }} is {{ ternary $text (printf "a number (%s)" $text) (kindIs "bool" .value) }}: put it in quotes, {{ $text | quote
   }}, or on the command line use --set-string.
+{{- end -}}
+{{- end -}}
+
+{{/*
+How to write a name with dots on the command line, where Helm made maps of one: `--set labels.example.com/team=a` is {example: {com/team: a}}.
+Nothing for other values. Call with a list: path, value.
+*/}}
+{{- define "trainyard.dotted" -}}
+{{- $name := first . -}}
+{{- $inner := last . -}}
+{{- range until 9 -}}
+{{- if kindIs "map" $inner -}}
+{{- if eq (len $inner) 1 -}}
+{{- $name = printf "%s\\.%s" $name (keys $inner | first) -}}
+{{- $inner = values $inner | first -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (contains "/" $name) (not (kindIs "map" $inner)) }}; on the command line a dot within a name is \., as in --set '{{ $name }}={{ $inner }}'
 {{- end -}}
 {{- end -}}
 
@@ -106,7 +128,7 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- $typed := and (kindIs "string" .value) (regexMatch "^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$" .value) -}}
 {{- $number := ternary (float64 (toString .value)) .value (and $typed (contains ".config." .path)) -}}
 {{- $units := dict "s" 1 "m" 60 "h" 3600 "d" 86400 -}}
-{{- $timed := and (regexMatch "(?i)(wait|seconds|timeout|gpuMemoryTest)$" .path) (kindIs "string" .value) -}}
+{{- $timed := and (regexMatch "(?i)(wait|seconds\\w*|timeout|gpuMemoryTest)$" .path) (kindIs "string" .value) -}}
 {{- if and $timed (regexMatch "^[0-9]{1,6}[smhd]$" (toString .value)) }}
 {{ .path }} is {{ .value }}: write it in seconds, {{ mul (regexFind "^[0-9]+" .value | int64) (get $units (regexFind "[smhd]$" .value)) }}.
 {{- else if kindIs "string" $number }}
@@ -152,9 +174,9 @@ the schema checks. A key that begins with `x-` at the top is the user's own, as 
 {{- end -}}
 
 {{/*
-An unknown key, and what was probably meant, the likeliest first: a key with other letter case, one of the same part with that name, what people
-mean by a name that other charts have, a similar key of the same map, or keys elsewhere with that name, those for all parts alone where there are
-some, and the least nested first. Call with a dict: key, path, known, root.
+An unknown key, and what was probably meant, the likeliest first: the same path within or without `global`, a key with other letter case, one of the
+same part with that name, what people mean by a name that other charts have, a similar key of the same map, or keys elsewhere with that name, those
+for all parts alone where there are some, then those of jobs, and the least nested first. Call with a dict: key, value, path, known, book, root.
 */}}
 {{- define "trainyard.unknown" -}}
 {{- $key := .key -}}
@@ -181,6 +203,7 @@ values of the library that its parts hold */ -}}
 {{- $below := list -}}
 {{- $shared := list -}}
 {{- $trained := list -}}
+{{- $ofJobs := list -}}
 {{- $elsewhere := list -}}
 {{- range $length := untilStep 1 9 1 -}}
 {{- range get $book.where $key | default list -}}
@@ -188,31 +211,57 @@ values of the library that its parts hold */ -}}
 {{- $like := or (not $deep) (hasSuffix (printf ".%v.%s" (last $steps) $key) .) -}}
 {{- if hasPrefix $.path . -}}{{- $below = append $below . -}}{{- end -}}
 {{- if and $like (hasPrefix "global." .) -}}{{- $shared = append $shared . -}}{{- end -}}
-{{- if and $like (not $own) -}}{{- $elsewhere = append $elsewhere . -}}{{- end -}}
+{{- if and $like (not $own) -}}
+{{- if regexMatch "^(pytorchjob|mpijob|trainjob)\\." . -}}{{- $ofJobs = append $ofJobs . -}}{{- else -}}{{- $elsewhere = append $elsewhere . -}}{{- end -}}
+{{- end -}}
 {{- if and $job (hasPrefix "global.training." .) (not (hasPrefix "mpijob.launcher." $.path)) -}}{{- $trained = append $trained . -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- /* what other charts call it: here, if the map has it */ -}}
+{{- $elsewhere = concat $ofJobs $elsewhere -}}
+{{- /* what other charts call it: here, if the map has it, as one that begins with a dot always is */ -}}
 {{- $meant := list -}}
+{{- $beside := list -}}
 {{- range without (get $book.aliases $key | default list) (trimSuffix "." .path) -}}
-{{- $here := regexReplaceAll "^global[.]training[.]([^.]+)$" . "${1}" -}}
-{{- $meant = append $meant (ternary (printf "%s%s" $.path $here) . (and (ne $here .) (hasKey $known $here))) -}}
+{{- $here := regexReplaceAll "^(?:global[.]training)?[.]([^.]+)$" . "${1}" -}}
+{{- if and (ne $here .) (hasKey $known $here) -}}
+{{- $meant = append $meant (printf "%s%s" $.path $here) -}}
+{{- else if not (hasPrefix "." .) -}}
+{{- $meant = append $meant . -}}
 {{- end -}}
+{{- end -}}
+{{- range $meant -}}{{- if hasPrefix $.path . -}}{{- $beside = append $beside . -}}{{- end -}}{{- end -}}
 {{- $top := has .path (list "" "global.") -}}
+{{- if not $top -}}{{- $meant = $beside | default $meant -}}{{- end -}}
 {{- $near := ternary ($trained | default $below) ($below | default $trained) (and $job (eq .path (printf "%s." $part))) -}}
 {{- if $top -}}{{- $near = list -}}{{- end -}}
 {{- $there := $near | default $meant | default $shared | default $elsewhere -}}
+{{- /* what belongs under global, or does not */ -}}
+{{- $twin := ternary (trimPrefix "global." $asked) (printf "global.%s" $asked) (hasPrefix "global." $asked) -}}
+{{- if not (include "trainyard.isKey" (list $.book $twin)) -}}{{- $twin = "" -}}{{- end -}}
+{{- if $twin -}}{{- $there = ternary (prepend (without $there $twin) $twin) (list $twin) $top -}}{{- end -}}
 {{- if gt (len $there) 3 -}}{{- $there = slice $there 0 3 -}}{{- end -}}
 {{- $asked }} is not a key of this chart
 {{- if get $book.notes $key -}}: {{ get $book.notes $key }}.
-{{- else if and $best (or (eq $score 100) (and (gt $score 69) (not (and $top $meant))) (not $there)) -}}: did you mean {{ $best }}?
+{{- else if include "trainyard.dotted" (list $asked .value) -}}{{ include "trainyard.dotted" (list $asked .value) }}.
+{{- else if and $best (not $twin) (or (eq $score 100) (and (gt $score 69) (not (and $top $meant))) (not $there)) -}}: did you mean {{ $best }}?
 {{- else if $there -}}: write {{ join " or " $there }}
 {{- $own := first $there | replace "global.training." (printf "%s.training." $part) -}}
 {{- if and $job (not (has $own (list (first $there) $asked))) -}}, or {{ $own }} for this job alone{{- end -}}.
 {{- else -}}. Its map has {{ keys $known | sortAlpha | join ", " }}.
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Something, if a dotted path is a key of the chart. Call with a list: book, path. */}}
+{{- define "trainyard.isKey" -}}
+{{- $book := first . -}}
+{{- $shape := $book.keys -}}
+{{- range splitList "." (last .) -}}
+{{- if and (kindIs "string" $shape) (hasPrefix "#" (toString $shape)) -}}{{- $shape = get $book.shared (trimPrefix "#" $shape) -}}{{- end -}}
+{{- if kindIs "map" $shape -}}{{- $shape = get $shape . -}}{{- else -}}{{- $shape = "" -}}{{- end -}}
+{{- end -}}
+{{- if $shape -}}yes{{- end -}}
 {{- end -}}
 
 {{/* How alike two words are, in percent of their pairs of letters. Call with a list of both. */}}

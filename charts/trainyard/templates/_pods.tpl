@@ -9,6 +9,7 @@ contradicts itself, labels of a job that the chart sets, and groups of Kueue's. 
 {{- $spread := list "topologyKey" "whenUnsatisfiable" -}}
 {{- $shared := dig "scheduling" "topologySpreadConstraints" list $global -}}
 {{- include "trainyard.twice" (concat (list "global.scheduling.topologySpreadConstraints" $shared) $spread) -}}
+{{- include "trainyard.checkEntries" (list "global" $global) -}}
 {{- $pods := dict -}}
 {{- range $job := list "pytorchjob" "mpijob" "trainjob" -}}
 {{- if has $job $facts.parts -}}
@@ -28,6 +29,7 @@ contradicts itself, labels of a job that the chart sets, and groups of Kueue's. 
 {{- include "trainyard.twice" (list (printf "%s.securityContext.sysctls" $path) (get $security "sysctls") "name") -}}
 {{- $own := get (get $pod "scheduling" | default dict) "topologySpreadConstraints" -}}
 {{- include "trainyard.twice" (concat (list (printf "%s.scheduling.topologySpreadConstraints" $path) $own) $spread) -}}
+{{- include "trainyard.checkEntries" (list $path $pod) -}}
 {{- with include "common.labelError" (list (printf "%s.jobLabels" $path) (get $pod "jobLabels" | default dict)) -}}
 {{- include "common.refuse" . -}}
 {{- end -}}
@@ -81,5 +83,57 @@ contradicts itself, labels of a job that the chart sets, and groups of Kueue's. 
 {{- include "common.refuse" (printf "\n\n%s has %s twice: make one entry of both.\n" (first $) $name) -}}
 {{- end -}}
 {{- $_ := set $found $name true -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuse entries of lists that the API server takes in a job, and refuses when its pods are made. Call with a list: a path, and what is there. */}}
+{{- define "trainyard.checkEntries" -}}
+{{- $path := first . -}}
+{{- $pod := last . -}}
+{{- $wrong := list -}}
+{{- range $index, $one := dig "tolerations" list (get $pod "scheduling" | default dict) | default list -}}
+{{- $at := printf "scheduling.tolerations[%d]" $index -}}
+{{- $operator := get $one "operator" | default "Equal" -}}
+{{- if and (eq $operator "Exists") (get $one "value") -}}
+{{- $wrong = append $wrong (printf "%s has operator: Exists and a value: take the value out, or write operator: Equal" $at) -}}
+{{- else if not (or (get $one "key") (eq $operator "Exists")) -}}
+{{- $wrong = append $wrong (printf "%s has no key: name the taint's, or write operator: Exists for every taint" $at) -}}
+{{- else if and (hasKey $one "tolerationSeconds") (ne (get $one "effect" | toString) "NoExecute") -}}
+{{- $wrong = append $wrong (printf "%s has tolerationSeconds, which only effect: NoExecute has: take it out, or write that effect" $at) -}}
+{{- end -}}
+{{- end -}}
+{{- range get $pod "extraVolumes" | default list -}}
+{{- $kinds := list -}}
+{{- range $key, $value := omit . "name" -}}{{- if not (kindIs "invalid" $value) -}}{{- $kinds = append $kinds $key -}}{{- end -}}{{- end -}}
+{{- if not $kinds -}}
+{{- $wrong = append $wrong (printf "extraVolumes: %s says not what it is: write its kind with a map, such as emptyDir: {}" .name) -}}
+{{- else if gt (len $kinds) 1 -}}
+{{- $wrong = append $wrong (printf "extraVolumes: %s is %s at once: keep one of them" .name (join " and " $kinds)) -}}
+{{- end -}}
+{{- end -}}
+{{- $lists := dict "env" (get $pod "env") "rdma.env" (dig "env" list (get $pod "rdma" | default dict)) -}}
+{{- range $key := list "extraInitContainers" "extraContainers" -}}
+{{- range get $pod $key | default list -}}
+{{- if not .image -}}{{- $wrong = append $wrong (printf "%s: %s has no image: name one" $key .name) -}}{{- end -}}
+{{- $_ := set $lists (printf "%s: %s: env" $key .name) .env -}}
+{{- end -}}
+{{- end -}}
+{{- range $at, $env := $lists -}}
+{{- range $env | default list -}}
+{{- if contains "=" .name -}}
+{{- $parts := splitn "=" 2 .name -}}
+{{- $wrong = append $wrong (printf "%s has %s: write {name: %s, value: %s}" $at .name $parts._0 (quote $parts._1)) -}}
+{{- else if and (get . "value") (get . "valueFrom") -}}
+{{- $wrong = append $wrong (printf "%s: %s has value and valueFrom: keep one of them" $at .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range get $pod "resourceClaims" | default list -}}
+{{- if eq (empty .resourceClaimName) (empty .resourceClaimTemplateName) -}}
+{{- $wrong = append $wrong (printf "resourceClaims: %s: set one of resourceClaimName and resourceClaimTemplateName" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $wrong -}}
+{{- include "common.refuse" (printf "\n\n%s.%s.\n" $path (join (printf ".\n%s." $path) .)) -}}
 {{- end -}}
 {{- end -}}

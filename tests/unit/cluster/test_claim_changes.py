@@ -21,7 +21,9 @@ VALUES = {
 }
 
 
-def claim(name: str = "run-data", size: str = "100Mi", *, capacity: str = "", bound: bool = True, **spec: object) -> dict:
+def claim(
+    name: str = "run-data", size: str = "100Mi", *, capacity: str = "", bound: bool = True, **spec: object
+) -> dict:
     """Return a claim that Helm has made for the release run."""
     meta = things.meta(name, "run", "storage")
     meta["annotations"] = {"meta.helm.sh/release-name": "run", "meta.helm.sh/release-namespace": "vision"}
@@ -71,7 +73,8 @@ REFUSED = {
         f"its storageClass is nfs and never changes, and values say other: write {DATA}.storageClass: nfs, or, {FIRST}",
     ),
     "no class": (
-        claim(storageClassName="nfs"), [f"{DATA}.storageClass=-"], "its storageClass is nfs and never changes, and values say -",
+        claim(storageClassName="nfs"), [f"{DATA}.storageClass=-"],
+        "its storageClass is nfs and never changes, and values say -",
     ),
     "other modes": (
         claim(bound=False), [f"{DATA}.accessModes={{ReadWriteOnce}}"],

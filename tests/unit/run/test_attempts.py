@@ -117,7 +117,9 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run" / "restarts" / f"launch-{os.uname().nodename}.note"
 
 
-@pytest.mark.parametrize(("code", "counts"), [(137, True), (139, True), (0, False), (1, False), (138, False), (143, False)])
+@pytest.mark.parametrize(
+    ("code", "counts"), [(137, True), (139, True), (0, False), (1, False), (138, False), (143, False)]
+)
 def test_a_program_whose_rank_is_killed_has_not_ended_by_itself(program: Path, code: int, counts: bool) -> None:
     for _ in range(attempts.MOST_TRIES):
         assert attempts.count_and_run(lambda: code) == code
