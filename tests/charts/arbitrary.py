@@ -151,7 +151,7 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     for one in (parts["dataset"], parts["evaluate"], parts["filebrowser"], launcher):
         _mend_resources(one.get("resources", {}))
     image["pullSecrets"] = list(dict.fromkeys(image.get("pullSecrets", [])))
-    _mend_spread(shared.get("scheduling", {}))
+    _mend_placement(shared.get("scheduling", {}))
     _mend_claims(shared, made=parts["storage"].get("enabled") is not False)
     for job in ("pytorchjob", "mpijob", "trainjob"):
         parts[job].get("runPolicy", {}).pop("managedBy", None)
@@ -228,9 +228,16 @@ def _mend_users(
 
 
 def _mend_pod(pod: helm.Values) -> None:
-    """Give volumes, mounts and containers names that fit each other."""
+    """Give volumes, mounts and containers names that fit each other, and what they cannot be without."""
     for number, volume in enumerate(pod.get("extraVolumes", [])):
-        volume["name"] = f"volume-{number}"
+        kinds = sorted(set(volume) - {"name"})
+        for kind in kinds[1:]:
+            del volume[kind]
+        volume.update({"name": f"volume-{number}"} | ({} if kinds else {"emptyDir": {}}))
+    for claim in pod.get("resourceClaims", []):
+        claim.pop("resourceClaimName", None)
+        claim["resourceClaimTemplateName"] = claim.get("resourceClaimTemplateName") or "any"
+    _mend_variables(pod)
     _mend_rights(pod)
     names = [volume["name"] for volume in pod.get("extraVolumes", [])]
     mounts = pod.get("extraVolumeMounts", [])
@@ -239,9 +246,18 @@ def _mend_pod(pod: helm.Values) -> None:
     for key in ("extraInitContainers", "extraContainers"):
         for number, container in enumerate(pod.get(key, [])):
             container["name"] = f"{key.lower()}-{number}"
+            container["image"] = container.get("image") or "registry.example.com/further:1"
+            _mend_variables(container)
             _mend_resources(container.get("resources", {}))
             for mount in container.get("volumeMounts", []):
                 mount["name"] = "tmp"
+
+
+def _mend_variables(holder: helm.Values) -> None:
+    """Let a variable have one source."""
+    for variable in (*holder.get("env", []), *holder.get("rdma", {}).get("env", [])):
+        if variable.get("value"):
+            variable.pop("valueFrom", None)
 
 
 def _mend_rights(pod: helm.Values) -> None:
@@ -260,10 +276,18 @@ def _mend_rights(pod: helm.Values) -> None:
         alias["ip"] = f"10.0.0.{number}"
     for number, parameter in enumerate(pod.get("securityContext", {}).get("sysctls", [])):
         parameter["name"] = f"net.example{number}"
-    _mend_spread(pod.get("scheduling", {}))
+    _mend_placement(pod.get("scheduling", {}))
 
 
-def _mend_spread(scheduling: helm.Values) -> None:
+def _mend_placement(scheduling: helm.Values) -> None:
+    """Let no entry contradict itself, or another one."""
+    for one in scheduling.get("tolerations", []):
+        if one.get("operator") == "Exists":
+            one.pop("value", None)
+        elif not one.get("key"):
+            one["key"] = "some"
+        if one.get("effect") != "NoExecute":
+            one.pop("tolerationSeconds", None)
     for number, one in enumerate(scheduling.get("topologySpreadConstraints", [])):
         one["topologyKey"] = f"zone-{number}"
 
