@@ -18,7 +18,8 @@ class Weights:
         self.keys: set[str] = set()
         self.operations: list[str] = []
         self.history: dict[str, list[dict[str, Any]]] = {}
-        self.down = False  # answers 503 while it is set
+        self.down = False  # answers with this status while it is set
+        self.status = 503
         self.refused = 0
 
 
@@ -44,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self._body()
         if self.seen.down:
             self.seen.refused += 1
-            self._answer({"error": "maintenance"}, 503)
+            self._answer({"error": "maintenance"}, self.seen.status)
             return
         if not self.path.endswith(("/graphql", "/file_stream")):
             self._answer({})

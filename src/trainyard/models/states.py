@@ -22,6 +22,7 @@ from trainyard.core.storage import storage
 State = dict[str, Tensor]
 At = tuple[str, ...]  # the keys that lead to a state dict in what a file holds
 DEPTH = 4  # of a state dict in what a file holds
+OPTIMIZER = "optim"  # how the keys of its state begin
 
 PAGE = "is a page (HTML or XML), not a file of weights: its address led to a login, an error or a page about the file"
 STARTS = {
@@ -239,14 +240,18 @@ def _globals(file: Any) -> Iterator[str]:
 
 
 def _states(tree: Any, at: At = ()) -> Iterator[tuple[At, State]]:
-    """Yield the state dicts in what a file holds, the outermost first; what is no tensor is left out of them."""
+    """Yield the state dicts in what a file holds, the outermost first; what is no tensor is left out of them.
+
+    An optimizer may keep tensors under the names of weights, and its averages are none of them.
+    """
     if not isinstance(tree, dict) or len(at) == DEPTH:
         return
     named = {key: value for key, value in tree.items() if isinstance(key, str)}
     if state := {key: value for key, value in named.items() if isinstance(value, Tensor)}:
         yield at, state
     for key, value in named.items():
-        yield from _states(value, (*at, key))
+        if not key.lower().startswith(OPTIMIZER):
+            yield from _states(value, (*at, key))
 
 
 def _arrays(tree: Any, at: At = ()) -> Iterator[At]:

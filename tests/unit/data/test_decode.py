@@ -172,6 +172,7 @@ YCCK = base64.b64decode(
 
 def odd_files() -> dict[str, bytes]:
     rgb = photo()
+    more = {"save_all": True, "append_images": [rgb.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]}
     return {
         "CMYK": encoded(rgb.convert("CMYK")),
         "YCCK": YCCK,
@@ -179,8 +180,8 @@ def odd_files() -> dict[str, bytes]:
         "PNG": encoded(rgb, "PNG"),
         "PNG with a palette": encoded(rgb.convert("P"), "PNG"),
         "PNG with alpha": encoded(rgb.convert("RGBA"), "PNG"),
-        "two photos of a telephone": encoded(rgb, "MPO", save_all=True, append_images=[rgb.transpose(0)]),
-        "animated PNG": encoded(rgb, "PNG", save_all=True, append_images=[rgb.transpose(0)]),
+        "two photos of a telephone": encoded(rgb, "MPO", **more),
+        "animated PNG": encoded(rgb, "PNG", **more),
         "one pixel": encoded(photo(1, 1)),
         "a line": encoded(photo(1, 300)),
     }

@@ -142,7 +142,14 @@ def test_an_averaged_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize("key", ["net", "model", "state_dict", "model_state_dict", "model_ema", "ema", "weights"])
 def test_state_dicts_within_other_things(tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str) -> None:
     sgd = torch.optim.SGD(net().parameters(), 0.1, momentum=0.9)
-    rest = {"optimizer": sgd.state_dict(), "epoch": 3, "best": torch.tensor(70.0), "loss": {"weight": torch.ones(7)}}
+    lion = {"exp_avg": state(2)}  # kept by name, and no average of the weights
+    rest = {
+        "optimizer": sgd.state_dict(),
+        "optim_head": lion,
+        "epoch": 3,
+        "best": torch.tensor(70.0),
+        "loss": {"weight": torch.ones(7)},
+    }
     for at, content in ((f"['{key}']", state()), (f"['{key}']['module']", {"module": state(), "decay": 0.9})):
         lines = loaded(saved(tmp_path / "w.pth", {key: content, **rest}), caplog)
         assert f"taken: {at}{' (an average of the weights)' if 'ema' in key else ''}\n" in lines

@@ -23,6 +23,7 @@ from trainyard.shards.manifest import Manifest
 from trainyard.shards.reader import open_split
 
 __all__ = ["built"]
+FLIPPED = Image.Transpose.FLIP_LEFT_RIGHT
 
 
 def sound() -> list[bytes]:
@@ -33,7 +34,7 @@ def sound() -> list[bytes]:
     made = [encoded(rgb, progressive=progressive, subsampling=sampling, exif=exif)
             for progressive in (False, True) for sampling in (0, 2)]  # fmt: skip
     made += [encoded(rgb.convert(mode)) for mode in ("L", "CMYK")]
-    made += [encoded(rgb, kind, save_all=True, append_images=[rgb.transpose(0)]) for kind in ("MPO", "PNG")]
+    made += [encoded(rgb, kind, save_all=True, append_images=[rgb.transpose(FLIPPED)]) for kind in ("MPO", "PNG")]
     for kind in pngs.KINDS:
         samples = pngs.drawn(generator, 11, 13, kind)
         before = pngs.chunk(b"PLTE", bytes(range(48)) * 16) if kind[0] == pngs.PALETTE else b""
@@ -202,8 +203,8 @@ FORMATS = {
     "lossless.webp": ("WEBP", {"lossless": True}),
     "lossy.webp": ("WEBP", {"quality": 60}),
     "still.gif": ("GIF", {}),
-    "moving.gif": ("GIF", {"save_all": True, "append_images": [photo(40, 56).transpose(0)]}),
-    "moving.webp": ("WEBP", {"save_all": True, "append_images": [photo(40, 56).transpose(0)], "lossless": True}),
+    "moving.gif": ("GIF", {"save_all": True, "append_images": [photo(40, 56).transpose(FLIPPED)]}),
+    "moving.webp": ("WEBP", {"save_all": True, "append_images": [photo(40, 56).transpose(FLIPPED)], "lossless": True}),
     "clear.gif": ("GIF", {"transparency": 3}),
     "plain.bmp": ("BMP", {}),
     "plain.tiff": ("TIFF", {"compression": "tiff_lzw"}),

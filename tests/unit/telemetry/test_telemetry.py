@@ -366,6 +366,35 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
     assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 
+ALONE = """
+import sys
+from trainyard import config
+from trainyard.telemetry import wandb
+
+settings = config.build({"recipe": "demo", "run": {"dir": sys.argv[1]}}, {"wandb": {"mode": "online"}})
+run = wandb.start(settings.wandb, config.as_tree(settings), directory=sys.argv[1], name="run")
+wandb.report(run, {"event": "train", "step": 1, "loss": 1.0})
+wandb.finish(run, print)
+print("the run goes on")
+"""
+
+
+@pytest.mark.parametrize("how", ["refuses", "answers nothing"])
+def test_a_server_that_refuses_or_answers_nothing_costs_a_line(tmp_path: Path, how: str) -> None:
+    """And what is reported is recorded offline."""
+    with wandb_server.running() as server, socket.create_server(("127.0.0.1", 0)) as silent:
+        server.down, server.status = True, 401
+        url = server.url if how == "refuses" else f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = environment() | {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": url, "WANDB_INIT_TIMEOUT": "3"}
+        done = patience.run([sys.executable, "-c", ALONE, str(tmp_path)], env=env, cwd=ROOT)
+    *said, goes_on = done.stdout.splitlines()
+    assert (done.returncode, goes_on) == (0, "the run goes on"), done
+    assert len(said) == 1, done
+    assert f"; the run is recorded offline: wandb sync {tmp_path}/wandb/offline-run-*" in said[0]
+    (recorded,) = (tmp_path / "wandb").glob("offline-run-*/*.wandb")
+    assert [row["_step"] for row in wandb_history(recorded)[1] if "train/loss" in row] == [1]
+
+
 FULL = """
 import sys
 from trainyard import config
