@@ -58,6 +58,33 @@ def text(page: str, has: str, instead: dict[str, str] | None = None) -> str:
     return found
 
 
+def shown(page: str, block: str) -> list[str]:
+    """Return the lines that a page shows below a command block, fenced as output; none where it shows nothing."""
+    (path,) = [one for one in (ROOT / page, ROOT / "docs" / page) if one.exists()]
+    rest = path.read_text().partition(f"```bash\n{block}```\n")[2]
+    found = re.match(r"\n(?:[A-Z][^`\n]*:\n\n)?```output\n(.*?)```", rest, re.S)
+    return found[1].splitlines() if found else []
+
+
+def lacking(lines: list[str], output: str, any_of: tuple[str, ...] = ()) -> list[str]:
+    """Return the shown lines that an output does not have in this order; numbers, and the words `any_of`, may differ.
+
+    A line of three points stands for any others.
+    """
+    printed, missing = iter(" ".join(line.split()) for line in output.splitlines()), []
+    for line in lines:
+        if line.strip() == "...":
+            continue
+        like = re.escape(" ".join(line.split()))
+        for word in any_of:
+            like = like.replace(re.escape(word), ".+")
+        like = re.sub(r"\d+(?:(?:\\\.|,)\d+)*(?:e\\-\d+)?", r"[\\d.,e-]+", like)
+        if not any(re.fullmatch(like, one) for one in printed):
+            missing.append(line)
+            printed = iter(())
+    return missing
+
+
 def environment(**own: str | Path) -> dict[str, str]:
     """Return the environment of a reader in the checkout, whose `python` is its own, and these variables."""
     path = f"{ROOT}/.venv/bin:{ROOT}/build/bin:{os.environ['PATH']}"

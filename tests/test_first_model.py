@@ -42,6 +42,9 @@ def test_the_page_takes_a_folder_of_pictures_to_a_model_in_use(tmp_path: Path) -
     for text in documents.texts("first-model.md", HERE):
         done = patience.run(["bash", "-euc", text], cwd=tmp_path)
         assert done.returncode == 0, f"{text}{done.stdout}{done.stderr}"
+        shown = documents.shown("first-model.md", text)
+        assert shown
+        assert not documents.lacking(shown, done.stdout + done.stderr, ("kept/beech/0901.jpg", "beech"))
         said = done.stdout
     assert float(re.search(r"largest difference (\S+)", said)[1]) < 1e-4  # type: ignore[index]
     build = tmp_path / "build"

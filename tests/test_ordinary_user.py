@@ -108,6 +108,7 @@ def trained(place: Path) -> subprocess.CompletedProcess[str]:
 
 def test_an_ordinary_user_with_an_empty_home_trains(place, trained):
     assert trained.returncode == 0, trained.stdout + trained.stderr
+    assert not documents.lacking(documents.shown("first-model.md", "make train\n"), trained.stdout)
     found = re.search(r"finished: top1 ([\d.]+) %", trained.stdout)
     assert found, trained.stdout
     assert float(found[1]) > 60  # of ten classes
