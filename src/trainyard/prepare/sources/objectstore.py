@@ -5,6 +5,7 @@ mounted secrets, whose keys have the names of the environment variables. Of a li
 because its text may hold addresses and signatures.
 """
 
+import logging
 import os
 import threading
 import time
@@ -24,7 +25,8 @@ _STORES = {
     "az": ("adlfs", "adlfs", "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
 }
 _LOOK_AGAIN = 30.0
-_LASTING = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "ParamValidation", "RefreshError")
+_LASTING = ("NoCredentials", "PartialCredentials", "CredentialRetrieval", "ParamValidation", "RefreshError",
+            "ClientAuthentication", "CredentialUnavailable")  # fmt: skip
 
 
 class ObjectSource(Source):
@@ -124,6 +126,12 @@ def _connect(scheme: str, endpoint: str, anonymous: bool, patience: Patience) ->
             f"{scheme}:// needs the package {package}, which is not installed here: install {name}, or use "
             "an image that has it"
         ) from error
+    except ValueError as error:
+        keys = _STORES[scheme][2]
+        raise UserError(
+            f"{scheme}://: the credentials are malformed ({type(error).__name__}): check the Secret's keys, "
+            f"such as {keys}"
+        ) from None
 
 
 def _s3(endpoint: str, anonymous: bool, patience: Patience) -> Any:
@@ -169,8 +177,14 @@ def _azure(endpoint: str, anonymous: bool) -> Any:
             "source.url is az://CONTAINER/KEY, which names no storage account: set AZURE_STORAGE_ACCOUNT_NAME, as a "
             "variable (dataset.env) or as a key of the Secret in global.secrets.objectstore.existingSecret"
         )
+    logging.getLogger("azure").setLevel(logging.ERROR)  # it would print pages of each way to log in that there is not
     if anonymous:
         found = {"account_name": found["account_name"]}
+    if endpoint and len(found) > 1:
+        # by the host alone the library takes no http, and finds no account's name in any but Azure's own hosts
+        named = {"account_name": "AccountName", "account_key": "AccountKey", "sas_token": "SharedAccessSignature"}
+        parts = [f"BlobEndpoint={endpoint.rstrip('/')}", *(f"{named[key]}={value}" for key, value in found.items())]
+        return _file_system("az", anon=False, connection_string=";".join(parts))
     host = {"account_host": endpoint.partition("://")[2].rstrip("/")} if endpoint else {}
     return _file_system("az", anon=anonymous, **found, **host)
 
@@ -193,7 +207,7 @@ def _code(error: BaseException | None) -> int:
         response = getattr(error, "response", None)
         if isinstance(response, dict):
             return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        for name in ("code", "status"):
+        for name in ("code", "status", "status_code"):
             if isinstance(getattr(error, name, None), int):
                 return int(getattr(error, name))
         error = error.__cause__ or error.__context__

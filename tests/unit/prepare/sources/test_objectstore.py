@@ -11,6 +11,7 @@ from trainyard.core.exits import ExitError, InputError, UserError
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.settings import parse
 from trainyard.prepare.sources import objectstore
+from trainyard.prepare.sources.base import Traffic
 
 MEMBERS = imagenet(90, 30)
 LARGE = imagenet(300, 90)
@@ -175,3 +176,80 @@ def test_azure_needs_the_name_of_the_account(tmp_path, monkeypatch):
     source = {"kind": "objectstore", "url": "az://pictures/little.zip"}
     with pytest.raises(UserError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
         build(parse({"source": source, "out": str(tmp_path / "little")}))
+
+
+AZURE = {"AZURE_STORAGE_ACCOUNT_NAME": "team", "AZURE_STORAGE_ACCOUNT_KEY": "c2VjcmV0", "AZURE_STORAGE_SAS_TOKEN": ""}
+
+
+@pytest.fixture
+def azure(tmp_path, monkeypatch):
+    """An account's name and key in the environment, and the options with which the library would be called."""
+    asked: list[dict] = []
+    for name, value in AZURE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TRAINYARD_SECRETS", str(tmp_path))
+    monkeypatch.setattr(objectstore, "_file_system", lambda kind, **options: asked.append(options) or asked)
+    return asked
+
+
+def connect(endpoint: str, anonymous: bool = False) -> None:
+    objectstore._connect("az", endpoint, anonymous, HASTE)
+
+
+def test_a_key_of_azures_reads_from_any_address(azure):
+    """By the host alone, adlfs takes no http, and knows no account of a host that does not begin with its name."""
+    connect("")
+    assert azure[-1] == {"anon": False, "account_name": "team", "account_key": "c2VjcmV0"}
+    connect("http://azurite:10000/team/")
+    said = "BlobEndpoint=http://azurite:10000/team;AccountName=team;AccountKey=c2VjcmV0"
+    assert azure[-1] == {"anon": False, "connection_string": said}
+    connect("https://team.blob.core.chinacloudapi.cn", anonymous=True)
+    assert azure[-1] == {"anon": True, "account_name": "team", "account_host": "team.blob.core.chinacloudapi.cn"}
+
+
+def test_credentials_that_are_malformed_are_named_and_not_shown(azure, monkeypatch):
+    def refuse(kind, **options):
+        raise ValueError(f"unable to connect to account for {options['account_key']}")
+
+    monkeypatch.setattr(objectstore, "_file_system", refuse)
+    with pytest.raises(UserError, match=r"credentials are malformed .*such as AZURE_STORAGE_ACCOUNT_NAME") as caught:
+        connect("")
+    assert "c2VjcmV0" not in "".join(traceback.format_exception(caught.value))
+
+
+class AzureError(Exception):
+    """As azure.core's errors are: the status is the error's own, and its response is no dict."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__("Server failed to authenticate the request")
+        self.status_code, self.response = status, object()
+
+
+class ClientAuthenticationError(AzureError):
+    """No way to log in has answered: there was no response."""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (AzureError(403), "was refused"),
+        (ClientAuthenticationError(None), "was refused"),
+        (AzureError(416), "is empty or became"),
+    ],
+    ids=["403", "no login", "416"],
+)
+def test_what_azure_refuses_is_told_at_once(error, said, monkeypatch):
+    asked = []
+
+    class Store:
+        def invalidate_cache(self) -> None:
+            """Nothing is kept."""
+
+        def info(self, path):
+            asked.append(path)
+            raise error
+
+    monkeypatch.setattr(objectstore, "_connect", lambda *_: Store())
+    with pytest.raises(UserError, match=said):
+        objectstore.ObjectSource("az://pictures/little.zip", Traffic(), patience=HASTE)
+    assert asked == ["pictures/little.zip"]
