@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainyard.config.sections.running import WandbSettings
 from trainyard.core.exits import ExitError
 from trainyard.core.files import peek_json
@@ -101,11 +103,18 @@ def start(
         try:
             return begin(attempt)
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = _reason(error)
             say(f"Weights & Biases: {reason}; {then if attempt == 'online' else 'the run is not recorded there'}")
             with contextlib.suppress(Exception):
                 wandb.teardown()  # it keeps the id of the run that was not begun
     return None
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error, or which settings pydantic refuses: not their values, one may be the key."""
+    if isinstance(error, ValidationError):
+        return f"wrong settings: {', '.join('.'.join(map(str, one['loc'])) for one in error.errors())}"
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def report(run: Any, event: Event, processes: int = 1) -> None:

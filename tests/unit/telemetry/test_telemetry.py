@@ -361,6 +361,10 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("wandb.init", gone)
     assert begin(settings, said.append) is None
     assert said.pop() == "Weights & Biases: [Errno 32] its service has ended; the run is not recorded there"
+    monkeypatch.undo()
+    monkeypatch.setenv("WANDB_BASE_URL", "ada:secret@localhost:8080")
+    assert begin(settings, said.append) is None
+    assert said.pop() == "Weights & Biases: wrong settings: base_url; the run is not recorded there"
     monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
     assert begin(settings, said.append) is None
     assert "cannot be used (ModuleNotFoundError: " in said.pop()
