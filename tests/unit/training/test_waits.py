@@ -4,6 +4,7 @@ Reading a value (`.item()`, `.tolist()`, `bool(tensor)`) and a shape that depend
 the host wait for a GPU. Every such operation is seen on a processor, too.
 """
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from reading import NoReads
 
 from trainyard import config, parallel
@@ -50,6 +52,41 @@ def test_a_read_is_noticed() -> None:
                                   {"model": {"checkpointing": True, "name": "little_models:blocks"}}])  # fmt: skip
 def test_a_step_reads_nothing(tmp_path: Path, over: dict[str, Any]) -> None:
     trainer = built(tmp_path, **over)
+    batches = trainer.data.splits.train.batches(loop.list_jobs(trainer))
+    for _ in range(2):
+        batch = next(batches)
+        with NoReads():
+            loop.train_step(trainer, batch)
+        trainer.progress.step += 1
+    batches.close()  # type: ignore[attr-defined]
+    trainer.records.recorder.close()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within a test, a process group is one of this process; fp16 takes the processor for a GPU's stand-in."""
+    joining = functools.partial(dist.init_process_group, store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setattr(dist, "init_process_group", joining)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("precision", "optimizer"),
+    [("bf16", {}), ("fp16", {}), ("fp16", {"name": "lamb", "lr": 0.01}), ("fp16", {"name": "adamw", "lr": 0.01})],
+    ids=["bf16, sgd", "fp16, sgd", "fp16, lamb", "fp16, adamw"],
+)
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_step_of_a_group_reads_nothing_either(
+    tmp_path: Path, kind: str, precision: str, optimizer: dict[str, Any]
+) -> None:
+    """Whether fp16's gradients are finite is summed over the group, and read by no host."""
+    over = {"strategy": kind, "precision": precision, "device": "auto", "optimizer": {"clip_norm": 1.0, **optimizer}}
+    trainer = built(tmp_path, **over)
+    assert trainer.strategy.name == kind
     batches = trainer.data.splits.train.batches(loop.list_jobs(trainer))
     for _ in range(2):
         batch = next(batches)
