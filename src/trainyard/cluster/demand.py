@@ -102,15 +102,39 @@ def read_values(files: list[str]) -> dict:
     merged: dict = {}
     for file in files:
         try:
-            found = yaml.safe_load(Path(file).read_text())
+            text = Path(file).read_text()
+            found = yaml.safe_load(text)
         except (OSError, UnicodeDecodeError) as error:
             raise WrongInputError(f"-f {file}: {getattr(error, 'strerror', None) or error}") from error
         except yaml.YAMLError as error:
             raise WrongInputError(f"-f {file} is not YAML: {' '.join(str(error).split())}") from error
         if not isinstance(found, dict | None):
             raise WrongInputError(f"-f {file} holds no map of values: write keys as in charts/trainyard/values.yaml")
+        if twice := find_doubled_key(text):
+            raise WrongInputError(f"-f {file}: {twice}")
         merged = merge(merged, found or {})
     return merged
+
+
+def find_doubled_key(text: str) -> str:
+    """Say which key of a map stands twice in YAML, of which Helm takes the last alone; empty where none does."""
+    waiting, seen = [yaml.compose(text, Loader=LOADER)], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        seen.add(id(node))
+        lines: dict[str, int] = {}
+        for item in node.value:
+            if not isinstance(item, tuple):
+                waiting.append(item)
+                continue
+            key, line = str(item[0].value), item[0].start_mark.line + 1
+            if key in lines:
+                return f"the key {key} stands twice in one map, in lines {lines[key]} and {line}: Helm takes the last"
+            lines[key] = line
+            waiting.append(item[1])
+    return ""
 
 
 def merge(below: dict, above: dict) -> dict:

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from trainyard.cluster import claim_changes, follow, helm, inventory, kube, parsing, published, trainjobs
+from trainyard.cluster.demand import find_doubled_key
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
@@ -31,7 +32,8 @@ TRIES, PAUSE = 5, 2.0  # until they know it; seconds between tries
 def check_values(path: Path) -> None:
     """Raise WrongInputError for a values file that is missing, or that is no YAML map."""
     try:
-        found = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        found = yaml.safe_load(text)
     except FileNotFoundError:
         raise WrongInputError(f"-f {path}: there is no such file: `trainyard init -o {path}` writes one") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -43,6 +45,8 @@ def check_values(path: Path) -> None:
         raise WrongInputError(f"-f {path} is not YAML{where}: {said}: correct that line") from None
     if not isinstance(found, dict | None):
         raise WrongInputError(f"-f {path} holds no keys and values: see `trainyard init` for how one looks")
+    if twice := find_doubled_key(text):
+        raise WrongInputError(f"-f {path}: {twice}")
 
 
 def chart(args: argparse.Namespace) -> list[str]:

@@ -221,6 +221,13 @@ def test_wrong_words_end_with_2(cluster, run, arguments, words):
     assert (code, words in said) == (2, True), said
 
 
+def test_a_key_that_stands_twice_in_a_file_ends_with_2(cluster, tmp_path, run):
+    file = tmp_path / "twice.yaml"
+    file.write_text("global: {}\nglobal: {}\n")
+    code, said = run("-f", str(file))
+    assert (code, "the key global stands twice in one map, in lines 1 and 2" in said) == (2, True), said
+
+
 def test_no_cluster_ends_with_2(tmp_path, monkeypatch, capsys):
     nowhere = objects.Objects({}, {})
     nowhere.url = f"http://127.0.0.1:{ports.free()}"

@@ -28,6 +28,11 @@ def values(tmp_path) -> Path:
         ("global: {a: 1\nb: [", "is not YAML at line "),
         ("- a\n- b\n", "holds no keys and values"),
         ("just words", "holds no keys and values"),
+        (
+            "global: {}\n# more\nglobal: {}\n",
+            "the key global stands twice in one map, in lines 1 and 3: Helm takes the last",
+        ),
+        ("a:\n  - {b: 1, b: 2}\n", "the key b stands twice in one map, in lines 2 and 2"),
     ],
 )
 def test_a_values_file_that_is_none_is_named_before_helm_is_called(tmp_path, ended, monkeypatch, text, said):
@@ -40,6 +45,12 @@ def test_a_values_file_that_is_none_is_named_before_helm_is_called(tmp_path, end
     assert code == 2
     assert err.startswith(f"up: -f {path}")
     assert said in err
+
+
+def test_keys_that_stand_twice_in_other_maps_or_by_an_anchor_are_no_mistake(tmp_path):
+    path = tmp_path / "values.yaml"
+    path.write_text("x-gpu: &gpu\n  tolerations: [{key: a}, {key: b}]\na:\n  <<: *gpu\n  b: *gpu\nb: {a: *gpu}\n")
+    up.check_values(path)
 
 
 def test_a_missing_helm_is_named_with_the_remedy(tmp_path, values, ended, monkeypatch):
