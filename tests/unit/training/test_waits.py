@@ -15,11 +15,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from reading import NoReads
+from torch.nn.parallel import DistributedDataParallel
 
 from trainyard import config, parallel
-from trainyard.config import Config
+from trainyard.config import Config, RunPlan
 from trainyard.core.exits import ExitError
+from trainyard.parallel.ddp import Ddp
 from trainyard.parallel.environment import Place
+from trainyard.parallel.fsdp import Fsdp
+from trainyard.parallel.process_group import Group
+from trainyard.parallel.sharding import is_sharded
 from trainyard.telemetry.metrics import read_events
 from trainyard.training import loop
 from trainyard.training.pace import AHEAD, Pace
@@ -62,11 +67,20 @@ def test_a_step_reads_nothing(tmp_path: Path, over: dict[str, Any]) -> None:
     trainer.records.recorder.close()
 
 
+def group_of_one(settings: Config, plan: RunPlan, place: Place) -> Group:
+    """The strategy that several processes would have."""
+    cpu = torch.device("cpu")
+    if plan.strategy == "ddp":
+        return Ddp(place, cpu, settings.comm, settings.ddp)
+    return Fsdp(place, cpu, settings.comm, settings.fsdp, precision=settings.precision, compile_options={})
+
+
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Within a test, a process group is one of this process; fp16 takes the processor for a GPU's stand-in."""
+    """Within a test, DDP and FSDP have a group of this process alone, where a run takes `single`; on the CPU."""
     joining = functools.partial(dist.init_process_group, store=dist.HashStore(), rank=0, world_size=1)
     monkeypatch.setattr(dist, "init_process_group", joining)
+    monkeypatch.setattr(parallel, "connect", group_of_one)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     yield
     if dist.is_initialized():
@@ -86,7 +100,9 @@ def test_a_step_of_a_group_reads_nothing_either(
     """Whether fp16's gradients are finite is summed over the group, and read by no host."""
     over = {"strategy": kind, "precision": precision, "device": "auto", "optimizer": {"clip_norm": 1.0, **optimizer}}
     trainer = built(tmp_path, **over)
-    assert trainer.strategy.name == kind
+    parameters = list(trainer.learner.plain.parameters())
+    assert all(is_sharded(parameter) == (kind == "fsdp") for parameter in parameters)
+    assert isinstance(trainer.learner.model, DistributedDataParallel) == (kind == "ddp")
     batches = trainer.data.splits.train.batches(loop.list_jobs(trainer))
     for _ in range(2):
         batch = next(batches)
