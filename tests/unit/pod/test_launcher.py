@@ -1,5 +1,6 @@
 """The launcher, part by part."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -193,13 +194,14 @@ def test_another_torchs_launcher_is_left_alone_and_named(
         monkeypatch.undo()
 
 
-def test_a_program_of_the_users_runs_on_every_rank_and_its_starts_are_not_counted(
+def test_a_program_of_the_users_runs_on_every_rank_and_one_that_ends_by_itself_is_not_counted(
     forker: Forker, tmp_path: Path
 ) -> None:
-    """It says nowhere that it has connected: lost nodes over weeks would count as starts that were killed early."""
-    program = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run; exit $((RANK * 3))'
+    """It says nowhere that it has connected: its first minutes count, so that lost nodes over weeks do not."""
+    program = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run/*; exit $((RANK * 3))'
     options = ["--nproc-per-node", "2", "--no-python", "sh", "-c", program, "--config", "its-own.json"]
     done = launched(forker, *options, TRAINYARD_JOB="demo", TRAINYARD_LOGS=str(tmp_path / "run" / "logs"))
     assert done.returncode == 3, done.stderr
-    assert {"rank 0 of 2", "rank 1 of 2", "logs"} <= set(done.stdout.splitlines())
-    assert "restarts" not in done.stdout
+    assert {"rank 0 of 2", "rank 1 of 2"} <= set(done.stdout.splitlines())
+    assert re.search(r"(?m)^launch-\S+\.note$", done.stdout)
+    assert list((tmp_path / "run" / "restarts").iterdir()) == []
