@@ -113,7 +113,7 @@ def train(settings: dict[str, Any]) -> tuple[float, float]:
         config, log = Path(folder) / "config.yaml", Path(folder) / "log"
         config.write_text(json.dumps({**settings, "run": {"dir": f"{folder}/run"}}))
         kept = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "4000000000"}  # as scripts/train
-        # oneDNN 3.13.3 ends with SIGSEGV in the weights' gradient of net's first 1 x 1 convolution, on AVX-512 at 48 pixels
+        # with AVX-512 oneDNN 3.13.3 crashes at 48 pixels, in the weights' gradient of the first 1 x 1 convolution
         kept["ONEDNN_MAX_CPU_ISA"] = "AVX2"
         environment = {**os.environ, **kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}/src:{ROOT}:{HERE}"}
         command = [sys.executable, "-m", "trainers.ddp", "--config", str(config)]
