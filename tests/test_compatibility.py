@@ -62,6 +62,14 @@ def test_doctor_takes_the_same_versions_for_tested():
         assert set(operator.others) == made, operator.name
 
 
+def test_flux_has_the_versions_of_its_modules():
+    modules = (ROOT / "hack" / "flux" / "go.mod").read_text()
+    for name in ("helm-controller", "source-controller"):
+        version = re.search(rf"^\s*github\.com/fluxcd/{name} v(\S+)", modules, re.M)
+        assert version, name
+        assert f"{name} {version[1]}" in of("Flux", BEFORE_A_RELEASE)
+
+
 def test_packages_have_the_versions_of_the_lock_file():
     locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
     versions = {package["name"]: package.get("version", "").partition("+")[0] for package in locked}

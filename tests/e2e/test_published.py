@@ -5,18 +5,15 @@ The images are on the node already, under the names by which the published chart
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from hack.publish import chart, remote
-from hack.publish import versions as stated
 from tests.charts import helm
 from tests.e2e import cluster, gitops, owners
 from tests.e2e.cluster import get, kubectl, until
+from tests.e2e.pushed import VERSION, Published, publish
 from tests.fakes import registry as registries
 
 pytestmark = [
@@ -27,8 +24,6 @@ pytestmark = [
 ]
 NAMESPACES = "publish"
 ADDRESS = os.environ.get("TRAINYARD_HOST_IP", "10.90.0.1")  # this machine's end of the cable to the node
-SOCKET = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard")) / "run/containerd.sock"
-VERSION = stated.stated()
 LONG = ("--timeout", "24h")  # for a test that ends by itself
 VALUES = {
     "global": {
@@ -48,45 +43,11 @@ VALUES = {
 }  # fmt: skip
 
 
-class Published(NamedTuple):
-    """Where the chart is, and the digests by which it names the images."""
-
-    registry: registries.Registry
-    chart: str
-    digests: Mapping[str, str]
-    env: dict[str, str]  # in which Helm is logged in
-
-
-def ctr(*words: str) -> str:
-    """Run containerd's client in the node."""
-    command = ("hack/cluster/in-node", "ctr", "-a", SOCKET, "-n", "k8s.io")
-    return cluster.run(*command, *words).stdout
-
-
 @pytest.fixture(scope="module")
 def published(image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
     """The chart of this tree in a registry, naming the node's images by digest under that registry's name."""
-    work = tmp_path_factory.mktemp("published")
-    listed = {line.split()[0]: line.split()[2] for line in ctr("images", "ls").splitlines()[1:]}
-    with registries.running(work / "registry", ADDRESS) as registry, pytest.MonkeyPatch.context() as patch:
-        for name, value in registry.env.items():
-            patch.setenv(name, value)
-        team = f"{registry.host}/team"
-        own = chart.copy(helm.ROOT, work)
-        names = set(chart.repositories(own).values())
-        digests = {name: listed[f"{image['registry']}/{name}:{image['tag']}"] for name in names}
-        chart.write(own, team, digests, {"version": VERSION})
-        tags = [f"{team}/{name}@{digest}" for name, digest in digests.items()]
-        with remote.login(team) as one:
-            remote.push_chart(one, chart.package(own, work / "packed", 1_790_000_000))
-            for tag in tags:
-                name = tag.rpartition("/")[2].partition("@")[0]
-                ctr("images", "tag", f"{image['registry']}/{name}:{image['tag']}", tag)
-            try:
-                yield Published(registry, f"oci://{team}/charts/trainyard", digests, dict(one.env))
-            finally:
-                for tag in tags:
-                    ctr("images", "rm", tag)
+    with publish(image, tmp_path_factory.mktemp("published"), ADDRESS) as found:
+        yield found
 
 
 def run_helm(published: Published, *words: str, program: str = "helm3", check: bool = True):
@@ -106,7 +67,7 @@ def installed(published: Published, namespace: str, archive: str) -> str:
 def test_every_pod_ran_an_image_by_the_digest_of_the_published_chart(published, installed):
     pods = get("pods", installed, "app.kubernetes.io/instance=run")
     assert {pod["metadata"]["labels"]["app.kubernetes.io/name"] for pod in pods} == {"dataset", "pytorchjob"}
-    wanted = f"{published.registry.host}/team/trainyard-pytorch@{published.digests['trainyard-pytorch']}"
+    wanted = published.image("trainyard-pytorch")
     for pod in pods:
         spec = pod["spec"]
         assert {one["image"] for one in spec["containers"] + spec.get("initContainers", [])} == {wanted}
@@ -169,5 +130,4 @@ def test_argo_cd_deploys_it_from_the_registry(published, installed, application)
     assert found["status"]["sync"]["revision"].startswith("sha256:")
     until("the job is there", lambda: get("pytorchjobs.kubeflow.org", installed, "app.kubernetes.io/instance=by-argo"))
     (job,) = get("pytorchjobs.kubeflow.org", installed, "app.kubernetes.io/instance=by-argo")
-    wanted = f"{published.registry.host}/team/trainyard-pytorch@{published.digests['trainyard-pytorch']}"
-    assert wanted in str(job["spec"])
+    assert published.image("trainyard-pytorch") in str(job["spec"])
