@@ -4,6 +4,7 @@ docs/helm.md has the table. Only the run of deploy/flux/release.yaml trains. The
 their image is on no node.
 """
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ pytestmark = [
     pytest.mark.soak,
     pytest.mark.alone,
     pytest.mark.ranks(1),
-    pytest.mark.takes(300),
+    pytest.mark.takes(150),
     pytest.mark.skipif(not cluster.OWN, reason="it starts Flux's controllers beside the one-node cluster"),
 ]
 NAMESPACES = "flux"
@@ -240,6 +241,39 @@ def test_the_end_of_a_helm_release_is_that_of_its_job_and_not_of_its_claims(worl
     assert claims(world, "run") == trained.claims
 
 
+def test_a_chart_is_taken_only_once_it_is_signed(world, tmp_path):
+    """By a key, in the place of the identity that only the release workflow has."""
+    registry = world.published.registry
+    login = base64.b64encode(f"{registries.USER}:{registries.PASSWORD}".encode()).decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.host: {"auth": login}}}))
+    env = registry.env | {"COSIGN_PASSWORD": "", "DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
+    programs = cluster.run("hack/signing/build").stdout.strip()
+
+    def cosign(*words: str) -> None:
+        done = patience.run([f"{programs}/cosign", *words], cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+
+    cosign("generate-key-pair")
+    cosign("signing-config", "create", "--out", "nobody.json")  # neither a log nor an authority: there is no network
+    public = f"--from-file={tmp_path}/cosign.pub"
+    kubectl("create", "secret", "generic", "signer", "-n", world.namespace, public)
+    source, _ = yaml.safe_load_all(RELEASE.read_text())
+    source["metadata"]["name"] = "signed"
+    verify = {"provider": source["spec"]["verify"]["provider"], "secretRef": {"name": "signer"}}
+    ca = {"name": "registry-ca"}
+    apply(source, world.namespace, url=world.published.chart, ref={"tag": VERSION}, certSecretRef=ca, verify=verify)
+    refused = flux.becomes(
+        flux.OCI_REPOSITORY, "signed", world.namespace,
+        lambda one: flux.condition(one).get("reason") == "VerificationError", "is refused",
+    )  # fmt: skip
+    assert "no matching signatures were found" in flux.condition(refused)["message"]
+    reference = world.published.chart.removeprefix("oci://")
+    cosign("sign", "--yes", "--key", "cosign.key", "--signing-config", "nobody.json", f"{reference}:{VERSION}")
+    taken = flux.reconcile(flux.OCI_REPOSITORY, "signed", world.namespace)
+    assert flux.ready(taken), flux.condition(taken)
+    assert flux.condition(taken, "SourceVerified")["status"] == "True"
+
+
 # This tree's chart from git: the HelmRelease of docs/clusters.md with the values of examples/clusters/flux.yaml
 
 
@@ -302,17 +336,17 @@ def marked(world: World, release: str) -> str:
     return str(found[0]["data"]["commit"]) if found else ""
 
 
-def seen(world: World, release: str, commit: str) -> dict:
-    """Have Flux look at a commit and make a release's chart of it; return the HelmRelease once it was looked at."""
+def packed(world: World, release: str, commit: str) -> str:
+    """Have Flux look at a commit, and then at a release; return the version of the chart that it made of it."""
     name = f"{world.namespace}-{release}"
     source = flux.reconcile(flux.GIT_REPOSITORY, "trainyard", world.namespace)
     assert source["status"]["artifact"]["revision"].endswith(f":{commit}")
-    flux.becomes(
+    found = flux.becomes(
         flux.HELM_CHART, name, world.namespace,
         lambda one: one["status"].get("observedSourceArtifactRevision", "").endswith(f":{commit}"), "is of that commit",
     )  # fmt: skip
-    flux.reconcile(flux.HELM_CHART, name, world.namespace)
-    return flux.reconcile(flux.HELM_RELEASE, release, world.namespace)
+    assert flux.ready(flux.reconcile(flux.HELM_RELEASE, release, world.namespace))
+    return str(found["status"]["artifact"]["revision"])
 
 
 def test_a_commit_is_taken_with_revision_and_otherwise_only_with_another_version(world, from_git):
@@ -322,19 +356,18 @@ def test_a_commit_is_taken_with_revision_and_otherwise_only_with_another_version
     from_git("without", SUSPENDED, **{"chart.spec.reconcileStrategy": None})
     for release in ("page", "without"):
         flux.becomes(flux.HELM_RELEASE, release, world.namespace, is_at(1), "is ready")
-        seen(world, release, first)
+        packed(world, release, first)
         assert marked(world, release) == "first"
         assert phases(world, release) == {"Pending"}, "disableWait is for claims that are not bound"
     before = uid(world, "page")
     second = mark(world, "second")
-    seen(world, "page", second)
+    assert packed(world, "page", second) == f"{VERSION}+{second[:12]}"
     until("the commit is taken", lambda: marked(world, "page") == "second")
-    assert flux.ready(seen(world, "without", second))
+    assert packed(world, "without", second) == VERSION
     assert marked(world, "without") == "first"
     third = mark(world, "third", f"{VERSION}-third")
-    for release in ("page", "without"):
-        seen(world, release, third)
-        until("the version is taken", lambda release=release: marked(world, release) == "third")
+    assert packed(world, "without", third) == f"{VERSION}-third"
+    until("the version is taken", lambda: marked(world, "without") == "third")
     assert uid(world, "page") == before, "another commit restarts the run"
 
 
