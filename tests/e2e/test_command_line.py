@@ -14,7 +14,7 @@ import yaml
 
 from tests import documents, patience
 from tests.e2e import cluster
-from tests.e2e.cluster import get
+from tests.e2e.cluster import get, kubectl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(2), pytest.mark.takes(60)]
 RELEASE, STEPS = "run", 12
@@ -31,6 +31,7 @@ class Told:
         self.folder = folder
         self.said: dict[str, subprocess.CompletedProcess[str]] = {}
         self.states: list[list[dict]] = []
+        self.awaited = threading.Event()  # a run waits for its dataset
         tools = folder / "bin"
         tools.mkdir()
         for name in ("helm", "kubectl"):
@@ -51,10 +52,23 @@ class Told:
         process = subprocess.Popen(command, env=self.env, text=True, stdout=subprocess.PIPE)
 
         def read() -> None:
-            self.states.extend(json.loads(line) for line in process.stdout or ())
+            for line in process.stdout or ():
+                self.states.append(json.loads(line))
+                if "Waiting" in [one["state"] for one in self.states[-1] if one["kind"] == "pytorchjob"]:
+                    self.awaited.set()
 
         threading.Thread(target=read, daemon=True).start()
         return process
+
+    def hold_archive(self, namespace: str) -> None:
+        """Hide the archive's server until a run waits for its dataset, which may be there first on a fast machine."""
+
+        def show() -> None:
+            self.awaited.wait()
+            kubectl("label", "pod", "archive", "app=archive", "--overwrite", "-n", namespace)
+
+        kubectl("label", "pod", "archive", "app=held", "--overwrite", "-n", namespace)
+        threading.Thread(target=show, daemon=True).start()
 
     def seen(self, kind: str) -> list[dict]:
         """Return the states that a kind of job went through."""
@@ -86,6 +100,8 @@ def told(namespace, archive, image, tmp_path_factory) -> Told:
     try:
         for line in documents.text("command-line.md", "trainyard init", own).splitlines():
             _, name, *_ = line.split()
+            if name == "up":
+                found.hold_archive(namespace)
             found.said[name] = found.run(line)
             assert found.said[name].returncode == 0, f"{line}\n{found.said[name].stdout}\n{found.said[name].stderr}"
             if name == "up":
