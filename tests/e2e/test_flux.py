@@ -341,10 +341,11 @@ def packed(world: World, release: str, commit: str) -> str:
     name = f"{world.namespace}-{release}"
     source = flux.reconcile(flux.GIT_REPOSITORY, "trainyard", world.namespace)
     assert source["status"]["artifact"]["revision"].endswith(f":{commit}")
-    found = flux.becomes(
+    flux.becomes(
         flux.HELM_CHART, name, world.namespace,
         lambda one: one["status"].get("observedSourceArtifactRevision", "").endswith(f":{commit}"), "is of that commit",
     )  # fmt: skip
+    found = flux.reconcile(flux.HELM_CHART, name, world.namespace)  # what it observed comes before what it packed
     assert flux.ready(flux.reconcile(flux.HELM_RELEASE, release, world.namespace))
     return str(found["status"]["artifact"]["revision"])
 
