@@ -12,6 +12,7 @@ requests     to the API server by all programs, without the kubelets' one for ea
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -184,6 +185,8 @@ def main() -> None:
         "--qps", type=int, default=0, help="requests a second that an operator may make; 0: its default"
     )
     asked = parser.parse_args()
+    # Clean up also when it is ended from outside
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     try:
         found = measure(asked.pods, asked.operators, asked.qps)
     except SimulationError as error:
