@@ -3,7 +3,6 @@
 The chart cannot name them: it renders the same whatever the cluster holds.
 """
 
-import subprocess
 from collections.abc import Iterator, Sequence
 
 from trainyard.cluster import delete, helm, kube
@@ -34,8 +33,7 @@ def refuse_changes(release: str, namespace: str, arguments: Sequence[str]) -> No
 
 def render_claims(release: str, namespace: str, arguments: Sequence[str]) -> list[dict]:
     """Return the claims that the chart renders; none where it refuses the values."""
-    line = [helm.program(), "template", release, *arguments, "-n", namespace]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = helm.template(release, *arguments, "-n", namespace)
     return [one for one in documents(done.stdout) if one["kind"] == "PersistentVolumeClaim"]
 
 

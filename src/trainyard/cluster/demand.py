@@ -1,7 +1,6 @@
 """What a run asks of a cluster: the chart's objects for a user's values, or for a run of some nodes and GPUs."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,14 +176,14 @@ def split(image: str) -> tuple[str, str]:
 def render(values: dict, chart: str, namespace: str, version: str) -> tuple[list[dict], str, str]:
     """Return the chart's objects for values; else why they could not be rendered, or what the chart says of them."""
     try:
-        program = helm.program()
+        helm.program()
     except KubeError as error:
         return [], str(error), ""
     if "://" not in chart and not Path(chart, "Chart.yaml").is_file() and not Path(chart).is_file():
         return [], f"there is no chart {chart}: name it with --chart", ""
-    line = [program, "template", RELEASE, chart, *published.version_options(chart), "-n", namespace, "-f", "-"]
+    line = [chart, *published.version_options(chart), "-n", namespace, "-f", "-"]
     line += ["--kube-version", version.partition("+")[0].partition("-")[0]] if version else []
-    done = subprocess.run(line, input=json.dumps(values), capture_output=True, text=True, check=False)
+    done = helm.template(RELEASE, *line, values=json.dumps(values))
     if done.returncode:
         return [], "the chart refuses the values", refusal(done.stderr)
     return list(documents(done.stdout)), "", ""

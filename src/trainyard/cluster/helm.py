@@ -32,3 +32,9 @@ def run(*arguments: str, quiet: bool = False) -> "subprocess.CompletedProcess[st
         print(done.stdout, end="", flush=True)
     print(done.stderr, end="", file=sys.stderr, flush=True)
     return done
+
+
+def template(release: str, *arguments: str, values: str | None = None) -> "subprocess.CompletedProcess[str]":
+    """Render a chart, without a cluster; `values` is what `-f -` reads. Raises KubeError where there is no Helm."""
+    command = [program(), "template", release, *arguments]
+    return subprocess.run(command, input=values, capture_output=True, text=True, check=False)

@@ -5,7 +5,6 @@ trainyard mirror -f VALUES [--chart REF] [--set KEY=VALUE] [--manifests FILE] [-
 
 import argparse
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,8 +82,7 @@ def mirror(options: argparse.Namespace) -> int:
 
 def render(options: argparse.Namespace) -> list[dict]:
     """Return the chart's objects; raises WrongInputError with what the chart says of the values."""
-    line = [helm.program(), "template", "run", *helm_arguments(options)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = helm.template("run", *helm_arguments(options))
     if done.returncode:
         raise WrongInputError(f"the chart refuses the values: {refusal(done.stderr)}")
     return list(documents(done.stdout))

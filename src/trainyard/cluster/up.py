@@ -13,19 +13,15 @@ from pathlib import Path
 import yaml
 
 from trainyard.cluster import claim_changes, follow, helm, inventory, kube, parsing, published, trainjobs
+from trainyard.cluster.checks.operators import OPERATOR_OF
 from trainyard.cluster.demand import find_doubled_key
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
 
 # What webhooks of Trainer and Kueue say of a TrainJob while they do not know its TrainingRuntime, made just before it
 UNKNOWN_RUNTIME = re.compile(r"must be created before the TrainJob|denied the request: runtime '[^']*' not found")
-# What Helm says of a cluster that lacks the run's operator; those that could run it instead, by their kinds
+# What Helm says of a cluster that lacks the run's operator
 UNKNOWN_JOB = re.compile(r'no matches for kind "(PyTorchJob|MPIJob|TrainJob|TrainingRuntime)"')
-OPERATORS = {
-    "pytorchjob": "pytorchjobs.kubeflow.org",
-    "mpijob": "mpijobs.kubeflow.org",
-    "trainjob": trainjobs.TRAINJOBS,
-}
 TRIES, PAUSE = 5, 2.0  # until they know it; seconds between tries
 
 
@@ -84,7 +80,7 @@ def name_operators(kind: str, values: Path) -> str:
     there: list[str] = []
     asked = "trainjob" if kind == "TrainingRuntime" else kind.lower()
     with contextlib.suppress(KubeError):
-        there = [name for name, one in OPERATORS.items() if name != asked and kube.known(one)]
+        there = [name for name, one in OPERATOR_OF.items() if name != asked and kube.known(one.kinds[0])]
     own = f"set global.training.operator to {' or '.join(there)}, which it has, or " if there else ""
     return f"this cluster has no {kind}: {own}install what `trainyard doctor -f {values}` names"
 
