@@ -177,7 +177,10 @@ CONTEXT: dict[str, helm.Values] = {
         f"global.scheduling.gang.{key}": helm.at("global.scheduling.gang.enabled", True)
         for key in ("queue", "priorityClass", "timeoutSeconds")
     },
-    **{f"pytorchjob.elastic.{key}": helm.at("pytorchjob.form", "elastic") for key in ("minNodes", "maxRestarts")},
+    **{
+        f"pytorchjob.elastic.{key}": helm.at("pytorchjob.form", "elastic")
+        for key in ("minNodes", "maxRestarts", "spares")
+    },
     **{
         f"networkPolicy.{key}": helm.at("networkPolicy.enabled", True)
         for key in ("dns", "dnsPort", "training.egress", "training.ingress", "dataset.egress")

@@ -7,7 +7,7 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
 {{- $facts := .Facts -}}
 {{- /* parts that are off: of jobs, whose values have their defaults, what differs; of the others, what is there */ -}}
 {{- $jobs := dict
-  "pytorchjob" (dict "form" "master" "elastic" (dict "minNodes" 0 "maxRestarts" 0) "runPolicy" (dict "cleanPodPolicy" "")
+  "pytorchjob" (dict "form" "master" "elastic" (dict "minNodes" 0 "maxRestarts" 0 "spares" 0) "runPolicy" (dict "cleanPodPolicy" "")
     "image.repository" "trainyard-pytorch")
   "mpijob" (dict "image.repository" "trainyard-horovod" "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6) "launcher" (dict "wait" 600 "resources"
     (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi"))))
@@ -101,7 +101,7 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
   "networkPolicy" (dict "dataset.egress" (list (dict "to" $anywhere "ports" $web)))) -}}
 {{- if has "pytorchjob" $facts.trains -}}
 {{- include "trainyard.unless" (list $values (eq $values.pytorchjob.form "elastic") "pytorchjob.form is master" "pytorchjob" (dict
-  "elastic.minNodes" 0 "elastic.maxRestarts" 0 "runPolicy.backoffLimit" nil)) -}}
+  "elastic.minNodes" 0 "elastic.maxRestarts" 0 "elastic.spares" 0 "runPolicy.backoffLimit" nil)) -}}
 {{- end -}}
 {{- if $values.filebrowser.enabled -}}
 {{- include "trainyard.unless" (list $values (dig "ingress" "enabled" false $values.filebrowser) "ingress.enabled is false" "filebrowser.ingress" (dict

@@ -14,6 +14,7 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
+- of more pods than `--nnodes` needs, those that wait for one to be lost end when the run does (torchrun fails);
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
@@ -24,7 +25,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainyard.core import garbage, interrupts
@@ -38,6 +39,7 @@ from trainyard.core.exits import (
     may_pass_in_place,
     no_core_dumps,
 )
+from trainyard.core.files import peek_json
 from trainyard.core.variables import GRACE_SECONDS, read_number
 from trainyard.pod import log, peers, process, transport
 from trainyard.run import attempts
@@ -47,6 +49,7 @@ ONE_NODE = ("1", "1:1")
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 # How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
 FOLLOWS = (Exit.HANG, -signal.SIGTERM, -signal.SIGABRT)
+STARTED = time.time()  # of this launcher
 WHY: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory is short",
     signal.SIGABRT: ", as NCCL's watchdog does where a collective fails or takes longer than comm.timeout_seconds",
@@ -72,9 +75,6 @@ def main(argv: list[str] | None = None) -> int:
     with garbage.paused():
         import torch
         from torch.distributed import run as torchrun
-        from torch.distributed.elastic.multiprocessing import SignalException
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.elastic.rendezvous import RendezvousError
         from torch.distributed.launcher.api import elastic_launch
 
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> int:
     show_errors_once(quietly=not options.max_restarts)
     told_to_end: set[int] = set()
     restart_what_may_pass()
+    tell_unneeded_spares()
     grace = read_number(GRACE_SECONDS)
     give_children(grace, told_to_end)
     process.end_with_hung_children(grace)
@@ -100,7 +101,20 @@ def main(argv: list[str] | None = None) -> int:
     if listening is not None:
         listening.state = "loaded"
     try:
-        elastic_launch(config, command)(*arguments)
+        return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end)
+    finally:
+        if listening is not None:
+            listening.close()
+
+
+def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int]) -> int:
+    """Let torch's agent run the ranks, and return the exit code to report; raises ExitError where pods are lost."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+
+    try:
+        launch()
     except ChildFailedError as error:
         failures = {
             rank: (failure.exitcode, failure.timestamp) for rank, failure in error.failures.items()
@@ -114,13 +128,12 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except SignalException as error:
         return Exit.STOPPED if error.sigval in UNHURRIED_SIGNALS else 128 + int(error.sigval)
-    except RendezvousError as error:
-        # The pod that hosts the rendezvous failed; all pods are recreated and meet again
+    except (UnneededError, RendezvousError) as error:
+        # Without spare pods: the pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
+        if has_finished(STARTED):
+            return Exit.DONE
         raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
-    finally:
-        if listening is not None:
-            listening.close()
     return Exit.DONE
 
 
@@ -231,6 +244,36 @@ def restart_what_may_pass() -> None:
         return result
 
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+class UnneededError(Exception):
+    """The others ended their rendezvous while this pod waited in it to take the place of a lost one."""
+
+
+def tell_unneeded_spares() -> None:
+    """Have torch's agent raise UnneededError in a spare pod; its own way to end one fails with an AttributeError."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    original: Any = getattr(LocalElasticAgent, "run", None)
+    if not takes(original, "self", "role"):
+        unknown("a spare pod ends with a traceback when the run does")
+        return
+
+    def run(self: Any, *role: str) -> Any:
+        result = original(self, *role)
+        if result is None:
+            raise UnneededError("the run has ended on the others")
+        return result
+
+    LocalElasticAgent.run = run  # type: ignore[method-assign]
+
+
+def has_finished(after: float) -> bool:
+    """Whether the run of this pod has finished since then, in seconds since the epoch."""
+    folder = attempts.run_folder(sys.argv)
+    summary = peek_json(folder / "summary.json") if folder else {}
+    when = summary.get("finished_at")
+    return summary.get("status") == "finished" and isinstance(when, float) and when >= after
 
 
 def show_errors_once(quietly: bool) -> None:

@@ -9,6 +9,7 @@ and says so: only after that it must open the rendezvous port within half a minu
     TRAINYARD_PEERS_PORT   port of the check; unset, nothing is checked (a single machine, or an MPIJob, whose launcher
                            asks the workers' ssh instead)
     TRAINYARD_PEERS_WAIT   most seconds to wait for pods that have not started
+    TRAINYARD_SPARES       pods beyond those that train; so many may be out of reach
 """
 
 import contextlib
@@ -50,6 +51,7 @@ class PeerPlan:
     rendezvous: int  # the first pod's port, where the process group meets
     wait: float
     bound: float = BOUND
+    spares: int = 0  # as many pods may be out of reach
 
     def choose_peers(self) -> tuple[str, ...]:
         """Return the peers that this pod asks."""
@@ -65,7 +67,8 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     """Read the plan from the variables of the operator and the chart; None where there is nothing to check."""
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
-    nodes = int(most or least)
+    spares = int(environ.get("TRAINYARD_SPARES", "0"))
+    nodes = int(most or least) + spares
     if not (job and port) or nodes < 2:
         return None
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
@@ -83,7 +86,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
     wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
-    return PeerPlan(job, me, tuple(names), int(least), int(port), int(meet), wait)
+    return PeerPlan(job, me, tuple(names), int(least), int(port), int(meet), wait, spares=spares)
 
 
 class Listener:
@@ -161,7 +164,7 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
             answers = pool.map(lambda name: ask(name, what.port, what.job, peers[name]), wanted)
             peers.update(zip(wanted, answers, strict=True))
             now = time.monotonic()
-            if listener.state == "waits" and _enough(what, peers):
+            if listener.state == "waits" and _enough(what, peers, now):
                 listener.state = "ready"
             if listener.state == "ready" and (what.me == first or peers[first].state != "waits"):
                 there = sum(not peer.why for peer in peers.values())
@@ -174,22 +177,36 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
             time.sleep(0.2 if now - started < 5 else 1.0)
 
 
-def _enough(what: PeerPlan, peers: Mapping[str, Peer]) -> bool:
-    """Whether all running peers answer, the first pod is among them, and they are as many as training needs."""
+def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
+    """Whether all running peers answer, the first pod is among them, and they are as many as training needs.
+
+    As many as there are spare pods may have been out of reach for too long.
+    """
     first = peers.get(what.names[0])
     there = sum(not peer.why for peer in peers.values())
+    unreached = sum(peer.why not in ("", NO_NAME) for peer in peers.values())
+    lost = len(_lost(what, peers, now))
     return (
         there >= min(len(peers), what.least - 1)
-        and all(peer.why in ("", NO_NAME) for peer in peers.values())
+        and unreached == min(lost, what.spares)
         and (first is None or not first.why)
     )
 
 
+def _lost(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> list[str]:
+    """Return the pods that run and have not answered for too long."""
+    return [
+        name for name, peer in peers.items()
+        if peer.why not in ("", NO_NAME) and now - peer.since > what.bound
+    ]  # fmt: skip
+
+
 def _give_up(what: PeerPlan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
-    """Raise ExitError when a running pod has not answered for too long, or when the time to wait is over."""
-    for name, peer in peers.items():
-        if peer.why not in ("", NO_NAME) and now - peer.since > what.bound:
-            raise ExitError(_cannot_reach(name, what.port, peer.why, now - peer.since), Exit.HANG)
+    """Raise ExitError when more pods than there are spares are lost, or when the time to wait is over."""
+    lost = _lost(what, peers, now)
+    if len(lost) > what.spares:
+        peer = peers[lost[0]]
+        raise ExitError(_cannot_reach(lost[0], what.port, peer.why, now - peer.since), Exit.HANG)
     if waited > what.wait:
         raise ExitError(_never_came(peers, what.wait), Exit.HANG)
 
@@ -255,6 +272,8 @@ def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listen
         raise
     if note is not None:
         note.unlink(missing_ok=True)
+    if what.spares:
+        print(f"{what.spares} of the job's {len(what.names)} pods will wait until another is lost", flush=True)
     return listener
 
 

@@ -5,7 +5,8 @@ restarts/launch-POD.note   starts in a row of a pod whose launcher neither ended
 The kernel may kill a whole container where its memory limit is too small, before rank 0 counts the start (starts.py);
 operators recreate such a pod without a bound. The launcher counts first, and forgets the count when it ends by itself,
 is stopped, or its processes have connected: from there on the run's own count applies. A program that is none of ours
-does not say when it has connected: its starts count for their first minutes, also where a signal ends a rank alone.
+does not say when it has connected: its starts count for their first minutes, also where a signal ends a rank alone. So
+do those of a job with spare pods, which may never connect.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ def count_and_run(main: Callable[[], int]) -> int:
     code: int = Exit.FAILED  # an error is no death
     later = threading.Timer(EARLY_SECONDS, forget, [folder])
     later.daemon = True
-    if foreign:
+    if foreign or os.environ.get("TRAINYARD_SPARES"):
         later.start()
     try:
         code = main()

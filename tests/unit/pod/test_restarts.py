@@ -164,6 +164,50 @@ def test_a_killed_rank_of_two_pods_with_a_rendezvous_is_started_again(trainer: T
     assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
 
 
+@pytest.fixture
+def three_pods(trainer: Trainer, tmp_path: Path) -> "list[subprocess.Popen[str]]":
+    """Three pods of a job of two nodes, at step 6: the two that train, the rendezvous' host first, and the spare."""
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
+    more = {"PET_NNODES": "2:2", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
+    names = ("first", "second", "third")
+    pods = [
+        trainer.start(
+            run, 1, node(name, endpoint, tmp_path) | more | hold(tmp_path / "held", "6"), forked=False, **ELASTIC
+        )
+        for name in names
+    ]
+    wait_for_step(run, 6, pods[0])
+    ordered = sorted(pods, key=lambda pod: (not ranks_of(pod), pod is not pods[0]))
+    assert [len(ranks_of(pod)) for pod in ordered] == [1, 1, 0]
+    return ordered
+
+
+def test_a_spare_pod_takes_the_place_of_a_lost_one(
+    trainer: Trainer, three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
+) -> None:
+    host, lost, spare = three_pods
+    lost.kill()
+    lost.communicate()
+    (tmp_path / "held" / "6").unlink()
+    for pod in (host, spare):
+        output, _ = patience.communicate(pod)
+        assert pod.returncode == 0, output
+    run = tmp_path / "run"
+    assert [event["world_size"] for event in events(run, "start")] == [2, 2]
+    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
+
+
+def test_a_spare_pod_that_was_not_needed_ends_with_the_run(
+    three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
+) -> None:
+    (tmp_path / "held" / "6").unlink()
+    for pod in three_pods:
+        output, _ = patience.communicate(pod)
+        assert pod.returncode == 0, output
+        assert "Traceback" not in output
+    assert len(events(tmp_path / "run", "start")) == 1
+
+
 def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     def restarts(backend: str, nodes: str) -> int:
         options = SimpleNamespace(max_restarts=3, rdzv_backend=backend, nnodes=nodes)

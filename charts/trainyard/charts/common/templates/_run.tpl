@@ -17,7 +17,7 @@ so that a running job continues when they are switched on, and pods that start l
 
 {{- /* names that the pod has already */ -}}
 {{- $own := list "HOME" "PYTHONUNBUFFERED" "TRAINYARD_JOB" "TRAINYARD_NAMESPACE" "TRAINYARD_RELEASE" "TRAINYARD_GRACE_SECONDS" "TRAINYARD_PREFLIGHT"
-  "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_TRANSPORT"
+  "TRAINYARD_WAIT_SECONDS" "TRAINYARD_LOGS" "TRAINYARD_LOG_BYTES" "TRAINYARD_PEERS_PORT" "TRAINYARD_PEERS_WAIT" "TRAINYARD_SPARES" "TRAINYARD_TRANSPORT"
   "RANK" "WORLD_SIZE" "MASTER_ADDR" "MASTER_PORT" "PET_NNODES" "PET_NODE_RANK" "PET_NPROC_PER_NODE" "PET_MASTER_ADDR" "PET_MASTER_PORT"
   "PET_RDZV_ENDPOINT" "PET_RDZV_BACKEND" "TRAINYARD_RUN_DIR" "TRAINYARD_METRICS_PORT" -}}
 {{- $mounts := list "/etc/trainyard" "/data" "/results" "/dev/shm" "/tmp" "/home/trainer" "/etc/trainyard-ca" "/etc/passwd" -}}
@@ -113,6 +113,7 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $_ := set $env "TRAINYARD_LOGS" (printf "%s/logs" $run.config.run.dir) -}}
 {{- $_ := set $env "TRAINYARD_LOG_BYTES" (include "common.amount" .logs.size | float64 | int64 | toString) -}}
 {{- end -}}
+{{- with $.Job.spares }}{{- $_ := set $env "TRAINYARD_SPARES" (toString .) -}}{{- end -}}
 {{- if .peers.check -}}
 {{- $_ := set $env "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
 {{- $_ := set $env "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}

@@ -2,6 +2,8 @@
 {{- define "pytorchjob.job" -}}
 {{- $command := list "python" "-m" "trainers.launch" "-m" "trainers.ddp" "--config" "/etc/trainyard/config.json" -}}
 {{- $launch := list "python" "-m" "trainers.launch" "--no-python" -}}
-{{- $identity := ternary (list .Values.form .Values.elastic) (list .Values.form) (eq .Values.form "elastic") | mustToJson -}}
-{{- $_ := set . "Job" (dict "command" $command "launch" $launch "identity" $identity) -}}
+{{- $elastic := eq .Values.form "elastic" -}}
+{{- $spares := ternary (int .Values.elastic.spares) 0 $elastic -}}
+{{- $identity := ternary (list .Values.form (ternary .Values.elastic (omit .Values.elastic "spares") (gt $spares 0))) (list .Values.form) $elastic | mustToJson -}}
+{{- $_ := set . "Job" (dict "command" $command "launch" $launch "identity" $identity "spares" $spares) -}}
 {{- end -}}
