@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hack.campaign import costs, disturb, page
+from hack.campaign import __main__ as campaign
+from hack.campaign import cluster, costs, disturb, page
+from hack.campaign.cluster import CommandError
 from hack.campaign.costs import Cost
 from hack.campaign.faults import DELETE, GONE, KILL, KINDS, STOP, Fault, draw
 from hack.campaign.page import Measured, Row
@@ -56,6 +58,9 @@ def test_what_a_fault_costs_that_interrupts_the_run() -> None:
     assert costs.cost(events, 11.5, 52.0, [5.0, 20.5, 30.0]) == Cost(9.0, 38.5, 14, 2, 38.5)
     # restarted in place: no pod has ended
     assert costs.cost(events, 11.5, 52.0, []).found == 13.5
+    # an elastic run stops again to take a node back: what it trained in between counts
+    events += [*start(60.0), *train(64.0)]
+    assert costs.cost(events, 11.5, 65.0, []).away == 38.5 + (64.0 - 52.0)
 
 
 def test_what_a_fault_costs_that_does_not() -> None:
@@ -80,6 +85,46 @@ def test_the_page_shows_each_fault_and_what_follows_for_more_gpus() -> None:
     share = useful_share(time_between_failures(1024), 23.85, 0.01, 30.0)
     assert f"| 1,024 | 7.9 h | 24 s | {100 * share:.2f} % |" in text
     assert "by 0.002 at most" in page.render("Both", rows, Measured(60.0, 120.0, 0.01, 0.5, 2e-3))
+
+
+def test_what_is_half_undone_is_undone_from_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, ...]] = []
+
+    def fault(*words: str) -> str:
+        done.append(words)
+        if done == [("--undo",)]:
+            raise CommandError("the node did not start")
+        return "kill trainyard-2\nstorage full\n" if words == ("--list",) else ""
+
+    def kubectl(*_: str) -> str:
+        raise CommandError('error: taint "node.kubernetes.io/out-of-service" not found')
+
+    monkeypatch.setattr(cluster, "fault", fault)
+    monkeypatch.setattr(cluster, "kubectl", kubectl)
+    cluster.mend()
+    assert done == [("--undo",), ("--list",), ("kill", "trainyard-2"), ("--undo",)]
+
+
+def test_a_fault_that_fails_is_passed_over_and_two_end_the_campaign(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = iter([True, False, True, False, False, True])
+
+    def perform(job: disturb.Job, fault: Fault, watch: cluster.Watch) -> Row:
+        if not next(made):
+            raise CommandError("no")
+        return Row(fault, "", Cost(None, None, 0, 0, 1.0), "")
+
+    mended: list[int] = []
+    monkeypatch.setattr(disturb, "perform", perform)
+    monkeypatch.setattr(disturb, "finished", lambda _: False)
+    monkeypatch.setattr(disturb, "why", lambda _: "")
+    monkeypatch.setattr(cluster, "pods", lambda *_: [])
+    monkeypatch.setattr(cluster, "mend", lambda: mended.append(1))
+    schedule = draw(1, 20, "trainjob")
+    rows = campaign.make_faults(disturb.Job("space", "trainjob", "", 3), schedule, 0.0, tmp_path)
+    assert [row.fault for row in rows] == [schedule[0], schedule[2]]
+    assert len(mended) == 3 + 1  # and at the end
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,13 @@ def main() -> int:
     job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic)
     out = ROOT / "build/campaign" / name
     out.mkdir(parents=True, exist_ok=True)
-    cluster.keep_operators_on_first_node()
-    disturb.begin(job)
+    try:
+        cluster.keep_operators_on_first_node()
+        disturb.begin(job)
+    except CommandError as error:
+        disturb.say(f"{error}\n{disturb.why(job)}")
+        disturb.close(job)
+        return 1
     disturb.say(f"the run trains; {len(schedule)} faults, seed {asked.seed}")
     rows = make_faults(job, schedule, asked.minutes * 60, out)
     until = time.time()
@@ -56,26 +61,34 @@ def main() -> int:
     page = render(f"Campaign: {name}", rows, measured)
     (out / "page.md").write_text(page)
     print(page)
+    disturb.close(job)
     # Other numbers of processes round otherwise
     return 0 if rows and differs is not None and (differs == 0 or job.elastic) else 1
 
 
 def make_faults(job: disturb.Job, schedule: list[Fault], limit: float, out: Path) -> list[Row]:
-    """Make the faults of a schedule, for `limit` seconds where that is not 0; return those that were made."""
+    """Make the faults of a schedule, for `limit` seconds where that is not 0; return those that were made.
+
+    One that could not be made, or undone, is passed over; after two in a row the campaign ends.
+    """
     rows: list[Row] = []
+    failed = 0
     watch, begun = cluster.Watch(job.namespace, disturb.RELEASE), time.monotonic()
-    try:
-        for fault in schedule:
-            if disturb.finished(job) or (limit and time.monotonic() - begun > limit):
-                break
+    for fault in schedule:
+        if failed == 2 or disturb.finished(job) or (limit and time.monotonic() - begun > limit):
+            break
+        try:
             rows.append(disturb.perform(job, fault, watch))
-            disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
-            (out / "rows.json").write_text(json.dumps(rows, indent=1))
-    except CommandError as error:
-        disturb.say(f"the campaign ends here: {error}")
-    finally:
-        watch.close()
-        cluster.fault("--undo")
+            failed = 0
+        except CommandError as error:
+            failed += 1
+            disturb.say(f"{fault.kind}: passed over: {error}\n{disturb.why(job)}")
+            cluster.succeeds(cluster.mend)
+            continue
+        disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
+        (out / "rows.json").write_text(json.dumps(rows, indent=1))
+    watch.close()
+    cluster.succeeds(cluster.mend)
     return rows
 
 

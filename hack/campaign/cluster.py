@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE = Path(os.environ.get("TRAINYARD_STATE", "/var/lib/trainyard"))
 FIRST, SECOND = "trainyard", "trainyard-2"  # the first has the control plane, and can only be drained or slow
 LATE = 20  # seconds that kubectl waits for an API server
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+# What runs jobs and gives them names and volumes; of Kubeflow Trainer only where it is installed
+OPERATORS = (
+    "kube-system/coredns", "local-path-storage/local-path-provisioner", "kubeflow/training-operator",
+    "mpi-operator/mpi-operator", "jobset-system/jobset-controller-manager",
+    "kubeflow-system/kubeflow-trainer-controller-manager",
+)  # fmt: skip
 Pod = dict[str, Any]
 # Sends a signal to the ranks in a container, which are told from their launcher by the variables of a rank
 SIGNAL = """\
@@ -52,15 +60,53 @@ def run(*command: str | Path, stdin: str | None = None, limit: float | None = No
     return done.stdout
 
 
+def wait(what: str, look: Callable[[], bool], limit: float) -> None:
+    """Wait until something is so; raises CommandError after `limit` seconds."""
+    end = time.monotonic() + limit
+    while not look():
+        if time.monotonic() > end:
+            raise CommandError(f"{what}: not within {limit:.0f} s")
+        time.sleep(1.0)
+
+
+def succeeds(do: Callable[[], object]) -> bool:
+    """Do something; False where a command of it failed."""
+    try:
+        do()
+    except CommandError as error:
+        print(str(error).strip()[-500:], flush=True)
+        return False
+    return True
+
+
 def kubectl(*args: str, stdin: str | None = None) -> str:
     """Run kubectl on the cluster; raises CommandError."""
     given = ("--kubeconfig", STATE / "run/admin.conf", f"--request-timeout={LATE}s")
     return run(ROOT / "build/bin/kubectl", *given, *args, stdin=stdin, limit=6 * LATE)
 
 
-def fault(*words: str) -> None:
+def fault(*words: str) -> str:
     """Make a fault, or undo it (`--undo`); raises CommandError."""
-    run(ROOT / "hack/cluster/fault", *words)
+    return run(ROOT / "hack/cluster/fault", *words)
+
+
+def mend() -> None:
+    """Undo all faults, also one that is half made or undone, and put all nodes in service; raises CommandError."""
+    if not succeeds(lambda: fault("--undo")):
+        for line in fault("--list").splitlines():
+            if line.startswith("kill "):  # a node that has not started: from the beginning
+                fault(*line.split())
+        fault("--undo")
+    put_in_service("--all")
+
+
+def put_in_service(node: str) -> None:
+    """Take the taint out-of-service off a node, or off `--all`; raises CommandError."""
+    try:
+        kubectl("taint", "nodes", node, f"{OUT_OF_SERVICE}-")
+    except CommandError as error:
+        if "not found" not in str(error):
+            raise
 
 
 def pods(namespace: str, release: str) -> list[Pod]:
@@ -100,13 +146,16 @@ def is_ready(node: str) -> bool:
 
 
 def keep_operators_on_first_node() -> None:
-    """Keep what runs jobs off the nodes that die, as clusters do that have nodes for it."""
+    """Keep what runs jobs off the nodes that die, as clusters do that have nodes for it; raises CommandError."""
     wanted = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": FIRST}}}}}
-    for place in ("kube-system/coredns", "kubeflow/training-operator", "mpi-operator/mpi-operator",
-                  "local-path-storage/local-path-provisioner"):  # fmt: skip
-        namespace, name = place.split("/")
+    names = '{range .items[*]}{.metadata.namespace}/{.metadata.name}{"\\n"}{end}'
+    there = kubectl("get", "deployments", "-A", "-o", f"jsonpath={names}").split()
+    known = [place.split("/") for place in OPERATORS if place in there]
+    for namespace, name in known:
         kubectl("patch", "deployment", name, "-n", namespace, "-p", json.dumps(wanted))
-        kubectl("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=100s")
+    for namespace, name in known:
+        asked = ("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=100s")
+        wait(f"{name} on the first node", lambda asked=asked: succeeds(lambda: kubectl(*asked)), 600.0)
 
 
 def run_folder(namespace: str, release: str) -> Path | None:

@@ -12,7 +12,7 @@ class Cost(NamedTuple):
     """What a fault cost; `found` and `away` are None where it did not interrupt the run."""
 
     found: float | None  # seconds until a pod of the run ended, or the processes started anew
-    away: float | None  # seconds until the next step
+    away: float | None  # seconds until the next step; of later restarts, too, where steps were made in between
     repeated: int  # steps
     starts: int
     pause: float  # the longest time between two steps
@@ -33,9 +33,16 @@ def cost(events: Sequence[Event], began: float, now: float, signs: Sequence[floa
     pause = max((later - earlier for earlier, later in pairwise([before, *after])), default=0.0)
     if not starts:
         return Cost(None, None, repeated, 0, pause)
-    again = next((time for time in after if time > starts[-1]["started"]), now)
+    away, stopped, again = 0.0, began, began
+    for start in (event["started"] for event in starts):
+        if start < again:
+            continue  # it has made no step
+        if again > began:
+            stopped = max(time for time in after if time <= start)
+        again = next((time for time in after if time > start), now)
+        away += again - stopped
     found = min([starts[0]["started"], *(time for time in signs if began <= time <= now)])
-    return Cost(found - began, again - began, repeated, len(starts), again - began)
+    return Cost(found - began, away, repeated, len(starts), away)
 
 
 def goes_on(events: Sequence[Event], since: float, steps: int) -> bool:

@@ -6,14 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
 from hack.campaign import cluster, costs
-from hack.campaign.cluster import ROOT, CommandError, kubectl
+from hack.campaign.cluster import OUT_OF_SERVICE, ROOT, CommandError, kubectl, succeeds, wait
 from hack.campaign.faults import DELETE, FAILED, GONE, KILL, KINDS, STOP, Fault
 from hack.campaign.page import Row
 
@@ -23,7 +22,6 @@ VALUES = HERE / "values.yaml"
 FAST = "/tmp/unpaced"  # paced.py
 SETTLED = 6  # steps after which the run goes on
 LIMIT = 420.0  # seconds after a fault was undone, until somebody starts the run by hand
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
 
 
 class Job(NamedTuple):
@@ -70,17 +68,8 @@ def run_client(*args: str) -> str:
 def begin(job: Job) -> None:
     """Create the namespace, start the run in it, and wait for its first steps; raises CommandError."""
     kubectl("apply", "-f", "-", stdin=run_client("create", "namespace", job.namespace))
-    install(job)
+    wait("the job is made", lambda: succeeds(lambda: install(job)), LIMIT)  # a webhook may not answer yet
     wait("the run's first steps", lambda: costs.goes_on(job.events(), 0.0, SETTLED), 2 * LIMIT)
-
-
-def wait(what: str, look: Callable[[], bool], limit: float) -> None:
-    """Wait until something is so; raises CommandError after `limit` seconds."""
-    end = time.monotonic() + limit
-    while not look():
-        if time.monotonic() > end:
-            raise CommandError(f"{what}: not within {limit:.0f} s")
-        time.sleep(1.0)
 
 
 def perform(job: Job, fault: Fault, watch: cluster.Watch) -> Row:
@@ -101,7 +90,7 @@ def perform(job: Job, fault: Fault, watch: cluster.Watch) -> Row:
     if fault.done_by == GONE:
         person = KINDS[fault.kind].person
         cluster.fault("--undo", "kill", node)
-        kubectl("taint", "nodes", node, f"{OUT_OF_SERVICE}-")
+        cluster.put_in_service(node)
     place = node if "NODE" in fault.done_by else name if fault.done_by in (KILL, STOP, DELETE) else ""
     return Row(fault, place, costs.cost(job.events(), began, time.time(), watch.signs), person)
 
@@ -149,17 +138,15 @@ def wait_for_pods(job: Job) -> list[cluster.Pod]:
 
 
 def _wait_until_it_goes_on(job: Job) -> str:
-    """Wait until the run trains; return what had to be done by hand, empty for nothing; raises CommandError."""
+    """Wait until the run trains; return what had to be done by hand, empty for nothing."""
     since, person = time.time() + 2, ""
 
     def look() -> bool:
         nonlocal person, since
         if costs.goes_on(job.events(), since, SETTLED) or finished(job):
             return True
-        if not person and has_failed(job):
+        if not person and has_failed(job) and succeeds(lambda: start_anew(job)):
             person, since = FAILED, time.time()
-            kubectl("delete", f"{job.operator}s", "--all", "-n", job.namespace)
-            install(job)
         return False
 
     try:
@@ -167,9 +154,20 @@ def _wait_until_it_goes_on(job: Job) -> str:
     except CommandError:
         say(why(job))
         person = f"deletes all pods: nothing was done for {LIMIT:.0f} s"
-        kubectl("delete", "pods", "-n", job.namespace, "-l", f"app.kubernetes.io/instance={RELEASE}", "--wait=false")
-        wait("the run goes on after all of its pods were deleted", look, LIMIT)
+        if not succeeds(lambda: (delete_pods(job), wait("the run goes on without them", look, LIMIT))):
+            person += f", and the run was not back {LIMIT:.0f} s later"
     return person
+
+
+def start_anew(job: Job) -> None:
+    """Do what a person does about a job that has failed for good; raises CommandError."""
+    kubectl("delete", f"{job.operator}s", "--all", "-n", job.namespace)
+    install(job)
+
+
+def delete_pods(job: Job) -> None:
+    """Delete all pods of the run; raises CommandError."""
+    kubectl("delete", "pods", "-n", job.namespace, "-l", f"app.kubernetes.io/instance={RELEASE}", "--wait=false")
 
 
 def has_failed(job: Job) -> bool:
@@ -197,10 +195,30 @@ def finished(job: Job) -> bool:
 
 
 def end(job: Job) -> None:
-    """Let the run make its last steps as fast as it can; raises CommandError."""
-    for pod in [] if finished(job) else wait_for_pods(job):
-        kubectl("exec", "-n", job.namespace, pod["metadata"]["name"], "--", "touch", FAST)
-    wait("the run's end", lambda: finished(job), 4 * LIMIT)
+    """Let the run make its last steps as fast as it can, also in pods that are new meanwhile; raises CommandError."""
+    hurried: set[str] = set()
+
+    def look() -> bool:
+        if finished(job):
+            return True
+        found: list[cluster.Pod] = []
+        succeeds(lambda: found.extend(cluster.pods(job.namespace, RELEASE)))
+        for pod in found:
+            uid, name = pod["metadata"]["uid"], str(pod["metadata"]["name"])
+            there = pod["status"].get("phase") == "Running" and not cluster.is_told_to_end(pod)
+            if there and uid not in hurried:
+                touch = ("exec", "-n", job.namespace, name, "--", "touch", FAST)
+                if succeeds(lambda touch=touch: kubectl(*touch)):
+                    hurried.add(uid)
+        return False
+
+    wait("the run's end", look, 4 * LIMIT)
+
+
+def close(job: Job) -> None:
+    """Take the run away, so that it does not disturb the next one; its files stay."""
+    helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
+    succeeds(lambda: cluster.run(*helm, "uninstall", RELEASE, "-n", job.namespace, limit=LIMIT))
 
 
 def undisturbed(job: Job, folder: Path) -> Path:
