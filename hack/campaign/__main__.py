@@ -74,21 +74,23 @@ def make_faults(job: disturb.Job, schedule: list[Fault], limit: float, out: Path
     rows: list[Row] = []
     failed = 0
     watch, begun = cluster.Watch(job.namespace, disturb.RELEASE), time.monotonic()
-    for fault in schedule:
-        if failed == 2 or disturb.finished(job) or (limit and time.monotonic() - begun > limit):
-            break
-        try:
-            rows.append(disturb.perform(job, fault, watch))
+    try:
+        for fault in schedule:
+            if failed == 2 or disturb.finished(job) or (limit and time.monotonic() - begun > limit):
+                break
+            try:
+                rows.append(disturb.perform(job, fault, watch))
+            except CommandError as error:
+                failed += 1
+                disturb.say(f"{fault.kind}: passed over: {error}\n{disturb.why(job)}")
+                cluster.succeeds(cluster.mend)
+                continue
             failed = 0
-        except CommandError as error:
-            failed += 1
-            disturb.say(f"{fault.kind}: passed over: {error}\n{disturb.why(job)}")
-            cluster.succeeds(cluster.mend)
-            continue
-        disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
-        (out / "rows.json").write_text(json.dumps(rows, indent=1))
-    watch.close()
-    cluster.succeeds(cluster.mend)
+            disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
+            (out / "rows.json").write_text(json.dumps(rows, indent=1))
+    finally:
+        watch.close()
+        cluster.succeeds(cluster.mend)
     return rows
 
 

@@ -139,13 +139,14 @@ def wait_for_pods(job: Job) -> list[cluster.Pod]:
 
 def _wait_until_it_goes_on(job: Job) -> str:
     """Wait until the run trains; return what had to be done by hand, empty for nothing."""
-    since, person = time.time() + 2, ""
+    since, failed, person = time.time() + 2, False, ""
 
     def look() -> bool:
-        nonlocal person, since
+        nonlocal failed, person, since
         if costs.goes_on(job.events(), since, SETTLED) or finished(job):
             return True
-        if not person and has_failed(job) and succeeds(lambda: start_anew(job)):
+        failed = failed or has_failed(job)
+        if failed and not person and succeeds(lambda: start_anew(job)):
             person, since = FAILED, time.time()
         return False
 
