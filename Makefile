@@ -18,7 +18,7 @@ quick: ## what a change touches, in two minutes: its static checks and the tests
 	@hack/machine train && hack/bootstrap python sample && hack/tools/build && .venv/bin/python -m hack.quick
 unit: ## lint, unit tests and chart tests: what needs neither root nor a cluster
 	@hack/machine train && scripts/test --without-cluster
-soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e'). PARTS=campaign: faults against runs on three nodes (root); SEED=2, FAULTS=20, OPERATORS="pytorchjob mpijob trainjob"
+soak: ## long runs before a release: hundreds of random kills; needs no cluster (those on it: scripts/test -m 'soak and e2e'). PARTS=campaign: faults against runs on three nodes (root); SEED=2, FAULTS=20, ONLY="a node dies for good", OPERATORS="pytorchjob mpijob trainjob elastic spare"
 	@$(if $(PARTS),$(if $(filter campaign,$(PARTS)),hack/machine cluster && hack/campaign/on-nodes $(OPERATORS),$(error soak has no part '$(PARTS)'; there is: campaign)),hack/bootstrap python sample mpi netfs valgrind && .venv/bin/pytest -m 'soak and not e2e')
 audit: ## known vulnerabilities of what the lock files name, by osv.dev's databases; offline: DATABASE="PyPI.zip Go.zip"
 	@hack/bootstrap audit && .venv/bin/python -m hack.audit $(DATABASE)

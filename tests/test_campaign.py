@@ -148,3 +148,9 @@ def test_the_undisturbed_run_and_the_comparison_of_weights(tmp_path: Path) -> No
     next(iter(weights.values())).view(-1)[0] += 1e-3
     torch.save(weights, other / "published/model.pth")
     assert disturb.difference(run, other) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_a_schedule_may_be_of_some_kinds_alone() -> None:
+    some = ("a rank is killed", "a node dies for good")
+    schedule = draw(1, 6, "pytorchjob", some)
+    assert [{fault.kind for fault in schedule[at : at + 2]} for at in (0, 2, 4)] == [set(some)] * 3

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hack.campaign import cluster, costs, disturb
 from hack.campaign.cluster import ROOT, CommandError
-from hack.campaign.faults import Fault, draw
+from hack.campaign.faults import KINDS, Fault, draw
 from hack.campaign.page import Measured, Row, render
 
 STEPS_PER_FAULT = 120  # of half a second: the run lasts longer than the schedule
@@ -26,6 +26,8 @@ def options() -> argparse.Namespace:
     add("--faults", type=int, default=20, help="how many faults; each kind comes once before one comes again")
     add("--operator", choices=("pytorchjob", "mpijob", "trainjob"), default="pytorchjob", help="the kind of job")
     add("--elastic", action="store_true", help="a PyTorchJob of three pods that goes on with two")
+    add("--spares", type=int, default=0, help="pods more, of a PyTorchJob, that wait for one to be lost")
+    add("--only", action="append", choices=tuple(KINDS), metavar="KIND", help="draw this kind alone; may be repeated")
     add("--minutes", type=float, default=0.0, help="make no fault after so many minutes; default: make all")
     add("--list", action="store_true", help="print the schedule and do nothing")
     return parser.parse_args()
@@ -34,15 +36,16 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Run a campaign; return 1 where the weights differ, or the run did not end."""
     asked = options()
-    schedule = draw(asked.seed, asked.faults, asked.operator)
+    schedule = draw(asked.seed, asked.faults, asked.operator, asked.only or ())
     if asked.list:
         for fault in schedule:
             print(f"{fault.gap} s of training, then {fault.kind}, for {fault.seconds} s (pod {fault.pod})")
         return 0
     tag = cluster.run(ROOT / "hack/images/tag").strip()  # which a node that comes back has, too
-    name = f"{'elastic' if asked.elastic else asked.operator}-{asked.seed}"
+    form = "elastic" if asked.elastic else "spare" if asked.spares else asked.operator
+    name = f"{form}-{asked.seed}"
     steps = STEPS_PER_FAULT * asked.faults
-    job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic)
+    job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic, asked.spares)
     out = ROOT / "build/campaign" / name
     out.mkdir(parents=True, exist_ok=True)
     try:

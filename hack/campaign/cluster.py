@@ -134,6 +134,15 @@ def signal_rank(namespace: str, pod: str, number: int) -> None:
         raise CommandError(f"no rank runs in {pod}")
 
 
+def trains(namespace: str, pod: Pod) -> bool:
+    """Whether a rank runs in a pod."""
+    try:
+        signal_rank(namespace, str(pod["metadata"]["name"]), 0)
+    except CommandError:
+        return False
+    return True
+
+
 def node_of(pod: Pod) -> str:
     """Return a pod's node."""
     return str(pod["spec"].get("nodeName", ""))

@@ -32,6 +32,7 @@ class Job(NamedTuple):
     tag: str
     steps: int
     elastic: bool = False  # three pods, of which two are enough; otherwise two
+    spares: int = 0  # pods more, that wait
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of its metrics."""
@@ -54,6 +55,8 @@ def install(job: Job) -> None:
         settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=3"]
     if job.elastic:
         settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
+    if job.spares:
+        settings += ["--set", f"pytorchjob.elastic.spares={job.spares}"]
     helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
     cluster.run(
         *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
@@ -122,13 +125,14 @@ def _trained(job: Job, seconds: int) -> bool:
 
 
 def wait_for_pods(job: Job) -> list[cluster.Pod]:
-    """Return the pods of the run, once two run that nobody has told to end; raises CommandError."""
+    """Return the pods of the run without spare ones, once two run that nobody has told to end; raises CommandError."""
     found: list[cluster.Pod] = []
 
     def look() -> bool:
         try:
             found[:] = [pod for pod in cluster.pods(job.namespace, RELEASE)
-                        if pod["status"].get("phase") == "Running" and not cluster.is_told_to_end(pod)]  # fmt: skip
+                        if pod["status"].get("phase") == "Running" and not cluster.is_told_to_end(pod)
+                        and (not job.spares or cluster.trains(job.namespace, pod))]  # fmt: skip
         except CommandError:
             return False
         return len(found) >= 2

@@ -1,6 +1,7 @@
 """The faults of a campaign, and the schedule that a seed draws of them: pure functions."""
 
 import random
+from collections.abc import Sequence
 from typing import NamedTuple
 
 GAP = (15, 25)  # seconds of training before a fault: the run saves a checkpoint at least every 15 s
@@ -59,10 +60,10 @@ class Fault(NamedTuple):
         return self.done_by.replace("NODE", node).replace("OPERATOR", OPERATORS.get(operator, "")).split()
 
 
-def draw(seed: int, count: int, operator: str) -> list[Fault]:
-    """Draw a schedule: each kind once before one comes again, in an order that the seed decides."""
+def draw(seed: int, count: int, operator: str, only: Sequence[str] = ()) -> list[Fault]:
+    """Draw a schedule: each kind, or each of `only`, once before one comes again, in an order that the seed decides."""
     source = random.Random(seed)
-    known = [kind for kind in KINDS if operator in OPERATORS or "OPERATOR" not in KINDS[kind].words]
+    known = [kind for kind in only or KINDS if operator in OPERATORS or "OPERATOR" not in KINDS[kind].words]
     found: list[Fault] = []
     while len(found) < count:
         for kind in source.sample(known, len(known)):
