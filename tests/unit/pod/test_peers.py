@@ -101,6 +101,15 @@ def test_a_closed_port_is_named_with_its_pod(port, servers):
     assert error.code == Exit.HANG
 
 
+def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, capsys):
+    servers += [peers.Listener(JOB, port, PODS[1]), peers.Listener(JOB, port, PODS[0])]
+    peers.reach(plan_of(PODS[0], port, least=2, spares=1, bound=0.5), servers[1], every=0.1)
+    assert "2 pods reach each other" in capsys.readouterr().out
+    for server in servers:
+        server.close()
+    assert failed(plan_of(PODS[0], port, least=2, spares=1, bound=0.5)).code == Exit.HANG
+
+
 def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))
@@ -179,6 +188,8 @@ def test_the_operators_environment_says_who_the_peers_are():
     what = peers.plan(elastic, f"{JOB}-worker-3")
     assert what.names == tuple(f"{JOB}-worker-{index}" for index in range(4))
     assert (what.least, what.rendezvous) == (2, 29400)
+    what = peers.plan({**elastic, "PET_NNODES": "2:2", "TRAINYARD_SPARES": "1"}, f"{JOB}-worker-2")
+    assert (len(what.names), what.least, what.spares) == (3, 2, 1)
     with pytest.raises(UserError, match="this pod is elsewhere, which is none of the job's 3 pods"):
         peers.plan(MASTER_FORM, "elsewhere")
 

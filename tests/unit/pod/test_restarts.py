@@ -4,6 +4,7 @@ Processes end with their launcher, survivors continue without them, and permanen
 """
 
 import contextlib
+import json
 import math
 import os
 import signal
@@ -15,7 +16,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from conftest import Trainer, events, hold, ranks_of, wait_for_step
+from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from tests import documents, patience, ports
 from trainyard.core.exits import UserError
@@ -206,6 +209,29 @@ def test_a_spare_pod_that_was_not_needed_ends_with_the_run(
         assert pod.returncode == 0, output
         assert "Traceback" not in output
     assert len(events(tmp_path / "run", "start")) == 1
+
+
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("interrupted", 138)])
+def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
+    trainer: Trainer, tmp_path: Path, status: str, code: int
+) -> None:
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
+    conf = {"is_host": "true", "keep_alive_interval": "1"}
+    others = rendezvous_registry.get_rendezvous_handler(
+        RendezvousParameters("c10d", endpoint, "elastic", 1, 1, "127.0.0.1", **conf)
+    )
+    others.next_rendezvous()
+    more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
+    spare = trainer.start(run, 1, node("spare", endpoint, tmp_path) | more, forked=False, **ELASTIC)
+    holder: Any = others._state_holder
+    waits = lambda: (holder.sync(), holder.state.redundancy_list)[1]  # noqa: E731
+    patience.wait("it waits in the rendezvous", waits, lambda: patience.processor_seconds(spare.pid))
+    run.mkdir(exist_ok=True)
+    (run / "summary.json").write_text(json.dumps({"status": status, "finished_at": time.time()}))
+    others.shutdown()
+    output, _ = patience.communicate(spare)
+    assert spare.returncode == code, output
+    assert "Traceback" not in output
 
 
 def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
