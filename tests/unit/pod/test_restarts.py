@@ -217,13 +217,13 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
 ) -> None:
     run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
     conf = {"is_host": "true", "keep_alive_interval": "1"}
-    others = rendezvous_registry.get_rendezvous_handler(
+    others: Any = rendezvous_registry.get_rendezvous_handler(
         RendezvousParameters("c10d", endpoint, "elastic", 1, 1, "127.0.0.1", **conf)
     )
     others.next_rendezvous()
     more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
     spare = trainer.start(run, 1, node("spare", endpoint, tmp_path) | more, forked=False, **ELASTIC)
-    holder: Any = others._state_holder
+    holder = others._state_holder
     waits = lambda: (holder.sync(), holder.state.redundancy_list)[1]  # noqa: E731
     patience.wait("it waits in the rendezvous", waits, lambda: patience.processor_seconds(spare.pid))
     run.mkdir(exist_ok=True)
