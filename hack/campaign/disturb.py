@@ -150,8 +150,8 @@ def _wait_until_it_goes_on(job: Job) -> str:
         if costs.goes_on(job.events(), since, SETTLED) or finished(job):
             return True
         failed = failed or has_failed(job)
-        if failed and not person and succeeds(lambda: start_anew(job)):
-            person, since = FAILED, time.time()
+        if failed and succeeds(lambda: start_anew(job)):  # again and again: a disk may be full for seconds more
+            failed, person, since = False, FAILED, time.time()
         return False
 
     try:
