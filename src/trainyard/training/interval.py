@@ -8,8 +8,9 @@ Young, "A first order approximation to the optimum checkpoint interval", Communi
 
 - stall: for how long training waits for a checkpoint, measured by rank 0: the median of the last RECENT;
 - start: how long this start took until its first step, measured;
-- time to failure: (GPU_SECONDS / processes + seconds that the run has lived) / (1 + restarts). So a run begins with the
-  rate that is published for its size, and its own record, as on nodes that are taken away often, soon counts for more.
+- time to failure: GPU_SECONDS / processes, the rate that is published for its size, until the run has a record: as if
+  there had been one failure in that time, so (that + seconds that the run has lived) / (1 + restarts). From KNOWN
+  restarts on the run's own rate holds if it is higher, as on nodes that are taken away each hour.
 
 The interval is LEAST to MOST seconds, and at least twice what the last checkpoint took to be written, so that none
 waits for the one before. Until a stall has been measured in this start it is LEAST. Only rank 0 computes it; its vote
@@ -24,11 +25,13 @@ from trainyard.config.useful_time import GPU_SECONDS
 
 LEAST, MOST = 15.0, 300.0
 RECENT = 5
+KNOWN = 3
 
 
 def time_to_failure(processes: int, lived: float, restarts: int) -> float:
     """Return the expected seconds until a run is interrupted, after `lived` seconds and so many restarts."""
-    return (GPU_SECONDS / processes + lived) / (1 + restarts)
+    expected = (GPU_SECONDS / processes + lived) / (1 + restarts)
+    return expected if restarts < KNOWN else min(expected, lived / restarts)
 
 
 def interval(stalls: Sequence[float], start: float, failure: float, written: float) -> float:

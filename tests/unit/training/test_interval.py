@@ -21,8 +21,11 @@ def test_the_published_rate_is_where_a_run_begins_and_its_own_counts_in_time() -
     assert time_to_failure(1024, 0.0, 0) == 7.9 * 3600
     assert time_to_failure(16_384, 0.0, 0) == GPU_SECONDS / 16_384
     assert time_to_failure(1024, 10 * DAY, 0) > time_to_failure(1024, 0.0, 0)
-    # a spot fleet that is interrupted each hour is known for that after a day
-    assert time_to_failure(64, DAY, 24) == pytest.approx(GPU_SECONDS / 64 / 25 + DAY / 25)
+    # a spot fleet that is interrupted each hour is known for that after three hours
+    assert time_to_failure(64, 7200.0, 2) == pytest.approx((GPU_SECONDS / 64 + 7200) / 3)
+    assert time_to_failure(64, 10_800.0, 3) == time_to_failure(64, DAY, 24) == 3600.0
+    # thousands of GPUs that fail less often than is published
+    assert time_to_failure(16_384, 10 * DAY, 3) == pytest.approx((GPU_SECONDS / 16_384 + 10 * DAY) / 4)
 
 
 @pytest.mark.parametrize(
