@@ -85,7 +85,7 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
         precision = "fp32"  # CPUs have no fast fp16; the outputs are nearer to the weights' own
     model = on_device(trained, precision, strategy.device)
     work = Work(options.batch or trained.found.batch, precision, top, options.workers, what)
-    if strategy.first:
+    if strategy.is_rank0:
         processes = f"{strategy.world} processes" if strategy.world > 1 else "1 process"
         print(f"{what}: {trained.found.model} of {trained.origin}", flush=True)
         print(f"{what}: {pictures.count:,} images, {pictures.where}; {processes}, {strategy.device.type}, {precision}")

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{len(failures)} of {done.pictures.count} images cannot be decoded, so accuracies would be over others "
             f"than you named; repair or remove them:\n{lines}"
         )
-    if strategy.first:
+    if strategy.is_rank0:
         assert done.labels is not None
         measured = measure(done.outcome, done.labels, len(done.trained.found.names))
         write(options.out, done, measured, remarks, time.monotonic() - begun)

@@ -98,7 +98,7 @@ def run(
         with torch.inference_mode():  # not around the loader: its threads write to the images outside of that mode
             outputs = forward(item.pictures.to(strategy.device, non_blocking=True))
             table[torch.from_numpy(item.ids)] = _rows(outputs.double(), item.labels, top)
-        if strategy.first and time.monotonic() - said > SAY_EVERY:
+        if strategy.is_rank0 and time.monotonic() - said > SAY_EVERY:
             said = time.monotonic()
             print(f"{work.what}: batch {number:,} of {len(mine):,}", file=sys.stderr, flush=True)
     values = strategy.sum(table).numpy()

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(failures) == count:
         lines = "\n".join(list_failures(failures, done.pictures.name))
         raise UserError(f"none of the {count} images can be decoded:\n{lines}")
-    if strategy.first:
+    if strategy.is_rank0:
         write(options.out, done)
         for line in list_failures(failures, done.pictures.name):
             print(printable(f"predict: {line}"))

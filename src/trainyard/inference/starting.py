@@ -9,7 +9,7 @@ from trainyard.core import garbage
 
 
 def say_what_loads(what: str) -> None:
-    """Print on the first process what takes long now; `--help` is answered without it. Raises UserError."""
+    """Print on rank 0 what takes long now; `--help` is answered without it. Raises UserError."""
     first = parallel.locate("ddp").rank == 0
     if first and not {"-h", "--help"}.intersection(sys.argv):
         then = "the model" if what == "export" else "the model and the images"

@@ -37,8 +37,8 @@ class Strategy(ABC):
         self.device = device
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes the run's files."""
+    def is_rank0(self) -> bool:
+        """Whether this is rank 0, which writes the run's files."""
         return self.rank == 0
 
     @abstractmethod
@@ -50,18 +50,18 @@ class Strategy(ABC):
         return optimizer
 
     def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:
-        """State of model and optimizer as whole tensors; every process calls it, only the first gets them.
+        """State of model and optimizer as whole tensors; every process calls it, only rank 0 gets them.
 
         The optimizer's state is keyed by parameter name. The tensors may be those that training works on.
         """
-        return {"model": model.state_dict(), "optimizer": named_state(model, optimizer)} if self.first else {}
+        return {"model": model.state_dict(), "optimizer": named_state(model, optimizer)} if self.is_rank0 else {}
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Whole tensors from distributed ones; every process calls it, only the first gets them."""
-        return dict(tensors) if self.first else {}
+        """Whole tensors from distributed ones; every process calls it, only rank 0 gets them."""
+        return dict(tensors) if self.is_rank0 else {}
 
     def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:
-        """Load what `full_state` gave; every process calls it, only the first has something to give.
+        """Load what `full_state` gave; every process calls it, only rank 0 has something to give.
 
         Learning rate, momentum and weight decay come from the settings, not from the state.
         """
@@ -114,20 +114,20 @@ class Strategy(ABC):
 
     @abstractmethod
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """Return the first process's tensor, on all."""
+        """Return rank 0's tensor, on all."""
 
     @abstractmethod
     def broadcast_object(self, value: Any) -> Any:
-        """Return the first process's object, on all."""
+        """Return rank 0's object, on all."""
 
     @abstractmethod
     def gather_objects(self, value: Any) -> list[Any]:
         """Every process's object, in the order of ranks."""
 
-    def on_first(self, action: Callable[[], Any]) -> Any:
-        """Run `action` on the first process; all get its result, or raise its UserError or ExitError."""
+    def on_rank0(self, action: Callable[[], Any]) -> Any:
+        """Run `action` on rank 0; all get its result, or raise its UserError or ExitError."""
         value: Any = None
-        if self.first:
+        if self.is_rank0:
             try:
                 value = action()
             except (UserError, ExitError) as error:

@@ -68,11 +68,11 @@ class Fsdp(Group):
 
     def full_state(self, model: nn.Module, optimizer: Optimizer) -> State:  # noqa: D102
         whole = self._gathered({"model": model.state_dict(), "optimizer": named_state(model, optimizer)})
-        return whole if self.first else {}
+        return whole if self.is_rank0 else {}
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:  # noqa: D102
         whole: dict[str, Tensor] = self._gathered(dict(tensors))
-        return whole if self.first else {}
+        return whole if self.is_rank0 else {}
 
     def load(self, model: nn.Module, optimizer: Optimizer, state: State) -> None:  # noqa: D102
         state = contiguous(state)
@@ -80,23 +80,23 @@ class Fsdp(Group):
         known: list[str] = self.broadcast_object(list(entries))
         if known:  # before the weights: torch takes a step at learning rate 0 to allocate the state
             groups = named_state(model, optimizer)["param_groups"]
-            given = {"state": entries, "param_groups": groups} if self.first else {}
-            set_optimizer_state_dict(model, optimizer, given, options=_from_first(strict=False))
+            given = {"state": entries, "param_groups": groups} if self.is_rank0 else {}
+            set_optimizer_state_dict(model, optimizer, given, options=_from_rank0(strict=False))
             lay_out_as_weights(optimizer)
             for name, parameter in model.named_parameters():
                 if name not in known:  # no state was saved, since it had no gradient yet
                     optimizer.state.pop(parameter, None)
-        set_model_state_dict(model, state.get("model", {}), options=_from_first(strict=True))
+        set_model_state_dict(model, state.get("model", {}), options=_from_rank0(strict=True))
 
     def load_weights(self, model: nn.Module, weights: Mapping[str, Tensor]) -> None:  # noqa: D102
-        set_model_state_dict(model, contiguous(dict(weights)), options=_from_first(strict=False))
+        set_model_state_dict(model, contiguous(dict(weights)), options=_from_rank0(strict=False))
 
     def _gathered(self, tree: Any) -> Any:
-        """Get a tree of tensors with whole ones in host memory on the first process, and without meaning on the others.
+        """Get a tree of tensors with whole ones in host memory on rank 0, and without meaning on the others.
 
         A GPU gathers one tensor after the other and copies it to pinned memory meanwhile; it is waited for once.
         """
-        whole = gather_tree(tree, keep=self.first)
+        whole = gather_tree(tree, keep=self.is_rank0)
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return whole
@@ -122,8 +122,8 @@ def contiguous(tree: Any) -> Any:
     return tree.contiguous() if isinstance(tree, Tensor) else tree
 
 
-def _from_first(strict: bool) -> StateDictOptions:
-    """Options for whole tensors that the first process has and broadcasts."""
+def _from_rank0(strict: bool) -> StateDictOptions:
+    """Options for whole tensors that rank 0 has and broadcasts."""
     return StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
 
 

@@ -67,13 +67,13 @@ def check(comm: CommSettings, strategy: Strategy) -> None:
     whole = max(strategy.gather_objects(all_reduce_seconds(strategy, device, size, REPEATS)))
     bus = 2 * (strategy.world - 1) / strategy.world * size / whole / 1e9
     pairs = measure(strategy, units, device, size) if isinstance(strategy, Group) else {}
-    if strategy.first:
+    if strategy.is_rank0:
         print(describe_rates(strategy.world, size, bus, units, pairs), flush=True)
     if slow := too_slow(units, pairs, max(NAMED, comm.probe_least)):
         message = describe_slow(units, pairs, slow)
         if any(find_best_rate(pairs, unit) < comm.probe_least * find_median_rate(units, pairs) for unit in slow):
             raise ExitError(f"{message}; comm.probe_least = {comm.probe_least} refuses it", Exit.DEVICE)
-        if strategy.first:
+        if strategy.is_rank0:
             print(f"warning: {message}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Broadcast a tree of tensors from the first process: its structure as an object, then its tensors one by one.
+"""Broadcast a tree of tensors from rank 0: its structure as an object, then its tensors one by one.
 
 Broadcast as an object, the whole tree is pickled, which takes three times its memory; tensor by tensor takes the
 largest one's once. torch.distributed.checkpoint.state_dict, which FSDP uses, knows no Horovod, and takes 0.1 s of
@@ -20,7 +20,7 @@ class Spec(NamedTuple):
 
 
 def share(tree: Any, send_object: Callable[[Any], Any], send: Callable[[Tensor], Tensor], device: torch.device) -> Any:
-    """Return the first process's tree on all; `send_object` and `send` give the first process's argument to all.
+    """Return rank 0's tree on all; `send_object` and `send` give rank 0's argument to all.
 
     Tensors arrive on `device`, scalar ones on the CPU. Trees are dicts, lists and tuples; a tuple arrives as a list.
     """

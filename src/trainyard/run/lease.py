@@ -1,4 +1,4 @@
-"""The lease of a run directory as its first process holds it: taken at the start, shown alive, asked before writing.
+"""The lease of a run directory as rank 0 holds it: taken at the start, shown alive, asked before writing.
 
 `fence.py` says how a lease is taken and why no older holder publishes after that. Here is what a run does with it:
 which jobs may take it, a thread that shows from then on that the holder is alive, and which checkpoints count.
@@ -24,7 +24,7 @@ from trainyard.run.owner import TakenOverError, job_name, owner_name, refuse_str
 
 
 class Lease:
-    """The lease of a run directory; the first process takes it, the others `join`."""
+    """The lease of a run directory; rank 0 takes it, the others `join`."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class MetricsLine(NamedTuple):
 
 
 class Recorder:
-    """The record of a run, on every process; only the first one writes what is common to all."""
+    """The record of a run, on every process; only rank 0 writes what is common to all."""
 
     def __init__(self, config: Config, strategy: Strategy, directory: RunDirectory, data: Data, clock: Clock) -> None:
         """Keep what the record is about; `begin` opens it."""
@@ -96,7 +96,7 @@ class Recorder:
         strategy, path = self._strategy, self._directory.path
         self._flushed, self._identity = step, identity
         lost = 0
-        if strategy.first:
+        if strategy.is_rank0:
             self._past = settle(self._clock, path, step)
             with self._directory.fenced():
                 lost = rewind_all(path, step, validated, self._directory.staging)
@@ -114,7 +114,7 @@ class Recorder:
             from trainyard.telemetry import prometheus
 
             endpoint = prometheus.serve(config.metrics.port, self._name, self._strategy.place, host)
-        if self._strategy.first:
+        if self._strategy.is_rank0:
             self._telemetry = Telemetry(
                 config, path, self._directory.held, total=self._length.steps,
                 steps_per_epoch=self._length.steps_per_epoch, endpoint=endpoint, owner=owner_name(),
@@ -156,7 +156,7 @@ class Recorder:
 
     @property
     def _reporting(self) -> Telemetry | None:
-        """Where this process reports for all: the first one does, as long as the run directory is its run's."""
+        """Where this process reports for all: rank 0 does, as long as the run directory is its run's."""
         return None if self._directory.lost() else self._telemetry
 
     @property
@@ -235,7 +235,7 @@ class Recorder:
 
     @property
     def restarts(self) -> int:
-        """Starts of the run before this one; known to the first process."""
+        """Starts of the run before this one; known to rank 0."""
         return self._past.restarts
 
     def say(self, text: str) -> None:
@@ -335,7 +335,7 @@ class Recorder:
             Exit.NAN,
             {"step": bad, "ranks": ranks, "sample_ids": batch.tolist()},
         )
-        if self._strategy.first and self._directory.held():
+        if self._strategy.is_rank0 and self._directory.held():
             self.summarize("failed", step, self._order.epoch(step))
         raise error
 

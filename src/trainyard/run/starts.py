@@ -81,7 +81,7 @@ def forget(root: Path) -> None:
 def note_fit(root: Path, world: int, part: str) -> None:
     """Note that these settings on so many processes have done a part of a run: memory is enough for it. Never raises.
 
-    The first process calls it; all may ask by `fits`.
+    Rank 0 calls it; all may ask by `fits`.
     """
     path = _file(root)
     with contextlib.suppress(OSError, UserError, ExitError):

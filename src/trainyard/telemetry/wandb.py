@@ -1,4 +1,4 @@
-"""Weights & Biases, from the first process only; a restart continues the same curve.
+"""Weights & Biases, from rank 0 only; a restart continues the same curve.
 
 A server that cannot be reached, or any other fault of W&B, costs a run its curve there for a while, never itself: what
 could not be sent lies in the run directory's wandb/, and `wandb sync` sends it.

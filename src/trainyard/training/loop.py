@@ -211,7 +211,7 @@ def fits_largest(t: Trainer) -> bool:
 
 def note_fit(t: Trainer, part: str) -> None:
     """Note that these settings have done a part of a run: want of memory in it will be worth another start."""
-    if t.strategy.first and part not in t.progress.fits:
+    if t.strategy.is_rank0 and part not in t.progress.fits:
         t.progress.fits.add(part)
         starts.note_fit(t.records.directory.path, t.strategy.world, part)
 
@@ -224,12 +224,12 @@ def catch_up(t: Trainer) -> None:
 
 def choose_vote(t: Trainer) -> int:
     """Return what this process asks for next; all processes carry out the strongest wish among them."""
-    if t.strategy.first and t.records.directory.lost():
+    if t.strategy.is_rank0 and t.records.directory.lost():
         return LEASE_LOST
     if t.progress.stop:
         return STOP
-    # the first process' clock decides for all
-    return SAVE if t.strategy.first and overdue(t, time.monotonic() - t.progress.saved_at) else CONTINUE
+    # rank 0's clock decides for all
+    return SAVE if t.strategy.is_rank0 and overdue(t, time.monotonic() - t.progress.saved_at) else CONTINUE
 
 
 def overdue(t: Trainer, passed: float) -> bool:
@@ -241,7 +241,7 @@ def overdue(t: Trainer, passed: float) -> bool:
 
 
 def interval_now(t: Trainer) -> float:
-    """Return the seconds between checkpoints that suit this run, as the first process has measured it."""
+    """Return the seconds between checkpoints that suit this run, as rank 0 has measured it."""
     clock, recorder = t.records.clock, t.records.recorder
     failure = time_to_failure(t.strategy.world, clock.lived, recorder.restarts)
     return interval(t.progress.stalls, clock.start_seconds, failure, t.records.writer.last_seconds)
@@ -309,7 +309,7 @@ def validate(t: Trainer) -> Result:
         end_early(t, result)
     note_fit(t, "validation")
     t.progress.validated = epoch
-    if t.strategy.first and t.config.checkpoint.keep_best:
+    if t.strategy.is_rank0 and t.config.checkpoint.keep_best:
         with records.directory.fenced():
             checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
     cold = 0.0 if t.config.model.pretrained else share_of_start(learner.plain)
@@ -339,7 +339,7 @@ def save(t: Trainer, wait: bool = False) -> None:
         state = t.strategy.full_state(learner.plain, learner.optimizer)
         if learner.ema:
             state |= {"ema": t.strategy.full_tensors(learner.ema.state_dict())}
-        if t.strategy.first:
+        if t.strategy.is_rank0:
             records.writer.submit(step, state, describe_state(t), changing=learner.plain.buffers())
             if wait:
                 records.writer.wait()
@@ -373,7 +373,7 @@ def describe_state(t: Trainer) -> dict[str, object]:
 
 def check_lease(t: Trainer) -> None:
     """Raise TakenOverError, before writing, if another job has taken the run directory."""
-    lost = t.strategy.first and not t.records.directory.held()
+    lost = t.strategy.is_rank0 and not t.records.directory.held()
     if t.strategy.vote(LEASE_LOST if lost else CONTINUE)() == LEASE_LOST:
         end_early(t, LEASE_LOST)
 
@@ -390,15 +390,15 @@ def finish(t: Trainer) -> None:
     result = validate(t)
     records.watchdog.beat("finish", step)
     with records.clock.spent("checkpoint"):
-        if t.strategy.first:
+        if t.strategy.is_rank0:
             records.writer.wait()
         report_checkpoints(t)
         check_lease(t)
     with records.clock.spent("publish"):
         with learner.averaged():
             weights = t.strategy.full_tensors(learner.plain.state_dict())
-            t.strategy.on_first(lambda: publish_model(t, weights, result))
-        if t.strategy.first:
+            t.strategy.on_rank0(lambda: publish_model(t, weights, result))
+        if t.strategy.is_rank0:
             records.recorder.summarize("finished", step, t.progress.validated, result)
             with records.directory.fenced():
                 report.write(path, records.directory.staging)
@@ -409,7 +409,7 @@ def finish(t: Trainer) -> None:
 
 
 def publish_model(t: Trainer, weights: Mapping[str, Tensor], result: Result) -> None:
-    """Publish whole weights, on the first process; raises UserError where an export fails."""
+    """Publish whole weights, on rank 0; raises UserError where an export fails."""
     splits, directory = t.data.splits, t.records.directory
     found = describe(t.config, splits.class_keys, splits.class_names)
     summary = t.records.recorder.summary("finished", t.progress.step, t.progress.validated, result)
@@ -426,14 +426,14 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
     """End as all processes have agreed: saved and stopped, or at once if another job took the run directory."""
     records, progress = t.records, t.progress
     if outcome == LEASE_LOST:
-        message = t.strategy.on_first(records.directory.lease.taken_message)
+        message = t.strategy.on_rank0(records.directory.lease.taken_message)
         records.watchdog.close()
         t.strategy.close()
         raise TakenOverError(message)
     flush(t)
     if progress.step != progress.saved:
         save(t, wait=True)
-    if t.strategy.first:
+    if t.strategy.is_rank0:
         records.writer.wait()
         report_checkpoints(t)
         records.recorder.summarize("stopped", progress.step, progress.validated)

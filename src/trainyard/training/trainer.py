@@ -57,7 +57,7 @@ class Progress:
     stalls: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))  # seconds of training, a checkpoint each
     stop: bool = False  # this process was told to stop
     begun: int = 0  # the step at which this start has begun
-    fits: set[str] = field(default_factory=set)  # parts of the run that these settings have done; on the first process
+    fits: set[str] = field(default_factory=set)  # parts of the run that these settings have done; on rank 0
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
         batch=plan.batch, classes=data.splits.classes, samples=data.order.samples,
     )  # fmt: skip
     directory = RunDirectory(config.run, config.resume, as_tree(config))
-    found: Found | None = strategy.on_first(lambda: directory.start(wanted))
+    found: Found | None = strategy.on_rank0(lambda: directory.start(wanted))
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
     log_to(directory.path, strategy.rank, directory.lease.in_force)
     decode.agree(strategy.gather_objects, data.splits.decoder)
@@ -232,7 +232,7 @@ def open_records(
 ) -> Records:
     """Open the records of a run directory that this run has entered; every process calls it."""
     clock = Clock(process_start())
-    if strategy.first and found:
+    if strategy.is_rank0 and found:
         clock.add(found.meta.get("seconds", {}))
     keep = config.checkpoint
     return Records(
@@ -260,15 +260,15 @@ def resume(t: Trainer) -> None:
     learner, records, progress = t.learner, t.records, t.progress
     if found := records.found:
         with records.directory.fenced():  # a newer job may have pruned it
-            state = found.load() if t.strategy.first else {}  # every process gets it through the strategy
+            state = found.load() if t.strategy.is_rank0 else {}  # every process gets it through the strategy
         load(t, state, averaged=found.holds("ema"))
         load_scale(learner.scaler, found.meta["scaler"])
         progress.step = progress.saved = progress.begun = found.step
         progress.validated = int(found.meta["validated"])
-    if t.strategy.first:
+    if t.strategy.is_rank0:
         progress.fits |= starts.fits(records.directory.path, fingerprint(t.config), t.strategy.world)
     records.recorder.begin(progress.step, progress.validated, t.identity)
-    t.strategy.on_first(lambda: records.directory.note_begun(found))
+    t.strategy.on_rank0(lambda: records.directory.note_begun(found))
 
     def stop(*_: object) -> None:
         progress.stop = True
@@ -286,7 +286,7 @@ def load_scale(scaler: torch.amp.GradScaler, state: dict[str, Any]) -> None:
 
 
 def load(t: Trainer, state: State, averaged: bool) -> None:
-    """Load a checkpoint's state, which the first process has; `averaged`: it holds an average of the weights."""
+    """Load a checkpoint's state, which rank 0 has; `averaged`: it holds an average of the weights."""
     learner = t.learner
     average = state.pop("ema", {})
     if learner.ema and averaged:

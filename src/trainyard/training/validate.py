@@ -112,7 +112,7 @@ def count_correct(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def share_buffers(model: nn.Module, strategy: Strategy) -> None:
-    """Give all processes the first one's buffers (BatchNorm's statistics), in one message."""
+    """Give all processes rank 0's buffers (BatchNorm's statistics), in one message."""
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if not buffers or strategy.world == 1:
         return

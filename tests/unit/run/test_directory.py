@@ -852,7 +852,7 @@ def test_who_has_lost_the_directory_rewinds_no_metrics(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"event": "train", "step": 3}\n')
     enter(tmp_path)
     recorder = object.__new__(Recorder)  # a whole one needs a model and a dataset
-    recorder._strategy, recorder._directory = SimpleNamespace(first=True), older  # type: ignore[assignment]
+    recorder._strategy, recorder._directory = SimpleNamespace(is_rank0=True), older  # type: ignore[assignment]
     recorder._clock = Clock(0.0)
     with pytest.raises(UserError, match="taken over by"):
         recorder.begin(0, 0, {})
@@ -867,7 +867,7 @@ def test_who_has_lost_the_directory_and_its_checkpoint_says_so(tmp_path: Path) -
     enter(tmp_path)
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000002")
     records = SimpleNamespace(found=found, directory=older)
-    trainer = SimpleNamespace(records=records, strategy=SimpleNamespace(first=True), learner=None, progress=None)
+    trainer = SimpleNamespace(records=records, strategy=SimpleNamespace(is_rank0=True), learner=None, progress=None)
     with pytest.raises(UserError, match="taken over by"):
         resume(trainer)  # type: ignore[arg-type]
 
