@@ -64,9 +64,9 @@ def test_what_is_wrapped_in_another_way_stays_as_it_is() -> None:
             return super().step(*given)
 
     for _ in range(2):  # before and after there is an optimizer of this class, which changes the class
-        assert {"step", "zero_grad"} <= vars(eager.plain(torch.optim.SGD)).keys()
+        assert {"step", "zero_grad"} <= vars(eager.eager_class(torch.optim.SGD)).keys()
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
-    assert "step" not in vars(eager.plain(Noted))
+    assert "step" not in vars(eager.eager_class(Noted))
 
 
 def test_all_of_torchvision_has_the_models_that_were_imported_alone(found: dict[str, Any]) -> None:

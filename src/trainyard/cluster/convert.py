@@ -61,7 +61,7 @@ def distinct(notes: list[Note]) -> list[Note]:
     return [one._replace(path=one.path.replace(".Worker", ".{Master,Worker}")) if one in both else one for one in kept]
 
 
-def told(done: Converted) -> str:
+def format_account(done: Converted) -> str:
     """Return the account for people."""
     lines = []
     for title, notes in (("not carried", done.lost), ("done in another way", done.changed)):
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     elif to_stdout:
         print(content, end="")
     if not args.json:
-        print(told(done), file=sys.stderr)
+        print(format_account(done), file=sys.stderr)
         if not to_stdout:
             print(f"wrote {args.output}; next:\n  trainyard up RELEASE -f {args.output} -n NAMESPACE")
     return int(bool(done.lost))

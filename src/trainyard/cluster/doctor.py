@@ -110,7 +110,7 @@ def ask(args: argparse.Namespace, own: dict, seen: ClusterSurvey) -> Demand:
         count, operator = args.nodes or 1, args.operator or find_job_kind(seen)
         image = args.image or ("" if chart == published.CHART else PLACEHOLDER)
         values = assume(operator, count, gpus, resource or "nvidia.com/gpu", image)
-        if operator == "trainjob" and (version := operators.earlier(seen)):
+        if operator == "trainjob" and (version := operators.version_to_set(seen)):
             values["trainjob"] = {"version": version}
         with_gpus = f"with {gpus} GPUs each" if gpus else "without GPUs"
         said = f"a run on {count} {'node' if count == 1 else 'nodes'} {with_gpus} ({operator})"
@@ -133,7 +133,7 @@ def look(args: argparse.Namespace, seen: ClusterSurvey, demand: Demand) -> tuple
 
 def takes_objects(seen: ClusterSurvey) -> bool:
     """Whether the run's namespace is there, and not being deleted; where this user may not look, trying it tells."""
-    return "namespace" in seen.unseen or namespace.state(seen.space(), seen.namespace) is None
+    return "namespace" in seen.unseen or namespace.check_state(seen.space(), seen.namespace) is None
 
 
 def diagnose(seen: ClusterSurvey, demand: Demand, answers: list[trials.Answer], shown: probes.Shown) -> list[Check]:

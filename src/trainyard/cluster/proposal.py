@@ -157,7 +157,7 @@ def operator(survey: ClusterSurvey, demand: Demand) -> Iterator[ValuesLine]:
         if others:
             why += f"; or {' or '.join(others)}, which runs here too: docs/operators.md says which to take"
     yield ValuesLine("global.training.operator", chosen, why)
-    if chosen == "trainjob" and (version := operators.earlier(survey)):
+    if chosen == "trainjob" and (version := operators.version_to_set(survey)):
         yield ValuesLine("trainjob.version", version, "the cluster's")
     level = survey.enforced_level()
     for thing in operators.find_deployments(operators.PYTORCH, survey.of("deployments")):

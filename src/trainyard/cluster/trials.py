@@ -72,7 +72,7 @@ def run(demand: Demand, namespace: str) -> list[Answer]:
         return list(pool.map(lambda one: attempt(one[0], one[1], namespace), things))
 
 
-def told(text: str, earlier: list[Diagnosis]) -> bool:
+def is_explained(text: str, earlier: list[Diagnosis]) -> bool:
     """Whether another check has named what a refusal is about."""
     for one in earlier:
         kind, _, name = one.object.partition("/")
@@ -90,7 +90,7 @@ def told(text: str, earlier: list[Diagnosis]) -> bool:
     return False
 
 
-def plain(text: str) -> str:
+def drop_names(text: str) -> str:
     """Return a refusal without the names of the one object that it is about."""
     text = re.sub(r'^(\S+) "[^"]*" is (forbidden|invalid):', r"\2:", " ".join(text.split()))
     return re.sub(r'^(\w+)\.[\w.]+ "[^"]*" is (forbidden|invalid):', r"\2:", text)
@@ -116,16 +116,16 @@ def judge(answers: list[Answer], demand: Demand, earlier: list[Diagnosis]) -> It
     own = re.compile(rf"kind ({'|'.join((*JOBS, 'TrainingRuntime'))}) ")
     for label, text, _ in answers:
         mine = NOT_MINE.search(text)
-        if not text or told(text, earlier) or own.search(text):  # operators are a check of their own
+        if not text or is_explained(text, earlier) or own.search(text):  # operators are a check of their own
             continue
         if NO_DRY_RUN.search(text):
-            yield f"dry run of {label}: {plain(text)}"
+            yield f"dry run of {label}: {drop_names(text)}"
         elif mine and label.startswith("pods of"):
             yield f"dry run of {label}: this user may not create pods, which operators do"
         elif demand.placeholder and (IMAGE.partition("/")[0] in text or re.search(r"image|registr", text)):
-            yield f"dry run of {label}: a rule looks at images: name yours with -f or --image ({plain(text)})"
+            yield f"dry run of {label}: a rule looks at images: name yours with -f or --image ({drop_names(text)})"
         else:
-            refused.setdefault(plain(text), []).append(label)
+            refused.setdefault(drop_names(text), []).append(label)
     for text, labels in refused.items():
         yield Diagnosis(ERROR, several(labels, 2), f"refused: {text}", answer(text))
 
@@ -144,6 +144,6 @@ def examine(
         return check(title, unproven=[f"server-side dry run: namespace {survey.namespace} does not take objects"])
     found = list(judge(answers, demand, earlier))
     wrong = [one for one in found if isinstance(one, Diagnosis)]
-    told_by_others = any(told(one.text, earlier) for one in answers if one.text)
+    told_by_others = any(is_explained(one.text, earlier) for one in answers if one.text)
     sound = [] if wrong or told_by_others else [f"{len(answers)} objects and pods of the run would be admitted"]
     return check(title, sound, wrong, [one for one in found if isinstance(one, str)])

@@ -227,7 +227,7 @@ def too_many_files(what: object) -> UserError:
     )
 
 
-def whose(path: Path) -> str:
+def explain_permissions(path: Path) -> str:
     """Words for a place that may not be written: whose it is, who this process is, and the remedy."""
     with contextlib.suppress(OSError, StopIteration):
         place = next(one for one in (path, *path.parents) if one.exists())
@@ -300,7 +300,7 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
-def said_already(message: str) -> bool:
+def already_reported(message: str) -> bool:
     """Whether another process of the launcher, or of mpirun on this node, has printed this error; notes it if not."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
@@ -357,7 +357,7 @@ def guarded(main: Callable[[], int]) -> NoReturn:
 
 def _report(message: str, code: int) -> int:
     """Show why the program ends, unless a process beside it has shown the same, and keep it for the kubelet."""
-    if not said_already(message):
+    if not already_reported(message):
         print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     write_termination_message(message)
     return int(code)

@@ -142,12 +142,12 @@ def home() -> Path | None:
         return None
 
 
-def forget_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
+def drop_cached(descriptor: int, offset: int = 0, size: int = 0) -> None:
     """Drop what the kernel keeps of an open file, so that the next read asks the storage; `size` 0: to its end."""
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def forget(path: Path) -> None:
+def drop_cached_file(path: Path) -> None:
     """Drop what the kernel keeps of a file before a second look at it, if it can be opened."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        forget_cached(file.fileno())
+        drop_cached(file.fileno())

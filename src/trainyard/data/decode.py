@@ -28,7 +28,7 @@ from trainyard import native
 from trainyard.core.exits import UserError
 from trainyard.data import limits
 from trainyard.data.changes import NOTHING, Steps, change
-from trainyard.data.plain import rgb
+from trainyard.data.plain import to_rgb
 
 log = logging.getLogger("trainyard")
 
@@ -231,7 +231,7 @@ def _read_header(data: bytes) -> Image.Image:
 
 def _with_pillow(data: bytes) -> Tensor:
     with _in_words(), limits.read_header(data) as picture:
-        return torch.from_numpy(np.array(rgb(picture))).permute(2, 0, 1).contiguous()
+        return torch.from_numpy(np.array(to_rgb(picture))).permute(2, 0, 1).contiguous()
 
 
 @contextmanager

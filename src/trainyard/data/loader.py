@@ -73,7 +73,7 @@ class Loader:
         """
         sized = zip(itertools.repeat(self.size) if sizes is None else sizes, jobs, strict=False)
         readers = ThreadPoolExecutor(self.readers, thread_name_prefix="reader")
-        makers = plain_threads(self.workers)
+        makers = single_threaded_pool(self.workers)
         try:
             reading = read_ahead((self._begin_reading(readers, size, *job) for size, job in sized), self.readahead)
             for job in read_ahead((self._begin_making(makers, job) for job in reading), self.prefetch):
@@ -126,7 +126,7 @@ class Loader:
                 out.copy_(made)
 
 
-def plain_threads(count: int) -> ThreadPoolExecutor:
+def single_threaded_pool(count: int) -> ThreadPoolExecutor:
     """Threads in which torch uses one thread only; by default it would start one per core in each of them."""
     usual, begun = torch.get_num_threads(), threading.Barrier(count + 1)
 

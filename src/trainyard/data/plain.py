@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def plain(picture: "Image.Image") -> "Image.Image":
+def to_grey_or_rgb(picture: "Image.Image") -> "Image.Image":
     """Get a Pillow image in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
     from PIL import Image
 
@@ -30,6 +30,6 @@ def plain(picture: "Image.Image") -> "Image.Image":
     return picture.convert("RGB")
 
 
-def rgb(picture: "Image.Image") -> "Image.Image":
+def to_rgb(picture: "Image.Image") -> "Image.Image":
     """Return the same in mode RGB."""
-    return plain(picture).convert("RGB")
+    return to_grey_or_rgb(picture).convert("RGB")

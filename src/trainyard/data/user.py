@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trainyard.core.exits import ExitError, UserError
 from trainyard.core.named import import_object
 from trainyard.core.storage import storage
-from trainyard.data.plain import rgb
+from trainyard.data.plain import to_rgb
 from trainyard.data.sampler import Ids
 
 
@@ -67,7 +67,7 @@ class UserDataset:
             return picture
         if hasattr(picture, "convert"):  # a PIL image
             try:
-                return torch.from_numpy(np.array(rgb(picture))).permute(2, 0, 1)
+                return torch.from_numpy(np.array(to_rgb(picture))).permute(2, 0, 1)
             except ValueError as error:
                 raise UserError(f"{self.name(sample)} is an image of mode {picture.mode} ({error})") from None
         is_uint8 = isinstance(picture, torch.Tensor) and picture.dtype == torch.uint8

@@ -14,7 +14,7 @@ from torch import nn
 
 from trainyard import config, parallel
 from trainyard.config.sections.running import CommSettings, DdpSettings
-from trainyard.core.exits import UserError, cause_of, printable, whose
+from trainyard.core.exits import UserError, cause_of, explain_permissions, printable
 from trainyard.core.storage import storage
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
@@ -122,7 +122,7 @@ def ready_to_write(out: Path) -> None:
         for one in made:
             one.rmdir()
     except OSError as error:
-        remedy = whose(out) if error.errno in (errno.EACCES, errno.EPERM) else "choose another folder"
+        remedy = explain_permissions(out) if error.errno in (errno.EACCES, errno.EPERM) else "choose another folder"
         raise UserError(f"--out {out} cannot be written: {error.strerror}; {remedy}") from None
 
 

@@ -17,7 +17,7 @@ from trainyard.config import Config
 from trainyard.config.sections.data import DataSettings
 from trainyard.config.sections.learning import ModelSettings
 from trainyard.core.exits import InputError, UserError
-from trainyard.core.files import cache_folder, forget, json_checksum, section
+from trainyard.core.files import cache_folder, drop_cached_file, json_checksum, section
 from trainyard.core.storage import storage
 
 FILE = "config.json"
@@ -115,7 +115,7 @@ def check_hash(settings: ModelSettings, path: Path) -> None:
     wanted = settings.pretrained_sha256 or fetched or read_sums(path.parent).get(path.name, "")
     if not wanted or storage.hash_file(path) == wanted:
         return
-    forget(path)
+    drop_cached_file(path)
     found = storage.hash_file(path)
     if found == wanted:
         return

@@ -34,7 +34,7 @@ class Ddp(Group):
         with warnings.catch_warnings(), eager.without_compiler():
             # Its successor is not in NVIDIA's image yet.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
-            wrapped = eager.plain(DistributedDataParallel)(
+            wrapped = eager.eager_class(DistributedDataParallel)(
                 model,
                 device_ids=[self.device.index] if self.device.type == "cuda" else None,
                 broadcast_buffers=False,  # BatchNorm's statistics are sent before a validation, not every forward

@@ -17,7 +17,7 @@ COMPILER = "torch._dynamo"
 Kind = TypeVar("Kind", bound=type)
 
 
-def plain(kind: Kind) -> Kind:
+def eager_class(kind: Kind) -> Kind:
     """Get the class, with methods that do the same and do not import the compiler; for calls that are not compiled."""
     methods = {name: method for name in dir(kind) if callable(method := getattr(kind, name))}
     bare = {name: _bare(method) for name, method in methods.items()}

@@ -19,7 +19,15 @@ import time
 import uuid
 from pathlib import Path
 
-from trainyard.core.exits import Exit, ExitError, InputError, UserError, cause_of, whose, write_termination_message
+from trainyard.core.exits import (
+    Exit,
+    ExitError,
+    InputError,
+    UserError,
+    cause_of,
+    explain_permissions,
+    write_termination_message,
+)
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import storage
 from trainyard.pod import gpus
@@ -277,7 +285,7 @@ def _refused(place: Path, error: OSError) -> str:
         return f"{place} is mounted read-only: results need a claim that can be written"
     return (
         f"{place} cannot be written as uid {os.getuid()} and gid {os.getgid()} ({error.strerror}): set fsGroup, where "
-        f"the volume heeds it; {whose(place)}"
+        f"the volume heeds it; {explain_permissions(place)}"
     )
 
 

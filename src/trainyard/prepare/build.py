@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from trainyard.core.exits import FULL, Exit, ExitError, InputError, UserError, whose
+from trainyard.core.exits import FULL, Exit, ExitError, InputError, UserError, explain_permissions
 from trainyard.core.files import sync_folder
 from trainyard.core.storage import StorageError, Tries
 from trainyard.prepare import existing, rewriting
@@ -127,7 +127,7 @@ def _storage_error(root: Path, error: OSError) -> Exception:
             "command again; finished shards are kept"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{root} cannot be written: {error.strerror}; {whose(root)}")
+        return InputError(f"{root} cannot be written: {error.strerror}; {explain_permissions(root)}")
     return StorageError(f"writing to {root} failed: {error}; run the same command again, finished shards are kept")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainyard.data import limits
-from trainyard.data.plain import plain
+from trainyard.data.plain import to_grey_or_rgb
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,7 +47,7 @@ def convert(content: bytes | memoryview) -> bytes:
             _check_pages(picture, bytes(content[8:10]))
         with limits.pixels.taking(picture.width * picture.height):
             # Anew, without what a file says beside its pixels: a PNG would hold it, too
-            pixels = Image.fromarray(np.asarray(plain(_full_range(picture))))
+            pixels = Image.fromarray(np.asarray(to_grey_or_rgb(_full_range(picture))))
             buffer = io.BytesIO()
             pixels.save(buffer, "PNG")
     if buffer.tell() > LARGEST_PICTURE:

@@ -9,7 +9,7 @@ import io
 from typing import TYPE_CHECKING
 
 from trainyard.data import limits
-from trainyard.data.plain import plain
+from trainyard.data.plain import to_grey_or_rgb
 from trainyard.prepare import converting, formats
 from trainyard.prepare.settings import Reencode
 
@@ -98,7 +98,7 @@ def _open(content: memoryview | bytes) -> "Image.Image":
 def _load(picture: "Image.Image") -> "Image.Image":
     """Decode to 8-bit grey or RGB."""
     try:
-        return plain(picture)
+        return to_grey_or_rgb(picture)
     except Exception as error:
         raise UndecodableError(_words(error)) from None
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from trainyard import native
 from trainyard.core.exits import FULL
-from trainyard.core.files import forget_cached, sync_folder
+from trainyard.core.files import drop_cached, sync_folder
 from trainyard.core.storage import storage
 from trainyard.data import limits
 from trainyard.prepare import converting, decoding, rewriting
@@ -213,7 +213,7 @@ class OpenShard:
         """Read back all images past the kernel's cache; raises OSError where one does not have its checksum."""
         fresh = os.open(self._tar, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            forget_cached(fresh)
+            drop_cached(fresh)
             for row in self._rows:
                 if zlib.crc32(self._read(self._tar, fresh, row)) != row["crc32"]:
                     raise OSError(errno.EIO, "what was written is not there after a failure", str(self._tar))

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 
 from trainyard.data import limits
-from trainyard.data.plain import rgb
+from trainyard.data.plain import to_rgb
 
 LARGEST = 160  # pixels of the longer side
 STYLE = (
@@ -35,7 +35,7 @@ def thumbnail(content: bytes) -> str:
     """Return an encoded image as a data URI, no larger than LARGEST; raises what Pillow raises, and ValueError."""
     with limits.read_header(content) as picture:
         picture.draft("RGB", (2 * LARGEST, 2 * LARGEST))
-        small = rgb(picture)
+        small = to_rgb(picture)
     small.thumbnail((LARGEST, LARGEST))
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=80)

@@ -36,13 +36,13 @@ def count_and_run(main: Callable[[], int]) -> int:
     note, foreign = _note(folder), is_foreign(sys.argv)
     tries = whole(peek_json(note), "tries")
     if tries >= MOST_TRIES:
-        forget(folder)  # a person who deletes the job and tries again begins anew
+        forget_killed_starts(folder)  # a person who deletes the job and tries again begins anew
         raise ExitError(_explain_deaths(tries, foreign), Exit.FAILED)
     with contextlib.suppress(OSError, UserError, ExitError):  # storage that cannot be written counts nothing
         note.parent.mkdir(parents=True, exist_ok=True)
         storage.write_json(note, {"tries": tries + 1})
     code: int = Exit.FAILED  # an error is no death
-    later = threading.Timer(EARLY_SECONDS, forget, [folder])
+    later = threading.Timer(EARLY_SECONDS, forget_killed_starts, [folder])
     later.daemon = True
     if foreign or os.environ.get("TRAINYARD_SPARES"):
         later.start()
@@ -52,7 +52,7 @@ def count_and_run(main: Callable[[], int]) -> int:
     finally:
         later.cancel()
         if not (foreign and code in DEATHS):
-            forget(folder)
+            forget_killed_starts(folder)
 
 
 def is_foreign(arguments: Sequence[str]) -> bool:
@@ -74,7 +74,7 @@ def run_folder(arguments: Sequence[str]) -> Path | None:
     return Path(folder) if isinstance(folder, str) else None
 
 
-def forget(folder: Path) -> None:
+def forget_killed_starts(folder: Path) -> None:
     """Forget the killed starts of this pod: it has connected its processes, or ends by itself. Never raises."""
     if owner.job_name():
         with contextlib.suppress(OSError):
@@ -84,7 +84,7 @@ def forget(folder: Path) -> None:
 def forget_on_stop() -> None:
     """Forget the killed starts of this pod, which is stopped from outside. Never raises."""
     if folder := run_folder(sys.argv):
-        forget(folder)
+        forget_killed_starts(folder)
 
 
 def _note(folder: Path) -> Path:

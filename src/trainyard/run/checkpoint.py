@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard import __version__
 from trainyard.core.exits import UserError
-from trainyard.core.files import MISSING, forget, rename, sync_folder
+from trainyard.core.files import MISSING, drop_cached_file, rename, sync_folder
 from trainyard.core.storage import StorageError, storage, unreadable
 from trainyard.run import checkpoint_manifest, fence
 from trainyard.run import lease_files as calls
@@ -145,7 +145,7 @@ def read_checked(path: Path) -> Found:
         return _check(path)
     except DamagedCheckpointError:
         for file in storage.list_folder(path):
-            forget(file)
+            drop_cached_file(file)
         return _check(path)
 
 

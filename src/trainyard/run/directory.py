@@ -262,7 +262,7 @@ class RunDirectory:
                 if not self.held():
                     raise TakenOverError(self.lease.taken_message())
                 self._leave_later(found)
-                storage.perform(self.path, starts.forget, self.path)  # the later ones that were seen
+                storage.perform(self.path, starts.forget_checkpoints, self.path)  # the later ones that were seen
                 storage.write_json(note, {"resume": self._resume, "step": found.step}, via=self.staging)
 
     @property
@@ -322,7 +322,7 @@ class RunDirectory:
         found = sorted(entry for entry in storage.list_folder(self.path) if entry.name not in KEPT)
         if not moving.exists() and not (always and found):
             if always:
-                starts.forget(self.path)  # what is left may be the notes of a run whose files are gone
+                starts.forget_checkpoints(self.path)  # what is left may be the notes of a run whose files are gone
             return
         if not moving.exists():
             # By way of the lease's folder: who has lost the lease moves nothing. A newer job ends a move that has begun
@@ -336,7 +336,7 @@ class RunDirectory:
         numbered = (path for path in storage.list_folder(previous) if PREVIOUS.fullmatch(path.name))
         older = sorted(numbered, key=lambda path: int(path.name))
         number = int(older[-1].name) + 1 if older else 1
-        starts.forget(self.path)  # before the last rename: after a crash here the next start does it again
+        starts.forget_checkpoints(self.path)  # before the last rename: after a crash here the next start does it again
         rename(moving, previous / f"{number:03d}")
         for folder in (previous, self.path):  # else a crash could bring the move back once the new run has checkpoints
             sync_folder(folder)

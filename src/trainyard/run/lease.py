@@ -89,7 +89,7 @@ class Lease:
             raise TakenOverError(self.taken_message()) from None
 
     def join(self, number: int) -> None:
-        """Learn, in another process than the first, which lease this run has."""
+        """Learn, in another process than rank 0, which lease this run has."""
         self._record = self._record or Record(number)
 
     def lost(self) -> bool:
@@ -111,7 +111,7 @@ class Lease:
             self._lost.set()
         return alive
 
-    def in_force(self) -> bool:
+    def seems_held(self) -> bool:
         """Whether this run still has the lease, as far as this machine's cache says; asked in any of its processes."""
         try:
             return not self._lost.is_set() and self.folder.is_dir()

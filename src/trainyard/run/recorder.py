@@ -122,7 +122,7 @@ class Recorder:
         if config.debug.record_samples:
             file = path / "samples" / f"rank-{self._strategy.rank}.jsonl"
             file.parent.mkdir(exist_ok=True)
-            self._samples = Appender(file, self._directory.lease.in_force)
+            self._samples = Appender(file, self._directory.lease.seems_held)
 
     def _introduce(self, step: int, lost: int) -> None:
         """Report what is trained, on which devices, and from which step."""
@@ -203,7 +203,7 @@ class Recorder:
             rank, world = self._strategy.rank, self._strategy.world
             packed = slowest.pack(mine, spent, line.held, line.joules, rank=rank, world=world)
             losses, times, memory, joules = slowest.unpack(self._strategy.sum(packed), world)
-        self._refuse_ill(mine, losses, step)
+        self._refuse_diverged(mine, losses, step)
         self._energy = {kind: self._past.joules.get(kind, 0.0) + j for kind, j in zip(KINDS, joules, strict=True)}
         wall = sum(spent.values()) - spent["validation"] - spent["init"]  # from the first step on
         self._wall += wall
@@ -315,7 +315,7 @@ class Recorder:
         """Return the epoch of the last of `step` steps, counted from 1."""
         return self._order.epoch(max(step, 1) - 1) + 1
 
-    def _refuse_ill(self, mine: Tensor, losses: Tensor, step: int) -> None:
+    def _refuse_diverged(self, mine: Tensor, losses: Tensor, step: int) -> None:
         """Raise ExitError if a loss is NaN, infinite or above log.max_loss; all processes see the same sums and end."""
         most = self._config.log.max_loss or math.inf
         ill = ~torch.isfinite(losses) | (losses > most)

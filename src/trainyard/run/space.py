@@ -7,7 +7,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError, whose
+from trainyard.core.exits import FULL, STORAGE, Exit, ExitError, UserError, explain_permissions
 from trainyard.core.storage import StorageError
 from trainyard.run import checkpoint
 
@@ -19,7 +19,7 @@ def unwritable(path: Path, error: OSError) -> UserError | ExitError:
     if error.errno in STORAGE:
         return StorageError(f"run.dir = {str(path)!r}: {error.strerror}: the storage does not answer")
     denied = error.errno in (errno.EACCES, errno.EPERM)
-    remedy = whose(path) if denied else "check that it lies on a writable volume with free space"
+    remedy = explain_permissions(path) if denied else "check that it lies on a writable volume with free space"
     return UserError(f"run.dir = {str(path)!r}: cannot be written ({error.strerror}); {remedy}")
 
 

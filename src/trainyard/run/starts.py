@@ -68,7 +68,7 @@ def note_stop(root: Path) -> None:
     storage.write_json(path, {**storage.read_json(path), "stopped": True})
 
 
-def forget(root: Path) -> None:
+def forget_checkpoints(root: Path) -> None:
     """Forget the checkpoints that earlier starts saw: they were set aside because `resume` says so."""
     own = _file(root)
     for path in storage.list_folder(own.parent):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from trainyard.core.exits import pinning
-from trainyard.core.files import forget
+from trainyard.core.files import drop_cached_file
 from trainyard.core.storage import storage
 
 DTYPES = {
@@ -179,7 +179,7 @@ def _whole(path: Path, digest: str) -> bytearray:
                 raise OSError(errno.EIO, f"ends after {done} of {len(content)} bytes")
             done += count
     if digest and hashlib.sha256(content).hexdigest() != digest:
-        forget(path)
+        drop_cached_file(path)
         raise OSError(errno.EIO, "other bytes than a moment ago")
     return content
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError
-from trainyard.core.files import forget
+from trainyard.core.files import drop_cached_file
 from trainyard.core.storage import storage
 from trainyard.shards import manifest as manifests
 
@@ -28,7 +28,7 @@ def load_index(root: Path, entry: manifests.ShardEntry, classes: int) -> NDArray
             # First of all: numpy's own errors on a damaged file are of many kinds
             if sound := hashlib.sha256(data).hexdigest() == entry.index_sha256:
                 break
-            forget(path)
+            drop_cached_file(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; {manifests.REMEDY}") from None
     if not sound:

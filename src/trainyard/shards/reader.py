@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.core.exits import UserError, too_many_files
-from trainyard.core.files import forget_cached, parse_json
+from trainyard.core.files import drop_cached, parse_json
 from trainyard.core.storage import storage
 from trainyard.native import crc32
 from trainyard.shards import manifest as manifests
@@ -158,7 +158,7 @@ class Shards:
         """Read past the kernel's cache from a file that is opened anew, and use that one from now on."""
         fresh = os.open(self._files[shard], os.O_RDONLY | os.O_CLOEXEC)
         try:
-            forget_cached(fresh, start, size)
+            drop_cached(fresh, start, size)
             data = _read_exactly(fresh, size, start)
             os.posix_fadvise(fresh, 0, 0, os.POSIX_FADV_RANDOM)
             # In place of the old file under its number, which other threads may be reading from

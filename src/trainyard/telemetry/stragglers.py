@@ -29,7 +29,7 @@ class Slowest:
         return asdict(self)
 
 
-class Told(NamedTuple):
+class RankTotals(NamedTuple):
     """What all ranks told: losses (steps,), seconds by rank and part, bytes by rank, and all ranks' joules by kind."""
 
     losses: Tensor
@@ -47,12 +47,12 @@ def pack(
     return torch.cat([losses, torch.tensor(joules, dtype=torch.float64), rows.flatten()])
 
 
-def unpack(total: Tensor, world: int) -> Told:
+def unpack(total: Tensor, world: int) -> RankTotals:
     """Return what all ranks packed, from the sum."""
     ranks = world * (len(PARTS) + 1)
     losses, joules, rest = torch.split(total, [len(total) - ranks - len(KINDS), len(KINDS), ranks])
     rows: list[list[float]] = rest.view(world, len(PARTS) + 1).tolist()
-    return Told(losses, [row[:-1] for row in rows], [row[-1] for row in rows], joules.tolist())
+    return RankTotals(losses, [row[:-1] for row in rows], [row[-1] for row in rows], joules.tolist())
 
 
 def memory_held(device: torch.device) -> float:

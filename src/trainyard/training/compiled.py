@@ -38,13 +38,13 @@ def prepare_compiler(model: ModelSettings, run: RunSettings, units: int, *, size
         keep_graphs_whole(torch.__version__)
 
 
-def sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
+def forward_sizes(order: Order, plan: RunPlan, rank: int, world: int) -> frozenset[int]:
     """How many samples the forwards of one process take in a whole step; two numbers where they don't divide evenly."""
     parts = order.parts(len(order.slice(0, rank, world)), plan.forwards)
     return frozenset(part.stop - part.start for part in parts)
 
 
-def called_with(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.AbstractContextManager[None]:
+def compiled_or_eager(compiles: bool, size: int, whole: frozenset[int]) -> contextlib.AbstractContextManager[None]:
     """To be entered for a forward of `size` samples; `whole` are the sizes that a program is built for.
 
     None is built for a forward without samples, which some processes have in each step where a batch does not divide.

@@ -35,7 +35,7 @@ from trainyard.run.export_formats import refuse_missing
 from trainyard.run.owner import TakenOverError
 from trainyard.run.result import Result
 from trainyard.training import optimizer as optimizers
-from trainyard.training.compiled import called_with
+from trainyard.training.compiled import compiled_or_eager
 from trainyard.training.interval import LEAST, interval, time_to_failure
 from trainyard.training.loss import loss_sum
 from trainyard.training.mixup import mix, mixes
@@ -55,7 +55,7 @@ def run(config: Config, plan: RunPlan, place: Place) -> None:
     strategy = parallel.connect(config, plan, place)
     joined = time.monotonic()
     if place.local_rank == 0:
-        attempts.forget(Path(config.run.dir))
+        attempts.forget_killed_starts(Path(config.run.dir))
     refuse_missing(config.publish.export)
     probe.check(config.comm, strategy)
     t = build(config, plan, strategy)
@@ -163,7 +163,7 @@ def _loss_sum(t: Trainer, pictures: Tensor, labels: Tensor, samples: int) -> Ten
     inputs, targets = t.learner.normalise(pictures), labels
     if mixes(config.augment):
         inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
-    with called_with(config.model.compile, samples, t.learner.sizes), t.learner.autocast:
+    with compiled_or_eager(config.model.compile, samples, t.learner.sizes), t.learner.autocast:
         outputs = t.learner.model(inputs)
     return loss_sum(outputs, targets, config.loss)
 
@@ -300,7 +300,7 @@ def validate(t: Trainer) -> Result:
     whole = frozenset([min(size, len(loader.labels))])
 
     def forward(pictures: Tensor) -> Tensor:
-        with called_with(t.config.model.compile, len(pictures), whole):
+        with compiled_or_eager(t.config.model.compile, len(pictures), whole):
             return learner.predict(pictures)
 
     with records.clock.spent("validation"), learner.averaged():

@@ -34,12 +34,14 @@ def build(model: nn.Module, settings: OptimizerSettings) -> Optimizer:
     groups = parameter_groups(model, settings)
     betas = (settings.betas[0], settings.betas[1])
     if settings.name == "lamb":
-        return eager.plain(Lamb)(groups, settings.lr, betas, settings.eps)
+        return eager.eager_class(Lamb)(groups, settings.lr, betas, settings.eps)
     if settings.name == "adamw":
-        return eager.plain(torch.optim.AdamW)(groups, settings.lr, betas, settings.eps, fused=True)
+        return eager.eager_class(torch.optim.AdamW)(groups, settings.lr, betas, settings.eps, fused=True)
     if any(is_sharded(parameter) for parameter in model.parameters()):
-        return eager.plain(ShardedSgd)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov)
-    return eager.plain(torch.optim.SGD)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True)
+        return eager.eager_class(ShardedSgd)(groups, settings.lr, settings.momentum, nesterov=settings.nesterov)
+    return eager.eager_class(torch.optim.SGD)(
+        groups, settings.lr, settings.momentum, nesterov=settings.nesterov, fused=True
+    )
 
 
 def begin_momentum(optimizer: Optimizer) -> None:

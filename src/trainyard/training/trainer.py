@@ -126,7 +126,7 @@ def build(config: Config, plan: RunPlan, strategy: Strategy) -> Trainer:
     directory = RunDirectory(config.run, config.resume, as_tree(config))
     found: Found | None = strategy.on_rank0(lambda: directory.start(wanted))
     directory.lease.join(strategy.broadcast_object(directory.lease.number))
-    log_to(directory.path, strategy.rank, directory.lease.in_force)
+    log_to(directory.path, strategy.rank, directory.lease.seems_held)
     decode.agree(strategy.gather_objects, data.splits.decoder)
     learner = build_learner(config, plan, strategy, data, resumes=found is not None)
     records = open_records(config, strategy, data, directory, found)
@@ -188,7 +188,7 @@ def build_learner(config: Config, plan: RunPlan, strategy: Strategy, data: Data,
         plain=plain,
         model=model,
         validated=plain if strategy.lockstep else called,  # FSDP compiles the parts of the model
-        sizes=compiled.sizes(data.order, plan, strategy.rank, strategy.world),
+        sizes=compiled.forward_sizes(data.order, plan, strategy.rank, strategy.world),
         optimizer=optimizer,
         scaler=torch.amp.GradScaler(device.type, enabled=precision == "fp16"),
         ema=ema,

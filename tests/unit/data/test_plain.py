@@ -14,7 +14,7 @@ from tests.unit.data import pngs
 from tests.unit.data.test_decode import built, encoded, photo
 from trainyard.core.exits import UserError
 from trainyard.data import decode, limits
-from trainyard.data.plain import plain
+from trainyard.data.plain import to_grey_or_rgb
 from trainyard.prepare import decoding
 from trainyard.prepare.settings import Reencode
 
@@ -103,7 +103,7 @@ def test_jpegs_are_seen_as_pillow_shows_them(mode: str) -> None:
 def test_samples_of_32_bits_are_refused_since_nobody_says_what_is_white() -> None:
     for kind in (np.int32, np.float32):
         with pytest.raises(ValueError, match="no value is known to be white"):
-            plain(Image.fromarray(np.ones((4, 4), kind)))
+            to_grey_or_rgb(Image.fromarray(np.ones((4, 4), kind)))
 
 
 @pytest.mark.parametrize("pixels", [

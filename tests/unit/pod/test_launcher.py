@@ -152,11 +152,11 @@ def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path
 def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "said").touch()
     monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
-    assert [exits.said_already(text) for text in ("a", "b", "a", "b")] == [False, False, True, True]
+    assert [exits.already_reported(text) for text in ("a", "b", "a", "b")] == [False, False, True, True]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert [exits.said_already(text) for text in ("a", "a")] == [False, True]
+    assert [exits.already_reported(text) for text in ("a", "a")] == [False, True]
     monkeypatch.setenv(exits.SAID, str(tmp_path / "gone"))
-    assert [exits.said_already(text) for text in ("a", "a")] == [False, False]
+    assert [exits.already_reported(text) for text in ("a", "a")] == [False, False]
 
 
 def test_processes_that_could_not_say_why_they_ended_are_named() -> None:

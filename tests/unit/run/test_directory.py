@@ -70,10 +70,10 @@ def test_a_lease_is_in_force_while_its_storage_fails(tmp_path: Path, monkeypatch
     first.lease._ended.set()  # its own heartbeat says the same
     faults = failing(monkeypatch, "leases/00000001")
     faults.append(errno.ENOTCONN)
-    assert first.lease.in_force()
+    assert first.lease.seems_held()
     assert not faults
     enter(tmp_path)
-    assert not first.lease.in_force()
+    assert not first.lease.seems_held()
 
 
 def test_a_holder_shows_that_it_is_alive_whatever_its_main_thread_does(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class Runs:
         done = self.resumed(found, place)
         with place.fenced():
             rewind_all(self.path, done, 0, place.staging)
-        events = metrics.MetricsFile(self.path / "metrics.jsonl", place.lease.in_force)
+        events = metrics.MetricsFile(self.path / "metrics.jsonl", place.lease.seems_held)
         events.write({"event": "resume" if found else "start", "step": done})
         writer = Writer(place.checkpoints, 2, 1, ours=place.held, holder=place.holder, staging=place.staging)
         last = max(done, settings.max_steps or 0)

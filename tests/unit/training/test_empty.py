@@ -81,11 +81,11 @@ def test_a_model_that_refuses_a_batch_of_none_is_trained(
 
 def test_compiled_too(fleet: Fleet, tmp_path: Path) -> None:
     """A forward that counts nothing is never compiled, also where each step has one."""
-    from trainyard.training.compiled import called_with
+    from trainyard.training.compiled import compiled_or_eager
 
     base = {"data": {"dir": "synthetic"}, "epochs": 1, "batch": {"global": 8}, "model": {"compile": True}}
     settings = config.build(base)
-    with called_with(settings.model.compile, 0, frozenset([0, 2])):
+    with compiled_or_eager(settings.model.compile, 0, frozenset([0, 2])):
         stance: Any = torch._dynamo.eval_frame._stance
         assert stance.stance == "force_eager"
     same = {**SHORT, "batch.micro": 2, "precision": "fp32", "model.batch_norm": "local"}

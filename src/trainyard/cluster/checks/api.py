@@ -20,7 +20,7 @@ UNSTORED = re.compile(r"etcdserver: .*|database space exceeded", re.S)
 LEADERS = {"kube-scheduler": "pods are placed on no node", "kube-controller-manager": "no job, claim or pod goes on"}
 
 
-def version(text: str) -> Diagnosis | None:
+def check_version(text: str) -> Diagnosis | None:
     """Say that an API server is older than the chart works with."""
     found = re.match(r"v?(\d+)\.(\d+)", text)
     if not found or (int(found[1]), int(found[2])) >= LEAST:
@@ -29,7 +29,7 @@ def version(text: str) -> Diagnosis | None:
     return Diagnosis(ERROR, "kubernetes", seen, "update the cluster (docs/compatibility.md)")
 
 
-def own_clock(ahead: float) -> Diagnosis | None:
+def check_own_clock(ahead: float) -> Diagnosis | None:
     """Say that this machine's clock and the API server's differ."""
     if abs(ahead) < CLOCK:
         return None
@@ -59,7 +59,7 @@ def skew(lease: dict, now: datetime) -> float:
     return max(0.0, -since(renewed, now))
 
 
-def clocks(leases: list[dict], nodes: list[dict], now: datetime) -> Iterator[Diagnosis]:
+def check_clocks(leases: list[dict], nodes: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name nodes whose clock differs from the API server's."""
     known = {node["metadata"]["name"]: node for node in nodes}
     for lease in leases:
@@ -76,7 +76,7 @@ def clocks(leases: list[dict], nodes: list[dict], now: datetime) -> Iterator[Dia
             yield Diagnosis(level, f"node/{name}", seen, "set the node's clock by NTP (timedatectl set-ntp true on it)")
 
 
-def heartbeats(nodes: list[dict], leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
+def check_heartbeats(nodes: list[dict], leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name nodes without a lease whose last heartbeat lies in the future."""
     held = {lease["metadata"]["name"] for lease in leases}
     for node in nodes:
@@ -91,7 +91,7 @@ def heartbeats(nodes: list[dict], leases: list[dict], now: datetime) -> Iterator
             )
 
 
-def leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
+def check_leaders(leases: list[dict], now: datetime) -> Iterator[Diagnosis]:
     """Name parts of the control plane that have stopped renewing their lease."""
     for lease in leases:
         name, renewed = lease["metadata"]["name"], lease["spec"].get("renewTime")
@@ -139,20 +139,20 @@ def check_services(services: list[dict]) -> Iterator[Diagnosis]:
 def examine(survey: ClusterSurvey, refusals: Iterable[str] = ()) -> Check:
     """Check the API server; `refusals`: why probes were refused."""
     nodes, leases = survey.of("nodes"), survey.of("leases")
-    wrong = [one for one in (version(survey.version), own_clock(survey.ahead)) if one]
+    wrong = [one for one in (check_version(survey.version), check_own_clock(survey.ahead)) if one]
     if survey.failing:
         seen = f"it is not ready: {survey.failing}"
         wrong.append(
             Diagnosis(ERROR, "api server", seen, "see its log, and etcd's: kubectl get --raw '/readyz?verbose'")
         )
     wrong += [*check_certificates(survey.certificates, survey.now), *check_etcd(refusals)]
-    slow = [*clocks(leases, nodes, survey.now), *heartbeats(nodes, leases, survey.now)]
-    wrong += [*slow, *leaders(leases, survey.now), *check_services(survey.of("apiservices"))]
+    slow = [*check_clocks(leases, nodes, survey.now), *check_heartbeats(nodes, leases, survey.now)]
+    wrong += [*slow, *check_leaders(leases, survey.now), *check_services(survey.of("apiservices"))]
     tested = f"{TESTED[0]}.{TESTED[1]}"
     same = survey.version.startswith(f"v{tested}.")
     heard = [one["metadata"]["name"] for one in leases if one["metadata"].get("namespace") == "kube-node-lease"]
     sound = [f"Kubernetes {survey.version}" + (", as tested" if same else f" ({tested} was tested)")]
-    if heard and not slow and not own_clock(survey.ahead):
+    if heard and not slow and not check_own_clock(survey.ahead):
         sound.append(f"the clocks of {several(sorted(heard), 3)} and of this machine agree")
     unproven = [] if heard or "leases" in survey.unseen else ["clocks of the nodes: no leases in kube-node-lease"]
     return check("kubernetes", sound, wrong, unproven)

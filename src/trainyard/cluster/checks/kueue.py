@@ -70,7 +70,7 @@ def queue_of(thing: dict) -> str:
     return found
 
 
-def quota(cluster: dict, asked: list[tuple[str, dict[str, Decimal]]]) -> Iterator[Diagnosis]:
+def check_quota(cluster: dict, asked: list[tuple[str, dict[str, Decimal]]]) -> Iterator[Diagnosis]:
     """Name resources that a ClusterQueue does not cover, or of which it has too little for a job, even alone."""
     label, may = f"clusterqueue/{cluster['metadata']['name']}", sum_quota(cluster, "borrowingLimit")
     borrows = bool(cluster["spec"].get("cohort") or cluster["spec"].get("cohortName"))
@@ -127,7 +127,7 @@ def check_cohort(
                 yield Diagnosis(ERROR, f"cohort/{own}", seen, answer)
 
 
-def takes(cluster: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_namespace(cluster: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a ClusterQueue that does not take the run's namespace."""
     if not placement.selects(cluster["spec"].get("namespaceSelector"), survey.labels()):
         seen = f"its namespaceSelector does not take namespace {survey.namespace}"
@@ -135,11 +135,11 @@ def takes(cluster: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, f"clusterqueue/{cluster['metadata']['name']}", seen, answer)
 
 
-def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
+def check_controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
     """Name a Kueue that is not running."""
     things = operators.find_deployments(operators.KUEUE, survey.of("deployments"))
     if "deployments" not in survey.unseen and (things or needed):
-        for one in operators.controller(operators.KUEUE, things, survey.of("pods"), needed):
+        for one in operators.check_controller(operators.KUEUE, things, survey.of("pods"), needed):
             stops = "with Kueue's webhooks in place its jobs cannot even be created"
             yield (
                 one._replace(seen=one.seen.replace("its jobs would be ignored", stops))
@@ -150,7 +150,7 @@ def controller(survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
                 )
             )
     for thing in things:
-        yield from filter(None, [operators.release(operators.KUEUE, thing)])
+        yield from filter(None, [operators.check_release(operators.KUEUE, thing)])
         yield from operator_pods.check_restarts("Kueue", thing, survey.of("pods"), survey.now)
 
 
@@ -163,7 +163,7 @@ def read_configuration(survey: ClusterSurvey) -> dict:
     return {}
 
 
-def held_back(survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_unqueued_jobs(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a Kueue that holds jobs without a queue, too."""
     configuration = read_configuration(survey)
     if (
@@ -193,7 +193,7 @@ def check_managed_kinds(survey: ClusterSurvey, demand: Demand) -> Iterator[Diagn
             yield Diagnosis(ERROR, "kueue", seen, answer)
 
 
-def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
+def check_priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
     """Name WorkloadPriorityClasses that do not exist."""
     for thing in demand.objects:
         wanted = (thing["metadata"].get("labels") or {}).get(PRIORITY)
@@ -203,7 +203,7 @@ def priorities(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"workloadpriorityclass/{wanted}", seen, answer)
 
 
-def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
+def check_queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosis]:
     """Name what keeps the run's queue from ever admitting it."""
     local = find_by_name(survey.of("localqueues"), name)
     if local is None and name in demand.makes("LocalQueue"):
@@ -223,10 +223,10 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
                 ERROR, f"localqueue/{name}", seen, f"create ClusterQueue {target} (examples/kueue/queues.yaml)"
             )
         return
-    yield from takes(cluster, survey)
+    yield from check_namespace(cluster, survey)
     passed = at(read_configuration(survey), "resources.excludeResourcePrefixes", [])
     asked = sum_requests(demand, name, tuple(passed))
-    found = list(quota(cluster, asked))
+    found = list(check_quota(cluster, asked))
     if not found and "clusterqueues" not in survey.unseen:
         found += check_cohort(cluster, survey, asked)
     if "resourceflavors" not in survey.unseen:
@@ -236,7 +236,7 @@ def queue(name: str, survey: ClusterSurvey, demand: Demand) -> Iterator[Diagnosi
     yield from reasons[:1] if not found else [one for one in reasons if "is stopped" in one.seen]
 
 
-def every(survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_all_queues(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name queues of the namespace that let nothing in, where the run has no queue."""
     for local in survey.of("localqueues"):
         cluster = find_by_name(survey.of("clusterqueues"), local["spec"].get("clusterQueue", ""))
@@ -254,7 +254,7 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         filter(None, (queue_of(thing) for thing in demand.objects if thing["kind"] in (*JOBS, "Job")))
     )
     needed = bool(names)
-    wrong = list(controller(survey, needed))
+    wrong = list(check_controller(survey, needed))
     unseen = [kind for kind in ("localqueues", "clusterqueues", "resourceflavors") if kind in survey.unseen]
     unproven = [f"queues: {kind}: {survey.unseen[kind]}" for kind in unseen if needed or survey.of("localqueues")]
     installed = bool(operators.find_deployments(operators.KUEUE, survey.of("deployments")))
@@ -262,12 +262,12 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
         return check("queues", wrong=wrong, unproven=unproven)
     if "localqueues" not in survey.unseen:
         for name in names:
-            wrong += queue(name, survey, demand)
+            wrong += check_queue(name, survey, demand)
     wrong += check_managed_kinds(survey, demand)
     if needed and "workloadpriorityclasses" not in survey.unseen:
-        wrong += priorities(demand, survey.of("workloadpriorityclasses"))
+        wrong += check_priorities(demand, survey.of("workloadpriorityclasses"))
     if not needed:
-        wrong += [*every(survey), *held_back(survey)]
+        wrong += [*check_all_queues(survey), *check_unqueued_jobs(survey)]
     local = [one["metadata"]["name"] for one in survey.of("localqueues")]
     if needed:
         sound = [f"the run is for the queue {several(names)}"] if not wrong else []

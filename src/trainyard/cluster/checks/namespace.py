@@ -17,7 +17,7 @@ PULL_TYPES = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
 KEYS = {"secret": "global.image.pullSecrets or global.secrets", "configmap": "global.caBundle.configMap"}
 
 
-def state(space: dict | None, namespace: str) -> Diagnosis | None:
+def check_state(space: dict | None, namespace: str) -> Diagnosis | None:
     """Say that the namespace is missing, or being deleted."""
     if space is None:
         seen = "it does not exist yet: what it would allow is unknown"
@@ -30,7 +30,7 @@ def state(space: dict | None, namespace: str) -> Diagnosis | None:
     return None
 
 
-def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
+def check_accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
     """Name ServiceAccounts of pods that do not exist."""
     names = {thing["metadata"]["name"] for thing in known} | demand.makes("ServiceAccount")
     for wanted in dict.fromkeys(group.spec.get("serviceAccountName") or "default" for group in demand.groups):
@@ -42,7 +42,7 @@ def accounts(demand: Demand, known: list[dict]) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"serviceaccount/{wanted}", "pods run as it, and it does not exist", remedy)
 
 
-def classes(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_classes(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name PriorityClasses and RuntimeClasses of pods that do not exist."""
     priorities = {one["metadata"]["name"] for one in survey.of("priorityclasses")} | {*BUILT_IN}
     priorities |= demand.makes("PriorityClass")
@@ -58,7 +58,7 @@ def classes(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"runtimeclass/{runtime}", "pods name it, and it does not exist", remedy)
 
 
-def schedulers(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_schedulers(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name schedulers of pods for which nothing runs."""
     for wanted in dict.fromkeys(group.spec.get("schedulerName", "") for group in demand.groups):
         if not wanted or wanted == "default-scheduler" or "deployments" in survey.unseen:
@@ -70,7 +70,7 @@ def schedulers(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, f"scheduler/{wanted}", seen, remedy)
 
 
-def absent(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_references(demand: Demand, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name secrets and configmaps that pods cannot start without."""
     for kind, names in list_required(demand).items():
         known = {thing["metadata"]["name"] for thing in survey.of(NAMES[kind])}
@@ -146,7 +146,7 @@ def required_level(demand: Demand) -> str:
     return level
 
 
-def security(survey: ClusterSurvey, demand: Demand) -> Diagnosis | None:
+def check_security(survey: ClusterSurvey, demand: Demand) -> Diagnosis | None:
     """Say that the namespace enforces a Pod Security level that the pods do not pass."""
     order = ("privileged", "baseline", "restricted")
     enforced, asks = survey.enforced_level(), required_level(demand)
@@ -164,24 +164,28 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     space, title = survey.space(), "namespace"
     unseen = {kind: why for kind, why in survey.unseen.items() if kind in READ}
     unproven = [f"{kind}: {why}" for kind, why in unseen.items()]
-    wrong = [*classes(demand, survey), *schedulers(demand, survey)]
-    if "namespace" not in unseen and (bad := state(space, survey.namespace)):
+    wrong = [*check_classes(demand, survey), *check_schedulers(demand, survey)]
+    if "namespace" not in unseen and (bad := check_state(space, survey.namespace)):
         return check(title, [], [bad, *wrong], unproven)
     ranges = survey.of("limitranges")
     if "serviceaccounts" not in unseen:
-        wrong += accounts(demand, survey.of("serviceaccounts"))
-    wrong += [*absent(demand, survey), *check_pull_secrets(demand, survey.of("secrets")), *check_keys(demand, survey)]
+        wrong += check_accounts(demand, survey.of("serviceaccounts"))
+    wrong += [
+        *check_references(demand, survey),
+        *check_pull_secrets(demand, survey.of("secrets")),
+        *check_keys(demand, survey),
+    ]
     wrong += references.examine(demand, survey)
     if space:
         wrong += [
             *check_sidecars(space, demand),
             *check_ambient_mesh(space, demand),
-            *filter(None, [security(survey, demand)]),
+            *filter(None, [check_security(survey, demand)]),
         ]
     for thing in survey.of("resourcequotas"):
-        wrong += quotas.quota(thing, demand, ranges)
+        wrong += quotas.check_quota(thing, demand, ranges)
     for thing in ranges:
-        wrong += quotas.limits(thing, demand, ranges)
+        wrong += quotas.check_limits(thing, demand, ranges)
     level = survey.labels().get(ENFORCE, "no Pod Security level")
     counts = f"{len(survey.of('resourcequotas'))} quotas, {len(ranges)} limit ranges"
     return check(title, [f"{survey.namespace}: {level}, {counts}"], wrong, unproven)

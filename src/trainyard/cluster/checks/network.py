@@ -13,7 +13,7 @@ from trainyard.cluster.survey import ClusterSurvey
 EKS = "eks.amazonaws.com/compute-type"
 
 
-def dns(survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_dns(survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a cluster without a name server, or whose name server does not answer."""
     services = [one for one in survey.of("services") if is_name_server(one)]
     if not services and any((one["metadata"].get("labels") or {}).get(EKS) == "auto" for one in survey.of("nodes")):
@@ -58,7 +58,8 @@ def examine(survey: ClusterSurvey, demand: Demand, resolved: str = "", broken: t
     unseen |= {kind: why for kind, why in survey.unseen.items() if kind.endswith("webhookconfigurations")}
     wrong: list[Diagnosis] = []
     if "services" not in unseen:
-        wrong += [] if resolved else dns(survey)  # a cloud may answer names outside of the cluster, as Cloud DNS does
+        # A cloud may answer names outside of the cluster, as Cloud DNS does
+        wrong += [] if resolved else check_dns(survey)
         wrong += [*webhooks.examine(survey, demand), *webhooks.check_conversions(survey, demand)]
     wrong += network_policies.examine(survey, demand)
     wrong += [one for one in broken if not wrong]  # names fail for a cause that has been named

@@ -66,7 +66,7 @@ def has_gpu(node: dict) -> bool:
     return bool(gpus(node) or gpus(node, "capacity")) or any(labels.get(key) not in (None, "false") for key in LABELLED)
 
 
-def health(node: dict) -> Iterator[Diagnosis]:
+def check_health(node: dict) -> Iterator[Diagnosis]:
     """Name what is wrong with a node, whatever runs."""
     label, held = name(node), {one["type"]: one for one in node.get("status", {}).get("conditions") or []}
     ready = held.get("Ready", {})
@@ -82,7 +82,7 @@ def health(node: dict) -> Iterator[Diagnosis]:
             yield Diagnosis(WARNING, label, seen, f"{remedy} (kubectl describe {label})")
 
 
-def devices(node: dict, resources: Iterable[str], *, plugged: bool) -> Iterator[Diagnosis]:
+def check_devices(node: dict, resources: Iterable[str], *, plugged: bool) -> Iterator[Diagnosis]:
     """Name devices that a node has and does not offer, and GPUs that no device plugin announces, if one must."""
     status, labels = node.get("status", {}), node["metadata"].get("labels") or {}
     has, offers = status.get("capacity") or {}, status.get("allocatable") or {}
@@ -128,7 +128,7 @@ def check_gpu_sharing(node: dict) -> Iterator[Diagnosis]:
         )
 
 
-def unfit(node: dict, server: str) -> Iterator[Diagnosis]:
+def check_versions(node: dict, server: str) -> Iterator[Diagnosis]:
     """Name a CPU or a kubelet that the images and the chart do not work with."""
     info = node.get("status", {}).get("nodeInfo") or {}
     if info.get("architecture") not in (None, "", "amd64"):
@@ -146,7 +146,7 @@ def unfit(node: dict, server: str) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, name(node), seen, "update the node")
 
 
-def products(nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_gpu_models(nodes: list[dict]) -> Iterator[Diagnosis]:
     """Say that GPUs differ: every step waits for the slowest."""
     kinds = Counter(one["metadata"].get("labels", {}).get("nvidia.com/gpu.product", "") for one in nodes if gpus(one))
     named = sorted(kind for kind in kinds if kind)
@@ -156,7 +156,7 @@ def products(nodes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(NOTE, "nodes", seen, remedy)
 
 
-def sets(daemonsets: list[dict]) -> Iterator[Diagnosis]:
+def check_daemons(daemonsets: list[dict]) -> Iterator[Diagnosis]:
     """Name drivers, device plugins and network plugins that do not run on all of their nodes."""
     for thing in daemonsets:
         status, meta = thing.get("status", {}), thing["metadata"]
@@ -240,7 +240,7 @@ def would_help(group: PodGroup, nodes: list[dict], reasons: Counter[str]) -> boo
     return not told or not told[0].startswith("had untolerated taint")
 
 
-def room(demand: Demand, nodes: list[dict], pods: list[dict], adds: str) -> Iterator[Diagnosis]:
+def check_room(demand: Demand, nodes: list[dict], pods: list[dict], adds: str) -> Iterator[Diagnosis]:
     """Name pods of a run for which there are too few nodes, ever or now; `adds`: what adds nodes, if anything."""
     taken, offered = placement.usage_by_node(pods), {key for node in nodes for key in gpus(node)}
     for group in alike(demand.groups):
@@ -257,10 +257,10 @@ def room(demand: Demand, nodes: list[dict], pods: list[dict], adds: str) -> Iter
         elif now < group.pods and not demand.assumed:
             seen = f"room for {now} of {group.pods} pods now, for {ever} when nothing else runs ({wanted} each)"
             yield Diagnosis(NOTE, group.name, seen, "wait until other pods end, or run in a queue (docs/kueue.md)")
-    yield from spread(demand, nodes, WARNING if adds else ERROR)
+    yield from check_spread(demand, nodes, WARNING if adds else ERROR)
 
 
-def spread(demand: Demand, nodes: list[dict], level: str) -> Iterator[Diagnosis]:
+def check_spread(demand: Demand, nodes: list[dict], level: str) -> Iterator[Diagnosis]:
     """Name spread constraints and anti-affinity that ask for more nodes than fit."""
     for group in alike(demand.training):
         able = [one for one in nodes if not list(placement.hindrances(group.spec, one))]
@@ -280,7 +280,7 @@ def spread(demand: Demand, nodes: list[dict], level: str) -> Iterator[Diagnosis]
             yield Diagnosis(level, group.name, seen, "relax global.scheduling.affinity, or lower global.training.nodes")
 
 
-def fabric(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
+def check_fabric(demand: Demand, nodes: list[dict]) -> Iterator[Diagnosis]:
     """Say that RDMA is offered, and the run of several nodes does not ask for it."""
     offered = sorted(
         {key for node in nodes for key, number in placement.allocatable(node).items() if number and RDMA.match(key)}
@@ -318,14 +318,14 @@ def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     wrong: list[Diagnosis] = []
     for node in linux:
         wrong += [
-            *health(node),
-            *devices(node, resources, plugged=plugged),
+            *check_health(node),
+            *check_devices(node, resources, plugged=plugged),
             *check_gpu_sharing(node),
-            *unfit(node, survey.version),
+            *check_versions(node, survey.version),
         ]
     wrong += [*node_faults.examine(survey, linux), *steering.examine(demand, survey, linux)]
-    wrong += [*products(linux), *sets(survey.of("daemonsets")), *fabric(demand, linux)]
-    lacking = list(room(demand, linux, survey.of("pods"), survey.autoscaler()))
+    wrong += [*check_gpu_models(linux), *check_daemons(survey.of("daemonsets")), *check_fabric(demand, linux)]
+    lacking = list(check_room(demand, linux, survey.of("pods"), survey.autoscaler()))
     asked = "" if lacking else f"room for {demand.said}"
     unproven = [f"free room: pods: {survey.unseen['pods']}"] if "pods" in survey.unseen else []
     return check("nodes", [summary(linux), asked], [*wrong, *lacking], unproven)

@@ -92,7 +92,7 @@ def number(thing: dict) -> str:
     return found[1] if found else ""
 
 
-def definition(
+def check_definitions(
     operator: Operator, found: dict[str, dict], needed: bool, there: bool, *, written: tuple[int, ...], instead: str
 ) -> Iterator[Diagnosis]:
     """Name what is wrong with an operator's CRDs; `there` says that its controller is.
@@ -142,7 +142,7 @@ def say_instead(kind: str, survey: ClusterSurvey, found: Collection[str]) -> str
     return f"set global.training.operator: {' or '.join(others)}, which is here (docs/operators.md{horovod}), or "
 
 
-def controller(operator: Operator, things: list[dict], pods: list[dict], needed: bool) -> Iterator[Diagnosis]:
+def check_controller(operator: Operator, things: list[dict], pods: list[dict], needed: bool) -> Iterator[Diagnosis]:
     """Name an operator whose pods do not run, with the cause that its pods tell."""
     level = ERROR if needed else WARNING
     if not things:
@@ -196,7 +196,7 @@ def check_arguments(operator: Operator, thing: dict, namespace: str, needed: boo
         yield Diagnosis(level, label, seen, f"add --enable-scheme=pytorchjob to its arguments: {home}")
 
 
-def release(operator: Operator, thing: dict) -> Diagnosis | None:
+def check_release(operator: Operator, thing: dict) -> Diagnosis | None:
     """Say that an operator is of a minor version that was not tested, and which of those that were is the nearest."""
     have, tested = number(thing), (operator.tested, *operator.others)
     minor = versions.minor(have)
@@ -218,7 +218,7 @@ def release(operator: Operator, thing: dict) -> Diagnosis | None:
     return Diagnosis(NOTE if operator.steady else WARNING, label, seen + doubt, answer)
 
 
-def init_container(things: list[dict], demand: Demand, level: str) -> Iterator[Diagnosis]:
+def check_init_container(things: list[dict], demand: Demand, level: str) -> Iterator[Diagnosis]:
     """Name workers of a PyTorchJob that this Pod Security level refuses, by the operator's own init container."""
     workers = [group for group in demand.groups if group.name == "pytorchjob worker"]
     masters = [group for group in demand.groups if group.name == "pytorchjob master"]
@@ -232,7 +232,7 @@ def init_container(things: list[dict], demand: Demand, level: str) -> Iterator[D
                             "--pytorch-init-container-template-file (docs/operators.md)")  # fmt: skip
 
 
-def gang(things: list[dict], demand: Demand) -> Iterator[Diagnosis]:
+def check_gang(things: list[dict], demand: Demand) -> Iterator[Diagnosis]:
     """Name a run that is to start whole or not at all, with an operator that has no gang scheduler."""
     asked = at(demand.values, "global.scheduling.gang.enabled", False)
     for thing in things if asked else []:
@@ -242,7 +242,7 @@ def gang(things: list[dict], demand: Demand) -> Iterator[Diagnosis]:
             yield Diagnosis(ERROR, f"deployment/{thing['metadata']['name']}", seen, answer)
 
 
-def rights(operator: Operator, thing: dict, survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
+def check_rights(operator: Operator, thing: dict, survey: ClusterSurvey, needed: bool) -> Iterator[Diagnosis]:
     """Name what an operator's account may not do in the namespace."""
     lacks = sorted(right for program, right in survey.denied if program == operator.program and right != RESUME)
     if lacks:
@@ -252,7 +252,7 @@ def rights(operator: Operator, thing: dict, survey: ClusterSurvey, needed: bool)
         yield Diagnosis(level, f"deployment/{thing['metadata']['name']}", seen, answer)
 
 
-def resuming(demand: Demand, things: list[dict], denied: frozenset[tuple[str, str]]) -> Iterator[Diagnosis]:
+def check_resuming(demand: Demand, things: list[dict], denied: frozenset[tuple[str, str]]) -> Iterator[Diagnosis]:
     """Name an mpi-operator that may not resume a job which Kueue has preempted."""
     queued = any(
         thing["kind"] == "MPIJob" and QUEUE in (thing["metadata"].get("labels") or {}) for thing in demand.objects
@@ -263,7 +263,7 @@ def resuming(demand: Demand, things: list[dict], denied: frozenset[tuple[str, st
         yield Diagnosis(WARNING, f"deployment/{things[0]['metadata']['name']}", seen, answer)
 
 
-def one(
+def check_operator(
     operator: Operator, survey: ClusterSurvey, demand: Demand, found: dict[str, dict]
 ) -> tuple[list[Diagnosis], str]:
     """Check one operator: return what is wrong with it, and its name, version and namespace where nothing is."""
@@ -276,24 +276,29 @@ def one(
     written = versions.minor(str(at(demand.values, "trainjob.version", "") or ""))
     asked = [job["kind"] for job in demand.jobs if operator in FOR[job["kind"]]]
     how: dict = {"written": written, "instead": say_instead(asked[0], survey, found) if asked else ""}
-    wrong = [] if DEFINITIONS in survey.unseen else list(definition(operator, found, needed, bool(things), **how))
+    wrong = (
+        [] if DEFINITIONS in survey.unseen else list(check_definitions(operator, found, needed, bool(things), **how))
+    )
     if (known or things) and "deployments" not in survey.unseen:
-        wrong += controller(operator, things, survey.of("pods"), needed)
+        wrong += check_controller(operator, things, survey.of("pods"), needed)
     wrong += operator_pods.check_duplicates(
         operator.name, things, {operator_pods.name_of(thing): " ".join(words(thing)) for thing in things}
     )
     for thing in things:
         wrong += operator_pods.check_restarts(operator.name, thing, survey.of("pods"), survey.now)
-        wrong += [*check_arguments(operator, thing, survey.namespace, needed), *rights(operator, thing, survey, needed)]
-        wrong += filter(None, [release(operator, thing)])
+        wrong += [
+            *check_arguments(operator, thing, survey.namespace, needed),
+            *check_rights(operator, thing, survey, needed),
+        ]
+        wrong += filter(None, [check_release(operator, thing)])
     if operator is TRAINER and known and things:
-        wrong += trainer(survey, written, ERROR if operator in need else WARNING)
+        wrong += check_trainer(survey, written, ERROR if operator in need else WARNING)
     if operator in (PYTORCH, MPI) and operator in need:
-        wrong += gang(things, demand)
+        wrong += check_gang(things, demand)
     if operator is MPI:
-        wrong += resuming(demand, things, survey.denied)
+        wrong += check_resuming(demand, things, survey.denied)
     if operator is PYTORCH:
-        wrong += init_container(things, demand, survey.enforced_level())
+        wrong += check_init_container(things, demand, survey.enforced_level())
     if wrong or not things or not known:
         return wrong, ""
     return [], f"{operator.name} {number(things[0])}".strip() + f" ({things[0]['metadata']['namespace']})"
@@ -302,42 +307,42 @@ def one(
 def examine(survey: ClusterSurvey, demand: Demand) -> Check:
     """Check the operators that the run needs, and those that are installed."""
     found = {crd["metadata"]["name"]: crd for crd in survey.of(DEFINITIONS)}
-    each = [one(operator, survey, demand, found) for operator in ALL]
+    each = [check_operator(operator, survey, demand, found) for operator in ALL]
     wrong, sound = [bad for many, _ in each for bad in many], [text for _, text in each if text]
     unseen = {"the operators' CRDs": DEFINITIONS, "whether the operators run": "deployments"}
     unproven = [f"{what}: {survey.unseen[kind]}" for what, kind in unseen.items() if kind in survey.unseen]
     if not sound and not wrong and not unproven:
-        wrong.append(none({job["kind"] for job in demand.jobs}))
+        wrong.append(say_none({job["kind"] for job in demand.jobs}))
     return check("operators", sound, wrong, unproven)
 
 
-def none(kinds: set[str]) -> Diagnosis:
+def say_none(kinds: set[str]) -> Diagnosis:
     """Say that no operator is there at all."""
     operator = FOR[sorted(kinds)[0]][0] if kinds else PYTORCH
     seen = "none is installed that runs a PyTorchJob, an MPIJob or a TrainJob"
     return Diagnosis(ERROR, "operators", seen, f"install {operator.name} {operator.tested}: {operator.install}")
 
 
-def told(survey: ClusterSurvey) -> str:
+def announced_version(survey: ClusterSurvey) -> str:
     """Return the version of Kubeflow Trainer that the cluster tells; empty where it tells none."""
     public = next(iter(survey.of("trainer-version")), None)
     return str(at(public or {}, "data.kubeflow_trainer_version", ""))
 
 
-def earlier(survey: ClusterSurvey) -> str:
+def version_to_set(survey: ClusterSurvey) -> str:
     """Return what `trainjob.version` must say for the cluster's Kubeflow Trainer; empty where it need say nothing."""
-    there = ".".join(map(str, versions.minor(told(survey))))
+    there = ".".join(map(str, versions.minor(announced_version(survey))))
     return there if there in versions.EARLIER else ""
 
 
-def trainer(survey: ClusterSurvey, written: tuple[int, ...], level: str) -> Iterator[Diagnosis]:
+def check_trainer(survey: ClusterSurvey, written: tuple[int, ...], level: str) -> Iterator[Diagnosis]:
     """Say that Kubeflow Trainer is another than the run is written for (`trainjob.version`), or too old."""
-    have = told(survey)
+    have = announced_version(survey)
     if not have or not (said := versions.skew(have, written=written)):
         return
     answer = "set trainjob.version to the cluster's"
     if not written:
-        version = earlier(survey)
+        version = version_to_set(survey)
         own = f'set trainjob.version: "{version}", or ' if version else ""
         answer = f"{own}update Kubeflow Trainer to {versions.TRAINER}: {TRAINER.install}"
     yield Diagnosis(level, "kubeflow-trainer", said, answer)

@@ -117,7 +117,7 @@ def scoped(quota: dict, group: PodGroup) -> bool:
     return True
 
 
-def quota(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis]:
+def check_quota(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis]:
     """Name what a run asks beyond a ResourceQuota, and what it does not name though the quota counts it."""
     name, status = thing["metadata"]["name"], thing.get("status") or {}
     hard = thing["spec"].get("hard") or {}
@@ -132,7 +132,7 @@ def quota(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis
         seen = f"it allows {show(most, which)} {which}{used}, and the run asks {show(wanted[which], which)}"
         yield Diagnosis(ERROR, f"resourcequota/{name}", seen, raising(which, taken + wanted[which]))
     for group in groups.values():
-        yield from silent(name, hard, group, ranges)
+        yield from check_unnamed(name, hard, group, ranges)
 
 
 def raising(which: str, total: Decimal) -> str:
@@ -150,7 +150,7 @@ def raising(which: str, total: Decimal) -> str:
     return f"{lower}, or have the quota raised to {which}: {show(total, which)}"
 
 
-def silent(name: str, hard: Mapping, group: PodGroup, ranges: list[dict]) -> Iterator[Diagnosis]:
+def check_unnamed(name: str, hard: Mapping, group: PodGroup, ranges: list[dict]) -> Iterator[Diagnosis]:
     """Name resources that a quota counts and some container of a pod does not name: such a pod is refused."""
     counted = {which if "." in which else f"requests.{which}" for which in hard
                if which.removeprefix("requests.").removeprefix("limits.") in PLAIN}  # fmt: skip
@@ -166,15 +166,15 @@ def silent(name: str, hard: Mapping, group: PodGroup, ranges: list[dict]) -> Ite
             yield Diagnosis(ERROR, f"resourcequota/{name}", seen, remedy)
 
 
-def limits(thing: dict, demand: Demand, ranges: list[dict]) -> list[Diagnosis]:
+def check_limits(thing: dict, demand: Demand, ranges: list[dict]) -> list[Diagnosis]:
     """Name containers, pods and claims outside what a LimitRange allows: of those with one remedy, the first."""
     found: dict[str, Diagnosis] = {}
-    for one in bounds(thing, demand, ranges):
+    for one in check_all_limits(thing, demand, ranges):
         found.setdefault(one.remedy, one)
     return list(found.values())
 
 
-def bounds(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis]:
+def check_all_limits(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosis]:
     """Name everything outside what a LimitRange allows."""
     label = f"limitrange/{thing['metadata']['name']}"
     for limit in thing["spec"].get("limits") or []:
@@ -184,16 +184,18 @@ def bounds(thing: dict, demand: Demand, ranges: list[dict]) -> Iterator[Diagnosi
             if kind == "Container":
                 for one in containers(group.spec):
                     what = f"container {one['name']} of the {group.name}"
-                    yield from outside(label, limit, apply_defaults(one, ranges), what, under)
+                    yield from check_limit(label, limit, apply_defaults(one, ranges), what, under)
             elif kind == "Pod":
                 sums = {part: requests(fill_requests(group.spec, ranges, part)) for part in ("requests", "limits")}
-                yield from outside(label, limit, sums, f"a pod of the {group.name}", under)
+                yield from check_limit(label, limit, sums, f"a pod of the {group.name}", under)
         for claim in demand.claims if kind == "PersistentVolumeClaim" else []:
             sizes = {"requests": claim["spec"]["resources"]["requests"], "limits": {}}
-            yield from outside(label, limit, sizes, f"the claim {claim['metadata']['name']}", "size of global.storage")
+            yield from check_limit(
+                label, limit, sizes, f"the claim {claim['metadata']['name']}", "size of global.storage"
+            )
 
 
-def outside(label: str, limit: Mapping, resources: Mapping, what: str, under: str) -> Iterator[Diagnosis]:
+def check_limit(label: str, limit: Mapping, resources: Mapping, what: str, under: str) -> Iterator[Diagnosis]:
     """Name where resources are outside one limit, as the API server compares them: limits and requests with both."""
     asked, most, claim = resources["requests"], resources["limits"], limit.get("type") == "PersistentVolumeClaim"
     for name, text in (limit.get("max") or {}).items():

@@ -68,7 +68,7 @@ def key(claim: dict) -> str:
     return f"global.storage.{'data' if claim['metadata']['name'].endswith('data') else 'results'}"
 
 
-def classless(claim: dict, classes: list[dict]) -> Iterator[Diagnosis]:
+def check_class(claim: dict, classes: list[dict]) -> Iterator[Diagnosis]:
     """Name a claim whose StorageClass does not exist, or that needs a default where there is none."""
     wanted, names = claim["spec"].get("storageClassName"), [thing["metadata"]["name"] for thing in classes]
     if wanted == "" or chosen(claim, classes):
@@ -84,7 +84,7 @@ def classless(claim: dict, classes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(ERROR, label, seen, f"set {key(claim)}.storageClass to one of {instead}")
 
 
-def defaults(classes: list[dict]) -> Iterator[Diagnosis]:
+def check_defaults(classes: list[dict]) -> Iterator[Diagnosis]:
     """Name several default StorageClasses, of which the newest counts."""
     found = sorted(thing["metadata"]["name"] for thing in classes if is_default(thing))
     if len(found) > 1:
@@ -95,7 +95,7 @@ def defaults(classes: list[dict]) -> Iterator[Diagnosis]:
         yield Diagnosis(WARNING, "storageclasses", seen, remedy)
 
 
-def driver(thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
+def check_driver(thing: dict, survey: ClusterSurvey) -> Iterator[Diagnosis]:
     """Name a class whose CSI driver is not installed, or whose topology no node has."""
     label, provisioner = f"storageclass/{thing['metadata']['name']}", thing.get("provisioner", "")
     csi = [one["metadata"]["name"] for one in survey.of("csidrivers")]
@@ -133,7 +133,7 @@ def check_driver_nodes(thing: dict, survey: ClusterSurvey, demand: Demand) -> It
             return
 
 
-def by_hand(claim: dict, volumes: list[dict]) -> Iterator[Diagnosis]:
+def check_manual_volumes(claim: dict, volumes: list[dict]) -> Iterator[Diagnosis]:
     """Name a claim for volumes made by hand for which there is none."""
     wanted, name = claim["spec"].get("volumeName"), claim["spec"].get("storageClassName") or ""
     label, modes = f"claim/{claim['metadata']['name']}", set(claim["spec"].get("accessModes", []))
@@ -271,10 +271,11 @@ def wanted_probes(demand: Demand, classes: list[dict]) -> list[tuple[str, str]]:
 def check_claim(claim: dict, survey: ClusterSurvey, demand: Demand, probes: Sequence[Probe]) -> Iterator[Diagnosis]:
     """Name what keeps a claim of the run without a volume, or with one that its pods cannot share."""
     classes, nodes = survey.of("storageclasses"), survey.of("nodes")
-    yield from classless(claim, classes)
+    yield from check_class(claim, classes)
     thing = chosen(claim, classes)
     if is_made_by_hand(claim, thing):
-        yield from by_hand(claim, survey.of("persistentvolumes")) if "persistentvolumes" not in survey.unseen else ()
+        if "persistentvolumes" not in survey.unseen:
+            yield from check_manual_volumes(claim, survey.of("persistentvolumes"))
     elif thing:
         yield from check_capacity(claim, thing, survey)
         for mine in (one for one in probes if (one.storage_class, one.mode) == class_and_mode(claim)):
@@ -302,12 +303,12 @@ def examine(
     classes = survey.of("storageclasses")
     for claim in demand.claims:
         wrong += check_claim(claim, survey, demand, probes)
-    wrong += defaults(classes)
+    wrong += check_defaults(classes)
     wanted = wanted_probes(demand, classes)
     reasons += [f"whether {one.storage_class or 'the default class'} binds {one.mode}: {one.unproven}"
                 for one in probes if one.unproven and (one.storage_class, one.mode) in wanted]  # fmt: skip
     for thing in {one["metadata"]["name"]: one for _, one in made_claims(demand, classes)}.values():
-        wrong += [*driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
+        wrong += [*check_driver(thing, survey), *check_driver_nodes(thing, survey, demand)]
     bound = [f"{one.storage_class or at(default(classes) or {}, 'metadata.name', '')} binds {one.mode} "
              f"(a probe claim, in {one.seconds:.1f} s)" for one in probes if one.bound]  # fmt: skip
     names = several(sorted(one["metadata"]["name"] + (" (default)" if is_default(one) else "") for one in classes))
