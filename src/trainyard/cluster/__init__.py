@@ -1,4 +1,4 @@
-"""What users run about Helm releases: from a values file to the end of a run, its files, and why it waits or failed."""
+"""Commands about Helm releases: from a values file to the end of a run, its files, and why it waits or failed."""
 
 import importlib.util
 import sys

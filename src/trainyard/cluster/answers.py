@@ -1,4 +1,4 @@
-"""What `trainyard init` asks, and whether the answers fit each other."""
+"""Questions of `trainyard init`, and checks that the answers fit each other."""
 
 import re
 from collections.abc import Callable

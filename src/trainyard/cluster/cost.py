@@ -32,7 +32,7 @@ class Figure(NamedTuple):
 
 
 class EarlierRun(NamedTuple):
-    """What a finished run tells about another one."""
+    """The figures of a finished run that apply to another one."""
 
     rate: Rate
     world: int

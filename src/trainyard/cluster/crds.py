@@ -1,4 +1,4 @@
-"""Whether the cluster's operators are those that the chart speaks to: the versions and fields that its jobs use."""
+"""Checks that the cluster's operators fit the chart: the versions and fields that its jobs use."""
 
 from trainyard.cluster import trainjobs, versions
 from trainyard.cluster.findings import Finding

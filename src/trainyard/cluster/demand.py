@@ -1,4 +1,4 @@
-"""What a run asks of a cluster: the chart's objects for a user's values, or for a run of some nodes and GPUs."""
+"""The requests of a run to a cluster: the chart's objects for a user's values, or for a run of some nodes and GPUs."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ class PodGroup(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a run asks."""
+    """The requests of a run."""
 
     said: str  # in words
     assumed: bool  # nobody has named values

@@ -1,4 +1,4 @@
-"""What goes wrong between a command and the cluster."""
+"""Errors between a command and the cluster."""
 
 
 class KubeError(Exception):

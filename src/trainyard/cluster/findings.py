@@ -1,11 +1,11 @@
-"""What trainyard why finds, and how it reads objects of the API."""
+"""Findings of `trainyard why`, and functions that read objects of the API."""
 
 from datetime import datetime
 from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """What a person should know of one object: its state, the cause and the remedy (empty when all is well)."""
+    """A finding about one object: its state, the cause and the remedy (empty when all is well)."""
 
     object: str
     state: str

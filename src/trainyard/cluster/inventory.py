@@ -1,4 +1,4 @@
-"""What a release owns in the cluster, and what may keep it waiting: lists of objects by kind, as the API shows them."""
+"""A release's objects in the cluster, and those that may keep it waiting: lists by kind, as the API shows them."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""What the objects of a job tell of it: release, size, GPUs, claims, state, and how long it has held its GPUs."""
+"""Reads a job's objects: release, size, GPUs, claims, state, and how long it has held its GPUs."""
 
 import re
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ ETA = "eta_seconds"
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What a job's lines tell; None for what they have not told."""
+    """Progress as read from a job's log; None where the log has not said."""
 
     step: int | None = None  # of a preparation: images
     steps: int | None = None

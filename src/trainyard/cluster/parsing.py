@@ -1,4 +1,4 @@
-"""What the commands share at the command line: how help is laid out, how errors are told, and the exit codes."""
+"""The command line that the commands share: layout of help, printing of errors, and exit codes."""
 
 import argparse
 import os

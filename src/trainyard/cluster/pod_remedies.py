@@ -1,4 +1,4 @@
-"""What Kubernetes says of pods, their volumes and their containers, and what a person can do about it."""
+"""Kubernetes' messages about pods, their volumes and their containers, each with its remedy."""
 
 # Pods that are there never change: what places or builds them holds for the next ones.
 ANEW = "; pods that wait already keep the old values: delete them, and the operator recreates them"

@@ -1,4 +1,4 @@
-"""What a job waits for in Kueue's queue, in Kueue's own words."""
+"""Explains why a job waits in Kueue's queue, in Kueue's own words."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What Kubernetes says, and what a person can do about it."""
+"""Kubernetes' messages, each with its remedy."""
 
 import re
 

@@ -52,7 +52,7 @@ class Run:
 
 
 class Log(NamedTuple):
-    """What has been read of a container's log."""
+    """The part of a container's log that was read."""
 
     when: float  # on the monotonic clock
     over: bool  # whether the container had ended by then

@@ -63,7 +63,7 @@ TABLE = (
 
 
 class ClusterSurvey(NamedTuple):
-    """What was read. A kind that the cluster does not know has no objects; one that is not readable is in `unseen`."""
+    """The objects that were read, by kind: none of an unknown kind; one that is not readable is in `unseen`."""
 
     namespace: str
     version: str  # of the API server, such as v1.36.4

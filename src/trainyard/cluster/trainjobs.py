@@ -1,4 +1,4 @@
-"""What a TrainJob of Kubeflow Trainer v2 waits for or failed on: its own word, and that of its JobSet and Job."""
+"""Explains why a TrainJob of Kubeflow Trainer v2 waits or failed, from its status and that of its JobSet and Job."""
 
 from datetime import datetime
 

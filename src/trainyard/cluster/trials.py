@@ -21,7 +21,7 @@ NO_ANSWER = re.compile(r'failed calling webhook "?([\w.-]+)')
 
 
 class Answer(NamedTuple):
-    """What the API server said of one object; an empty text is a yes."""
+    """The API server's answer for one object; an empty text is a yes."""
 
     label: str
     text: str

@@ -1,4 +1,4 @@
-"""Whether Kubeflow Trainer's parts fit each other: fields that an older API does not know, it drops in silence."""
+"""Checks that Kubeflow Trainer's parts fit each other: fields that an older API does not know, it drops in silence."""
 
 import re
 

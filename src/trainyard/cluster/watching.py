@@ -19,7 +19,7 @@ def passes(error: KubeError) -> bool:
 
 
 class Watched:
-    """What a cluster holds of some kinds; threads keep it current until the process ends or `close` is called.
+    """A cluster's objects of some kinds; threads keep it current until the process ends or `close` is called.
 
     `kinds` maps each kind to its label selector. A kind that the cluster does not know has no objects. Raises KubeError
     where the first lists cannot be read; `wait` raises it where watching fails later. With `lenient`, kinds that this

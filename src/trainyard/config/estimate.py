@@ -1,4 +1,4 @@
-"""What a run takes, before it starts: seconds and GPU hours from settings, numbers of images and a rate.
+"""Estimates the cost of a run before it starts: seconds and GPU hours from settings, numbers of images and a rate.
 
 Pure functions; `src/trainyard/cluster/cost.py` prints what they give, and the report compares it with what was used.
 """
@@ -38,7 +38,7 @@ IMAGENET = (1_281_167, 50_000)  # ILSVRC 2012: train, val
 
 @dataclass(frozen=True)
 class CostWork:
-    """What a run does: optimizer steps, samples trained on, validations, and samples of all of them."""
+    """The work of a run: optimizer steps, samples trained on, validations, and samples of all of them."""
 
     steps: int
     trained: int

@@ -1,4 +1,4 @@
-"""What the settings mean under a launcher, on a number of processes; refuses what cannot work there.
+"""Applies the settings to a launcher and a number of processes; refuses combinations that cannot work.
 
 The only check of settings besides the model's own: it needs the number of processes.
 """

@@ -1,4 +1,4 @@
-"""How much of its time a run spends on steps that are kept (ETTR), from what an interruption and a checkpoint cost it.
+"""The share of its time that a run spends on steps that are kept (ETTR), from what interruptions and checkpoints cost.
 
     ETTR = (failure x interval / (interval + stall) - interval / 2) / (failure + away)
 

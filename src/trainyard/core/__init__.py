@@ -1,1 +1,1 @@
-"""What every package uses: exit codes, files, names of the user's code, Python's garbage collection."""
+"""The basis of all packages: exit codes, files, names of the user's code, Python's garbage collection."""

@@ -1,4 +1,4 @@
-"""How a process of this project ends: exit codes, what an error means, and the pod's termination message.
+"""The end of a process: exit codes, the meaning of errors, and the pod's termination message.
 
 The codes are part of the interface. training-operator's `ExitCode` policy retries codes of 128 and above and gives up
 on lower ones, so permanent failures end below 128. CAUSES is the one table that turns an error into a code; docs/
@@ -228,7 +228,7 @@ def too_many_files(what: object) -> UserError:
 
 
 def explain_permissions(path: Path) -> str:
-    """Words for a place that may not be written: whose it is, who this process is, and the remedy."""
+    """Return the words for a place that may not be written: its owner, this process's user, and the remedy."""
     with contextlib.suppress(OSError, StopIteration):
         place = next(one for one in (path, *path.parents) if one.exists())
         found = place.stat()

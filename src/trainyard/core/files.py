@@ -1,4 +1,4 @@
-"""What files need that others read meanwhile: whole writes, renames that a network may repeat, notes in JSON.
+"""Files that other processes read meanwhile: whole writes, renames that a network may repeat, notes in JSON.
 
 Each call here is made once; `storage.py` makes calls again while storage fails.
 """

@@ -1,4 +1,4 @@
-"""What happens at a terminal: Ctrl-C and its closing let the work be saved, a second Ctrl-C ends it at once."""
+"""Ctrl-C and a closed terminal: the first lets the work be saved, a second Ctrl-C ends it at once."""
 
 import errno
 import io

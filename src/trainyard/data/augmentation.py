@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 class AugmentPlan(NamedTuple):
-    """What becomes of an image: a flip, changes one after the other, and a rectangle that is erased, or None."""
+    """The changes of one image: a flip, changes one after the other, and a rectangle that is erased, or None."""
 
     flip: bool
     changes: list[Change]

@@ -1,4 +1,4 @@
-"""What an encoded image may cost, whichever decoder takes it: its format, pixels and scans, and memory beside others.
+"""Limits on an encoded image, for every decoder: its format, pixels and scans, and memory beside others.
 
 A small file can claim a huge image, or ask for hours of decoding with thousands of scans. Every decoder stays within
 these limits: `trainyard/native/jpeg.c` has the same numbers, and what it does not take passes `read_header` first.

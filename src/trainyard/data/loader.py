@@ -51,7 +51,7 @@ class BatchJob:
 
 @dataclass(frozen=True)
 class Loader:
-    """What is needed to turn sample ids into batches."""
+    """Turns sample ids into batches, on threads of its own."""
 
     read: Read
     make: Make

@@ -1,4 +1,4 @@
-"""How large training images are: a function of the epoch alone, so every process and every start has the same sizes.
+"""The size of training images: a function of the epoch alone, so every process and every start has the same sizes.
 
 Small images first, larger ones later cost less time than large ones throughout, for about the same accuracy (Composer's
 ProgressiveResizing, ffcv's ImageNet configurations).

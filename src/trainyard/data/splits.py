@@ -43,7 +43,7 @@ class Splits:
 
 @dataclass(frozen=True)
 class Data:
-    """What is trained on, in which order, and for how long."""
+    """The data of a run, its order, and the length of the run."""
 
     splits: Splits
     order: Order

@@ -1,4 +1,4 @@
-"""What both programs do: options, the processes, the model on its device, and the pass over all images."""
+"""Shared by `evaluate` and `predict`: options, the processes, the model on its device, and the pass over all images."""
 
 import argparse
 import errno

@@ -1,4 +1,4 @@
-"""What an outcome is worth: accuracy, per class, calibration, confusion."""
+"""Metrics of an evaluation: accuracy, per class too, calibration, confusion."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class _Mode(threading.local):
-    """What the forwards of a thread do to statistics; backward runs in a thread per GPU."""
+    """The effect of a thread's forwards on statistics; backward runs in a thread per GPU."""
 
     untracked = False
     nothing = False

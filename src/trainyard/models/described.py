@@ -1,4 +1,4 @@
-"""What a trained model must be told with: its name, its classes, and how its images are prepared.
+"""The description of a trained model: its name, its classes, and the preparation of its images.
 
 `config.json` of a published model holds it in the form of timm's model hubs, which `timm.create_model("local-dir:...")`
 reads, with a part of our own (`trainyard`) for what that form has no key for.
@@ -35,7 +35,7 @@ WITH_ARGUMENTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a trained model beside its weights; sizes are in pixels."""
+    """The description of a trained model, without its weights; sizes are in pixels."""
 
     model: str  # as model.name
     keys: Sequence[str]  # classes as the dataset's archive names them; empty where they are not known

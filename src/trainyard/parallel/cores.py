@@ -1,4 +1,4 @@
-"""How many CPU cores this process may keep busy: its affinity, its container's limit, its neighbours' shares."""
+"""The CPU cores that this process may keep busy: its affinity, its container's limit, its neighbours' shares."""
 
 import math
 import os

@@ -36,7 +36,7 @@ class SumSettings:
 
 
 class Exact(Strategy):
-    """What does not depend on whether there are other processes."""
+    """The part of exact sums that is the same on one process and on many."""
 
     name = "exact"
 

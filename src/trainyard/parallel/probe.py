@@ -35,7 +35,7 @@ Pair = tuple[int, int]
 
 
 class LinkRate(NamedTuple):
-    """What a link should do each way, in GB/s, and how that is known; 0 where nothing says."""
+    """The expected rate of a link each way, in GB/s, and the source of that; 0 where nothing says."""
 
     rate: float
     source: str
@@ -46,7 +46,7 @@ UNKNOWN = LinkRate(0.0, "its rate is not known")
 
 @dataclass(frozen=True)
 class Unit:
-    """What is compared, a node or, on a single node, a GPU: its name, its ranks, and what its link should do."""
+    """A node or, on a single node, a GPU, to be compared: its name, its ranks, its link's expected rate."""
 
     name: str
     ranks: tuple[int, ...]
@@ -181,7 +181,7 @@ def too_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], share: float) -
 
 
 def describe_slow(units: Sequence[Unit], pairs: Mapping[Pair, float], slow: Sequence[int]) -> str:
-    """Who is slow, and what to look at."""
+    """Return the message that names the slow units and what to look at."""
     shown = ", ".join(f"{units[unit].name}: {find_best_rate(pairs, unit):.2f} GB/s" for unit in slow[:5])
     median_rate = find_median_rate(units, pairs)
     return (

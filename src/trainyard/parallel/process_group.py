@@ -1,4 +1,4 @@
-"""What DDP and FSDP share: a torch.distributed process group, on gloo (cpu) or nccl (cuda)."""
+"""The part that DDP and FSDP share: a torch.distributed process group, on gloo (cpu) or nccl (cuda)."""
 
 import os
 from collections.abc import Callable, MutableMapping

@@ -1,1 +1,1 @@
-"""What a pod does around training: checks before it, the launcher, MPI, and its log."""
+"""A pod's work around training: checks before it, the launcher, MPI, and its log."""

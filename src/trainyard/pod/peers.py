@@ -41,7 +41,7 @@ State = Literal["waits", "ready", "loaded"]
 
 @dataclass(frozen=True)
 class PeerPlan:
-    """Who this pod is, and whom it must reach."""
+    """The names of this pod and of the peers that it must reach."""
 
     job: str
     me: str
@@ -125,7 +125,7 @@ class Listener:
 
 @dataclass
 class Peer:
-    """What is known of a peer: why it does not answer (empty: it does), its state, its address, and since when."""
+    """The state of a peer: why it does not answer (empty: it does), its state, its address, and since when."""
 
     why: str = "not asked yet"
     state: State = "waits"

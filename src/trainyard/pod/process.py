@@ -1,4 +1,4 @@
-"""What the first process of a pod does for itself and its children: signals, and ends that do not come."""
+"""Duties of a pod's first process for itself and its children: signals, and ends that do not come."""
 
 import contextlib
 import os

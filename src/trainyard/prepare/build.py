@@ -57,7 +57,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Meters:
-    """What a preparation counts while it works."""
+    """The counts of a preparation while it works."""
 
     traffic: Traffic = field(default_factory=Traffic)
     spent: Spent = field(default_factory=Spent)

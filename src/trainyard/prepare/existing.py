@@ -1,4 +1,4 @@
-"""What a folder that was prepared before decides, and what it refuses."""
+"""Compares a folder that was prepared before with the settings, and refuses another source or other settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What every shard of a preparation shares, and the records of finished ones."""
+"""The state that all shards of a preparation share, and the records of finished ones."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -15,7 +15,7 @@ from trainyard.shards.manifest import WORK, ShardEntry
 
 @dataclass(frozen=True)
 class Job:
-    """What every shard of a preparation shares."""
+    """The state that all shards of a preparation share."""
 
     root: Path
     container: Container
@@ -51,7 +51,7 @@ CHECKSUM = "checksum"  # in a record: of all else that it says
 
 
 class Finished(NamedTuple):
-    """What the record of a finished shard says."""
+    """The record of a finished shard."""
 
     entry: ShardEntry
     left_out: tuple[str, ...]

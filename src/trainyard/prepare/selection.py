@@ -23,7 +23,7 @@ _MOST_ARCHIVES = 10_000
 
 
 class Skip:
-    """What the setting `skip` names: members by their names, and with `*` all whose names fit."""
+    """The members that the setting `skip` leaves out: members by their names, and with `*` all whose names fit."""
 
     def __init__(self, wanted: Collection[str]) -> None:
         self._wanted = {names.normalise_unicode(text): text for text in wanted}

@@ -148,7 +148,7 @@ class Table(BaseModel):
 
 
 class DatasetSettings(BaseModel):
-    """What may be chosen about a prepared folder. Defaults suit ImageNet."""
+    """The settings of a prepared folder. Defaults suit ImageNet."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""What a source on a volume holds now, beside what a complete folder was prepared from: new images are not lost unseen.
+"""Compares a source on a volume with the complete folder that was prepared from it: new images are not lost unseen.
 
 Sources of the network are not asked: a complete folder needs them no more, nor the credentials for them.
 """

@@ -1,4 +1,4 @@
-"""How long a preparation's threads spent on each kind of work, in seconds summed over threads."""
+"""Measures the time of a preparation's threads by kind of work, in seconds summed over threads."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What classes are predicted as, from the counts that the last validation left in validation/confusion.npz."""
+"""The confusion of classes, from the counts that the last validation left in validation/confusion.npz."""
 
 import html
 import zipfile

@@ -44,7 +44,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Header:
-    """What an image's header says; sizes in pixels and bytes."""
+    """An image's header; sizes in pixels and bytes."""
 
     picture: Picture
     width: int

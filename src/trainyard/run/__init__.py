@@ -1,1 +1,1 @@
-"""What a run keeps on disk: its directory, lease, checkpoints, records and published weights."""
+"""The files of a run: its directory, lease, checkpoints, records and published weights."""

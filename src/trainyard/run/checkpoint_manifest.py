@@ -1,4 +1,4 @@
-"""What makes a checkpoint's manifest believed: a checksum of itself or, in older ones, what is used of it being there.
+"""Checks a checkpoint's manifest: by a checksum of itself or, in older ones, by the keys that are used being there.
 
 The checksum is that of what the manifest says, whatever its format, so that a changed format is told from another one.
 """

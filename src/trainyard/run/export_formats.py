@@ -1,4 +1,4 @@
-"""A trained model in formats that need none of its code: `torch.export` and ONNX.
+"""A trained model in formats that load without trainyard and the model's own code: `torch.export` and ONNX.
 
 Each file is loaded again and compared with the model before it is written. The model takes normalised images,
 float32 (N, 3, size, size), any number of them, and gives logits (N, classes).

@@ -1,4 +1,4 @@
-"""What a failed run leaves behind, and the code that it ends with: the table of `exits.CAUSES`, applied to a run."""
+"""The record of a failed run, and its exit code: the table of `exits.CAUSES`, applied to a run."""
 
 import contextlib
 import logging

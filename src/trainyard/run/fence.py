@@ -64,7 +64,7 @@ TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT, errno.ESTALE, errno.ENOTDI
 
 @dataclass(frozen=True)
 class Record:
-    """What a lease says of its holder."""
+    """The record of a lease: its holder."""
 
     number: int = 0  # 0: a record of version 0.1.0
     holder: str = ""  # unique among all processes on all machines

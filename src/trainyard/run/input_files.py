@@ -1,4 +1,4 @@
-"""What a run reads from storage: a failure is final only while all of it is as it was then.
+"""The files that a run reads from storage: a failure is final only while all of them are as they were then.
 
 A dataset, weights or a checkpoint may be repaired without a change of the settings, and then a retry is no retry of the
 same.

@@ -174,7 +174,7 @@ class Lease:
             self._storage.sleep(fence.BEAT_SECONDS)
 
     def _saved(self, checkpoints: Path) -> dict[str, str]:
-        """Who wrote each checkpoint; empty where that is not known."""
+        """Return the writer of each checkpoint; empty where that is not known."""
         try:
             names = self._storage.fresh_names(checkpoints)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Whose a run directory is: the job and the release that this process belongs to, and what refuses all others.
+"""The owner of a run directory: the job and the release that this process belongs to; all others are refused.
 
 Namespaces may share a volume (two PersistentVolumes of one export), and releases of different teams may have the same
 name; a run directory remembers both, and continues for its owner alone.

@@ -1,4 +1,4 @@
-"""What the samples of a prepared folder were called in its source: for messages that name a file one can open.
+"""The names that samples had in the source of a prepared folder: for messages that name a file one can open.
 
 A preparation leaves `members-train.jsonl.gz` and `members-val.jsonl.gz`, a line per sample. Nothing reads them but
 messages; folders that were prepared by an earlier version have none.

@@ -1,1 +1,1 @@
-"""What a run reports while it runs: metrics, progress, goodput, stragglers and hangs."""
+"""Reports of a run while it runs: metrics, progress, goodput, stragglers and hangs."""

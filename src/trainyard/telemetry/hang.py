@@ -1,4 +1,4 @@
-"""What a hang looks like, from the heartbeats of all ranks: who did not arrive, and where the others wait for them."""
+"""Explains a hang from the heartbeats of all ranks: those that did not arrive, and where the others wait for them."""
 
 import dis
 import sys

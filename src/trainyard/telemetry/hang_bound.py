@@ -1,4 +1,4 @@
-"""How long a process may make no progress before that counts as a hang: the values of comm.hang_seconds.
+"""The time without progress after which a process counts as hung: the values of comm.hang_seconds.
 
 A number of seconds holds for whatever a process does. With `auto` the bound follows from the run itself:
 

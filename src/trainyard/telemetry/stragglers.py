@@ -30,7 +30,7 @@ class Slowest:
 
 
 class RankTotals(NamedTuple):
-    """What all ranks told: losses (steps,), seconds by rank and part, bytes by rank, and all ranks' joules by kind."""
+    """Of all ranks: summed losses (steps,), seconds by rank and part, bytes by rank, summed joules by kind."""
 
     losses: Tensor
     seconds: list[list[float]]

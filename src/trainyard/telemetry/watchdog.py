@@ -36,7 +36,7 @@ LAST_SECONDS = 5.0  # for what is written at the end of a hang, to storage that 
 
 
 class Ranked(Protocol):
-    """What the watchdog needs of a strategy."""
+    """The methods of a strategy that the watchdog uses."""
 
     rank: int
     world: int

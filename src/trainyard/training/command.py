@@ -1,4 +1,4 @@
-"""What both entry points do: read the settings, count the start, then train."""
+"""The steps that both entry points share: read the settings, count the start, then train."""
 
 import argparse
 import math

@@ -1,6 +1,6 @@
-"""What torch.compile needs for a run, and when a compiled model is called as it is written.
+"""Sets up torch.compile for a run, and decides which forwards run without the compiler.
 
-That is so for the smaller batches at the end of an epoch or a validation.
+These are the smaller batches at the end of an epoch or a validation.
 torch.compile builds a program for each shape that it sees, which takes a minute for a large model. The last batch of an
 epoch is smaller, and may be another size on each process. It is not left out, so that every sample is seen once, and
 not padded, since padding would enter BatchNorm's statistics: it runs without the compiler, once per epoch.

@@ -1,4 +1,4 @@
-"""How often a run saves its state: checkpoint.every_seconds = auto.
+"""The time between a run's checkpoints: checkpoint.every_seconds = auto.
 
     interval = sqrt(2 x stall x (time to failure + start))
 

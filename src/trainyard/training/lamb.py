@@ -91,7 +91,7 @@ class Lamb(Optimizer):
 
 
 class Now(NamedTuple):
-    """What the moments are divided by in this step, and its learning rate: numbers, or tensors on the device."""
+    """The divisors of the moments in this step, and its learning rate: numbers, or tensors on the device."""
 
     first: Any
     second: Any

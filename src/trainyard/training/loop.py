@@ -217,13 +217,13 @@ def note_fit(t: Trainer, part: str) -> None:
 
 
 def catch_up(t: Trainer) -> None:
-    """Let the device do what was asked of it: the wait for it is neither metrics' nor validation's."""
+    """Wait for the device's enqueued work, so that its time is counted neither as metrics' nor as validation's."""
     with t.records.clock.spent("compute"):
         t.pace.wait()
 
 
 def choose_vote(t: Trainer) -> int:
-    """Return what this process asks for next; all processes carry out the strongest wish among them."""
+    """Return what this process asks for next; all processes carry out the strongest request among them."""
     if t.strategy.is_rank0 and t.records.directory.lost():
         return LEASE_LOST
     if t.progress.stop:
@@ -262,7 +262,7 @@ def flush(t: Trainer, late: bool = False) -> None:
 
 
 def write_lines(t: Trainer, write: Callable[[], None]) -> None:
-    """Write lines of metrics; a loss that is ill ends the run on all processes."""
+    """Write lines of metrics; a loss that has diverged ends the run on all processes."""
     try:
         write()
     except ExitError as error:

@@ -1,4 +1,4 @@
-"""How far the host runs ahead of its device: a GPU does a step's work some time after the host has asked for it.
+"""Bounds how far the host runs ahead of its device: a GPU does a step's work some time after the host has asked for it.
 
 Without a bound on that, the host's clock would tell nothing of the device: the host would wait for data, or for the
 next metrics, while the device works. With it, a step ends for the clock when the device has done the one two before.

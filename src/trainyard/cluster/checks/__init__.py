@@ -1,1 +1,1 @@
-"""What `doctor` checks: each module has pure functions, from objects of the API to what is wrong with them."""
+"""The checks of `doctor`: each module has pure functions, from objects of the API to what is wrong with them."""

@@ -1,4 +1,4 @@
-"""What a check of a cluster returns, and how checks read times and amounts of the API."""
+"""The result of a check of a cluster, and functions by which checks read times and amounts of the API."""
 
 from collections.abc import Iterable
 from decimal import Decimal

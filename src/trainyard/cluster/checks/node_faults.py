@@ -1,4 +1,4 @@
-"""What nodes say of themselves beside readiness: faults that a detector found, a near end, GPUs being divided."""
+"""Faults that nodes report beside readiness: those that a detector found, a near end, GPUs being divided."""
 
 import re
 from collections.abc import Iterator

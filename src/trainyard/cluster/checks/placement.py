@@ -1,4 +1,4 @@
-"""Whether nodes have room for pods: what the scheduler would decide, from requests, labels, taints and conditions."""
+"""Room for pods on nodes: the scheduler's decision, from requests, labels, taints and conditions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

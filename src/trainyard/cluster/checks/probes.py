@@ -32,7 +32,7 @@ SHELLESS = re.compile(r"executable file not found|no such file")
 
 
 class Start(NamedTuple):
-    """What became of a pod with one of the run's images."""
+    """The outcome of a pod with one of the run's images."""
 
     image: str
     named: bool  # by the user, or the run's; else one that a node happened to have
@@ -44,7 +44,7 @@ class Start(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What probes have shown."""
+    """The results of the probes."""
 
     claims: list[Probe]
     starts: list[Start]
@@ -56,7 +56,7 @@ NOTHING = Shown([], [], [])
 
 
 class Made:
-    """What this process has created in a namespace, and removes."""
+    """The objects that this process has created in a namespace, and removes."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
@@ -239,7 +239,7 @@ def current(plural: str, namespace: str, called: str) -> dict | None:
 
 
 class Context:
-    """What all probes of one doctor share: classes, and the image, place and rights of their pods."""
+    """The state that all probes of one doctor share: classes, and the image, place and rights of their pods."""
 
     def __init__(self, seen: ClusterSurvey, demand: Demand, image: str) -> None:
         self.classes = seen.of("storageclasses")

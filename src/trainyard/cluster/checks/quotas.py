@@ -1,4 +1,4 @@
-"""What the namespace's ResourceQuotas and LimitRanges allow, against what a run asks."""
+"""The namespace's ResourceQuotas and LimitRanges, compared with the requests of a run."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

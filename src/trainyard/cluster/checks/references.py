@@ -1,4 +1,4 @@
-"""What the run's objects name beside Secrets: stores of secrets, claims of devices, classes of ingresses."""
+"""References of the run's objects beside Secrets: stores of secrets, claims of devices, classes of ingresses."""
 
 from collections.abc import Iterator
 

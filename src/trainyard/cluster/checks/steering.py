@@ -1,4 +1,4 @@
-"""What decides beside the run's own values where its pods are placed: RuntimeClasses and the namespace's selector."""
+"""Rules that place a run's pods beside its own values: RuntimeClasses and the namespace's selector."""
 
 from collections.abc import Iterator
 

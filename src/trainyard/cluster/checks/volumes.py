@@ -28,7 +28,7 @@ MOUNTED = {FOLDER: ", unless every node mounts the same storage there", DISK: ""
 
 
 class Probe(NamedTuple):
-    """What became of a probe claim."""
+    """The outcome of a probe claim."""
 
     storage_class: str  # empty: the default's
     mode: str

@@ -1,4 +1,4 @@
-"""What the three kinds of jobs share: their metadata, image, program, numbers of processes, and run policy."""
+"""Parts that the three kinds of jobs share: their metadata, image, program, numbers of processes, and run policy."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ CLAIM = "10Gi"  # for logs and what a program writes, where the manifest has no 
 
 
 class Asked(NamedTuple):
-    """What the command line says in place of the manifest."""
+    """Values that the command line gives in place of the manifest."""
 
     image: str = ""
     command: tuple[str, ...] = ()

@@ -23,7 +23,7 @@ class Note(NamedTuple):
 
 @dataclass
 class Ledger:
-    """What has been read of a manifest, and what is to be said of it."""
+    """The fields of a manifest that were read, and the notes about them."""
 
     lost: list[Note] = field(default_factory=list)
     changed: list[Note] = field(default_factory=list)

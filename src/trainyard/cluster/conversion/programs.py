@@ -65,7 +65,7 @@ HARMLESS = re.compile(r"^\s*(set\s|export\s|cd\s|echo\s|source\s|\.\s|ulimit\s|e
 
 
 class Program(NamedTuple):
-    """What every rank runs, and what the launcher before it said."""
+    """The program that every rank runs, and the options of the launcher before it."""
 
     words: list[str]
     launcher: str = ""  # as people call it; empty for a program that nothing started

@@ -1,4 +1,4 @@
-"""What all sections of the settings share."""
+"""The base of all sections of the settings."""
 
 import re
 from collections.abc import Iterator

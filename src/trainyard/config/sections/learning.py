@@ -1,4 +1,4 @@
-"""What is trained and how it learns: model, batch, optimizer, schedule, loss, average, validation."""
+"""Settings of the model and of learning: model, batch, optimizer, schedule, loss, average, validation."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,7 @@ ONLY_SGD, ONLY_ADAPTIVE = ("momentum", "nesterov"), ("betas", "eps")
 
 
 class ModelSettings(Settings):
-    """What is trained."""
+    """The model."""
 
     name: Annotated[str, AfterValidator(current)] = Field(
         default="torchvision:resnet50",
@@ -111,7 +111,7 @@ class ModelSettings(Settings):
 
     @property
     def compile_options(self) -> dict[str, Any]:
-        """What torch.compile is told: a program for each shape, rather than a slower one for all."""
+        """The options of torch.compile: a program for each shape, rather than a slower one for all."""
         return {"dynamic": False, "mode": self.compile_mode}
 
     def in_channels_last(self, on_gpu: bool) -> bool:

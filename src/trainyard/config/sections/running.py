@@ -49,7 +49,7 @@ class CheckpointSettings(Settings):
 
 
 class LogSettings(Settings):
-    """What is written during training."""
+    """The lines that are written during training."""
 
     every_steps: Positive | None = Field(
         default=None,
@@ -226,7 +226,7 @@ class MetricsSettings(Settings):
 
 
 class PublishSettings(Settings):
-    """What is published beside weights, config.json and the model card."""
+    """The files that are published beside weights, config.json and the model card."""
 
     export: list[Literal["torch", "onnx"]] = Field(
         default=[],
@@ -236,7 +236,7 @@ class PublishSettings(Settings):
 
 
 class CostSettings(Settings):
-    """What the report compares with what the run has used; `trainyard cost` says it before the run starts."""
+    """The expected rate and the price that the report and `trainyard cost` compute with."""
 
     rate: Annotated[float, Field(ge=0.0)] = Field(
         default=0.0,

@@ -34,7 +34,7 @@ class _File(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What is in a folder, by the last parts of names."""
+    """The entries of a folder, by the last parts of names."""
 
     identity: tuple[int, int]
     files: list[_File]

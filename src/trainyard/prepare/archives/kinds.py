@@ -1,4 +1,4 @@
-"""What an object is by its first bytes, where it is no zip and no tar: named, with a remedy that helps."""
+"""Names the format of an object that is no zip and no tar, by its first bytes, with a remedy."""
 
 from typing import NamedTuple
 

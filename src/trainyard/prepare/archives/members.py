@@ -46,7 +46,7 @@ class DamagedMemberError(Exception):
 
 
 class Container(Protocol):
-    """What holds the members of a dataset: a zip, a tar, or a folder."""
+    """The container of a dataset's members: a zip, a tar, or a folder."""
 
     source: Source
     # Where the last member ends at the latest

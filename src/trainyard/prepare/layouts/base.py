@@ -23,7 +23,7 @@ class OutOfPlaceError(Exception):
 
 
 class MemberPlace(NamedTuple):
-    """What a name means to a layout."""
+    """The meaning of a name in a layout."""
 
     split: int  # as a position in SPLITS
     key: str
@@ -100,7 +100,7 @@ def find_nested(folders: Collection[str]) -> tuple[str, str] | None:
 
 
 class SplitFolders(NamedTuple):
-    """What the folders of a file say about its split."""
+    """The split of a file, as its folders say."""
 
     split: int  # as a position in SPLITS
     klass: str  # the class's folder, or nothing

@@ -92,7 +92,7 @@ def open_dataset(dataset: str, traffic: Traffic, patience: Patience | None = Non
 
 
 class _Download(NamedTuple):
-    """What is requested from Kaggle, in words for messages."""
+    """The words for a request to Kaggle, for messages."""
 
     name: str
     page: str
