@@ -120,6 +120,17 @@ def test_a_function_is_not_named_by_a_participle_alone() -> None:
     assert set(found) == {"core/exits.py: guarded", "parallel/base.py: seed"}
 
 
+def test_a_docstring_begins_with_its_subject_or_a_verb() -> None:
+    """Rather than with a clause: `What a run keeps` leaves open whether that is an object, a check or a report."""
+    found = [
+        f"{file}: {text.splitlines()[0]}"
+        for file, node in definitions()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node))
+        if re.match("(What|Who|Whose|Whom) ", text)
+    ]
+    assert found == []
+
+
 def test_a_file_of_the_package_has_a_name_of_its_own() -> None:
     """But for names that mean the same in each of their folders."""
     names = Counter(path.name for path in (ROOT / "src/trainyard").rglob("*.py"))

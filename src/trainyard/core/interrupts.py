@@ -1,4 +1,4 @@
-"""Ctrl-C and a closed terminal: the first lets the work be saved, a second Ctrl-C ends it at once."""
+"""Ctrl-C and a closed terminal: the work is saved first; a second Ctrl-C ends it at once."""
 
 import errno
 import io

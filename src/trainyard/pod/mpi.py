@@ -1,4 +1,4 @@
-"""What the pods of an MPIJob run, or of a TrainJob with an MPI policy: workers that serve ssh, and the launcher.
+"""The pods of an MPIJob, or of a TrainJob with an MPI policy: workers that serve ssh, and the launcher.
 
     trainyard mpi worker
     trainyard mpi launch [--np 4] [--run-dir RUN] -- python -m trainers.hvd --config FILE

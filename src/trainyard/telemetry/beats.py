@@ -1,4 +1,4 @@
-"""Processes' heartbeats, as seen by each other: they ask over the network, and read files in the run directory.
+"""Exchanges heartbeats between processes: they ask each other over the network, and read files in the run directory.
 
 Neither way blocks the thread that watches. `Files` works on a thread of its own, since a call to storage may never
 return; it can name the call that it waits for. `Answers` sends a rank's newest heartbeat to all who ask with the run's
