@@ -33,6 +33,7 @@ def test_of_python_comments_and_strings_are_left_at_their_places() -> None:
     assert lines[4:6] == ['    """Say what', '    whoever reads."""']
     assert "whoever(mend)" not in prose(SOURCE)
     assert "the processor" in lines[6]
+    assert prose('content = b"not a picture"\n').strip() == ""
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,10 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def words(source: str) -> Iterator[tokenize.TokenInfo]:
-    """Yield comments and strings that are sentences rather than names."""
+    """Yield comments and strings that are sentences, rather than names or bytes of a file."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in TEXTS and " " in token.string.strip():
+        is_data = token.type == tokenize.STRING and "b" in token.string.partition('"')[0].lower()
+        if token.type in TEXTS and " " in token.string.strip() and not is_data:
             yield token
 
 

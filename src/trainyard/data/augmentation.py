@@ -140,40 +140,40 @@ def _signed(name: str, value: float, generator: np.random.Generator) -> float:
     return -value if name in SIGNED and generator.random() < 0.5 else value
 
 
-def apply(picture: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
+def apply(image: Tensor, change: Change, fill: Sequence[float] | None = None) -> Tensor:
     """Apply one operation to a uint8 image (3, H, W); areas that become empty are black, or `fill`."""
     functional = _functional()
     name, value = change
     if name in ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"):
-        return _moved(picture, change, fill)
+        return _moved(image, change, fill)
     result: Tensor
     if name in ("Brightness", "Color", "Contrast", "Sharpness"):
         adjust = functional.adjust_saturation if name == "Color" else getattr(functional, f"adjust_{name.lower()}")
-        result = adjust(picture, 1.0 + value)
+        result = adjust(image, 1.0 + value)
     elif name == "Posterize":
-        result = functional.posterize(picture, int(value))
+        result = functional.posterize(image, int(value))
     elif name == "Solarize":
-        result = functional.solarize(picture, 255.0 * value) if value <= 1 else picture
+        result = functional.solarize(image, 255.0 * value) if value <= 1 else image
     elif name == "SolarizeAdd":
-        result = torch.where(picture < 128, (picture.int() + int(value)).clamp(max=255).byte(), picture)
+        result = torch.where(image < 128, (image.int() + int(value)).clamp(max=255).byte(), image)
     else:
         plain = {"AutoContrast": functional.autocontrast, "Equalize": functional.equalize, "Invert": functional.invert}
-        result = plain[name](picture) if name != "Identity" else picture
+        result = plain[name](image) if name != "Identity" else image
     return result
 
 
-def _moved(picture: Tensor, change: Change, fill: Sequence[float] | None) -> Tensor:
+def _moved(image: Tensor, change: Change, fill: Sequence[float] | None) -> Tensor:
     functional = _functional()
     name, value = change
     common: dict[str, Any] = {"interpolation": "bilinear", "fill": None if fill is None else list(fill)}
     if name == "Rotate":
-        turned: Tensor = functional.rotate(picture, value, **common)
+        turned: Tensor = functional.rotate(image, value, **common)
         return turned
     degrees = math.degrees(math.atan(value))
     shear = {"ShearX": [degrees, 0.0], "ShearY": [0.0, degrees]}.get(name, [0.0, 0.0])
     move = {"TranslateX": [value, 0.0], "TranslateY": [0.0, value]}.get(name, [0.0, 0.0])
     centre = [0.0, 0.0] if name.startswith("Shear") else None
-    moved: Tensor = functional.affine(picture, 0.0, move, 1.0, shear, center=centre, **common)
+    moved: Tensor = functional.affine(image, 0.0, move, 1.0, shear, center=centre, **common)
     return moved
 
 
@@ -194,12 +194,12 @@ def plan(
     return AugmentPlan(flip, changes, area, colour, augment.policy == "rand_increasing")
 
 
-def apply_changes(picture: Tensor, drawn: AugmentPlan) -> Tensor:
+def apply_changes(image: Tensor, drawn: AugmentPlan) -> Tensor:
     """Return a uint8 image (3, H, W) after its changes, computed by torchvision's functions."""
-    picture = picture.flip(2) if drawn.flip else picture
+    image = image.flip(2) if drawn.flip else image
     for change in drawn.changes:
-        picture = apply(picture, change, drawn.colour if drawn.fills else None)
-    return picture if drawn.erased is None else erase(picture, drawn.erased, drawn.colour)
+        image = apply(image, change, drawn.colour if drawn.fills else None)
+    return image if drawn.erased is None else erase(image, drawn.erased, drawn.colour)
 
 
 def colour_of(mean: Sequence[float]) -> Colour:
@@ -222,9 +222,9 @@ def area_to_erase(height: int, width: int, generator: np.random.Generator) -> tu
     return None
 
 
-def erase(picture: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
+def erase(image: Tensor, area: tuple[int, int, int, int], colour: Sequence[float]) -> Tensor:
     """Set a rectangle to a colour: the mean, which is 0 once the image is normalised (to half a step of uint8)."""
     top, left, tall, wide = area
-    result = picture.clone()
-    result[:, top : top + tall, left : left + wide] = torch.tensor(colour, dtype=picture.dtype).view(3, 1, 1)
+    result = image.clone()
+    result[:, top : top + tall, left : left + wide] = torch.tensor(colour, dtype=image.dtype).view(3, 1, 1)
     return result

@@ -105,7 +105,7 @@ class Encoded:
         return out.permute(2, 0, 1)
 
 
-Picture = Encoded | Tensor
+AnyImage = Encoded | Tensor
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,9 @@ class Decoder:
 
     name: str
     description: str
-    open: Callable[[bytes], Picture]
+    open: Callable[[bytes], AnyImage]
 
-    def picture(self, content: bytes | Tensor) -> Picture:
+    def image(self, content: bytes | Tensor) -> AnyImage:
         """Return a sample of a dataset as an image: encoded bytes, or pixels (3, height, width) as they are."""
         if isinstance(content, Tensor):
             return Encoded(pixels=content) if self.name == "native" else content
@@ -230,8 +230,8 @@ def _read_header(data: bytes) -> Image.Image:
 
 
 def _with_pillow(data: bytes) -> Tensor:
-    with _in_words(), limits.read_header(data) as picture:
-        return torch.from_numpy(np.array(to_rgb(picture))).permute(2, 0, 1).contiguous()
+    with _in_words(), limits.read_header(data) as image:
+        return torch.from_numpy(np.array(to_rgb(image))).permute(2, 0, 1).contiguous()
 
 
 @contextmanager

@@ -67,19 +67,19 @@ def read_header(content: bytes | memoryview) -> "Image.Image":
     check_format(content)
     content = bare(content)
     try:
-        picture = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
     except Exception:
         if is_png(content):
             raise
         # Of metadata that is odd, Pillow refuses what libjpeg does not even read
-        picture = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
-    check_size(picture)
-    scans = 1 if picture.format == "PNG" else _scans(content)
-    most = _most_scans(picture.width * picture.height)
+        image = Image.open(io.BytesIO(bare_jpeg(content)), formats=FORMATS)
+    check_size(image)
+    scans = 1 if image.format == "PNG" else _scans(content)
+    most = _most_scans(image.width * image.height)
     if scans > most:
-        picture.close()
+        image.close()
         raise ValueError(f"it has {scans} scans; an image of its size may have {most}")
-    return picture
+    return image
 
 
 def is_usual_jpeg(content: bytes | memoryview) -> bool:
@@ -100,11 +100,11 @@ def _most_scans(pixels: int) -> int:
     return min(MOST_SCANS, MOST_WORK // pixels)
 
 
-def check_size(picture: "Image.Image") -> None:
+def check_size(image: "Image.Image") -> None:
     """Close an image that claims too many pixels, and raise ValueError."""
-    if picture.width * picture.height > LARGEST_PIXELS:
-        picture.close()
-        raise ValueError(f"it claims {picture.width:,} x {picture.height:,} pixels; {LARGEST_PIXELS:,} are the most")
+    if image.width * image.height > LARGEST_PIXELS:
+        image.close()
+        raise ValueError(f"it claims {image.width:,} x {image.height:,} pixels; {LARGEST_PIXELS:,} are the most")
 
 
 def check_format(content: bytes | memoryview) -> None:

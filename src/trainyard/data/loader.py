@@ -32,7 +32,7 @@ class Batch:
     """The samples of one process in one step: uint8 images (N, 3, size, size) and labels (N,)."""
 
     ids: Ids
-    pictures: Tensor
+    images: Tensor
     labels: Tensor
 
 
@@ -44,7 +44,7 @@ class BatchJob:
     draws: Ids
     content: list[Any]
     reading: list[Future[None]]
-    pictures: Tensor
+    images: Tensor
     labels: Tensor
     making: list[Future[None]]
 
@@ -80,7 +80,7 @@ class Loader:
                 for part in job.making:
                     part.result()
                 job.labels.copy_(torch.from_numpy(self.labels[job.ids]))  # reading may tell them
-                yield Batch(job.ids, job.pictures, job.labels)
+                yield Batch(job.ids, job.images, job.labels)
         finally:
             readers.shutdown(wait=False, cancel_futures=True)
             makers.shutdown(wait=True, cancel_futures=True)
@@ -89,14 +89,14 @@ class Loader:
     def _begin_reading(self, pool: ThreadPoolExecutor, size: int, draws: Ids | int, ids: Ids) -> BatchJob:
         count = len(ids)
         with pinning():
-            pictures = torch.empty(
+            images = torch.empty(
                 (count, 3, size, size),
                 dtype=torch.uint8,
                 pin_memory=self.pin,
                 memory_format=torch.channels_last if self.channels_last else torch.contiguous_format,
             )
             labels = torch.empty(count, dtype=torch.int64, pin_memory=self.pin)
-        job = BatchJob(ids, np.broadcast_to(draws, count), [None] * count, [], pictures, labels, [])
+        job = BatchJob(ids, np.broadcast_to(draws, count), [None] * count, [], images, labels, [])
         if self.readahead:
             groups = self.neighbours(ids)
             for part in np.array_split(np.arange(len(groups)), min(self.readers, len(groups)) or 1):
@@ -118,7 +118,7 @@ class Loader:
             part.result()
         if not job.reading:
             self._read_groups(job, [places[group] for group in self.neighbours(job.ids[places])])
-        slots = job.pictures[places[0] : places[-1] + 1].unbind() if len(places) else ()
+        slots = job.images[places[0] : places[-1] + 1].unbind() if len(places) else ()
         for place, out in zip(places.tolist(), slots, strict=True):
             content, job.content[place] = job.content[place], None
             made = self.make(content, int(job.ids[place]), int(job.draws[place]), out)

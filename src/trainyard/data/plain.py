@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-def to_grey_or_rgb(picture: "Image.Image") -> "Image.Image":
+def to_grey_or_rgb(image: "Image.Image") -> "Image.Image":
     """Get a Pillow image in mode L or RGB; raises ValueError, and what Pillow raises where it cannot be decoded."""
     from PIL import Image
 
-    if picture.mode in ("L", "RGB"):
-        picture.load()
-        return picture
+    if image.mode in ("L", "RGB"):
+        image.load()
+        return image
     # Older versions of Pillow read a PNG of 16 bits as 32
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):
-        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8))
-    if picture.mode in ("I", "F"):
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
         raise ValueError("its samples have 32 bits, of which no value is known to be white; convert it to 8 or 16")
-    return picture.convert("RGB")
+    return image.convert("RGB")
 
 
-def to_rgb(picture: "Image.Image") -> "Image.Image":
+def to_rgb(image: "Image.Image") -> "Image.Image":
     """Return the same in mode RGB."""
-    return to_grey_or_rgb(picture).convert("RGB")
+    return to_grey_or_rgb(image).convert("RGB")

@@ -19,15 +19,15 @@ def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     for batch in batches:
         with torch.cuda.stream(stream):
-            pictures, labels = (part.to(device, non_blocking=True) for part in (batch.pictures, batch.labels))
+            images, labels = (part.to(device, non_blocking=True) for part in (batch.images, batch.labels))
             copied = stream.record_event()
-        yield _ready(Batch(batch.ids, pictures, labels), copied)
+        yield _ready(Batch(batch.ids, images, labels), copied)
 
 
 def _ready(batch: Batch, copied: torch.cuda.Event) -> Batch:
     """Make the main stream wait for a batch's copy, and keep its memory until the main stream is done with it."""
     current = torch.cuda.current_stream()
     current.wait_event(copied)
-    batch.pictures.record_stream(current)
+    batch.images.record_stream(current)
     batch.labels.record_stream(current)
     return batch

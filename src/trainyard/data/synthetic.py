@@ -30,8 +30,8 @@ class Synthetic:
 
     def read(self, ids: Ids) -> list[Tensor]:
         """Return the uint8 images (3, size, size) of some samples."""
-        return [self.picture(int(sample)) for sample in ids]
+        return [self.image(int(sample)) for sample in ids]
 
-    def picture(self, sample: int) -> Tensor:
+    def image(self, sample: int) -> Tensor:
         """Return the uint8 image of a sample."""
         return self._patterns[int(self.labels[sample]) % len(self._patterns)] + self._noise[sample % VARIANTS]

@@ -19,7 +19,7 @@ from trainyard.config.sections.data import AugmentSettings, DataSettings
 from trainyard.data import user
 from trainyard.data.augmentation import Colour, apply_changes, colour_of, plan
 from trainyard.data.changes import steps
-from trainyard.data.decode import Area, Decoder, Encoded, Filter, Picture
+from trainyard.data.decode import AnyImage, Area, Decoder, Encoded, Filter
 
 # Times as long as wide: of a longer image only the middle is resized. Whole, 1 x 65,535 pixels take 13 GB at 256
 LONG = 256
@@ -39,8 +39,8 @@ def training(data: DataSettings, augment: AugmentSettings, seed: int, decoder: D
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
         generator = numbers.of(draw, sample)
-        picture = decoder.picture(content)
-        made = training_picture(picture, out.size(-1), augment, generator, colour, out)
+        image = decoder.image(content)
+        made = training_image(image, out.size(-1), augment, generator, colour, out)
         return own(made, generator) if own else made
 
     return make
@@ -51,7 +51,7 @@ def validation(data: DataSettings, augment: AugmentSettings, decoder: Decoder) -
     size, shorter = data.val_sizes
 
     def make(content: Any, sample: int, draw: int, out: Tensor) -> Tensor:
-        return centre(decoder.picture(content), size, shorter, augment.interpolation, out)
+        return centre(decoder.image(content), size, shorter, augment.interpolation, out)
 
     return make
 
@@ -81,8 +81,8 @@ class RandomNumbers:
         return generator
 
 
-def training_picture(  # noqa: PLR0917
-    source: Picture,
+def training_image(  # noqa: PLR0917
+    source: AnyImage,
     size: int,
     augment: AugmentSettings,
     generator: np.random.Generator,
@@ -99,8 +99,8 @@ def training_picture(  # noqa: PLR0917
         area = random_area(height, width, augment.scale, augment.ratio, generator.random)
     elif augment.crop == "pad":
         top, left = (int(generator.random() * (2 * augment.pad + 1)) for _ in range(2))
-        picture = pad_and_crop(resize(source, size, size, how), augment.pad, top, left)
-        source = Encoded(pixels=picture) if isinstance(source, Encoded) else picture
+        image = pad_and_crop(resize(source, size, size, how), augment.pad, top, left)
+        source = Encoded(pixels=image) if isinstance(source, Encoded) else image
         area = (0, 0, size, size)
     wanted = plan(augment, generator, size, size, colour)
     if isinstance(source, Encoded):
@@ -108,10 +108,10 @@ def training_picture(  # noqa: PLR0917
     return apply_changes(cut(source, area, size, size, how), wanted)
 
 
-def pad_and_crop(picture: Tensor, pad: int, top: int, left: int) -> Tensor:
+def pad_and_crop(image: Tensor, pad: int, top: int, left: int) -> Tensor:
     """Put black pixels around an image, then cut its own size out of that."""
-    height, width = picture.shape[1:]
-    return functional.pad(picture, [pad] * 4)[:, top : top + height, left : left + width]
+    height, width = image.shape[1:]
+    return functional.pad(image, [pad] * 4)[:, top : top + height, left : left + width]
 
 
 def random_area(
@@ -138,45 +138,43 @@ def random_area(
     return (height - h) // 2, (width - w) // 2, h, w
 
 
-def cut(picture: Picture, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+def cut(image: AnyImage, area: Area, height: int, width: int, how: Filter = "bilinear") -> Tensor:
     """Cut an area of whole pixels out of an image and resize it with antialiasing."""
-    if isinstance(picture, Encoded):
-        return picture.cut(area, height, width, how)
+    if isinstance(image, Encoded):
+        return image.cut(area, height, width, how)
     top, left, tall, wide = (int(number) for number in area)
-    return resize(picture[:, top : top + tall, left : left + wide], height, width, how)
+    return resize(image[:, top : top + tall, left : left + wide], height, width, how)
 
 
-def resize(picture: Picture, height: int, width: int, how: Filter = "bilinear") -> Tensor:
+def resize(image: AnyImage, height: int, width: int, how: Filter = "bilinear") -> Tensor:
     """Resize with antialiasing; a tensor of the right size is returned as it is."""
-    if isinstance(picture, Encoded):
-        return picture.cut((0, 0, *picture.shape[1:]), height, width, how)
-    if picture.shape[1:] == (height, width):
-        return picture
-    batch = picture.unsqueeze(0).contiguous(
-        memory_format=torch.channels_last
-    )  # uint8 is resized fastest in this layout
+    if isinstance(image, Encoded):
+        return image.cut((0, 0, *image.shape[1:]), height, width, how)
+    if image.shape[1:] == (height, width):
+        return image
+    batch = image.unsqueeze(0).contiguous(memory_format=torch.channels_last)  # uint8 is resized fastest in this layout
     return functional.interpolate(batch, size=(height, width), mode=how, antialias=True).squeeze(0)
 
 
-def centre(picture: Picture, size: int, shorter: int, how: Filter = "bilinear", out: Tensor | None = None) -> Tensor:
+def centre(image: AnyImage, size: int, shorter: int, how: Filter = "bilinear", out: Tensor | None = None) -> Tensor:
     """Resize the shorter side to `shorter`, then cut size x size pixels out of the centre, to `out` if in C."""
-    height, width = picture.shape[1:]
+    height, width = image.shape[1:]
     scale = shorter / min(height, width)
     tall, wide = max(shorter, round(height * scale)), max(shorter, round(width * scale))
-    if not isinstance(picture, Encoded) and max(tall, wide) > LONG * shorter:
-        return centre(_middle(picture), size, shorter, how)
+    if not isinstance(image, Encoded) and max(tall, wide) > LONG * shorter:
+        return centre(_middle(image), size, shorter, how)
     top, left = (tall - size) // 2, (wide - size) // 2
-    if isinstance(picture, Encoded):
+    if isinstance(image, Encoded):
         y, x = height / tall, width / wide
-        return picture.cut((top * y, left * x, size * y, size * x), size, size, how, within=False, out=out)
-    return resize(picture, tall, wide, how)[:, top : top + size, left : left + size]
+        return image.cut((top * y, left * x, size * y, size * x), size, size, how, within=False, out=out)
+    return resize(image, tall, wide, how)[:, top : top + size, left : left + size]
 
 
-def _middle(picture: Tensor) -> Tensor:
+def _middle(image: Tensor) -> Tensor:
     """Return the middle of a strip, with more around its centre than any filter reaches."""
-    height, width = picture.shape[1:]
+    height, width = image.shape[1:]
     top, left = (max(0, side - 16 * min(height, width)) // 2 for side in (height, width))
-    return picture[:, top : height - top, left : width - left]
+    return image[:, top : height - top, left : width - left]
 
 
 def normalizer(
@@ -190,6 +188,6 @@ def normalizer(
     shift, scale = (torch.tensor(values, dtype=dtype).view(1, 3, 1, 1).to(device) * 255 for values in (mean, std))
     factor = 1 / scale
     if out is None:
-        return lambda pictures: (pictures.to(dtype) - shift) * factor
+        return lambda images: (images.to(dtype) - shift) * factor
     begin = -shift * factor
-    return lambda pictures: torch.addcmul(begin, pictures, factor, out=torch.empty_like(pictures, dtype=out))
+    return lambda images: torch.addcmul(begin, images, factor, out=torch.empty_like(images, dtype=out))

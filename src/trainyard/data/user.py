@@ -52,7 +52,7 @@ class UserDataset:
             raise UserError(f"{self.name(sample)} cannot be read ({type(error).__name__}: {error})") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(f"{self.name(sample)} is {_kind(item)}; it must be a pair (image, label)")
-        picture, label = item
+        image, label = item
         number = _whole_number(label)
         if number is None or not 0 <= number < len(self.class_names):
             raise UserError(
@@ -60,21 +60,21 @@ class UserDataset:
                 f"{len(self.class_names) - 1} (as many as `classes` of the dataset, or model.num_classes)"
             )
         self.labels[sample] = number
-        return self._checked(picture, sample)
+        return self._checked(image, sample)
 
-    def _checked(self, picture: Any, sample: int) -> Any:
-        if isinstance(picture, bytes):
-            return picture
-        if hasattr(picture, "convert"):  # a PIL image
+    def _checked(self, image: Any, sample: int) -> Any:
+        if isinstance(image, bytes):
+            return image
+        if hasattr(image, "convert"):  # a PIL image
             try:
-                return torch.from_numpy(np.array(to_rgb(picture))).permute(2, 0, 1)
+                return torch.from_numpy(np.array(to_rgb(image))).permute(2, 0, 1)
             except ValueError as error:
-                raise UserError(f"{self.name(sample)} is an image of mode {picture.mode} ({error})") from None
-        is_uint8 = isinstance(picture, torch.Tensor) and picture.dtype == torch.uint8
-        if is_uint8 and picture.dim() == 3 and picture.shape[0] == 3 and picture.numel():
-            return picture
+                raise UserError(f"{self.name(sample)} is an image of mode {image.mode} ({error})") from None
+        is_uint8 = isinstance(image, torch.Tensor) and image.dtype == torch.uint8
+        if is_uint8 and image.dim() == 3 and image.shape[0] == 3 and image.numel():
+            return image
         raise UserError(
-            f"{self.name(sample)} is {_kind(picture)}; it must be a PIL image, a uint8 tensor of shape "
+            f"{self.name(sample)} is {_kind(image)}; it must be a PIL image, a uint8 tensor of shape "
             "(3, height, width), or the bytes of an encoded image"
         )
 
@@ -102,10 +102,10 @@ def augmentation(name: str) -> Callable[[torch.Tensor, np.random.Generator], tor
     key = f"augment.function = {name!r}"
     function = import_object(key, name)
 
-    def change(picture: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-        shape = picture.shape
+    def change(image: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
+        shape = image.shape
         try:
-            made = function(picture, generator)
+            made = function(image, generator)
         except Exception as error:
             raise UserError(f"{key}: it failed ({type(error).__name__}: {error})") from error
         if not isinstance(made, torch.Tensor) or made.dtype != torch.uint8 or made.shape != shape:

@@ -18,7 +18,7 @@ from trainyard.core.exits import UserError, cause_of, explain_permissions, print
 from trainyard.core.storage import storage
 from trainyard.inference import forward
 from trainyard.inference.forward import Outcome, Work
-from trainyard.inference.inputs import Pictures, open_pictures
+from trainyard.inference.inputs import Images, open_images
 from trainyard.inference.model import Trained, open_trained
 from trainyard.inference.wait_for_model import wait_for_model
 from trainyard.models.described import rebuild
@@ -28,7 +28,7 @@ from trainyard.parallel.environment import Place
 from trainyard.run.directory import requested_length
 
 PRECISIONS = ("fp64", "fp32", "bf16", "fp16")
-Labels = Callable[[Pictures, Trained], NDArray[np.int64] | None]
+Labels = Callable[[Images, Trained], NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Done:
     """The model, the images, and the outcome; on every process."""
 
     trained: Trained
-    pictures: Pictures
+    images: Images
     labels: NDArray[np.int64] | None
     outcome: Outcome
     precision: str
@@ -77,8 +77,8 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
         wait_for_model(options.model, options.wait, length, say)
     trained = with_image_size(open_trained(options.model), options.image_size)
     known = {*trained.found.keys, *trained.found.names}
-    pictures = open_pictures(options.data, options.split, known)
-    labels = label(pictures, trained)
+    images = open_images(options.data, options.split, known)
+    labels = label(images, trained)
     strategy = connect(choose_device(options.device, place), place)
     precision = options.precision or trained.found.precision
     if precision == "fp16" and strategy.device.type == "cpu":
@@ -88,16 +88,16 @@ def go(options: argparse.Namespace, what: str, top: int, label: Labels) -> tuple
     if strategy.is_rank0:
         processes = f"{strategy.world} processes" if strategy.world > 1 else "1 process"
         print(f"{what}: {trained.found.model} of {trained.origin}", flush=True)
-        print(f"{what}: {pictures.count:,} images, {pictures.where}; {processes}, {strategy.device.type}, {precision}")
-        for remark in pictures.remarks:
+        print(f"{what}: {images.count:,} images, {images.where}; {processes}, {strategy.device.type}, {precision}")
+        for remark in images.remarks:
             print(f"{what}: {printable(remark)}", flush=True)
     try:
-        outcome = forward.run(model, trained.found, pictures, labels, strategy=strategy, work=work)
+        outcome = forward.run(model, trained.found, images, labels, strategy=strategy, work=work)
     except RuntimeError as error:
         if not options.image_size or not may_be_the_size(error):
             raise
         raise UserError(f"--image-size {options.image_size}: {trained.found.model} cannot take it ({error})") from error
-    return strategy, Done(trained, pictures, labels, outcome, precision)
+    return strategy, Done(trained, images, labels, outcome, precision)
 
 
 def may_be_the_size(error: RuntimeError) -> bool:

@@ -13,7 +13,7 @@ from trainyard.core.exits import Exit, UserError
 from trainyard.core.storage import storage
 from trainyard.inference import classes, command
 from trainyard.inference.command import Done
-from trainyard.inference.evaluation_page import MOST_PICTURES, render
+from trainyard.inference.evaluation_page import MOST_IMAGES, render
 from trainyard.inference.forward import list_failures
 from trainyard.inference.measures import Measured, measure, worst
 from trainyard.models.described import Description
@@ -31,16 +31,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     ).parse_args(argv)
     remarks: list[str] = []
 
-    def label(pictures: Any, trained: Any) -> Any:
-        labels, remark = classes.match_labels(pictures, trained.found)
+    def label(images: Any, trained: Any) -> Any:
+        labels, remark = classes.match_labels(images, trained.found)
         remarks.extend(filter(None, [remark]))
         return labels
 
     strategy, done = command.go(options, "evaluate", 5, label)
     if failures := done.outcome.failures:
-        lines = "\n".join(list_failures(failures, done.pictures.name))
+        lines = "\n".join(list_failures(failures, done.images.name))
         raise UserError(
-            f"{len(failures)} of {done.pictures.count} images cannot be decoded, so accuracies would be over others "
+            f"{len(failures)} of {done.images.count} images cannot be decoded, so accuracies would be over others "
             f"than you named; repair or remove them:\n{lines}"
         )
     if strategy.is_rank0:
@@ -75,7 +75,7 @@ def write(out: Path, done: Done, measured: Measured, remarks: Sequence[str], sec
 
 def as_json(done: Done, measured: Measured, remarks: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return what result.json holds; accuracies in percent, `ece` as a fraction."""
-    found, outcome, pictures = done.trained.found, done.outcome, done.pictures
+    found, outcome, images = done.trained.found, done.outcome, done.images
     assert done.labels is not None
     return {
         "samples": measured.samples,
@@ -89,16 +89,16 @@ def as_json(done: Done, measured: Measured, remarks: Sequence[str], seconds: flo
         "classes": per_class(found, measured),
         "worst": [
             {
-                "name": pictures.name(sample),
+                "name": images.name(sample),
                 "class": found.names[int(done.labels[sample])],
                 "guess": found.names[int(outcome.guesses[sample, 0])],
                 "probability": float(outcome.chances[sample, 0]),
                 "loss": float(outcome.losses[sample]),
             }
-            for sample in worst(outcome, done.labels, MOST_PICTURES)
+            for sample in worst(outcome, done.labels, MOST_IMAGES)
         ],
         "model": {"name": found.model, "from": done.trained.origin},
-        "data": pictures.where,
+        "data": images.where,
         "pictures": {"size": found.size, "resize": found.resize, "interpolation": found.interpolation},
         "precision": done.precision,
         "remarks": list(remarks),

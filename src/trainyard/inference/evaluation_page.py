@@ -14,7 +14,7 @@ from trainyard.report.svg import Line, line_chart, number
 from trainyard.report.thumbnails import STYLE, figure, shots
 from trainyard.telemetry.metrics import FEW
 
-MOST_PICTURES = 24
+MOST_IMAGES = 24
 MOST_DRAWN = 24  # classes of a drawn matrix
 MOST_PAIRS = 12
 
@@ -25,7 +25,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
     names = list(found.names)
     confusion = Confusion(measured.confusion, names)
     lead = (
-        f"{found.model} of {done.trained.origin} on {done.pictures.where}: {measured.samples:,} images, each "
+        f"{found.model} of {done.trained.origin} on {done.images.where}: {measured.samples:,} images, each "
         f"measured once, {found.size} x {found.size} pixels, {done.precision}"
     )
     notices = "".join(f'<div class="notice">{html.escape(text)}</div>' for text in result["remarks"])
@@ -39,7 +39,7 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
             (number(measured.loss), "mean loss (cross-entropy)"),
         ]),
         '<div class="cards">',
-        _pictures(done, measured, result),
+        _images(done, measured, result),
         mistakes(confusion),
         _calibration(measured.bins),
         _classes(confusion, result),
@@ -48,13 +48,13 @@ def render(done: Done, measured: Measured, result: dict[str, Any]) -> str:
     return page("Evaluation", "".join(body))
 
 
-def _pictures(done: Done, measured: Measured, result: dict[str, Any]) -> str:
+def _images(done: Done, measured: Measured, result: dict[str, Any]) -> str:
     """Return the wrong images with the highest loss: where labels are wrong, or the model is."""
     assert done.labels is not None
     figures = []
-    for sample, row in zip(worst(done.outcome, done.labels, MOST_PICTURES), result["worst"], strict=True):
+    for sample, row in zip(worst(done.outcome, done.labels, MOST_IMAGES), result["worst"], strict=True):
         said = f"predicted as {row['guess']} ({100 * row['probability']:.0f} %)"
-        content = done.pictures.read(np.array([sample]))[0]
+        content = done.images.read(np.array([sample]))[0]
         figures.append(figure(content, row["class"], (said, f"loss {row['loss']:.2f}", row["name"])))
     wrong = measured.samples - measured.correct1
     text = (

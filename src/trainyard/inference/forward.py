@@ -24,7 +24,7 @@ from trainyard.data import decode
 from trainyard.data.loader import Loader
 from trainyard.data.sampler import validation_batches
 from trainyard.data.transforms import centre, normalizer
-from trainyard.inference.inputs import Pictures, Unreadable
+from trainyard.inference.inputs import Images, Unreadable
 from trainyard.models.described import Description
 from trainyard.parallel import cores
 from trainyard.parallel.base import Strategy
@@ -69,7 +69,7 @@ class Work:
 def run(
     model: nn.Module,
     found: Description,
-    pictures: Pictures,
+    images: Images,
     labels: NDArray[np.int64] | None,
     *,
     strategy: Strategy,
@@ -79,24 +79,24 @@ def run(
     decoder = decode.choose(found.decoder)
     decode.agree(strategy.gather_objects, decoder.description)
     top = min(work.top, len(found.names))
-    targets = labels if labels is not None else np.full(pictures.count, -1, dtype=np.int64)
+    targets = labels if labels is not None else np.full(images.count, -1, dtype=np.int64)
     loader = Loader(
-        pictures.read,
+        images.read,
         _making(found, decoder, work.failures),
         targets,
         found.size,
         workers=work.workers or cores.share(strategy.place.local_world),
         pin=strategy.device.type == "cuda",
         channels_last=found.in_channels_last(strategy.device.type == "cuda"),
-        **pictures.options,
+        **images.options,
     )
-    table = torch.zeros(pictures.count, 2 * top + 1, dtype=torch.float64)
+    table = torch.zeros(images.count, 2 * top + 1, dtype=torch.float64)
     forward = _forward(model, found, strategy.device, work.precision)
-    mine = validation_batches(pictures.count, work.batch, strategy.rank, strategy.world)
+    mine = validation_batches(images.count, work.batch, strategy.rank, strategy.world)
     said = time.monotonic()
     for number, item in enumerate(loader.batches((0, ids) for ids in mine), 1):
         with torch.inference_mode():  # not around the loader: its threads write to the images outside of that mode
-            outputs = forward(item.pictures.to(strategy.device, non_blocking=True))
+            outputs = forward(item.images.to(strategy.device, non_blocking=True))
             table[torch.from_numpy(item.ids)] = _rows(outputs.double(), item.labels, top)
         if strategy.is_rank0 and time.monotonic() - said > SAY_EVERY:
             said = time.monotonic()
@@ -127,9 +127,9 @@ def _forward(model: nn.Module, found: Description, device: torch.device, precisi
     def context() -> AbstractContextManager[Any]:
         return torch.autocast(device.type, ROUNDED[precision]) if precision in ROUNDED else nullcontext()
 
-    def forward(pictures: Tensor) -> Tensor:
+    def forward(images: Tensor) -> Tensor:
         with context():
-            outputs: Tensor = model(normalise(pictures))
+            outputs: Tensor = model(normalise(images))
         return outputs
 
     return forward
@@ -143,7 +143,7 @@ def _making(found: Description, decoder: decode.Decoder, failures: dict[int, str
         try:
             if isinstance(content, Unreadable):
                 raise UserError(content.why)
-            return centre(decoder.picture(content), found.size, found.resize, how, out)
+            return centre(decoder.image(content), found.size, found.resize, how, out)
         except UserError as error:
             failures[sample] = _ADDRESS.sub("", str(error))
             return out.zero_()

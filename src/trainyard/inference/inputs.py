@@ -23,7 +23,7 @@ from trainyard.prepare.archives.tar import looks_like_tar
 from trainyard.prepare.archives.zip import Archive
 from trainyard.prepare.layouts.base import SplitFolders, find_nested, split_of
 from trainyard.prepare.listing import Entry, Foreign, Listing
-from trainyard.prepare.names import FORMATS, PICTURES, is_picture, is_utf8, normalise_unicode, shown
+from trainyard.prepare.names import FORMATS, IMAGES, is_image, is_utf8, normalise_unicode, shown
 from trainyard.prepare.sample import ensure_sample
 from trainyard.prepare.settings import SourceSettings
 from trainyard.prepare.sources.base import Traffic
@@ -40,7 +40,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class Images:
     """Images by number: `read` gives their encoded bytes, `labels` their classes as numbers into `keys`."""
 
     where: str  # for people
@@ -55,7 +55,7 @@ class Pictures:
     options: dict[str, Any] = field(default_factory=dict)  # for the loader
 
 
-def open_pictures(path: str, split: str, known: Collection[str]) -> Pictures:
+def open_images(path: str, split: str, known: Collection[str]) -> Images:
     """Open images; `split` is train, val, or empty (val where there are splits); raises UserError.
 
     `known` are the model's classes, by which a zip's folders of classes are told from those around them.
@@ -68,9 +68,9 @@ def open_pictures(path: str, split: str, known: Collection[str]) -> Pictures:
     return _members(_container(root), split, known)
 
 
-def _shards(root: Path, split: str) -> Pictures:
+def _shards(root: Path, split: str) -> Images:
     found = open_split(root, split)
-    return Pictures(
+    return Images(
         where=f"{split} of {root}",
         count=len(found),
         name=lambda i: f"sample {i} of {split}",  # wherever it is mounted
@@ -94,14 +94,14 @@ def _container(path: Path) -> Container:
     return Archive(source)
 
 
-def _members(container: Container, split: str, known: Collection[str]) -> Pictures:
+def _members(container: Container, split: str, known: Collection[str]) -> Images:
     label = container.source.label
     listing = Listing(container)
-    entries = sorted(listing.pictures(), key=lambda one: one.raw)
+    entries = sorted(listing.images(), key=lambda one: one.raw)
     remarks = list(listing.remarks())
     # A link without a usual ending may have been an image where images of a class lie
     class_folders = {_folder(entry.member.name) for entry in entries} - {""}
-    kinds = {name: is_picture(name) for name in listing.links}
+    kinds = {name: is_image(name) for name in listing.links}
     if lost := [name for name, kind in kinds.items() if kind or (kind is None and _folder(name) in class_folders)]:
         raise UserError(
             f"--data {label}: {len(lost):,} links to images that are not there (first {shown(lost[0])}); fetch them "
@@ -111,7 +111,7 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
         remarks.append(f"links to nothing left out: {len(listing.links):,}")
     if not entries:
         seen = "".join(f"; {remark}" for remark in remarks)
-        raise UserError(f"--data {label} holds no images ({', '.join((*PICTURES, *FORMATS))}){seen}; check the path")
+        raise UserError(f"--data {label} holds no images ({', '.join((*IMAGES, *FORMATS))}){seen}; check the path")
     entries, folders = _of_split(entries, split, label, known) or (entries, _first_folders(entries, known))
     members = [entry.member for entry in entries]
     keys = sorted(set(folders) - {""})
@@ -122,7 +122,7 @@ def _members(container: Container, split: str, known: Collection[str]) -> Pictur
     index = {key: number for number, key in enumerate(keys)}
     # One image without a class, and they are what somebody wants to have classified
     labels = None if "" in folders else np.array([index[key] for key in folders], dtype=np.int64)
-    return Pictures(
+    return Images(
         where=f"{split} of {label}" if split else label,
         count=len(members),
         name=lambda i: shown(entries[i].raw),

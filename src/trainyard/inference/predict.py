@@ -26,14 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     if options.top < 1:
         raise UserError(f"--top {options.top}: at least 1 class is predicted")
-    strategy, done = command.go(options, "predict", options.top, lambda pictures, trained: None)
-    failures, count = done.outcome.failures, done.pictures.count
+    strategy, done = command.go(options, "predict", options.top, lambda images, trained: None)
+    failures, count = done.outcome.failures, done.images.count
     if len(failures) == count:
-        lines = "\n".join(list_failures(failures, done.pictures.name))
+        lines = "\n".join(list_failures(failures, done.images.name))
         raise UserError(f"none of the {count} images can be decoded:\n{lines}")
     if strategy.is_rank0:
         write(options.out, done)
-        for line in list_failures(failures, done.pictures.name):
+        for line in list_failures(failures, done.images.name):
             print(printable(f"predict: {line}"))
         left_out = f", {len(failures):,} could not be decoded" if failures else ""
         print(f"{count - len(failures):,} images{left_out}: {options.out / 'predictions.csv'}, predictions.jsonl")
@@ -51,8 +51,8 @@ def write(out: Path, done: Done) -> None:
         ["name", *(f"{what}_{place + 1}" for place in range(top) for what in ("class", "probability")), "error"]
     )
     lines = []
-    for sample in range(done.pictures.count):
-        name, row = done.pictures.name(sample), of(done, sample)
+    for sample in range(done.images.count):
+        name, row = done.images.name(sample), of(done, sample)
         error = done.outcome.failures.get(sample, "")
         lines.append(json.dumps({"name": name, **({"error": error} if error else {"top": row})}) + "\n")
         cells = [cell for one in row for cell in (one["class"], one["probability"])] if not error else [""] * 2 * top

@@ -20,7 +20,7 @@ from trainyard.core.storage import storage
 from trainyard.models import small
 from trainyard.models.factory import create
 from trainyard.models.fitting import find_head, fit
-from trainyard.models.weights import FILE, OWN, picture_sizes
+from trainyard.models.weights import FILE, OWN, image_sizes
 
 # torchvision's models that timm has under the same name, with the same parameter names and the same outputs
 TIMM_TOO = (
@@ -168,7 +168,7 @@ def read(folder: Path) -> Description:
         kept, own = tree["pretrained_cfg"], tree.get(OWN, {})
         keys = list(tree.get("label_names") or kept.get("label_names") or ())
         words = tree.get("label_descriptions") or kept.get("label_descriptions") or {}
-        built_for, size, resize = picture_sizes(kept, own)
+        built_for, size, resize = image_sizes(kept, own)
         return Description(
             model=own.get("model", f"timm:{tree['architecture']}"),
             keys=keys,

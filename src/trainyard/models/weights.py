@@ -216,7 +216,7 @@ def _compare(settings: ModelSettings, folder: Path, tree: dict[str, Any]) -> Non
 
 def _preprocessing(kept: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the keys of `data` and `augment` that follow from a pretrained_cfg; sizes are in pixels."""
-    built_for, size, resize = picture_sizes(kept, own)
+    built_for, size, resize = image_sizes(kept, own)
     data = {
         "image_size": built_for,
         "val_image_size": size,
@@ -228,7 +228,7 @@ def _preprocessing(kept: dict[str, Any], own: dict[str, Any]) -> tuple[dict[str,
     return data, {"interpolation": kept["interpolation"]} if known else {}
 
 
-def picture_sizes(kept: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[int, int, int]:
+def image_sizes(kept: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[int, int, int]:
     """In pixels: what the model was built for, a validation image, and the shorter side that this is cut from.
 
     `kept` is a pretrained_cfg, `own` our part. timm resizes to floor(size / crop_pct) (timm, data/transforms_factory).

@@ -28,7 +28,7 @@ typedef struct {
   uint8_t *pixels, *copy; /* the copy has room for 8 bytes more */
   int height, width;
   const uint8_t *colour;
-} Picture;
+} Image;
 
 typedef uint8_t Table[3][256]; /* of each channel: what becomes of a value */
 
@@ -124,22 +124,22 @@ static int fast(void) {
 static int fast(void) { return 0; }
 #endif
 
-static size_t pixels_of(const Picture *picture) { return (size_t)picture->height * picture->width; }
+static size_t pixels_of(const Image *image) { return (size_t)image->height * image->width; }
 
-static void look_up(const Picture *picture, Table table) {
-  uint8_t *at = picture->pixels, *end = at + pixels_of(picture) * 3;
+static void look_up(const Image *image, Table table) {
+  uint8_t *at = image->pixels, *end = at + pixels_of(image) * 3;
   for (; at < end; at += 3) at[0] = table[0][at[0]], at[1] = table[1][at[1]], at[2] = table[2][at[2]];
 }
 
-static void brightness(const Picture *picture, double strength) {
-  (fast() ? scale_fast : scale_plain)(picture->pixels, pixels_of(picture) * 3, (float)strength, 0, 0);
+static void brightness(const Image *image, double strength) {
+  (fast() ? scale_fast : scale_plain)(image->pixels, pixels_of(image) * 3, (float)strength, 0, 0);
 }
 
-static void contrast(const Picture *picture, double strength) {
-  size_t count = pixels_of(picture);
-  uint64_t sum = (fast() ? grey_fast : grey_plain)(picture->pixels, count);
+static void contrast(const Image *image, double strength) {
+  size_t count = pixels_of(image);
+  uint64_t sum = (fast() ? grey_fast : grey_plain)(image->pixels, count);
   float mean = (float)((double)sum / (double)count);
-  (fast() ? scale_fast : scale_plain)(picture->pixels, count * 3, (float)strength, (float)(1.0 - strength), mean);
+  (fast() ? scale_fast : scale_plain)(image->pixels, count * 3, (float)strength, (float)(1.0 - strength), mean);
 }
 
 static void posterize(uint8_t *bytes, size_t count, int bits) {
@@ -168,27 +168,27 @@ static inline __attribute__((always_inline)) void take_in(const uint8_t *in, siz
 }
 
 /* Each channel's least value becomes 0 and its largest 255. */
-static void auto_contrast(const Picture *picture) {
+static void auto_contrast(const Image *image) {
   uint8_t least[48], most[48]; /* of 16 pixels side by side */
-  size_t bytes = pixels_of(picture) * 3, i = 0;
+  size_t bytes = pixels_of(image) * 3, i = 0;
   Table table;
   memset(least, 255, sizeof least), memset(most, 0, sizeof most);
-  for (; i + 48 <= bytes; i += 48) take_in(picture->pixels + i, 48, least, most);
-  take_in(picture->pixels + i, bytes - i, least, most);
+  for (; i + 48 <= bytes; i += 48) take_in(image->pixels + i, 48, least, most);
+  take_in(image->pixels + i, bytes - i, least, most);
   for (int c = 0; c < 3; c++) {
     int low = 255, high = 0;
     for (int k = c; k < 48; k += 3) low = least[k] < low ? least[k] : low, high = most[k] > high ? most[k] : high;
     float scale = (float)(high - low) * (float)(1.0 / 255.0);
     for (int v = 0; v < 256; v++) table[c][v] = high == low ? (uint8_t)v : clamped((float)(v - low) / scale);
   }
-  look_up(picture, table);
+  look_up(image, table);
 }
 
 /* Each channel's values become about equally frequent; by Pillow's rule (ImageOps.equalize), which torchvision has too. */
-static void equalize(const Picture *picture) {
+static void equalize(const Image *image) {
   uint32_t counts[2][3][256] = {0}; /* neighbours are often equal: two counters in turn wait less for each other */
-  size_t count = pixels_of(picture);
-  const uint8_t *at = picture->pixels;
+  size_t count = pixels_of(image);
+  const uint8_t *at = image->pixels;
   Table table;
   for (size_t i = 0; i < count; i++, at += 3)
     for (int c = 0; c < 3; c++) counts[i & 1][c][at[c]]++;
@@ -202,25 +202,25 @@ static void equalize(const Picture *picture) {
     for (int v = 0; v < 256; before += counts[0][c][v++])
       table[c][v] = !step ? (uint8_t)v : before / step > 255 ? 255 : (uint8_t)(before / step);
   }
-  look_up(picture, table);
+  look_up(image, table);
 }
 
-static void keep_copy(const Picture *picture) { memcpy(picture->copy, picture->pixels, pixels_of(picture) * 3); }
+static void keep_copy(const Image *image) { memcpy(image->copy, image->pixels, pixels_of(image) * 3); }
 
-static void sharpen(const Picture *picture, double strength) {
-  size_t stride = (size_t)picture->width * 3;
-  if (picture->height <= 2 || picture->width <= 2) return;
-  keep_copy(picture);
-  for (int y = 1; y < picture->height - 1; y++) {
+static void sharpen(const Image *image, double strength) {
+  size_t stride = (size_t)image->width * 3;
+  if (image->height <= 2 || image->width <= 2) return;
+  keep_copy(image);
+  for (int y = 1; y < image->height - 1; y++) {
     size_t at = y * stride + 3;
-    (fast() ? sharpen_fast : sharpen_plain)(picture->copy + at, stride, stride - 6, (float)(1.0 - strength),
-                                            picture->pixels + at);
+    (fast() ? sharpen_fast : sharpen_plain)(image->copy + at, stride, stride - 6, (float)(1.0 - strength),
+                                            image->pixels + at);
   }
 }
 
-static void flip(const Picture *picture) {
-  for (int y = 0; y < picture->height; y++) {
-    uint8_t *low = picture->pixels + (size_t)y * picture->width * 3, *high = low + ((size_t)picture->width - 1) * 3;
+static void flip(const Image *image) {
+  for (int y = 0; y < image->height; y++) {
+    uint8_t *low = image->pixels + (size_t)y * image->width * 3, *high = low + ((size_t)image->width - 1) * 3;
     for (; low < high; low += 3, high -= 3) {
       uint8_t kept[3];
       memcpy(kept, low, 3), memcpy(low, high, 3), memcpy(high, kept, 3);
@@ -232,9 +232,9 @@ static void paint(uint8_t *at, int count, const uint8_t *colour) {
   for (int x = 0; x < count; x++) memcpy(at + x * 3, colour, 3);
 }
 
-static void erase(const Picture *picture, int top, int left, int tall, int wide) {
+static void erase(const Image *image, int top, int left, int tall, int wide) {
   for (int y = top; y < top + tall; y++)
-    paint(picture->pixels + ((size_t)y * picture->width + left) * 3, wide, picture->colour);
+    paint(image->pixels + ((size_t)y * image->width + left) * 3, wide, image->colour);
 }
 
 typedef struct { /* where a row's pixels come from: the first one's place and the step to the next, in 1/ONE pixels */
@@ -259,9 +259,9 @@ static void clip(int64_t at, int64_t step, int64_t low, int64_t high, int *first
 }
 
 /* The x of a line whose places have neighbours in the image within `margin` pixels around it. */
-static void reach(const Picture *picture, const Line *line, int margin, int *first, int *end) {
-  clip(line->x, line->step_x, -margin, picture->width - 1 + margin, first, end);
-  clip(line->y, line->step_y, -margin, picture->height - 1 + margin, first, end);
+static void reach(const Image *image, const Line *line, int margin, int *first, int *end) {
+  clip(line->x, line->step_x, -margin, image->width - 1 + margin, first, end);
+  clip(line->y, line->step_y, -margin, image->height - 1 + margin, first, end);
 }
 
 /* The sum of two rows' two neighbours, POINT bits below the point. */
@@ -273,8 +273,8 @@ static inline int32_t blended(const int *four, int across, int down) {
 }
 
 /* A pixel some of whose neighbours lie outside: they are black, and with `fill` its colour shows through. */
-static void blend_edge(const Picture *picture, const Line *line, int x, int fill, uint8_t *out) {
-  int left = column(line, x), top = row(line, x), width = picture->width, height = picture->height;
+static void blend_edge(const Image *image, const Line *line, int x, int fill, uint8_t *out) {
+  int left = column(line, x), top = row(line, x), width = image->width, height = image->height;
   int64_t across = share(line->x + x * line->step_x), down = share(line->y + x * line->step_y);
   int64_t one = 1 << SHARES, all = one * one, mask = 0, sums[3] = {0, 0, 0};
   for (int n = 0; n < 4; n++) {
@@ -282,11 +282,11 @@ static void blend_edge(const Picture *picture, const Line *line, int x, int fill
     if (i < 0 || i >= width || j < 0 || j >= height) continue;
     int64_t weight = (n % 2 ? across : one - across) * (n / 2 ? down : one - down);
     mask += weight;
-    for (int c = 0; c < 3; c++) sums[c] += weight * picture->copy[((size_t)j * width + i) * 3 + c];
+    for (int c = 0; c < 3; c++) sums[c] += weight * image->copy[((size_t)j * width + i) * 3 + c];
   }
   for (int c = 0; c < 3; c++) {
     /* as in torchvision, what is partly outside is darkened by its share twice */
-    if (fill) sums[c] = (sums[c] * mask + picture->colour[c] * (all - mask) * all) / all;
+    if (fill) sums[c] = (sums[c] * mask + image->colour[c] * (all - mask) * all) / all;
     out[c] = (uint8_t)((sums[c] + all / 2) / all);
   }
 }
@@ -302,10 +302,10 @@ static inline __attribute__((always_inline)) void blend_straight(const uint8_t *
 
 static int straight(const Line *line) { return line->step_x == ONE && line->step_y == 0; }
 
-static void blend_plain(const Picture *picture, const Line *line, int first, int end, uint8_t *out) {
-  size_t stride = (size_t)picture->width * 3;
+static void blend_plain(const Image *image, const Line *line, int first, int end, uint8_t *out) {
+  size_t stride = (size_t)image->width * 3;
   for (int x = first; x < end; x++) {
-    const uint8_t *p = picture->copy + row(line, x) * stride + (size_t)column(line, x) * 3;
+    const uint8_t *p = image->copy + row(line, x) * stride + (size_t)column(line, x) * 3;
     int across = share(line->x + x * line->step_x), down = share(line->y + x * line->step_y);
     for (int c = 0; c < 3; c++) {
       int four[4] = {p[c], p[c + 3], p[stride + c], p[stride + c + 3]};
@@ -316,21 +316,21 @@ static void blend_plain(const Picture *picture, const Line *line, int first, int
 
 #ifdef __x86_64__
 /* The same sums: the row above in one half of a register, the one below in the other, neighbour beside neighbour. */
-FAST static void blend_fast(const Picture *picture, const Line *line, int first, int end, uint8_t *out) {
+FAST static void blend_fast(const Image *image, const Line *line, int first, int end, uint8_t *out) {
   const __m256i pairs = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
   const __m128i half = _mm_set1_epi32(1 << (POINT - 1));
-  size_t stride = (size_t)picture->width * 3;
+  size_t stride = (size_t)image->width * 3;
   int64_t at_x = line->x + first * line->step_x, at_y = line->y + first * line->step_y;
   if (straight(line)) {
-    const uint8_t *p = picture->copy + (at_y >> 32) * stride + (size_t)(at_x >> 32) * 3;
+    const uint8_t *p = image->copy + (at_y >> 32) * stride + (size_t)(at_x >> 32) * 3;
     size_t bytes = (size_t)(end - first) * 3;
     if (share(at_x) | share(at_y)) blend_straight(p, stride, share(at_x), share(at_y), bytes, out + first * 3);
     else memcpy(out + first * 3, p, bytes);
     return;
   }
   for (int x = first; x < end; x++, at_x += line->step_x, at_y += line->step_y) {
-    const uint8_t *p = picture->copy + (at_y >> 32) * stride + (size_t)(at_x >> 32) * 3;
+    const uint8_t *p = image->copy + (at_y >> 32) * stride + (size_t)(at_x >> 32) * 3;
     __m256i four = _mm256_set_m128i(_mm_loadl_epi64((const __m128i *)(p + stride)), _mm_loadl_epi64((const __m128i *)p));
     int across = share(at_x), down = share(at_y);
     __m256i sums = _mm256_madd_epi16(_mm256_shuffle_epi8(four, pairs),
@@ -349,30 +349,30 @@ FAST static void blend_fast(const Picture *picture, const Line *line, int first,
 #endif
 
 /* A row: outside, partly outside, inside, partly outside, outside. */
-static void move_row(const Picture *picture, const Line *line, int fill, uint8_t *out) {
+static void move_row(const Image *image, const Line *line, int fill, uint8_t *out) {
   static const uint8_t black[3];
-  const uint8_t *empty = fill ? picture->colour : black;
-  int first = 0, end = picture->width, inner, inner_end;
-  reach(picture, line, 1, &first, &end);
+  const uint8_t *empty = fill ? image->colour : black;
+  int first = 0, end = image->width, inner, inner_end;
+  reach(image, line, 1, &first, &end);
   inner = first, inner_end = end;
-  reach(picture, line, 0, &inner, &inner_end);
+  reach(image, line, 0, &inner, &inner_end);
   paint(out, first, empty);
-  for (int x = first; x < inner; x++) blend_edge(picture, line, x, fill, out + x * 3);
-  if (inner < inner_end) (fast() ? blend_fast : blend_plain)(picture, line, inner, inner_end, out);
-  for (int x = inner_end; x < end; x++) blend_edge(picture, line, x, fill, out + x * 3);
-  paint(out + end * 3, picture->width - end, empty);
+  for (int x = first; x < inner; x++) blend_edge(image, line, x, fill, out + x * 3);
+  if (inner < inner_end) (fast() ? blend_fast : blend_plain)(image, line, inner, inner_end, out);
+  for (int x = inner_end; x < end; x++) blend_edge(image, line, x, fill, out + x * 3);
+  paint(out + end * 3, image->width - end, empty);
 }
 
 /* Pixel (x, y) comes from (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), both from the image's centre. */
-static void move(const Picture *picture, const double *m, int fill) {
-  double right = (picture->width - 1) / 2.0, bottom = (picture->height - 1) / 2.0;
+static void move(const Image *image, const double *m, int fill) {
+  double right = (image->width - 1) / 2.0, bottom = (image->height - 1) / 2.0;
   int64_t nearest = ONE >> (SHARES + 1);
   Line line = {.step_x = (int64_t)(m[0] * ONE), .step_y = (int64_t)(m[3] * ONE)};
-  keep_copy(picture);
-  for (int y = 0; y < picture->height; y++) {
+  keep_copy(image);
+  for (int y = 0; y < image->height; y++) {
     line.x = (int64_t)((m[1] * (y - bottom) - m[0] * right + m[2] + right) * ONE) + nearest;
     line.y = (int64_t)((m[4] * (y - bottom) - m[3] * right + m[5] + bottom) * ONE) + nearest;
-    move_row(picture, &line, fill, picture->pixels + (size_t)y * picture->width * 3);
+    move_row(image, &line, fill, image->pixels + (size_t)y * image->width * 3);
   }
 }
 
@@ -380,7 +380,7 @@ static double absolute(double value) { return value < 0 ? -value : value; }
 static int within(double value, double low, double high) { return value >= low && value <= high; }
 
 /* Whether a step's numbers are such that nothing overflows, and a rectangle lies in the image. */
-static int valid(const Picture *picture, const double *step) {
+static int valid(const Image *image, const double *step) {
   int ok = within(step[0], FLIP, ERASE) && step[0] == (int)step[0];
   switch (ok ? (int)step[0] : FLIP) {
     case MOVE:
@@ -388,46 +388,46 @@ static int valid(const Picture *picture, const double *step) {
       return ok;
     case ERASE:
       for (int n = 1; n < 5; n++) ok &= within(step[n], 0, LARGEST);
-      return ok && step[1] + step[3] <= picture->height && step[2] + step[4] <= picture->width;
+      return ok && step[1] + step[3] <= image->height && step[2] + step[4] <= image->width;
     case POSTERIZE: return within(step[1], 0, 8);
     case SOLARIZE_ADD: return within(step[1], 0, 255);
     default: return ok && within(absolute(step[1]), 0, 1000);
   }
 }
 
-static void take(const Picture *picture, const double *step) {
-  size_t count = pixels_of(picture);
-  uint8_t *bytes = picture->pixels;
+static void take(const Image *image, const double *step) {
+  size_t count = pixels_of(image);
+  uint8_t *bytes = image->pixels;
   switch ((int)step[0]) {
-    case FLIP: flip(picture); break;
-    case MOVE: move(picture, step + 1, step[7] != 0); break;
-    case BRIGHTNESS: brightness(picture, step[1]); break;
+    case FLIP: flip(image); break;
+    case MOVE: move(image, step + 1, step[7] != 0); break;
+    case BRIGHTNESS: brightness(image, step[1]); break;
     case COLOR: (fast() ? colour_fast : colour_plain)(bytes, count, (float)step[1], (float)(1.0 - step[1])); break;
-    case CONTRAST: contrast(picture, step[1]); break;
-    case SHARPNESS: sharpen(picture, step[1]); break;
+    case CONTRAST: contrast(image, step[1]); break;
+    case SHARPNESS: sharpen(image, step[1]); break;
     case POSTERIZE: posterize(bytes, count * 3, (int)step[1]); break;
     case SOLARIZE: solarize(bytes, count * 3, (float)step[1]); break;
     case SOLARIZE_ADD: solarize_add(bytes, count * 3, (int)step[1]); break;
-    case AUTO_CONTRAST: auto_contrast(picture); break;
-    case EQUALIZE: equalize(picture); break;
+    case AUTO_CONTRAST: auto_contrast(image); break;
+    case EQUALIZE: equalize(image); break;
     case INVERT: solarize(bytes, count * 3, 0); break;
-    default: erase(picture, (int)step[1], (int)step[2], (int)step[3], (int)step[4]);
+    default: erase(image, (int)step[1], (int)step[2], (int)step[3], (int)step[4]);
   }
 }
 
 /* Take `count` steps of NUMBERS numbers each, in place. `colour` fills what MOVE leaves empty and ERASE erases.
    0, or 1 for numbers that no step has, or without memory. */
 int trainyard_change(uint8_t *pixels, int height, int width, const double *steps, int count, const uint8_t *colour) {
-  Picture picture = {.pixels = pixels, .height = height, .width = width, .colour = colour};
+  Image image = {.pixels = pixels, .height = height, .width = width, .colour = colour};
   int copies = 0;
   if (height < 1 || width < 1 || height > LARGEST || width > LARGEST) return 1;
   for (int n = 0; n < count; n++) {
-    if (!valid(&picture, steps + n * NUMBERS)) return 1;
+    if (!valid(&image, steps + n * NUMBERS)) return 1;
     copies |= steps[n * NUMBERS] == MOVE || steps[n * NUMBERS] == SHARPNESS;
   }
-  if (copies && !(picture.copy = malloc(pixels_of(&picture) * 3 + 8))) return 1;
-  for (int n = 0; n < count; n++) take(&picture, steps + n * NUMBERS);
-  free(picture.copy);
+  if (copies && !(image.copy = malloc(pixels_of(&image) * 3 + 8))) return 1;
+  for (int n = 0; n < count; n++) take(&image, steps + n * NUMBERS);
+  free(image.copy);
   return 0;
 }
 

@@ -15,7 +15,7 @@ from trainyard.data.plain import to_grey_or_rgb
 if TYPE_CHECKING:
     from PIL import Image
 
-LARGEST_PICTURE = 64 << 20  # bytes of a member of an archive, and of a PNG made of one: bounds what is in memory
+LARGEST_IMAGE = 64 << 20  # bytes of a member of an archive, and of a PNG made of one: bounds what is in memory
 _STARTS = {b"GIF87a": "GIF", b"GIF89a": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF"}
 FORMATS = frozenset((*_STARTS.values(), "WEBP"))
 # TIFF's tags
@@ -41,17 +41,17 @@ def convert(content: bytes | memoryview) -> bytes:
     """
     from PIL import Image
 
-    with Image.open(io.BytesIO(content), formats=(format_of(content),)) as picture:
-        limits.check_size(picture)
-        if picture.format == "TIFF":
-            _check_pages(picture, bytes(content[8:10]))
-        with limits.pixels.taking(picture.width * picture.height):
+    with Image.open(io.BytesIO(content), formats=(format_of(content),)) as image:
+        limits.check_size(image)
+        if image.format == "TIFF":
+            _check_pages(image, bytes(content[8:10]))
+        with limits.pixels.taking(image.width * image.height):
             # Anew, without what a file says beside its pixels: a PNG would hold it, too
-            pixels = Image.fromarray(np.asarray(to_grey_or_rgb(_full_range(picture))))
+            pixels = Image.fromarray(np.asarray(to_grey_or_rgb(_full_range(image))))
             buffer = io.BytesIO()
             pixels.save(buffer, "PNG")
-    if buffer.tell() > LARGEST_PICTURE:
-        raise ValueError(f"as a PNG it has more than {LARGEST_PICTURE >> 20} MiB; make it smaller")
+    if buffer.tell() > LARGEST_IMAGE:
+        raise ValueError(f"as a PNG it has more than {LARGEST_IMAGE >> 20} MiB; make it smaller")
     return buffer.getvalue()
 
 
@@ -64,36 +64,36 @@ def converter() -> str:
     return f"Pillow {PIL.__version__}, {', '.join(libraries)}"
 
 
-def _check_pages(picture: "Image.Image", behind_header: bytes) -> None:
+def _check_pages(image: "Image.Image", behind_header: bytes) -> None:
     """Raise ValueError where the first page of a TIFF is a preview, or another page is an image, too."""
-    tags = getattr(picture, "tag_v2", {})
+    tags = getattr(image, "tag_v2", {})
     if behind_header == _CANON or _DNG in tags or tags.get(_KIND, 0) & _REDUCED:
         raise ValueError("it is a camera's raw image, or begins with a smaller copy of another page; convert it")
-    if _has_more_pages(picture):
+    if _has_more_pages(image):
         raise ValueError("it has several pages, of which training would see the first alone; save each as a file")
-    picture.seek(0)
+    image.seek(0)
 
 
-def _has_more_pages(picture: "Image.Image") -> bool:
+def _has_more_pages(image: "Image.Image") -> bool:
     """Whether a TIFF has a second page that is no smaller copy of another, nor a mask."""
     for page in range(1, _MOST_PAGES):
         try:
-            picture.seek(page)
+            image.seek(page)
         except Exception:  # there is none, or it is broken, and nobody needs it
             return False
-        if not getattr(picture, "tag_v2", {}).get(_KIND, 0) & (_REDUCED | _MASK):
+        if not getattr(image, "tag_v2", {}).get(_KIND, 0) & (_REDUCED | _MASK):
             return True
     return True
 
 
-def _full_range(picture: "Image.Image") -> "Image.Image":
+def _full_range(image: "Image.Image") -> "Image.Image":
     """Return a TIFF's grey of 9 to 16 bits with white at 65535, as PNG has it; other images as they are."""
-    tags = getattr(picture, "tag_v2", {})
+    tags = getattr(image, "tag_v2", {})
     if any(kind > _UNSIGNED for kind in tags.get(_NUMBERS, ())):
         raise ValueError("its samples are signed or floats, of which no value is known to be white; convert it")
-    if not picture.mode.startswith("I;16"):
-        return picture
+    if not image.mode.startswith("I;16"):
+        return image
     from PIL import Image
 
-    values = np.asarray(picture).astype(np.uint16) << (16 - tags.get(_BITS, (16,))[0])
+    values = np.asarray(image).astype(np.uint16) << (16 - tags.get(_BITS, (16,))[0])
     return Image.fromarray(np.uint16(65535) - values if tags.get(_BLACK_IS) == _WHITE_IS_ZERO else values)

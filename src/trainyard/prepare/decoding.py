@@ -32,8 +32,8 @@ def wants_check(decode: str, crc32: int) -> bool:
 
 def check(content: memoryview | bytes) -> None:
     """Decode an image completely, as training will where no other decoder can; raises UndecodableError."""
-    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
-        _load(picture)
+    with _open(content) as image, limits.pixels.taking(image.width * image.height):
+        _load(image)
 
 
 def convert(content: memoryview) -> bytes:
@@ -46,18 +46,18 @@ def convert(content: memoryview) -> bytes:
 
 def reencode(content: memoryview | bytes, settings: Reencode) -> bytes:
     """Return the image as the settings ask; its own bytes when there is nothing to do. Raises UndecodableError."""
-    with _open(content) as picture, limits.pixels.taking(picture.width * picture.height):
-        odd = picture.format != "JPEG" or picture.mode not in ("RGB", "L")
-        width, height = picture.size
+    with _open(content) as image, limits.pixels.taking(image.width * image.height):
+        odd = image.format != "JPEG" or image.mode not in ("RGB", "L")
+        width, height = image.size
         scale = settings.resize / min(width, height)
         if not odd and scale >= 1:
-            _load(picture)
+            _load(image)
             return bytes(content)
         size = (max(1, round(width * scale)), max(1, round(height * scale))) if scale < 1 else (width, height)
-        if picture.mode in ("RGB", "L"):
+        if image.mode in ("RGB", "L"):
             # libjpeg's own scaling by 1/2, 1/4 or 1/8 first, down to twice the wanted size: several times faster
-            picture.draft(picture.mode, (2 * size[0], 2 * size[1]))
-        return _encode(_load(picture), size, settings.quality)
+            image.draft(image.mode, (2 * size[0], 2 * size[1]))
+        return _encode(_load(image), size, settings.quality)
 
 
 def encoder() -> str:
@@ -70,14 +70,14 @@ def encoder() -> str:
     return f"Pillow {PIL.__version__}, {library}"
 
 
-def _encode(picture: "Image.Image", size: tuple[int, int], quality: int) -> bytes:
+def _encode(image: "Image.Image", size: tuple[int, int], quality: int) -> bytes:
     from PIL import Image
 
     try:
-        if picture.size != size:
-            picture = picture.resize(size, Image.Resampling.LANCZOS)
+        if image.size != size:
+            image = image.resize(size, Image.Resampling.LANCZOS)
         buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
+        image.save(buffer, "JPEG", quality=quality, subsampling="4:2:0")
     except Exception as error:
         raise UndecodableError(_words(error)) from None
     return buffer.getvalue()
@@ -95,10 +95,10 @@ def _open(content: memoryview | bytes) -> "Image.Image":
         raise UndecodableError(_words(error) + remedy) from None
 
 
-def _load(picture: "Image.Image") -> "Image.Image":
+def _load(image: "Image.Image") -> "Image.Image":
     """Decode to 8-bit grey or RGB."""
     try:
-        return to_grey_or_rgb(picture)
+        return to_grey_or_rgb(image)
     except Exception as error:
         raise UndecodableError(_words(error)) from None
 

@@ -78,14 +78,14 @@ class Listing:
             if found:
                 self.noise[found] += 1
             # Versions before these rules took such an image, or under another name
-            self.renamed |= name is not raw or bool(found and names.is_picture(name))
+            self.renamed |= name is not raw or bool(found and names.is_image(name))
             yield Entry(member if name is raw else member._replace(name=name), raw, found, identity)
 
-    def pictures(self) -> Iterator[Entry]:
+    def images(self) -> Iterator[Entry]:
         """Every image: by its name, or by its first bytes; and those of formats that are not decoded."""
         doubtful: list[Entry] = []
         for entry in self.entries():
-            kind = None if entry.noise else names.is_picture(entry.member.name)
+            kind = None if entry.noise else names.is_image(entry.member.name)
             if kind or (not entry.noise and names.ending(entry.member.name) in names.FORMATS):
                 yield entry
             elif kind is None and not entry.noise:

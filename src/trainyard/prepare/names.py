@@ -8,7 +8,7 @@ import unicodedata
 
 from trainyard.core.exits import UserError
 
-PICTURES = (".jpg", ".jpeg", ".png")  # how the names of images end, in lower case
+IMAGES = (".jpg", ".jpeg", ".png")  # how the names of images end, in lower case
 # Images in formats that are not decoded: they are named, never dropped
 FORMATS = (
     ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".jxr", ".svg", ".psd",
@@ -72,10 +72,10 @@ def normalise_unicode(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
-def is_picture(name: str) -> bool | None:
+def is_image(name: str) -> bool | None:
     """Whether a file is an image as far as its name tells; None where its first bytes must."""
     lower = name.lower()
-    if lower.endswith(PICTURES):
+    if lower.endswith(IMAGES):
         return True
     return False if ending(lower) in _OTHERS else None
 

@@ -92,16 +92,16 @@ def _members() -> Iterator[tuple[str, bytes]]:
     """Yield the archive's members in the order of Kaggle's archive."""
     solutions: dict[str, list[tuple[str, int]]] = {"train": [], "val": []}
     yield "ILSVRC/Annotations/CLS-LOC/val/val_00000001.xml", b"<annotation>not a picture</annotation>\n"
-    for number, picture in enumerate(_pictures("val")[0][-UNLABELLED:], 1):
-        yield f"ILSVRC/Data/CLS-LOC/test/test_{number:08d}.JPEG", _encode(picture)
+    for number, image in enumerate(_images("val")[0][-UNLABELLED:], 1):
+        yield f"ILSVRC/Data/CLS-LOC/test/test_{number:08d}.JPEG", _encode(image)
     for split in ("train", "val"):
-        pictures, labels = _pictures(split)
+        images, labels = _images(split)
         for number, at in enumerate(_balanced(labels, PER_CLASS[split]), 1):
             label = int(labels[at])
             stem = f"{synset(label)}_{at}" if split == "train" else f"val_{number:08d}"
             folder = f"train/{synset(label)}" if split == "train" else "val"
             solutions[split].append((stem, label))
-            yield f"ILSVRC/Data/CLS-LOC/{folder}/{stem}.JPEG", _encode(pictures[at])
+            yield f"ILSVRC/Data/CLS-LOC/{folder}/{stem}.JPEG", _encode(images[at])
     yield "LOC_synset_mapping.txt", "".join(f"{synset(i)} {name}\n" for i, name in enumerate(CLASSES)).encode()
     for split, rows in solutions.items():
         lines = [f"{stem},{synset(label)} 0 0 27 27 \n" for stem, label in rows]
@@ -114,23 +114,23 @@ def _balanced(labels: NDArray[np.uint8], count: int) -> list[int]:
     return [int(at) for at in np.concatenate(chosen)]
 
 
-def _encode(picture: NDArray[np.uint8]) -> bytes:
+def _encode(image: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=_QUALITY, optimize=True)
+    Image.fromarray(image).save(buffer, "JPEG", quality=_QUALITY, optimize=True)
     return buffer.getvalue()
 
 
-def _pictures(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _images(split: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read images and labels of a split from the IDX files."""
     folder = _source()
     stem = _FILES[split]
-    pictures = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
+    images = _read_idx(folder / f"{stem}-images-idx3-ubyte.gz")
     labels = _read_idx(folder / f"{stem}-labels-idx1-ubyte.gz")
-    if len(pictures) != len(labels):
-        raise UserError(f"{folder} holds {len(pictures)} images and {len(labels)} labels for {split}; install it again")
-    return pictures, labels
+    if len(images) != len(labels):
+        raise UserError(f"{folder} holds {len(images)} images and {len(labels)} labels for {split}; install it again")
+    return images, labels
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:

@@ -83,7 +83,7 @@ class Selection:
             self._skip.names(entry)
             return
         name = entry.member.name
-        place, kind = self._place(name), names.is_picture(name)
+        place, kind = self._place(name), names.is_image(name)
         if isinstance(place, MemberPlace):
             self._held.add((place.root, place.below) if self._layout.loose else (place.root, place.below, place.key))
         if self._skips(entry, place):
@@ -97,7 +97,7 @@ class Selection:
         elif kind:
             self._sample(entry, place)
         elif kind is False:
-            self._no_picture(entry, place)
+            self._no_image(entry, place)
         else:
             self._doubtful.append((entry, place))
             if len(self._doubtful) == _TOGETHER:
@@ -112,7 +112,7 @@ class Selection:
         empty = self._empty_classes(known)
         if unknown := self._skip.unseen():
             raise UserError(f"'skip' names {unknown[0]}, which is not in {self._listing.label}; correct the name")
-        self._forget_folders_without_pictures()
+        self._forget_folders_without_images()
         self._say()
         if self._strays:
             raise UserError(self._refusal(known))
@@ -179,8 +179,8 @@ class Selection:
             )
         if member.size == 0:
             raise self._error(member, "is empty; repair the archive, or name it under 'skip'")
-        if member.size > converting.LARGEST_PICTURE or member.stored > converting.LARGEST_PICTURE:
-            most = converting.LARGEST_PICTURE >> 20
+        if member.size > converting.LARGEST_IMAGE or member.stored > converting.LARGEST_IMAGE:
+            most = converting.LARGEST_IMAGE >> 20
             raise self._error(member, f"is larger than {most} MiB, which no image is; name it under 'skip'")
         self._layout.places.add((place.root, place.below))
         if place.inner:
@@ -190,7 +190,7 @@ class Selection:
     def _error(self, member: Member, why: str) -> UserError:
         return UserError(f"{names.shown(member.name)} in {self._listing.label} {why}")
 
-    def _no_picture(self, entry: Entry, place: MemberPlace | OutOfPlaceError) -> None:
+    def _no_image(self, entry: Entry, place: MemberPlace | OutOfPlaceError) -> None:
         name = entry.member.name
         ending = names.ending(name)
         if ending in names.ARCHIVES and len(self._archives) < _MOST_ARCHIVES:
@@ -205,10 +205,10 @@ class Selection:
         doubtful, self._doubtful = self._doubtful, []
         found = formats_among(self._listing.container, [entry.member for entry, _ in doubtful])
         for (entry, place), known in zip(doubtful, found, strict=True):
-            picture = known == DECODED or (self._converts and known in converting.FORMATS)
-            (self._sample if picture else self._no_picture)(entry, place)
-            self._by_content += picture
-            if known and not picture and isinstance(place, MemberPlace):
+            image = known == DECODED or (self._converts and known in converting.FORMATS)
+            (self._sample if image else self._no_image)(entry, place)
+            self._by_content += image
+            if known and not image and isinstance(place, MemberPlace):
                 self._undecoded.add(place._replace(lot=None))
 
     def _follow_links(self) -> None:
@@ -216,7 +216,7 @@ class Selection:
         lost = []
         for raw in self._listing.links:
             name = names.normalise_unicode(raw)
-            place, kind = self._place(name), names.is_picture(name)
+            place, kind = self._place(name), names.is_image(name)
             if self._skips(Entry(Member(name, 0, 0, 0, 0, 0, BARE), raw, "", 0), place):
                 continue
             if place is None or kind is False or (kind is None and not self._in_class(place)):
@@ -266,7 +266,7 @@ class Selection:
             return False
         return not self._layout.loose or (place.root, place.below) in self._layout.places
 
-    def _forget_folders_without_pictures(self) -> None:
+    def _forget_folders_without_images(self) -> None:
         """Forget folders without images that are no classes."""
         around = {root for root, _ in self._layout.places}
         for place, ending in list(self._strays):

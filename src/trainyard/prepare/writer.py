@@ -88,10 +88,10 @@ class OpenShard:
             content = self._checked(member, span, raw[member.offset - request.start :][:span])
             clock.lap("check")
             try:
-                picture, crc32 = self._decoded(member, content)
+                image, crc32 = self._decoded(member, content)
                 clock.lap("decode")
                 if self.job.seekable:
-                    picture, crc32 = self._rewritten(picture, crc32)
+                    image, crc32 = self._rewritten(image, crc32)
                     clock.lap("rewrite")
             except decoding.UndecodableError as error:
                 clock.lap("decode")
@@ -99,8 +99,8 @@ class OpenShard:
                 with self._lock:
                     self.undecodable[at] = name, str(error)
                 continue
-            self._write(at, picture, crc32)
-            written += len(picture)
+            self._write(at, image, crc32)
+            written += len(image)
             clock.lap("write")
         clock.end()
         with self._lock:
@@ -168,17 +168,17 @@ class OpenShard:
         cut = self.job.decode == "sampled" and jpeg[-2:] != limits.JPEG_END
         return not self.job.seekable and (cut or not limits.is_usual_jpeg(jpeg))
 
-    def _rewritten(self, picture: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
+    def _rewritten(self, image: memoryview | bytes, crc32: int) -> tuple[memoryview | bytes, int]:
         """Make an image of this CRC-32 seekable where that can be done exactly; return it with its new CRC-32.
 
         What was rewritten was read to its end; a JPEG that was not is decoded, unless all are: it may be broken.
         """
-        content, outcome = rewriting.rewrite(picture)
-        if outcome != rewriting.REWRITTEN and self.job.decode != "all" and limits.is_jpeg(picture):
-            decoding.check(picture)
+        content, outcome = rewriting.rewrite(image)
+        if outcome != rewriting.REWRITTEN and self.job.decode != "all" and limits.is_jpeg(image):
+            decoding.check(image)
         with self._lock:
             self._seekable[outcome] += 1
-        return content, crc32 if content is picture else native.crc32(bytes(content))
+        return content, crc32 if content is image else native.crc32(bytes(content))
 
     def _write(self, at: int, content: memoryview | bytes, crc32: int) -> None:
         """Write a sample where it belongs, or behind those before it if its place is not known yet."""

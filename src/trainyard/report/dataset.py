@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trainyard.core.storage import storage
-from trainyard.report.dataset_survey import Header, Picture, Survey, evenly, read, survey
+from trainyard.report.dataset_survey import Header, ListedImage, Survey, evenly, read, survey
 from trainyard.report.page import Markup, card, note, page, table, tiles
 from trainyard.report.thumbnails import STYLE, figure, shots
 from trainyard.shards.manifest import WITHOUT_TRAINING
@@ -64,13 +64,13 @@ def notices(found: Survey) -> list[str]:
     texts = []
     if both := [one for one in found.copies if len({place.split for place in one}) > 1]:
         texts.append(
-            f"{_pictures(len(both))} of train {_are(len(both))} in val too, byte for byte: the model will look better "
+            f"{_images(len(both))} of train {_are(len(both))} in val too, byte for byte: the model will look better "
             "than it is."
         )
     if torn := [one for one in found.copies if len({place.label for place in one}) > 1]:
-        texts.append(f"{_pictures(len(torn))} {_are(len(torn))} in more than one class.")
+        texts.append(f"{_images(len(torn))} {_are(len(torn))} in more than one class.")
     if within := [one for one in found.copies if len({(place.split, place.label) for place in one}) == 1]:
-        texts.append(f"{_pictures(len(within))} {_are(len(within))} there more than once in one class and split.")
+        texts.append(f"{_images(len(within))} {_are(len(within))} there more than once in one class and split.")
     if len(found.keys) == 1:
         texts.append(
             f"There is one class alone, {found.keys[0]!r}, and nothing to tell it from: check the layout, and that "
@@ -97,7 +97,7 @@ def notices(found: Survey) -> list[str]:
     if (filled := train[train > 0]).size and filled.max() >= UNEVEN * filled.min():
         texts.append(f"Classes are uneven: {filled.min():,} to {filled.max():,} images of a class in train.")
     if count := len(found.manifest.left_out):
-        texts.append(f"{_pictures(count)} could not be decoded and {'was' if count == 1 else 'were'} left out.")
+        texts.append(f"{_images(count)} could not be decoded and {'was' if count == 1 else 'were'} left out.")
     return texts
 
 
@@ -125,18 +125,18 @@ def _lead(found: Survey) -> str:
 
 def _contact_sheet(found: Survey) -> str:
     """Return some images of each class, or one of some classes."""
-    chosen = _of_each_class([one.picture for one in found.headers], found.manifest.classes)
+    chosen = _of_each_class([one.image for one in found.headers], found.manifest.classes)
     text = "The first images of each class, or of classes evenly chosen. Look for wrong labels and bad crops."
     return card("Contact sheet", _shots(found, [(one, "") for one in chosen]) + note(text), wide=True)
 
 
-def _of_each_class(pictures: Sequence[Picture], classes: int) -> list[Picture]:
+def _of_each_class(images: Sequence[ListedImage], classes: int) -> list[ListedImage]:
     """At most MOST_SHOWN images: equally many of each class, of each as many splits as there are."""
     chosen = {int(i) for i in evenly(classes, MOST_SHOWN)}
     each = max(1, MOST_SHOWN // max(1, len(chosen)))
     seen: Counter[int] = Counter()
     shown = []
-    for one in pictures:
+    for one in images:
         if one.label in chosen and seen[one.label] < each:
             seen[one.label] += 1
             shown.append(one)
@@ -197,7 +197,7 @@ def _odd(found: Survey) -> str:
     kinds = Counter(_kind(text) for _, text in found.odd)
     chosen = [found.odd[int(i)] for i in evenly(len(found.odd), MOST_ODD)]
     text = "; ".join(f"{count:,} {kind}" for kind, count in kinds.most_common()) + "."
-    return card("Odd images", _shots(found, [(one.picture, why) for one, why in chosen]) + note(text), wide=True)
+    return card("Odd images", _shots(found, [(one.image, why) for one, why in chosen]) + note(text), wide=True)
 
 
 def _kind(text: str) -> str:
@@ -225,7 +225,7 @@ def _ignored(counts: Mapping[str, Mapping[str, int]]) -> str:
     return card("Files that are no data", table(("why", "kind", "#files"), rows))
 
 
-def _shots(found: Survey, chosen: Sequence[tuple[Picture, str]]) -> str:
+def _shots(found: Survey, chosen: Sequence[tuple[ListedImage, str]]) -> str:
     contents = read(found.root, [one for one, _ in chosen])
     figures = []
     for content, (one, why) in zip(contents, chosen, strict=True):
@@ -237,11 +237,11 @@ def _shots(found: Survey, chosen: Sequence[tuple[Picture, str]]) -> str:
     return shots(figures)
 
 
-def _place(found: Survey, one: Picture) -> str:
+def _place(found: Survey, one: ListedImage) -> str:
     return f"{one.split} {one.sample} ({found.names[one.label]})"
 
 
-def _pictures(count: int) -> str:
+def _images(count: int) -> str:
     return f"{count:,} image{'' if count == 1 else 's'}"
 
 

@@ -34,7 +34,7 @@ _ORIENTATION = 0x0112  # EXIF's tag; 1 is upright
 
 
 @dataclass(frozen=True, order=True)
-class Picture:
+class ListedImage:
     """An image's place in the dataset."""
 
     split: str
@@ -46,7 +46,7 @@ class Picture:
 class Header:
     """An image's header; sizes in pixels and bytes."""
 
-    picture: Picture
+    image: ListedImage
     width: int
     height: int
     bytes: int
@@ -67,7 +67,7 @@ class Survey:
     names: list[str]  # the same for people
     counts: dict[str, NDArray[np.int64]]
     headers: list[Header]
-    copies: list[list[Picture]]
+    copies: list[list[ListedImage]]
     odd: list[tuple[Header, str]]
 
 
@@ -92,11 +92,11 @@ def survey(root: Path) -> Survey:
             one.close()
 
 
-def read(root: Path, pictures: list[Picture]) -> list[bytes]:
+def read(root: Path, images: list[ListedImage]) -> list[bytes]:
     """Return the encoded images; raises UserError and StorageError."""
-    splits = open_splits(root, {one.split for one in pictures})
+    splits = open_splits(root, {one.split for one in images})
     try:
-        return [splits[one.split].read(one.sample) for one in pictures]
+        return [splits[one.split].read(one.sample) for one in images]
     finally:
         for opened in splits.values():
             opened.close()
@@ -112,32 +112,32 @@ def _headers(splits: dict[str, Shards]) -> Iterator[Header]:
     with ThreadPoolExecutor(READERS) as pool:
         for name, shards in splits.items():
             chosen = evenly(len(shards), max(1, MOST_LOOKED_AT * len(shards) // max(1, total)))
-            places = [Picture(name, int(i), int(shards.labels[i])) for i in chosen]
+            places = [ListedImage(name, int(i), int(shards.labels[i])) for i in chosen]
             yield from (found for found in pool.map(_header, [shards] * len(places), places) if found)
 
 
-def _header(shards: Shards, picture: Picture) -> Header | None:
+def _header(shards: Shards, image: ListedImage) -> Header | None:
     """Return an image's header; None where it has none that can be read (a preparation may leave that unchecked)."""
-    content = shards.read(picture.sample)
+    content = shards.read(image.sample)
     try:
         with limits.read_header(content) as found:
             bits, transparent = png_says(content) if found.format == "PNG" else (8, False)
             return Header(
-                picture, *found.size, len(content), str(found.format), found.mode, _turned(found), bits,
+                image, *found.size, len(content), str(found.format), found.mode, _turned(found), bits,
                 transparent or "A" in found.mode,
             )  # fmt: skip
     except (OSError, ValueError, SyntaxError):
         return None
 
 
-def _turned(picture: "Image.Image") -> bool:
+def _turned(image: "Image.Image") -> bool:
     try:
-        return picture.getexif().get(_ORIENTATION, 1) not in (0, 1)
+        return image.getexif().get(_ORIENTATION, 1) not in (0, 1)
     except Exception:  # broken EXIF says nothing
         return False
 
 
-def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[list[Picture]]:
+def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[list[ListedImage]]:
     """Return groups of images with the same content, first those that occur most often."""
     names = list(splits)
     index = {
@@ -151,12 +151,12 @@ def _copies(root: Path, manifest: Manifest, splits: dict[str, Shards]) -> list[l
     keys = whole["size"].astype(np.uint64) << np.uint64(32) | whole["crc32"]
     _, group, count = np.unique(keys, return_inverse=True, return_counts=True)
 
-    def picture(i: int) -> Picture:
+    def image(i: int) -> ListedImage:
         split = int(np.searchsorted(starts, i, side="right")) - 1
-        return Picture(names[split], int(i - starts[split]), int(whole["label"][i]))
+        return ListedImage(names[split], int(i - starts[split]), int(whole["label"][i]))
 
-    candidates = [(int(group[i]), picture(int(i))) for i in np.flatnonzero(count[group] > 1)]
-    equal: dict[tuple[int, bytes], list[Picture]] = {}
+    candidates = [(int(group[i]), image(int(i))) for i in np.flatnonzero(count[group] > 1)]
+    equal: dict[tuple[int, bytes], list[ListedImage]] = {}
     with ThreadPoolExecutor(READERS) as pool:
         contents = pool.map(lambda one: splits[one[1].split].read(one[1].sample), candidates)
         for (key, place), content in zip(candidates, contents, strict=True):

@@ -33,9 +33,9 @@ def shots(figures: Sequence[str]) -> str:
 
 def thumbnail(content: bytes) -> str:
     """Return an encoded image as a data URI, no larger than LARGEST; raises what Pillow raises, and ValueError."""
-    with limits.read_header(content) as picture:
-        picture.draft("RGB", (2 * LARGEST, 2 * LARGEST))
-        small = to_rgb(picture)
+    with limits.read_header(content) as image:
+        image.draft("RGB", (2 * LARGEST, 2 * LARGEST))
+        small = to_rgb(image)
     small.thumbnail((LARGEST, LARGEST))
     buffer = io.BytesIO()
     small.save(buffer, "JPEG", quality=80)

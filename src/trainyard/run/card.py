@@ -34,7 +34,7 @@ def card(found: Description, summary: Mapping[str, Any]) -> str:
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n# {run}\n\n{_wrapped(provenance(summary) + '.')}\n",
         f"## Results\n\n{_table(_results(summary))}",
         f"## Use\n\n{_use(found)}",
-        f"## Images and classes\n\n{_table(_pictures(found))}\n{_wrapped(_classes(found))}\n",
+        f"## Images and classes\n\n{_table(_images(found))}\n{_wrapped(_classes(found))}\n",
         f"## Files\n\n{_FILES}",
         f"## Training\n\n{_table(_training(summary))}\nAll settings:\n\n```yaml\n{_settings(summary)}```\n",
     ]
@@ -81,7 +81,7 @@ def _use(found: Description) -> str:
     return f"```python\n{imported}{create}\n{blurred}{load}\nmodel.eval()\n```\n\n{_wrapped(plainly)}\n\n{ours}"
 
 
-def _pictures(found: Description) -> list[tuple[str, Any]]:
+def _images(found: Description) -> list[tuple[str, Any]]:
     return [
         ("size", f"{found.size} x {found.size} pixels, RGB"),
         ("resized to", f"a shorter side of {found.resize} pixels, {found.interpolation}; then the centre is cut out"),

@@ -60,8 +60,8 @@ def export_model(kind: str, model: nn.Module, size: int, refusal: Refusal = of_a
         with _quiet(), torch.no_grad():
             content = write(model, torch.randn(TRACED, 3, size, size, generator=generator))
             run = load(content)
-            pictures = [torch.randn(count, 3, size, size, generator=generator) for count in TRIED]
-            pairs = [(model(batch), run(batch)) for batch in pictures]
+            images = [torch.randn(count, 3, size, size, generator=generator) for count in TRIED]
+            pairs = [(model(batch), run(batch)) for batch in images]
     except Exception as error:  # what the exporters raise is not documented
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         raise UserError(refusal(kind, reason)) from error
@@ -102,7 +102,7 @@ def _from_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     loaded = onnx.load_from_string(content)
     onnx.checker.check_model(loaded)
     session: Any = ReferenceEvaluator(loaded)
-    return lambda pictures: torch.from_numpy(np.asarray(session.run(None, {"pictures": pictures.numpy()})[0]))
+    return lambda images: torch.from_numpy(np.asarray(session.run(None, {"pictures": images.numpy()})[0]))
 
 
 def _program(model: nn.Module, example: Tensor) -> torch.export.ExportedProgram:

@@ -126,7 +126,7 @@ def train_step(t: Trainer, batch: Batch) -> Tensor:
         place = strategy.rank * len(parts) + index
         strategy.seed(((t.config.seed << 32) + step) * strategy.world * len(parts) + place)
         with contextlib.nullcontext() if last else strategy.accumulating(learner.model):
-            loss = loss_of(t, batch.pictures[part], batch.labels[part])
+            loss = loss_of(t, batch.images[part], batch.labels[part])
             learner.scaler.scale(loss * weight).backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach().double() / total)
     settle(t)
@@ -145,22 +145,22 @@ def settle(t: Trainer) -> None:
         t.progress.stalls[-1] += time.monotonic() - begun
 
 
-def loss_of(t: Trainer, pictures: Tensor, labels: Tensor) -> Tensor:
+def loss_of(t: Trainer, images: Tensor, labels: Tensor) -> Tensor:
     """Compute the summed loss of uint8 images (N, 3, H, W) and labels (N,), which begin at an even position.
 
     A forward without samples takes a blank one in their place, which counts nothing: its loss is 0, and so are its
     gradients. Flash attention, and many models, refuse a batch of none.
     """
     if len(labels):
-        return _loss_sum(t, pictures, labels, len(labels))
+        return _loss_sum(t, images, labels, len(labels))
     with counting_nothing():
-        return 0.0 * _loss_sum(t, pictures.new_zeros(1, *pictures.shape[1:]), labels.new_zeros(1), 0)
+        return 0.0 * _loss_sum(t, images.new_zeros(1, *images.shape[1:]), labels.new_zeros(1), 0)
 
 
-def _loss_sum(t: Trainer, pictures: Tensor, labels: Tensor, samples: int) -> Tensor:
+def _loss_sum(t: Trainer, images: Tensor, labels: Tensor, samples: int) -> Tensor:
     """Compute the loss of images of which `samples` count: all, or none."""
     config = t.config
-    inputs, targets = t.learner.normalise(pictures), labels
+    inputs, targets = t.learner.normalise(images), labels
     if mixes(config.augment):
         inputs, targets = mix(inputs, labels, t.data.splits.classes, config.augment, config.seed, t.progress.step)
     with compiled_or_eager(config.model.compile, samples, t.learner.sizes), t.learner.autocast:
@@ -299,9 +299,9 @@ def validate(t: Trainer) -> Result:
     loader, size = t.data.splits.val, t.config.validate_.batch
     whole = frozenset([min(size, len(loader.labels))])
 
-    def forward(pictures: Tensor) -> Tensor:
-        with compiled_or_eager(t.config.model.compile, len(pictures), whole):
-            return learner.predict(pictures)
+    def forward(images: Tensor) -> Tensor:
+        with compiled_or_eager(t.config.model.compile, len(images), whole):
+            return learner.predict(images)
 
     with records.clock.spent("validation"), learner.averaged():
         result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ask_vote=ask_vote)

@@ -55,22 +55,22 @@ def box_around(x: int, y: int, own: float, height: int, width: int) -> Box:
 
 
 def mix(  # noqa: PLR0917
-    pictures: Tensor, labels: Tensor, classes: int, augment: AugmentSettings, seed: int, step: int
+    images: Tensor, labels: Tensor, classes: int, augment: AugmentSettings, seed: int, step: int
 ) -> tuple[Tensor, Tensor]:
     """Mix a forward's normalised images (N, 3, H, W) and labels (N,): images, and probabilities (N, classes).
 
     The first image must stand at an even position of the global batch. An odd last one has no partner and stays.
     """
-    what = draw(augment, seed, step, pictures.size(-2), pictures.size(-1))
-    targets = one_hot(labels, classes, pictures.dtype)
-    partner = torch.arange(len(labels), device=pictures.device) ^ 1
+    what = draw(augment, seed, step, images.size(-2), images.size(-1))
+    targets = one_hot(labels, classes, images.dtype)
+    partner = torch.arange(len(labels), device=images.device) ^ 1
     partner = partner.clamp(max=max(0, len(labels) - 1))  # an odd last one is its own partner
-    theirs = pictures[partner]
+    theirs = images[partner]
     if what.box is None:
-        mixed = torch.lerp(theirs, pictures, what.own)
+        mixed = torch.lerp(theirs, images, what.own)
     else:
         left, top, right, bottom = what.box
-        mixed = pictures.clone()
+        mixed = images.clone()
         mixed[..., top:bottom, left:right] = theirs[..., top:bottom, left:right]
     return mixed, torch.lerp(targets[partner], targets, what.own)
 

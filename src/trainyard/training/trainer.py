@@ -74,10 +74,10 @@ class Learner:
     autocast: torch.autocast  # to be entered for each forward
     normalise: Callable[[Tensor], Tensor]  # uint8 images (N, 3, H, W) -> normalised numbers on the device
 
-    def predict(self, pictures: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         """Compute outputs (N, classes) for uint8 images (N, 3, H, W), by the model without the strategy around it."""
         with self.autocast:
-            outputs: Tensor = self.validated(self.normalise(pictures))
+            outputs: Tensor = self.validated(self.normalise(images))
         return outputs
 
     def averaged(self) -> contextlib.AbstractContextManager[None]:

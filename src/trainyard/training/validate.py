@@ -51,7 +51,7 @@ def evaluate(
         item = next(batches) if index < len(mine) else None
         with without_gradients():
             if item:
-                tally.add(forward(item.pictures), item.labels)
+                tally.add(forward(item.images), item.labels)
             elif strategy.lockstep:
                 forward(blank(loader, strategy.device))
         pace.limit_lag()

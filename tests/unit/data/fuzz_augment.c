@@ -1,4 +1,4 @@
-/* Takes any steps on pictures of any size, most of them valid, with and without vectors, whose bits must be equal:
+/* Takes any steps on images of any size, most of them valid, with and without vectors, whose bits must be equal:
    fuzz_augment INPUTS SECONDS SEED ends 0 after so many inputs and seconds unless a sanitizer, valgrind or a signal ends
    it, and prints how many were taken, refused, and made from a JPEG, how often each step was taken, and a digest of all
    results. Each buffer has exactly the size it must have, so that an access beyond it is seen. */
@@ -42,7 +42,7 @@ static void choose_step(double *step, int height, int width) {
 
 static unsigned long long each[ERASE + 1], made, refusals;
 
-/* A picture that is decoded and changed in one call is the one that is decoded and then changed. */
+/* An image that is decoded and changed in one call is the one that is decoded and then changed. */
 static void check_made(const double *steps, int count, const uint8_t *colour) {
   static uint8_t *jpeg;
   static unsigned long bytes;

@@ -133,7 +133,7 @@ def test_a_picture_depends_on_seed_draw_and_sample_alone(policy: str, picture: t
     augment = AugmentSettings(policy=policy, erase=0.5)  # type: ignore[arg-type]
 
     def make(*key: int) -> bytes:
-        return transforms.training_picture(picture, 24, augment, transforms.random_numbers(*key)).numpy().tobytes()
+        return transforms.training_image(picture, 24, augment, transforms.random_numbers(*key)).numpy().tobytes()
 
     keys = [(seed, draw, sample) for seed in (1, 2) for draw in (0, 1) for sample in range(4)]
     assert [make(*key) for key in keys] == [make(*key) for key in reversed(keys)][::-1]

@@ -175,17 +175,17 @@ def test_python_is_free_while_the_library_works() -> None:
 
 @pytest.mark.parametrize("crop", ["random_resized", "pad", "none"])
 @pytest.mark.parametrize("policy", ["none", "trivial", "rand", "rand_increasing"])
-def test_a_training_picture_is_the_same_in_c_and_in_python(policy: str, crop: str) -> None:
+def test_a_training_image_is_the_same_in_c_and_in_python(policy: str, crop: str) -> None:
     """With the same draws: from a picture that needs no resizing, since decoders differ there."""
     augment = AugmentSettings(policy=policy, crop=crop, erase=0.5, policy_ops=1, scale=[1, 1], ratio=[1, 1])  # type: ignore[arg-type]
     for sample, picture in enumerate(p for p in pictures(400, seed=12) if p.shape[1] == p.shape[2]):
         size = picture.shape[1]
         numbers = [transforms.random_numbers(1, 0, sample) for _ in range(3)]
-        theirs = transforms.training_picture(picture, size, augment, numbers[0], COLOUR)
+        theirs = transforms.training_image(picture, size, augment, numbers[0], COLOUR)
         source = decode.Encoded(pixels=picture)
         for layout, generator in zip((torch.contiguous_format, torch.channels_last), numbers[1:], strict=True):
             out = torch.zeros((1, 3, size, size), dtype=torch.uint8).contiguous(memory_format=layout)[0]
-            mine = transforms.training_picture(source, size, augment, generator, COLOUR, out)
+            mine = transforms.training_image(source, size, augment, generator, COLOUR, out)
             assert mine is out
             assert int((mine.int() - theirs.int()).abs().max()) <= (policy != "none")
 

@@ -35,7 +35,7 @@ def jobs(count: int, size: int = 8) -> list[tuple[int, Any]]:
 
 
 def as_bytes(batches: list[Batch]) -> list[bytes]:
-    return [batch.pictures.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes() for batch in batches]
+    return [batch.images.contiguous().numpy().tobytes() + batch.labels.numpy().tobytes() for batch in batches]
 
 
 def test_batches_for_a_gpu_are_in_its_memory_format_unless_told_otherwise(data: Path) -> None:
@@ -56,7 +56,7 @@ def test_batches_do_not_depend_on_threads_or_readahead(data: Path, policy: str, 
         batches = list(loader.batches(jobs(6)))
         assert [batch.ids.tolist() for batch in batches] == [ids.tolist() for _, ids in jobs(6)]
         form = torch.channels_last if loader.channels_last else torch.contiguous_format
-        assert all(batch.pictures.is_contiguous(memory_format=form) for batch in batches)
+        assert all(batch.images.is_contiguous(memory_format=form) for batch in batches)
         found.append(as_bytes(batches))
     assert found[0] == found[1] == found[2]
     assert len(set(found[0])) == 6
@@ -73,10 +73,10 @@ def test_each_batch_may_have_a_size_of_its_own(data: Path, over: dict[str, Any])
         return list(loader.batches(jobs(4), asked))
 
     found = made(30, sizes)
-    assert [batch.pictures.shape for batch in found] == [(8, 3, size, size) for size in sizes]
+    assert [batch.images.shape for batch in found] == [(8, 3, size, size) for size in sizes]
     for place, size in enumerate(sizes):
         whole = made(30 if "data.dir" in over else size, None)[place]
-        assert torch.equal(found[place].pictures, whole.pictures[..., :size, :size])
+        assert torch.equal(found[place].images, whole.images[..., :size, :size])
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -92,13 +92,13 @@ def test_pictures_are_written_to_their_places_in_the_batch(data: Path, last: boo
             return made
 
         batch = next(dataclasses.replace(loader, make=make).batches([(0, np.arange(8))]))
-        assert sorted(placed) == [(picture.data_ptr(), True) for picture in batch.pictures]
+        assert sorted(placed) == [(picture.data_ptr(), True) for picture in batch.images]
 
 
 def test_an_empty_batch_of_a_ragged_end(data: Path) -> None:
     loader = opened(settings(data)).train
     batch = next(loader.batches([(0, np.empty(0, np.int64))]))
-    assert batch.pictures.shape == (0, 3, 16, 16)
+    assert batch.images.shape == (0, 3, 16, 16)
     assert batch.labels.shape == (0,)
 
 
@@ -278,8 +278,8 @@ def test_a_dataset_of_the_users_own(decoder: str) -> None:
     for loader, count in ((splits.train, 10), (splits.val, 4)):
         batch = next(loader.batches([(0, np.arange(count)[::-1])]))
         assert batch.labels.tolist() == [index % 3 for index in range(count)][::-1]
-        assert torch.equal(batch.pictures.float().mean((2, 3)).argmax(1), batch.labels)
-        assert batch.pictures.amax().item() == 200
+        assert torch.equal(batch.images.float().mean((2, 3)).argmax(1), batch.labels)
+        assert batch.images.amax().item() == 200
 
 
 @pytest.mark.parametrize(

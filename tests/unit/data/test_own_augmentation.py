@@ -37,7 +37,7 @@ def batches(data: Path, function: str, split: str = "train", **over: object) -> 
     built = config.build(*[config.parse_override(f"{key}={value}") for key, value in {**base, **over}.items()])
     loader = getattr(opened(built), split)
     ids = np.arange(min(20, len(loader.labels)))
-    return [batch.pictures.clone() for batch in loader.batches((epoch, ids) for epoch in range(3))]
+    return [batch.images.clone() for batch in loader.batches((epoch, ids) for epoch in range(3))]
 
 
 @pytest.mark.parametrize("decoder", ["native", "pillow"])

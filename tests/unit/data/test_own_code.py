@@ -52,7 +52,7 @@ def test_the_pages_datasets(code: None, function: str, each: dict[int, int]) -> 
     for loader, expected in ((found.train, each), (found.val, {0: 2, 1: 1, 2: 1})):
         batch = next(loader.batches([(0, np.arange(len(loader.labels)))]))
         assert Counter(batch.labels.tolist()) == expected
-        assert torch.equal(batch.pictures.float().mean((2, 3)).argmax(1), batch.labels)
+        assert torch.equal(batch.images.float().mean((2, 3)).argmax(1), batch.labels)
 
 
 def test_the_pages_augmentation_and_the_key_that_leaves_it_alone(code: None) -> None:
@@ -62,7 +62,7 @@ def test_the_pages_augmentation_and_the_key_that_leaves_it_alone(code: None) -> 
         "augment.crop": "none",
         "augment.flip": 0,
     }
-    images = torch.cat([batch.pictures for batch in splits(**own).train.batches((e, np.arange(18)) for e in range(9))])
+    images = torch.cat([batch.images for batch in splits(**own).train.batches((e, np.arange(18)) for e in range(9))])
     spread = images.float().mean((2, 3)).amax(1) - images.float().mean((2, 3)).amin(1)
     grey = (spread < 1).float().mean().item()
     assert 0.03 < grey < 0.25, "one of ten"

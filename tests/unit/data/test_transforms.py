@@ -13,7 +13,7 @@ def test_augmentation_is_a_function_of_seed_epoch_and_sample(crop: str) -> None:
     augment = config.build({"recipe": "demo", "augment": {"crop": crop}}).augment
 
     def make(seed: int, epoch: int, sample: int) -> torch.Tensor:
-        return transforms.training_picture(picture, 24, augment, transforms.random_numbers(seed, epoch, sample))
+        return transforms.training_image(picture, 24, augment, transforms.random_numbers(seed, epoch, sample))
 
     assert make(1, 2, 3).shape == (3, 24, 24)
     assert torch.equal(make(1, 2, 3), make(1, 2, 3))

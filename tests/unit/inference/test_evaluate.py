@@ -14,7 +14,7 @@ from conftest import Trainer, picture
 from tests import documents, patience
 from trainyard.core.exits import UserError
 from trainyard.inference import evaluate
-from trainyard.inference.evaluation_page import MOST_PICTURES, mistakes
+from trainyard.inference.evaluation_page import MOST_IMAGES, mistakes
 from trainyard.inference.forward import Outcome
 from trainyard.inference.measures import calibration, measure, worst
 from trainyard.prepare.sample import CLASSES
@@ -213,9 +213,9 @@ def test_page_in_a_browser(fashion_run: Path, fashion_pictures: Path, tmp_path: 
         assert said in page, said
     shown = browser.show(page, tmp_path, width, dark)
     assert all(row["class"] != row["guess"] for row in found["worst"])
-    assert page.count("predicted as ") >= MOST_PICTURES
+    assert page.count("predicted as ") >= MOST_IMAGES
     assert shown.inner == shown.scroll == width
-    assert shown.images == MOST_PICTURES  # all of them are drawn
+    assert shown.images == MOST_IMAGES  # all of them are drawn
     assert shown.charts == 2
     assert shown.columns == (1 if width < 600 else 2)
     assert (shown.shot.mean() < 80) == dark

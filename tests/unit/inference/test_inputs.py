@@ -12,7 +12,7 @@ from trainyard.core.exits import Exit, UserError
 from trainyard.core.storage import StorageError
 from trainyard.inference.classes import match_labels
 from trainyard.inference.command import may_be_the_size, ready_to_write
-from trainyard.inference.inputs import Pictures, open_pictures
+from trainyard.inference.inputs import Images, open_images
 from trainyard.models.described import Description
 
 JPEG = picture(1)
@@ -25,13 +25,13 @@ def knows(*classes: str) -> Description:
     )
 
 
-def names(pictures: Pictures) -> list[str]:
+def names(pictures: Images) -> list[str]:
     return [pictures.name(i) for i in range(pictures.count)]
 
 
 def test_classes_in_gbk_are_refused_by_evaluation_and_no_matter_to_prediction(tmp_path: Path) -> None:
     write_folder(tmp_path / "gbk", {f"{name}/{i}.jpg": JPEG for name in GBK for i in range(2)})
-    found = open_pictures(str(tmp_path / "gbk"), "", ())
+    found = open_images(str(tmp_path / "gbk"), "", ())
     assert len(found.keys) == 3
     assert all(name.isprintable() and name.encode() for name in names(found))
     with pytest.raises(UserError, match=r"6 names in .* are not UTF-8 .*convmv -r -f gbk -t utf8 --notest .*gbk"):
@@ -49,7 +49,7 @@ def test_noise_is_none_of_the_pictures_and_what_looks_like_one_is(tmp_path: Path
     ]
     for path in (write_folder(tmp_path / "a", data | dict.fromkeys([*noise, "cat/note.txt"], JPEG)),
                  write_zip(tmp_path / "a.zip", data | dict.fromkeys([*noise, "cat/note.txt"], JPEG))):  # fmt: skip
-        found = open_pictures(str(path), "", ())
+        found = open_images(str(path), "", ())
         assert (names(found), list(found.keys)) == (sorted(data), ["cat", "dog"])
         assert len(found.remarks) == 1
         assert "hidden and service files left out: " in found.remarks[0]
@@ -61,13 +61,13 @@ def test_images_that_are_not_decoded_are_listed_whatever_they_are_called(tmp_pat
     data["dog/4"] = b"\0\0\0\x18ftypheic"
     for path in (write_folder(tmp_path / "a", data | {"README": b"x"}),
                  write_zip(tmp_path / "a.zip", data | {"README": b"x"})):  # fmt: skip
-        assert names(open_pictures(str(path), "", ())) == sorted(data)
+        assert names(open_images(str(path), "", ())) == sorted(data)
 
 
 def test_unicode_forms_of_a_class_are_one_and_a_picture_keeps_its_name(tmp_path: Path) -> None:
     apart = unicodedata.normalize("NFD", "Café")
     write_folder(tmp_path / "a", {f"{apart}/{apart}.jpg": JPEG, "Thé/1.jpg": JPEG})
-    found = open_pictures(str(tmp_path / "a"), "", ())
+    found = open_images(str(tmp_path / "a"), "", ())
     assert names(found) == [f"{apart}/{apart}.jpg", "Thé/1.jpg"]
     assert (tmp_path / "a" / names(found)[0]).is_file()
     for known in (knows("Café", "Thé"), knows(apart, "Thé")):
@@ -77,41 +77,41 @@ def test_unicode_forms_of_a_class_are_one_and_a_picture_keeps_its_name(tmp_path:
 @pytest.mark.parametrize("known", [(), ("bus", "val")])
 def test_a_class_may_be_called_val(tmp_path: Path, known: tuple[str, ...]) -> None:
     write_folder(tmp_path / "a", {f"{name}/{i}.jpg": JPEG for name in ("bus", "val") for i in range(2)})
-    found = open_pictures(str(tmp_path / "a"), "", known)
+    found = open_images(str(tmp_path / "a"), "", known)
     assert (found.count, list(found.keys)) == (4, ["bus", "val"])
 
 
 @pytest.mark.parametrize("val", ["val", "valid", "Validation"])
 def test_val_has_three_names_as_in_a_preparation(tmp_path: Path, val: str) -> None:
     write_folder(tmp_path / "a", {f"{split}/{name}/1.jpg": JPEG for split in ("train", val) for name in ("cat", "dog")})
-    assert names(open_pictures(str(tmp_path / "a"), "", ())) == [f"{val}/cat/1.jpg", f"{val}/dog/1.jpg"]
-    assert open_pictures(str(tmp_path / "a"), "train", ()).count == 2
+    assert names(open_images(str(tmp_path / "a"), "", ())) == [f"{val}/cat/1.jpg", f"{val}/dog/1.jpg"]
+    assert open_images(str(tmp_path / "a"), "train", ()).count == 2
 
 
 def test_a_data_set_in_itself_is_not_measured_twice(tmp_path: Path) -> None:
     images = {f"{split}/{klass}/1.jpg": JPEG for split in ("train", "val") for klass in ("cat", "dog")}
     write_folder(tmp_path / "chest", images | {f"chest/{name}": content for name, content in images.items()})
     with pytest.raises(UserError, match=r"holds val twice, one in the other: in chest and in the top folder; give"):
-        open_pictures(str(tmp_path / "chest"), "", ())
-    assert open_pictures(str(tmp_path / "chest/chest"), "", ()).count == 2
+        open_images(str(tmp_path / "chest"), "", ())
+    assert open_images(str(tmp_path / "chest/chest"), "", ()).count == 2
 
 
 def test_links_to_nothing_and_what_is_no_zip_are_named(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "a", {"cat/1.jpg": JPEG})
     (root / "README").symlink_to("nowhere")
-    found = open_pictures(str(root), "", ())
+    found = open_images(str(root), "", ())
     assert (found.count, found.remarks) == (1, ["links to nothing left out: 1"])
     (root / "cat" / "2.jpg").symlink_to("nowhere")
     with pytest.raises(UserError, match=r"1 links to images that are not there \(first cat/2.jpg\)"):
-        open_pictures(str(root), "", ())
+        open_images(str(root), "", ())
     (root / "cat" / "2.jpg").unlink()
     for name in ("000", "notes.txt"):
         (root / "cat" / name).symlink_to("nowhere")
     with pytest.raises(UserError, match=r"1 links to images that are not there \(first cat/000\)"):
-        open_pictures(str(root), "", ())
+        open_images(str(root), "", ())
     (tmp_path / "a.zip").write_bytes(b"7z\xbc\xaf\x27\x1c" + bytes(600))
     with pytest.raises(UserError, match=r"a\.zip is a 7z archive; unpack it"):
-        open_pictures(str(tmp_path / "a.zip"), "", ())
+        open_images(str(tmp_path / "a.zip"), "", ())
 
 
 def test_a_folder_of_results_whose_storage_fails_ends_with_the_code_that_is_retried(

@@ -45,10 +45,10 @@ class TableLayout:
         rows: dict[str, tuple[str, str]] = {}
         windows = b"\\" in text and not any("/" in path for _, path, _, _ in self._parse(text, where))
         for line, path, klass, split in self._parse(text, where):
-            picture = _join(self._folder, (path.replace("\\", "/") if windows else path) + self._settings.suffix)
-            if picture in rows:
+            image = _join(self._folder, (path.replace("\\", "/") if windows else path) + self._settings.suffix)
+            if image in rows:
                 raise UserError(f"{where} lists {path} twice, at line {line} again; keep one of the rows")
-            rows[picture] = klass, split
+            rows[image] = klass, split
         if not rows:
             raise UserError(f"{where} lists no images; check the file")
         self._rows = self._divide(rows, where)
