@@ -2,6 +2,7 @@
 
 from trainyard.cluster.findings import Finding, events_of, name
 from trainyard.cluster.remedies import remedy
+from trainyard.core.files import value_at
 
 OWNER, OWNER_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 BY_HELM = ("helm", "argocd", "kube-", "before-first-apply")  # who sets a claim's size, but for a person
@@ -26,18 +27,11 @@ def sized_by_hand(thing: dict) -> str:
     if OWNER not in thing["metadata"].get("annotations", {}):
         return ""
     for entry in thing["metadata"].get("managedFields", []):
-        sized = "f:storage" in reach(entry.get("fieldsV1", {}), "f:spec", "f:resources", "f:requests")
+        sized = "f:storage" in (value_at(entry, "fieldsV1", "f:spec", "f:resources", "f:requests") or {})
         if sized and not entry.get("manager", "").lower().startswith(BY_HELM):
             size = thing["spec"]["resources"]["requests"]["storage"]
             return f"its size, {size}, was set by {entry['manager']}: values must say it too, or an upgrade is refused"
     return ""
-
-
-def reach(fields: dict, *path: str) -> dict:
-    """Return the map at a path of maps; empty if there is none."""
-    for key in path:
-        fields = fields.get(key, {})
-    return fields
 
 
 def pending(thing: dict, phase: str, events: list[dict]) -> Finding:

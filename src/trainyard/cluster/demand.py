@@ -10,6 +10,7 @@ import yaml
 from trainyard.cluster import helm, published
 from trainyard.cluster.errors import KubeError
 from trainyard.cluster.parsing import WrongInputError
+from trainyard.core.files import value_at
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library reads manifests in an eighth of the time
 RELEASE = "doctor"  # whose objects are rendered; none of them is created
@@ -145,9 +146,8 @@ def merge(below: dict, above: dict) -> dict:
 
 def at(values: dict, path: str, default: Any = None) -> Any:
     """Return the value at a dotted path."""
-    for key in path.split("."):
-        values = values.get(key) if isinstance(values, dict) else None  # type: ignore[assignment]
-    return default if values is None else values
+    found = value_at(values, *path.split("."))
+    return default if found is None else found
 
 
 def assume(operator: str, nodes: int, gpus: int, resource: str, image: str) -> dict:

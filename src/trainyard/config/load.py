@@ -15,7 +15,7 @@ from trainyard.config.checking import validate
 from trainyard.config.layers import Tree, YamlLoader, overlay
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError
-from trainyard.core.files import json_checksum
+from trainyard.core.files import json_checksum, value_at
 from trainyard.core.named import current
 
 # Only one of each pair may be set: setting one in a later layer drops the other from the layers before.
@@ -62,7 +62,7 @@ def merge(base: Tree, over: Tree) -> Tree:
     result = base
     for pair in ALTERNATIVES:
         for mine, other in (pair, pair[::-1]):
-            if _get(over, mine) is not None and _get(over, other) is None:
+            if value_at(over, *mine) is not None and value_at(over, *other) is None:
                 result = _without(result, other)
     merged: Tree = overlay(result, over)
     return merged
@@ -111,12 +111,6 @@ def schema() -> Tree:
         **result,
         "description": "Settings of a training run.",
     }
-
-
-def _get(tree: Any, path: tuple[str, ...]) -> Any:
-    for part in path:
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 def _without(tree: Tree, path: tuple[str, ...]) -> Tree:

@@ -90,6 +90,13 @@ def section(note: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def value_at(tree: Any, *keys: str) -> Any:
+    """Return what lies at a path of keys in nested maps; None where there is nothing."""
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return tree
+
+
 def fits(note: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> bool:
     """Whether each of the entries of a note that `kinds` names is of one of its types, as far as it is there.
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from trainyard.core.exits import UserError
+from trainyard.core.files import value_at
 from trainyard.core.storage import storage
 from trainyard.telemetry.clock import PARTS
 from trainyard.telemetry.metrics import Event, read_events
@@ -121,7 +122,7 @@ def refuse_different(paths: Sequence[Path], summaries: Sequence[dict[str, Any]])
     devices = [sorted({str(rank.get("gpu") or rank["device"].partition(":")[0]) for rank in summary["ranks"]})
                for summary in summaries]  # fmt: skip
     for name, values in [
-        *((name, [_at(summary, keys) for summary in summaries]) for name, keys in SAME),
+        *((name, [value_at(summary, *keys) for summary in summaries]) for name, keys in SAME),
         ("devices", devices),
     ]:
         for path, value in zip(paths, values, strict=True):
@@ -130,12 +131,6 @@ def refuse_different(paths: Sequence[Path], summaries: Sequence[dict[str, Any]])
                     f"{name} = {value!r} in {path}, but {values[0]!r} in {paths[0]}: their rates cannot be compared; "
                     "leave one of them out"
                 )
-
-
-def _at(tree: Any, keys: Sequence[str]) -> Any:
-    for key in keys:
-        tree = tree.get(key) if isinstance(tree, dict) else None
-    return tree
 
 
 def gradient_bytes(path: Path, summary: dict[str, Any]) -> float | None:

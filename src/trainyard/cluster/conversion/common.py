@@ -8,6 +8,7 @@ from trainyard.cluster.conversion import programs
 from trainyard.cluster.conversion.ledger import Node, Note, shown, text
 from trainyard.cluster.conversion.programs import Program
 from trainyard.cluster.conversion.templates import LABELS, RESERVED, Pod
+from trainyard.cluster.demand import at
 from trainyard.cluster.parsing import WrongInputError
 
 Values = dict[str, Any]
@@ -36,14 +37,6 @@ class Asked(NamedTuple):
 
     image: str = ""
     command: tuple[str, ...] = ()
-
-
-def value_at(values: Values, path: str) -> Any:
-    """Return what values say at a dotted path; None for nothing."""
-    found: Any = values
-    for key in path.split("."):
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
 
 
 def union(first: list[Any], second: list[Any]) -> list[Any]:
@@ -262,7 +255,7 @@ def run_policy(policy: Node, made: Values, operator: str, nodes: int) -> None:
     if own.get("backoffLimit", 0) > 1000:
         own["backoffLimit"] = 1000
     suspended = policy.at("suspend").value
-    if suspended and value_at(made, "global.scheduling.queue"):
+    if suspended and at(made, "global.scheduling.queue"):
         policy.change("suspend", why="Kueue suspends and resumes the job by itself")
     elif suspended is not None:
         own |= {"suspend": True} if policy.take("suspend") else {}

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trainyard.cluster.conversion import common, templates
-from trainyard.cluster.conversion.common import Asked, Values, union, value_at
+from trainyard.cluster.conversion.common import Asked, Values, union
 from trainyard.cluster.conversion.ledger import Node, Note, shown, text
 from trainyard.cluster.conversion.templates import Pod
+from trainyard.cluster.demand import at
 
 RUNTIMES_OF_TRAINER = ("torch-distributed",)  # runtimes that set nothing which the chart's own does not
 MPI_RUNTIMES = ("mpi-distributed", "deepspeed-distributed", "mlx-distributed")
@@ -54,7 +55,7 @@ def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
     nproc = spec.take("nprocPerNode") or spec.at("elasticPolicy").take("nProcPerNode")
     common.processes(spec.at("nprocPerNode"), training, programs[roles[0]], str(nproc or ""))
     training["nodes"] = nodes
-    if not value_at(values, "pytorchjob.form"):
+    if not at(values, "pytorchjob.form"):
         spec.lose("runPolicy", "backoffLimit", why=UNCOUNTED)
     common.run_policy(spec.at("runPolicy"), values, "pytorchjob", nodes)
     return values
