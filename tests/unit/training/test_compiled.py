@@ -15,7 +15,7 @@ from torch import nn
 from trainyard import config
 from trainyard.core.exits import UserError
 from trainyard.data.sampler import Order
-from trainyard.training.compiled import allow_programs, keep_graphs_whole, prepare_compiler, sizes
+from trainyard.training.compiled import allow_programs, forward_sizes, keep_graphs_whole, prepare_compiler
 
 pytestmark = [pytest.mark.takes(60), pytest.mark.ranks(2)]
 
@@ -161,7 +161,7 @@ def test_sizes_of_a_whole_steps_forwards() -> None:
     def found(samples: int, batch: int, micro: int, world: int) -> list[list[int]]:
         base = {"data": {"dir": "synthetic"}, "epochs": 1, "batch": {"global": batch, "micro": micro}}
         plan = config.make_plan(config.build(base), "ddp", world)
-        return [sorted(sizes(Order(samples, batch, 1), plan, rank, world)) for rank in range(world)]
+        return [sorted(forward_sizes(Order(samples, batch, 1), plan, rank, world)) for rank in range(world)]
 
     assert found(58, 8, 0, 1) == [[8]]
     assert found(58, 8, 0, 3) == [[3], [3], [2]]
