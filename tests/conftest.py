@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import costs, ranks
+from tests import costs, ran, ranks
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
 os.environ["PATH"] += f":{CACHE / 'debian/bin'}"  # Debian's programs that are not installed (hack/bootstrap)
@@ -28,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # and what tests start would inherit that
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup: what tests start has the default again, as handlers
         signal.signal(signal.SIGHUP, lambda *_: None)  # are not inherited by a new program
-    config.pluginmanager.register(costs.Costs(worker=hasattr(config, "workerinput")), "costs")
+    worker = hasattr(config, "workerinput")
+    config.pluginmanager.register(costs.Costs(worker), "costs")
+    config.pluginmanager.register(ran.Ran(worker), "ran")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

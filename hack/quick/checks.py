@@ -25,6 +25,10 @@ READS = {
         "src/trainyard/inference/",
         "src/trainyard/report/scaling.py", "src/trainyard/pod/preflight.py", "src/trainyard/pod/mpi.py",
     ),
+    "compatibility page current": (
+        "docs/compatibility.md", "hack/compatibility/", "hack/programs/go.mod", "hack/versions/", "hack/flux/go.mod",
+        "uv.lock",
+    ),
     "images' requirements current": ("pyproject.toml", "uv.lock", "images/*requirements*", "hack/images/"),
 }  # fmt: skip
 UMBRELLA = "charts/trainyard"

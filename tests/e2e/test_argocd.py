@@ -253,6 +253,7 @@ def merged(world, ran) -> dict[str, str]:
     return before
 
 
+@pytest.mark.shows("replaces the job of a merged change, which goes on", "Argo CD")
 def test_a_merged_change_replaces_the_job_and_continues_as_its_values_say(world, merged):
     jobs = {release: job(world, release)["metadata"]["name"] for release in ("ddp", "mpi")}
     assert not set(jobs.values()) & set(merged.values())

@@ -183,6 +183,7 @@ def log(world: World, job: dict) -> str:
     return cluster.log(f"{job['metadata']['name']}-master-0", world.namespace)
 
 
+@pytest.mark.shows("trains with the published chart from a registry", "helm-controller", "source-controller")
 def test_a_helm_release_trains_with_the_images_of_the_published_chart(world, trained):
     (entry,) = trained.ready["status"]["history"]
     assert (entry["status"], entry["version"]) == ("deployed", 1)

@@ -106,6 +106,7 @@ def test_an_install_that_is_rolled_back_leaves_its_claims_alone(run, namespace, 
     assert claims(namespace) == {"run-data": "Pending", "run-results": "Pending"}
 
 
+@pytest.mark.shows("upgrades and rolls back", "Helm 3", "Helm 4")
 @pytest.mark.parametrize("program", HELMS)
 def test_values_of_the_release_before_and_the_way_back(run, namespace, program):
     install(run, program, OLD)

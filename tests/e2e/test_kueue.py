@@ -181,6 +181,7 @@ def test_a_preempted_run_saves_and_resumes_from_that_step(story, runs, release):
     assert "(pytorchjob/deadline-" in story.said[release]
 
 
+@pytest.mark.shows("admits, preempts and resumes runs of each operator", "Kueue")
 def test_the_weights_are_those_of_an_undisturbed_run(story, runs, reference):
     calm = weights(reference.result())
     equal = {}

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from tests import ran
 from tests.e2e import moves
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import FIRST
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(120)]
+shows_moved = pytest.mark.shows(ran.MOVED, "training-operator", "mpi-operator", "Kubeflow Trainer", "JobSet")
 WAY = ("pytorchjob", "trainjob", "mpijob", "trainjob")
 
 
@@ -24,11 +26,13 @@ def run(namespace, image, install, tmp_path_factory, request) -> tuple[moves.Mov
     return seen, folder
 
 
+@shows_moved
 def test_each_upgrade_moves_the_run_and_no_step_is_lost(run):
     seen, folder = run
     assert seen.kinds == [f"{job}s" for job in WAY]
     moves.lost_nothing(folder, len(WAY) - 1)
 
 
+@shows_moved
 def test_the_weights_are_those_of_a_run_that_stayed(run, calm):
     moves.same_weights(run[1], calm)

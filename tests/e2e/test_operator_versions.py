@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e import cluster, moves
-from tests.e2e.cluster import get, kubectl, until, why
+from tests import ran
+from tests.e2e import cluster, exchange, moves, running
+from tests.e2e.cluster import kubectl, until, why
 from tests.e2e.gated import Gate
 from tests.e2e.undisturbed import FIRST, SMALL
 
@@ -22,29 +23,12 @@ WAY = (
     ("trainjob", "2.3"),
 )  # fmt: skip
 ADD_ONS = {"trainjob": "trainer", "mpijob": "mpi-operator"}
-NEWEST = {"trainer": "2.3", "mpi-operator": "0.8"}
-CONTROLLERS = {
-    "trainer": ("kubeflow-system/kubeflow-trainer-controller-manager", "jobset-system/jobset-controller-manager"),
-    "mpi-operator": ("mpi-operator/mpi-operator",),
-}
 MPI = (
     "--set", "global.training.operator=trainjob,global.training.processesPerNode=1",
     "--set", "global.training.config.strategy=horovod",
     *(part for key, value in (SMALL | {"max_steps": 12}).items()
       for part in ("--set", f"global.training.config.{key}={value}")),
 )  # fmt: skip
-
-
-def put(add_on: str, version: str) -> tuple[str, ...]:
-    """Put a version of an operator in the place of the one that is there; return the versions of its controllers."""
-    key = f"TRAINYARD_{add_on.upper().replace('-', '_')}"
-    named = "" if version == NEWEST[add_on] else version
-    cluster.run("env", f"{key}={named}", "hack/cluster/extra", add_on)
-    images = []
-    for space, name in (one.split("/") for one in CONTROLLERS[add_on]):
-        (found,) = [one for one in get("deployments", space) if one["metadata"]["name"] == name]
-        images.append(found["spec"]["template"]["spec"]["containers"][0]["image"])
-    return tuple(image.rpartition(":v")[2].rpartition("-")[0] for image in images)
 
 
 def train_under_mpirun(namespace: str, install, version: str) -> str:
@@ -68,49 +52,71 @@ class Story:
 
     seen: moves.Moves
     folder: Path
-    ran: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    ran: dict[str, exchange.Versions] = field(default_factory=dict)
     mpi: dict[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
-def story(namespace, image, install, archive, tmp_path_factory) -> Story:
+def story(namespace, image, install, tmp_path_factory, request) -> Story:
     """Move the run along its way, and train under mpirun on each Trainer; the newest are back afterwards."""
+    request.getfixturevalue("archive")
     found = Story(moves.Moves(namespace, Gate(namespace, image, FIRST)), tmp_path_factory.mktemp("versions"))
     try:
         for operator, version in WAY:
             if operator in ADD_ONS:
-                found.ran[f"{operator} {version}"] = put(ADD_ONS[operator], version)
-            moves.move(found.seen, install, operator, version if operator == "trainjob" else "")
+                add_on = ADD_ONS[operator]
+                with exchange.trying(request, add_on, version, ran.MOVED):
+                    found.ran[f"{operator} {version}"] = exchange.put(add_on, version)
+                    moves.move(found.seen, install, operator, version if operator == "trainjob" else "")
+            else:
+                found.ran[operator] = {"training-operator": running.version("training-operator")}
+                moves.move(found.seen, install, operator)
         moves.finish(found.seen, found.folder)
         kubectl("delete", "trainjobs", "--all", "-n", namespace)
         for version in reversed(TRAINERS):
-            put("trainer", version)
-            found.mpi[version] = train_under_mpirun(namespace, install, version)
+            with exchange.trying(request, "trainer", version, ran.HOROVOD):
+                exchange.put("trainer", version)
+                found.mpi[version] = train_under_mpirun(namespace, install, version)
     finally:
-        for add_on, version in NEWEST.items():
-            put(add_on, version)
+        for add_on, version in exchange.NEWEST.items():
+            exchange.put(add_on, version)
     return found
 
 
+def note(record_property, versions: exchange.Versions, tried: str) -> None:
+    """Note what a test is about to show of these versions."""
+    for cell in exchange.cells(versions, tried):
+        record_property(ran.PROPERTY, cell)
+
+
 def test_each_version_ran_with_what_it_asks_for(story):
-    assert story.ran == {
-        "trainjob 2.1": ("2.1.0", "0.10.1"),
-        "trainjob 2.2": ("2.2.1", "0.11.1"),
-        "trainjob 2.3": ("2.3.0", "0.12.0"),
-        "mpijob 0.7": ("0.7.0",),
-        "mpijob 0.8": ("0.8.2",),
+    assert {leg: versions for leg, versions in story.ran.items() if leg != "pytorchjob"} == {
+        "trainjob 2.1": {"Kubeflow Trainer": "2.1.0", "JobSet": "0.10.1"},
+        "trainjob 2.2": {"Kubeflow Trainer": "2.2.1", "JobSet": "0.11.1"},
+        "trainjob 2.3": {"Kubeflow Trainer": "2.3.0", "JobSet": "0.12.0"},
+        "mpijob 0.7": {"mpi-operator": "0.7.0"},
+        "mpijob 0.8": {"mpi-operator": "0.8.2"},
     }
 
 
-def test_a_run_moves_through_all_versions_and_loses_no_step(story):
-    assert story.seen.kinds == [f"{job}s" for job, _ in WAY]
-    moves.lost_nothing(story.folder, len(WAY) - 1)
+@pytest.fixture
+def moved(story, record_property) -> Story:
+    """The story, of which a test shows that the run moved onto each version."""
+    for versions in story.ran.values():
+        note(record_property, versions, ran.MOVED)
+    return story
 
 
-def test_the_weights_are_those_of_a_run_that_stayed(story, calm):
-    moves.same_weights(story.folder, calm)
+def test_a_run_moves_through_all_versions_and_loses_no_step(moved):
+    assert moved.seen.kinds == [f"{job}s" for job, _ in WAY]
+    moves.lost_nothing(moved.folder, len(WAY) - 1)
+
+
+def test_the_weights_are_those_of_a_run_that_stayed(moved, calm):
+    moves.same_weights(moved.folder, calm)
 
 
 @pytest.mark.parametrize("version", TRAINERS)
-def test_horovod_trains_under_mpirun(story, version):
+def test_horovod_trains_under_mpirun(story, version, record_property):
+    note(record_property, story.ran[f"trainjob {version}"], ran.HOROVOD)
     assert re.search(r"trainjob/\S+ +Complete", story.mpi[version]), story.mpi[version]

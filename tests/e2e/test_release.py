@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 
-from tests import documents, patience
+from tests import documents, patience, ran
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
@@ -38,6 +38,8 @@ def test_four_ranks_on_two_nodes_train_to_a_real_accuracy(results, job):
     assert found["top1"] >= 83
 
 
+@pytest.mark.shows(ran.DDP, "training-operator")
+@pytest.mark.shows(ran.HOROVOD, "mpi-operator")
 def test_both_operators_reach_the_same_accuracy(results):
     first, second = (summary(results[job])["top1"] for job in JOBS)
     assert abs(first - second) <= 2
@@ -51,6 +53,7 @@ def test_the_first_losses_of_ddp_and_horovod_agree(results):
     assert ddp == pytest.approx(horovod, rel=1e-6)  # equal but for a rare last bit: gradients are summed in fp64
 
 
+@pytest.mark.shows("loads what pods published", "torch", "torchvision")
 @pytest.mark.parametrize("job", JOBS)
 def test_timm_loads_what_was_published(results, job):
     model = timm.create_model(f"local-dir:{results[job] / 'published'}", pretrained=True)
@@ -85,6 +88,7 @@ def test_the_commands_of_the_notes_run(results, namespace):
         assert said.stdout or "events" in command, f"{command} prints nothing"
 
 
+@pytest.mark.shows(ran.DDP, "Kubeflow Trainer", "JobSet")
 def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, trainer_v2, tmp_path):
     install(RELEASE, namespace, "--set", "global.training.operator=trainjob")
     print(cluster.follow(RELEASE, namespace))
@@ -99,6 +103,7 @@ def test_a_trainjob_reaches_the_same_accuracy(results, namespace, install, train
     assert {one["name"] for one in told["metrics"]} >= {"loss", "top1", "images_per_second"}
 
 
+@pytest.mark.shows("installs the chart, trains, and keeps data and results", "Kubernetes")
 def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(results, namespace, install):
     cluster.helm("uninstall", RELEASE, "-n", namespace, "--wait")
     assert {c["metadata"]["name"] for c in get("pvc", namespace)} == {f"{RELEASE}-data", f"{RELEASE}-results"}

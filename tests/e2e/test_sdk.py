@@ -105,6 +105,7 @@ def test_a_model_is_spread_over_two_nodes(outputs) -> None:
     assert "2 processes on cpu: this one keeps 529,605 of 1,059,210 parameters" in output
 
 
+@pytest.mark.shows("starts our trainers through the chart's runtime", "kubeflow")
 @pytest.mark.parametrize(("job", "strategy"), [("ours", "ddp"), ("sharded", "fsdp")])
 def test_our_trainers_train_by_command_and_by_function(outputs, job: str, strategy: str) -> None:
     code, output = outputs[job]
