@@ -15,15 +15,16 @@ compile_module() {
 
 # module_programs FOLDER PACKAGE...: build the packages of FOLDER/go.mod, where they are missing, and print the folder that has the programs
 module_programs() {
-  local folder=$1 out
+  local folder=$1 out lock
   shift
   PROGRAMS=$ROOT/$folder # where go_build builds
   out=$CACHE/modules/${folder##*/}-$( (cd "$ROOT" && find "$folder" -type f; echo hack/lib/go.sh) | LC_ALL=C sort | content_key "$(go_version)")
+  lock=$CACHE/modules/.lock-${folder##*/} # of its own: what is compiled slowly, beside other work, keeps nobody from the others
   if [ ! -d "$out" ]; then
-    locked "$CACHE/modules/.lock"
+    locked "$lock"
     if [ ! -d "$out" ]; then # whoever held the lock may have built it
       need_go
-      step "$folder" "$CACHE/modules/log" compile_module "$out" "$@"
+      step "$folder" "$CACHE/modules/log-${folder##*/}" compile_module "$out" "$@"
     fi
   fi
   touch "$out"
