@@ -12,9 +12,9 @@ import pytest
 
 from tests import ran
 from tests.e2e import cluster, exchange, moves, running
-from tests.e2e.cluster import kubectl, until, why
+from tests.e2e.cluster import kubectl, lines, until, why
 from tests.e2e.gated import Gate
-from tests.e2e.undisturbed import FIRST, SMALL
+from tests.e2e.undisturbed import FIRST, SMALL, STEPS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.alone, pytest.mark.ranks(4), pytest.mark.takes(600)]
 TRAINERS = ("2.1", "2.2", "2.3")
@@ -107,9 +107,14 @@ def moved(story, record_property) -> Story:
     return story
 
 
-def test_a_run_moves_through_all_versions_and_loses_no_step(moved):
+def test_a_run_moves_through_all_versions_and_loses_no_step(moved, record_property):
     assert moved.seen.kinds == [f"{job}s" for job, _ in WAY]
     moves.lost_nothing(moved.folder, len(WAY) - 1)
+    events = lines(moved.folder / "results" / "metrics.jsonl")
+    starts = [0, *(event["step"] for event in events if event["event"] == "resume")]
+    for (leg, versions), first, last in zip(moved.ran.items(), starts, [*starts[1:], STEPS], strict=True):
+        row = f"{leg:14} {', '.join(f'{name} {one}' for name, one in versions.items()):40} {first + 1} to {last}"
+        record_property("table", ("moved while it trained, steps", row))
 
 
 def test_the_weights_are_those_of_a_run_that_stayed(moved, calm):
