@@ -197,6 +197,14 @@ def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Findin
     ]
 
 
+def pulled(pod: dict, events: list[dict]) -> str:
+    """Return the image that a pod's node pulls now; nothing where it pulls none."""
+    mine = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
+    done = " ".join(e["message"] for e in mine if e.get("reason") == "Pulled")
+    begun = " ".join(e["message"] for e in mine if e.get("reason") == "Pulling")
+    return next((one for one in re.findall(r'"([^"]+)"', begun) if f'"{one}"' not in done), "")
+
+
 def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, look: bool = True) -> list[Finding]:
     """Explain a pod: why it is not scheduled, what a container waits for, or how one ended."""
     label, status = name(thing), thing.get("status", {})
@@ -207,6 +215,8 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
         text = f"{status.get('reason', '')}: {status['message']}"
         return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
     found = [f for one, init in containers(thing) if (f := explain_container(one, init, thing, namespace, look))]
+    if not found and phase == "Pending" and (image := pulled(thing, events)):  # it has a node: older warnings are over
+        found.append(Finding(label, "Pending", f"its node pulls the image {image}, once: a large one takes minutes"))
     if not found and phase == "Pending":
         found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]
     scheduler = thing["spec"].get("schedulerName", "default-scheduler")

@@ -66,7 +66,7 @@ class Selection:
         self._converts = converts  # whether other formats become PNGs
         self.skipped: set[str] = set()  # keys of members that the setting names
         self._doubtful: list[tuple[Entry, MemberPlace | OutOfPlaceError]] = []
-        self._by_content = 0
+        self._by_content: Counter[str] = Counter()  # images by their first bytes alone, by ending
         self._foreign = Foreign(listing.container)
         # No images in folders of classes, by place and ending; and elsewhere, by ending
         self._strays: dict[tuple[MemberPlace, str], list[str]] = {}
@@ -152,7 +152,7 @@ class Selection:
     def fingerprint(self) -> str:
         """Return the container's, or another where earlier versions took other members or read other names."""
         found = self._listing.container.fingerprint
-        if not self._listing.renamed and not self._by_content:
+        if not self._listing.renamed and not self._by_content.total():
             return found
         return hashlib.sha256(f"{found} names".encode()).hexdigest()
 
@@ -207,7 +207,7 @@ class Selection:
         for (entry, place), known in zip(doubtful, found, strict=True):
             image = known == DECODED or (self._converts and known in converting.FORMATS)
             (self._sample if image else self._no_image)(entry, place)
-            self._by_content += image
+            self._by_content[names.ending(entry.member.name)] += image
             if known and not image and isinstance(place, MemberPlace):
                 self._undecoded.add(place._replace(lot=None))
 
@@ -291,8 +291,8 @@ class Selection:
             parts.append(f"images without a label: {self._unlabelled:,}")
         if self._skip.count:
             parts.append(f"named under 'skip': {self._skip.count:,}")
-        if self._by_content:
-            parts.append(f"{self._by_content:,} were taken for images by their first bytes")
+        if by_content := self._by_content.total():
+            parts.append(f"{by_content:,} were taken for images by their first bytes")
         if parts:
             say(f"{self._listing.label}: {'; '.join(parts)}")
         if several := {key: list(inner) for key, inner in self._inner.items() if len(inner) > 1}:
@@ -311,8 +311,9 @@ class Selection:
         lost = sorted({place.key for place, _ in self._strays if self._layout.loose or not place.split} - set(known))
         vanished = f"; without them class {lost[0]!r} has no image ({len(lost)} such classes)" if lost else ""
         spelt = dict.fromkeys(name[-len(ending) :] for ending in by_ending for name in by_ending[ending])
-        patterns = [f"'*{ending}'" for ending in spelt if ending.lower() in by_ending]
-        patterns += [f"'{name}'" for name in by_ending.get(names.NO_ENDING, ())]
+        mixed = {ending for ending in by_ending if ending == names.NO_ENDING or self._by_content[ending]}  # with images
+        patterns = [f"'*{ending}'" for ending in spelt if ending.lower() in by_ending.keys() - mixed]
+        patterns += [f"'{name}'" for ending in by_ending if ending in mixed for name in by_ending[ending]]
         pngs = [ending for ending in by_ending if ending in names.CONVERTED and not self._converts]
         instead = f" (convert: 'png' makes PNGs of {', '.join(pngs)})" if pngs else ""
         more = f" and {len(patterns) - _PATTERNS} more" if len(patterns) > _PATTERNS else ""

@@ -91,7 +91,8 @@ class SourceSettings(BaseModel):
         if self.url and SEVERAL.search(self.url):
             refuse(
                 "source.url: names several archives, and one is read; unpack them into one folder and make one tar of "
-                "it (`tar -cf all.tar -C FOLDER .`), or put the folder on a volume and set source.path to it"
+                "it (`tar -cf all.tar -C FOLDER .`), or put the folder on a volume and set source.path to it; plain "
+                "tars may also be joined (`cat a.tar b.tar > all.tar`)"
             )
         if self.kind == "http":
             _check_url(self.url)

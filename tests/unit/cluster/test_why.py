@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.charts import helm
+from tests.documents import ROOT
 from tests.unit.cluster import things
 from tests.util.explained import OLD, YOUNG, condition, definition, event, explain, over, says, thing
 from tests.util.why_messages import FURTHER, IMAGES, NOT_CREATED, NOT_PLACED, NOT_STARTED, PENDING
@@ -31,6 +32,36 @@ def test_pods_that_find_no_node(message, answer):
 def test_a_scheduler_that_is_not_there():
     pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"}, {"schedulerName": "volcano"})
     says(explain(pods=[pod]), "it asks for volcano", "global.scheduling.schedulerName")
+
+
+def test_a_node_that_pulls_an_image_is_no_fault():
+    creating = {"name": "preflight", "state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "initContainerStatuses": [creating]})
+    before = event(pod, "FailedScheduling", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
+    pulling = event(pod, "Pulling", 'Pulling image "r/i:1"', "Normal")
+    other = event(thing("Pod", "other"), "Pulled", 'Successfully pulled image "r/i:1" in 3s', "Normal")
+    text = explain(pods=[pod], events=[before, pulling, other])
+    assert "its node pulls the image r/i:1, once" in text
+    assert "remedy" not in text
+    done = event(pod, "Pulled", 'Successfully pulled image "r/i:1" in 250s', "Normal")
+    assert "pulls" not in explain(pods=[pod], events=[pulling, done])
+
+
+def test_what_the_page_calls_normal_is_what_it_prints(monkeypatch):
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    (shown,) = [one for one in re.findall(r"```text\n(.*?)```", page, re.S) if one.startswith("job/")]
+    said = re.findall(r"because: (.*)", shown)
+    monkeypatch.setattr(why.kube, "logs", lambda *_, **__: said[0])
+    found = [line.split()[0].split("/")[1] for line in shown.splitlines() if "/run-" in line and line[0] != " "]
+    job = thing("Job", found[0], {"active": 1}, labels={"app.kubernetes.io/name": "dataset"})
+    train = thing("PyTorchJob", found[1], {"conditions": [condition("Created")]})
+    preflight = {"name": "preflight", "state": {"running": {"startedAt": OLD}}}
+    waits = {"phase": "Pending", "conditions": [1], "initContainerStatuses": [preflight]}
+    pulls = thing("Pod", found[4], {"phase": "Pending", "conditions": [1]})
+    image = re.findall(r"image (\S+),", said[1])[0]
+    pods = [thing("Pod", found[2], {"phase": "Running"}), thing("Pod", found[3], waits), pulls]
+    events = [event(pulls, "Pulling", f'Pulling image "{image}"', "Normal")]
+    assert explain(jobs=[job], pytorchjobs=[train], pods=pods, events=events) == shown.strip()
 
 
 @pytest.mark.parametrize(("message", "answer"), NOT_STARTED.values(), ids=NOT_STARTED)

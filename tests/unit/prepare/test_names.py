@@ -17,6 +17,7 @@ from collections import Counter
 
 import pytest
 
+from tests import documents
 from tests.unit.prepare.make_archives import config, picture, write_folder, write_tar, write_zip
 from trainyard.core.exits import UserError
 from trainyard.prepare.archives import open_container, open_object
@@ -254,6 +255,37 @@ def test_webp_in_a_class_is_counted_by_ending_and_a_class_of_it_alone_is_no_sile
     assert "convert (convert: 'png' makes PNGs of .gif, .webp) or remove" in str(caught.value)
     skip = str(caught.value).rpartition("'skip': ")[2].replace("'", "").split(", ")
     assert classes(path, "folders", skip=skip) == {"cat": 40, "dog": 40}
+
+
+def test_what_is_left_out_by_its_ending_is_named_where_images_have_that_ending_too(tmp_path):
+    heic = b"\0\0\0\x18ftypheic" + bytes(200)
+    path = write_folder(tmp_path / "a", undivided() | {"cat/1.HEIC": JPEG, "cat/2.HEIC": heic, "dog/3.avif": heic})
+    with pytest.raises(UserError) as caught:
+        classes(path, "folders")
+    skip = str(caught.value).rpartition("'skip': ")[2].replace("'", "").split(", ")
+    assert skip == ["*.avif", "cat/2.HEIC"]
+    assert classes(path, "folders", skip=skip) == {"cat": 41, "dog": 40}
+
+
+def test_classes_in_names_and_shards_of_webdataset_become_a_table(tmp_path):
+    write_folder(tmp_path / "photos", {f"{klass}.{i}.jpg": JPEG for klass in ("cat", "dog") for i in range(3)})
+    for layout in ("folders", "imagefolder"):
+        with pytest.raises(UserError, match="layout 'csv' reads classes from a file"):
+            classes(write_folder(tmp_path / layout, {"train/1.jpg": JPEG, "2.jpg": JPEG}), layout)
+    documents.run("dataset.md", "(cd photos", cwd=tmp_path)
+    assert classes(tmp_path / "photos", "csv") == {"cat": 3, "dog": 3}
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for shard in range(2):
+        pairs = {f"{shard}{i}.{end}": what for i in range(3) for end, what in (("jpg", JPEG), ("cls", b"%d" % i))}
+        write_tar(shards / f"train-{shard}.tar", pairs)
+    documents.run("dataset.md", "mkdir photos", cwd=shards)
+    assert classes(shards / "photos", "csv") == {"0": 2, "1": 2, "2": 2}
+
+
+def test_a_pattern_of_archives_is_named_as_one(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be opened.*a pattern names several.*cat a.tar b.tar > all.tar"):
+        classes(tmp_path / "train-*.tar")
 
 
 @pytest.mark.parametrize(

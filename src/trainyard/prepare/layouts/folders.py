@@ -56,7 +56,9 @@ class Folders:
         around, _, last = name.rpartition("/")
         root, _, klass = around.rpartition("/")
         if not klass:
-            raise OutOfPlaceError("it lies in no folder, and a folder is a class")
+            raise OutOfPlaceError(
+                "it lies in no folder, and a folder is a class; layout 'csv' reads classes from a file"
+            )
         if split := next((part for part in root.split("/") if part.lower() in _SURE), ""):
             raise OutOfPlaceError(f"{split}/ looks like a split with classes in it: that is layout 'imagefolder'")
         drawn = int.from_bytes(lot(f"{klass}/{last}", self._seed, size=8), "little")

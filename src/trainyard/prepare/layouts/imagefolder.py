@@ -55,7 +55,9 @@ class ImageFolder:
         if test := _TEST.search(name):
             self._test = self._test or name[: test.end() - 1]
             return None
-        raise OutOfPlaceError("it lies in no class's folder, as train/CLASS/1.jpg does")
+        raise OutOfPlaceError(
+            "it lies in no class's folder, as train/CLASS/1.jpg does; layout 'csv' reads classes from a file"
+        )
 
     def resolve(
         self, train: list[str], val: list[str], skipped: set[str], texts: Mapping[str, bytes], label: str

@@ -17,7 +17,11 @@ class PathSource(Source):
         try:
             self._file = storage.open_file(path, buffering=0)
         except OSError as error:
-            raise UserError(f"{path} cannot be opened: {error.strerror}; set source.path to the archive") from None
+            several = "; a pattern names several, and one is read: join plain tars (`cat a.tar b.tar > all.tar`)"
+            more = several if "*" in str(path) else ""
+            raise UserError(
+                f"{path} cannot be opened: {error.strerror}; set source.path to the archive{more}"
+            ) from None
         self._identity = self._stat()
         self.size = self._identity[0]
         self.identity = " ".join(map(str, self._identity[:2]))

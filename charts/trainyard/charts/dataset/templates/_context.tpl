@@ -113,7 +113,8 @@ Set .Source. The kind follows from which address is set; a user's `kind` must ag
 {{- end -}}
 {{- if or (contains "*" $address) (regexMatch "[{][^{}]*,[^{}]*[}]|[ ,;][a-z0-9]+://" $address) -}}
 {{- include "common.refuse" (printf (print "\n\ndataset.source.%s is %s, which names several archives, and one is read: unpack them into one "
-  "folder and make one tar of it (tar -cf all.tar -C FOLDER .), or put the folder on a volume and set dataset.source.path to it.\n") $key $address) -}}
+  "folder and make one tar of it (tar -cf all.tar -C FOLDER .), or put the folder on a volume and set dataset.source.path to it; plain tars "
+  "may also be joined (cat a.tar b.tar > all.tar).\n") $key $address) -}}
 {{- end -}}
 {{- if and (ne $kind "objectstore") (or $source.endpoint $source.anonymous) -}}
 {{- include "common.refuse" (printf "\n\ndataset.source.endpoint and dataset.source.anonymous belong to kind objectstore, and it is %s: remove them.\n"
