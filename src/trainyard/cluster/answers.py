@@ -33,8 +33,8 @@ ADDRESSES = {
         r"[A-Za-z0-9-]+|[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/versions/[1-9][0-9]*)?",
         f"a competition such as {IMAGENET}, or a dataset OWNER/NAME",
     ),
-    "http": (r"https?://[^/\s]+/\S+", "an archive such as https://data.example.com/pets.zip"),
-    "s3": (r"(s3|gs)://[^/\s]+/\S+", "an archive such as s3://datasets/pets.zip"),
+    "http": (r"https?://[^/\s]+/[^\s*]+", "one archive such as https://data.example.com/pets.zip"),
+    "s3": (r"(s3|gs)://[^/\s]+/[^\s*]+", "one archive such as s3://datasets/pets.zip"),
     "path": (r"/data/\S+", "an archive or folder of the data claim, below /data, such as /data/raw/pets"),
 }
 SECRET_IN_URL = re.compile(
@@ -70,7 +70,8 @@ def recipes() -> tuple[str, ...]:
 
 def guessed_source(address: str) -> str:
     """Return the source that an address belongs to; empty where it does not say."""
-    return next((one for one in ("http", "s3", "path") if re.fullmatch(ADDRESSES[one][0], address)), "")
+    begins = {"http": r"https?://", "s3": r"(s3|gs)://", "path": r"/data/"}
+    return next((one for one, form in begins.items() if re.match(form, address)), "")
 
 
 def dataset_name(answers: Answers) -> str:
@@ -240,7 +241,7 @@ def wrong_address(address: str, answers: Answers) -> str:
     form, words = ADDRESSES[source]
     if not re.fullmatch(form, address):
         other = guessed_source(address)
-        remedy = f"write --source {other}, or " if other else "write "
+        remedy = f"write --source {other}, or " if other not in ("", source) else "write "
         return f"--source is {source}: {remedy}{words}"
     if SECRET_IN_URL.search(address):
         return (

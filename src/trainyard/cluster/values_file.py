@@ -10,6 +10,11 @@ from trainyard.cluster.answers import Answers
 
 SECRETS = {"kaggle": "kaggle", "s3": "objectstore", "http": "http"}  # keys under global.secrets, by source
 
+UNNAMED = {  # what is written where no Secret is named, and one may be needed
+    "s3": "{objectstore: {existingSecret: bucket}}   # of a private bucket: its keys are named as variables (AWS_...)",
+    "http": "{http: {existingSecret: archive}}   # of a server with a login: its key is netrc, or url",
+}
+
 
 def to_yaml(value: Any) -> str:
     """Write a scalar or a list as YAML on one line."""
@@ -77,6 +82,8 @@ def secrets(answers: Answers) -> Iterator[str]:
         yield "secrets:"
         for key, name in named.items():
             yield f"  {key}: {{existingSecret: {to_yaml(name)}}}"
+    if not answers["data_secret"] and answers["source"] in UNNAMED:
+        yield f"# secrets: {UNNAMED[answers['source']]}"
 
 
 def training(answers: Answers) -> Iterator[str]:
@@ -124,6 +131,10 @@ def dataset(answers: Answers) -> Iterator[str]:
     yield f"    {key}: {to_yaml(answers['address'])}"
     if answers["endpoint"]:
         yield f"    endpoint: {to_yaml(answers['endpoint'])}"
+    if source == "s3" and not answers["data_secret"]:
+        yield "    # anonymous: true   # a public bucket, read without keys"
+    if answers["address"].startswith("gs://"):
+        yield "    # Images with gcsfs; or s3://, an HMAC key, and endpoint: https://storage.googleapis.com"
     yield "  settings:"
     yield f"    layout: {answers['layout']}   # all settings: docs/reference/prepare-settings.md"
     yield '  # resources: {requests: {cpu: "8", memory: 8Gi}}   # the preparation uses as many CPUs as it gets'

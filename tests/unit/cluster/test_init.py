@@ -126,6 +126,7 @@ def test_answers_reach_the_manifests(tmp_path, ended):
             "--source path --address raw/x",
             "--address raw/x: --source is path: write an archive or folder of the data claim, below /data",
         ),
+        ("--address s3://a/train-*.tar", "--source is s3: write one archive such as s3://"),
         ("--address https://u:p@h/x.zip", "in the Secret of --data-secret"),
         ("--address https://h/x.zip?X-Amz-Signature=1", "in the Secret of --data-secret"),
         ("--source prepared --layout csv", "--layout csv: --source prepared is prepared already: leave it out"),
