@@ -268,19 +268,20 @@ def test_what_is_left_out_by_its_ending_is_named_where_images_have_that_ending_t
 
 
 def test_classes_in_names_and_shards_of_webdataset_become_a_table(tmp_path):
-    write_folder(tmp_path / "photos", {f"{klass}.{i}.jpg": JPEG for klass in ("cat", "dog") for i in range(3)})
+    write_folder(tmp_path / "photos", {f"{klass}.{i}.jpg": JPEG for klass in ("cat", "dog") for i in range(9)})
     for layout in ("folders", "imagefolder"):
         with pytest.raises(UserError, match="layout 'csv' reads classes from a file"):
             classes(write_folder(tmp_path / layout, {"train/1.jpg": JPEG, "2.jpg": JPEG}), layout)
     documents.run("dataset.md", "(cd photos", cwd=tmp_path)
-    assert classes(tmp_path / "photos", "csv") == {"cat": 3, "dog": 3}
+    assert classes(tmp_path / "photos", "csv") == {"cat": 9, "dog": 9}
     shards = tmp_path / "shards"
     shards.mkdir()
     for shard in range(2):
-        pairs = {f"{shard}{i}.{end}": what for i in range(3) for end, what in (("jpg", JPEG), ("cls", b"%d" % i))}
-        write_tar(shards / f"train-{shard}.tar", pairs)
+        samples = {f"{shard}{i}": b"%d" % (i % 3) for i in range(12)}
+        members = {f"{key}.jpg": JPEG for key in samples} | {f"{key}.cls": klass for key, klass in samples.items()}
+        write_tar(shards / f"train-{shard}.tar", members)
     documents.run("dataset.md", "mkdir photos", cwd=shards)
-    assert classes(shards / "photos", "csv") == {"0": 2, "1": 2, "2": 2}
+    assert classes(shards / "photos", "csv") == {"0": 8, "1": 8, "2": 8}
 
 
 def test_a_pattern_of_archives_is_named_as_one(tmp_path):
