@@ -274,6 +274,8 @@ def test_classes_in_names_and_shards_of_webdataset_become_a_table(tmp_path):
             classes(write_folder(tmp_path / layout, {"train/1.jpg": JPEG, "2.jpg": JPEG}), layout)
     documents.run("dataset.md", "(cd photos", cwd=tmp_path)
     assert classes(tmp_path / "photos", "csv") == {"cat": 9, "dog": 9}
+    with pytest.raises(UserError, match=r"val_fraction = 0\.01: no class of .* has so many images.*raise it"):
+        classes(tmp_path / "photos", "csv", csv={"val_fraction": 0.01})
     shards = tmp_path / "shards"
     shards.mkdir()
     for shard in range(2):
