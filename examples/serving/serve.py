@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import onnxruntime
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 MOST_BYTES, MOST_PIXELS = 20_000_000, 50_000_000  # of a request, and of the image in it
 QUIET = 30  # seconds that a client may send nothing
@@ -56,6 +56,8 @@ class Classifier:
             if image.mode.startswith("I;16"):  # a PNG of 16 bits
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             image = image.convert("RGB")
+        except UnidentifiedImageError:
+            raise RefusedError(400, "the body is neither a JPEG nor a PNG") from None
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise RefusedError(400, f"the body is no JPEG or PNG that can be decoded: {error}") from error
         scale = self.shorter / min(image.size)

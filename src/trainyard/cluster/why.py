@@ -197,7 +197,7 @@ def add_dataset_remedy(findings: list[Finding], jobs: list[dict]) -> list[Findin
     ]
 
 
-def pulled(pod: dict, events: list[dict]) -> str:
+def image_being_pulled(pod: dict, events: list[dict]) -> str:
     """Return the image that a pod's node pulls now; nothing where it pulls none."""
     mine = [e for e in events if e["involvedObject"].get("uid") == pod["metadata"]["uid"]]
     done = " ".join(e["message"] for e in mine if e.get("reason") == "Pulled")
@@ -215,7 +215,9 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
         text = f"{status.get('reason', '')}: {status['message']}"
         return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
     found = [f for one, init in containers(thing) if (f := explain_container(one, init, thing, namespace, look))]
-    if not found and phase == "Pending" and (image := pulled(thing, events)):  # it has a node: older warnings are over
+    if (
+        not found and phase == "Pending" and (image := image_being_pulled(thing, events))
+    ):  # it has a node: older warnings are over
         found.append(Finding(label, "Pending", f"its node pulls the image {image}, once: a large one takes minutes"))
     if not found and phase == "Pending":
         found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]

@@ -111,10 +111,10 @@ def test_what_is_no_image_is_refused_in_words(address: str, images: Path) -> Non
     large = io.BytesIO()
     Image.new("1", (10_000, 6_000)).save(large, "PNG")
     for status, said, path, body in (
-        (400, "no JPEG or PNG that can be decoded", "/predict", b"words"),
-        (400, "no JPEG or PNG that can be decoded", "/predict", b""),
+        (400, "the body is neither a JPEG nor a PNG", "/predict", b"words"),
+        (400, "the body is neither a JPEG nor a PNG", "/predict", b""),
         (400, "no JPEG or PNG that can be decoded", "/predict", sound[: len(sound) // 2]),
-        (400, "no JPEG or PNG that can be decoded", "/predict", gif.getvalue()),
+        (400, "the body is neither a JPEG nor a PNG", "/predict", gif.getvalue()),
         (413, "more than 50,000,000 pixels", "/predict", large.getvalue()),
         (400, "top=0: write a whole number of 1 or more", "/predict?top=0", sound),
         (404, "POST /predict", "/other", sound),

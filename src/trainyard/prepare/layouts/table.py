@@ -77,6 +77,11 @@ class TableLayout:
                 f"{label} lacks {min(absent)}, which {self._settings.file} lists ({len(absent)} such rows); check "
                 "csv.folder and csv.suffix, or the archive"
             )
+        if train and not val and not self._settings.split_column:
+            raise UserError(
+                f"csv.val_fraction = {self._settings.val_fraction:g}: no class of {label} has so many images that one "
+                "would be in val; raise it, or name a csv.split_column"
+            )
         return number_classes(
             train, val, lambda klass: f"{self._settings.file} of {label} has {only_in_val(klass, train)}"
         )
@@ -108,7 +113,7 @@ class TableLayout:
     def _divide(self, rows: dict[str, tuple[str, str]], where: str) -> dict[str, tuple[int, str]]:
         """Give each image its split."""
         if not self._settings.split_column:
-            return self._draw(rows, where)
+            return self._draw(rows)
         splits = SPLIT_NAMES | dict.fromkeys(self._settings.ignored_splits, _IGNORED)
         if unknown := {split for _, split in rows.values()} - splits.keys():
             raise UserError(
@@ -117,7 +122,7 @@ class TableLayout:
             )
         return {name: (splits[split], klass) for name, (klass, split) in rows.items()}
 
-    def _draw(self, rows: dict[str, tuple[str, str]], where: str) -> dict[str, tuple[int, str]]:
+    def _draw(self, rows: dict[str, tuple[str, str]]) -> dict[str, tuple[int, str]]:
         """Take the declared part of each class for val, by a hash of seed and name."""
         classes: dict[str, list[str]] = {}
         for name, (klass, _) in rows.items():
@@ -127,11 +132,6 @@ class TableLayout:
             count = min(round(self._settings.val_fraction * len(names)), len(names) - 1)
             for i, name in enumerate(sorted(names, key=lambda name: (lot(name, self._seed), name))):
                 divided[name] = (int(i < count), klass)
-        if classes and not any(split for split, _ in divided.values()):
-            raise UserError(
-                f"csv.val_fraction = {self._settings.val_fraction:g}: no class of {where} has so many images that one "
-                "would be in val; raise it, or name a csv.split_column"
-            )
         return divided
 
 
