@@ -43,6 +43,7 @@ def test_a_node_that_pulls_an_image_is_no_fault():
     text = explain(pods=[pod], events=[before, pulling, other])
     assert "its node pulls the image r/i:1, once" in text
     assert "remedy" not in text
+    assert why.image_being_pulled(pod, [pulling, other]) == "r/i:1"  # of all events of a namespace its own
     done = event(pod, "Pulled", 'Successfully pulled image "r/i:1" in 250s', "Normal")
     assert "pulls" not in explain(pods=[pod], events=[pulling, done])
 
