@@ -15,7 +15,7 @@ import yaml
 from trainyard.cluster import claim_changes, follow, helm, inventory, kube, parsing, published, trainjobs
 from trainyard.cluster.checks.operators import OPERATOR_OF
 from trainyard.cluster.demand import find_doubled_key
-from trainyard.cluster.errors import KubeError
+from trainyard.cluster.errors import KubeError, RefusedError
 from trainyard.cluster.parsing import WrongInputError
 
 # What webhooks of Trainer and Kueue say of a TrainJob while they do not know its TrainingRuntime, made just before it
@@ -63,7 +63,7 @@ def install(args: argparse.Namespace) -> int:
     """Have Helm install or upgrade the release; return its exit code."""
     chosen = helm_arguments(args)
     claim_changes.refuse_changes(args.release, args.namespace, chosen)
-    what = [*chosen, "-n", args.namespace, "--create-namespace"]
+    what = [*chosen, "-n", args.namespace, *missing_namespace(args.namespace)]
     for left in reversed(range(TRIES)):
         done = helm.run("upgrade", "--install", args.release, *what)
         if not done.returncode or not left or not UNKNOWN_RUNTIME.search(done.stderr):
@@ -73,6 +73,21 @@ def install(args: argparse.Namespace) -> int:
     if unknown := UNKNOWN_JOB.search(done.stderr):
         print(f"up: {name_operators(unknown[1], args.values[-1])}", file=sys.stderr)
     return done.returncode
+
+
+def missing_namespace(namespace: str) -> list[str]:
+    """Return Helm's option for a namespace that may have to be made.
+
+    With it Helm fails, even where the namespace is there, for a user who may not make namespaces.
+    """
+    create = ["--create-namespace"]
+    try:
+        kube.read(f"/api/v1/namespaces/{namespace}")
+    except RefusedError as error:
+        return [] if error.status == 403 else create  # who may not look at it may not make it
+    except KubeError:
+        return create
+    return []
 
 
 def name_operators(kind: str, values: Path) -> str:

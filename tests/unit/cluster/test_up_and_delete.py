@@ -106,6 +106,21 @@ def test_a_cluster_without_the_runs_operator_is_told_with_those_that_it_has(valu
         assert f"trainyard doctor -f {values}" in said[0]
 
 
+@pytest.mark.parametrize("status", [200, 403, 404])
+def test_a_namespace_is_made_only_where_it_is_not_there(values, ended, here, monkeypatch, status):
+    """Helm tries to make it even where it is there, which fails for a user with rights in that namespace alone."""
+    program = values.with_name("helm")
+    program.write_text(f'#!/bin/sh\necho "$@" >> {values.parent}/calls\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(connection, "ROOT", values.parent)
+    monkeypatch.setenv("PATH", f"{values.parent}:/usr/bin:/bin")
+    here.fault = lambda path, _: (status, "said") if path == "/api/v1/namespaces/vision" else None
+    chart = str(ROOT / "charts/trainyard")
+    code, _, err = ended(up.main, "run", "-f", str(values), "-n", "vision", "--chart", chart, "--no-follow")
+    assert (code, err) == (0, "")
+    assert ("--create-namespace" in (values.parent / "calls").read_text()) == (status == 404)
+
+
 def test_a_chart_that_is_not_there_is_named(values, ended, monkeypatch):
     code, _, err = ended(up.main, "run", "-f", str(values), "--chart", "charts/nowhere")
     assert code == 2
