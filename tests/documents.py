@@ -59,10 +59,10 @@ def text(page: str, has: str, instead: dict[str, str] | None = None) -> str:
 
 
 def shown(page: str, block: str) -> list[str]:
-    """Return the lines that a page shows below a command block, fenced as output; none where it shows nothing."""
+    """Return the lines that a page shows below a command block, fenced as text; none where it shows nothing."""
     (path,) = [one for one in (ROOT / page, ROOT / "docs" / page) if one.exists()]
     rest = path.read_text().partition(f"```bash\n{block}```\n")[2]
-    found = re.match(r"\n(?:[A-Z][^`\n]*:\n\n)?```output\n(.*?)```", rest, re.S)
+    found = re.match(r"\n(?:[A-Z][^`\n]*:\n\n)?```text\n(.*?)```", rest, re.S)
     return found[1].splitlines() if found else []
 
 
