@@ -173,7 +173,7 @@ def test_cells_say_their_column(site: Path) -> None:
     ("name", "least"),
     [
         ("index", 2), ("overview", 5), ("docs/troubleshooting", 5), ("docs/reference/trainer-settings", 5),
-        ("charts/trainyard/index", 5), ("docs/compatibility", 0),
+        ("charts/trainyard/index", 5), ("docs/compatibility", 0), ("docs/air-gapped", 5),
     ],
 )  # fmt: skip
 def test_no_page_is_wider_than_a_phone(site: Path, tmp_path: Path, name: str, least: int) -> None:
