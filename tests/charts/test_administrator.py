@@ -49,6 +49,7 @@ def test_commands_may_look_at_all_that_they_ask_for():
     assert granted(HERE, "pods") >= {"create", "delete", "watch"}
     assert granted(HERE, "pods/exec") == {"get", "create"}
     assert granted(HERE, "pods/log") >= {"get"}
+    assert granted(HERE, "namespaces") == {"get"}
 
 
 def group(place: kube.Kind) -> str:
