@@ -33,7 +33,7 @@ def named(thing: dict) -> str:
     return f"{plural}.{group}".rstrip(".")
 
 
-def test_helm_may_keep_every_object_that_the_chart_renders():
+def test_helm_may_keep_every_object_that_the_chart_renders() -> None:
     values = [helm.merged(helm.everything(), *(helm.at(*key) for key in KEYS)), *helm.EXAMPLES]
     kinds = {named(thing) for one in values for thing in helm.documents(helm.template(one))}
     assert {kind for kind in kinds if granted(HERE, kind) != WRITES} == set()
@@ -42,7 +42,7 @@ def test_helm_may_keep_every_object_that_the_chart_renders():
     assert written - {kind.partition(".")[0] for kind in kinds} == set()
 
 
-def test_commands_may_look_at_all_that_they_ask_for():
+def test_commands_may_look_at_all_that_they_ask_for() -> None:
     kinds = {*inventory.KINDS, *inventory.CAUSES, *crds.V1, trainjobs.TRAINJOBS, "events", "localqueues.kueue.x-k8s.io"}
     kinds = kinds - {"networkpolicies"} | {group(place) for place in survey.OWN.values()}
     assert {kind for kind in kinds if not granted(HERE, kind) >= READS} == set()
@@ -58,7 +58,7 @@ def group(place: kube.Kind) -> str:
     return f"{place.plural}.{found[1]}" if found else place.plural
 
 
-def test_doctor_may_read_the_cluster_and_write_nothing_there():
+def test_doctor_may_read_the_cluster_and_write_nothing_there() -> None:
     wanted = {group(place) for place in survey.EVERYWHERE.values()}
     wanted |= {f"{kind}.kueue.x-k8s.io" for kind in survey.KUEUE if kind != "localqueues"}
     wanted |= {"namespaces", f"{survey.DEFINITIONS}.apiextensions.k8s.io"}
@@ -67,11 +67,11 @@ def test_doctor_may_read_the_cluster_and_write_nothing_there():
     assert {verb for rule in CLUSTER["rules"] for verb in rule["verbs"]} == READS
 
 
-def test_the_file_is_valid():
+def test_the_file_is_valid() -> None:
     helm.validate(FILE.read_text())
 
 
-def test_the_page_about_nfs_has_a_volume_its_claim_and_values_that_fit():
+def test_the_page_about_nfs_has_a_volume_its_claim_and_values_that_fit() -> None:
     page = (helm.ROOT / "docs" / "storage.md").read_text().partition("## NFS alone")[2]
     manifests, values = re.findall(r"```yaml\n(.*?)```", page, re.S)[:2]
     helm.validate(manifests)
