@@ -19,14 +19,14 @@ KEYS = (
 )
 
 
-def granted(role: dict, kind: str) -> set[str]:
+def granted(role: helm.Values, kind: str) -> set[str]:
     """Return what a role lets one do with a kind, written as `plural.group`."""
     plural, _, group = kind.partition(".")
     rules = [one for one in role["rules"] if plural in one["resources"] and group in one["apiGroups"]]
     return {verb for one in rules for verb in one["verbs"]}
 
 
-def named(thing: dict) -> str:
+def named(thing: helm.Values) -> str:
     """Return the kind of an object as `plural.group`."""
     group, _, _ = thing["apiVersion"].rpartition("/")
     plural = re.sub("ys$", "ies", f"{thing['kind'].lower()}s").replace("ingresss", "ingresses")
