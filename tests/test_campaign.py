@@ -1,7 +1,10 @@
 """The parts of a campaign (hack/campaign) that need no cluster: schedule, costs, page, and the run itself."""
 
+import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from hack.campaign import __main__ as campaign
 from hack.campaign import cluster, costs, disturb, page
 from hack.campaign.cluster import CommandError
 from hack.campaign.costs import Cost
-from hack.campaign.faults import DELETE, GONE, KILL, KINDS, STOP, Fault, draw
+from hack.campaign.faults import DELETE, GONE, KILL, KINDS, STOP, Fault, draw, short
 from hack.campaign.page import Measured, Row
+from tests import patience
 from tests.charts import helm
 from trainyard.config.useful_time import time_between_failures, useful_share
 
@@ -28,6 +32,7 @@ def test_a_seed_draws_one_schedule_in_which_each_kind_comes_before_one_comes_aga
     for fault in schedule:
         least, most = KINDS[fault.kind].seconds
         assert least <= fault.seconds <= most
+    assert all(fault.kind in KINDS for fault in short())
     # hack/cluster/fault has no such operator
     assert "the operator is down" not in [fault.kind for fault in draw(1, 40, "trainjob")]
 
@@ -44,8 +49,8 @@ def test_each_fault_is_one_that_the_cluster_can_have() -> None:
             assert any(place[0] == name and set(place[1:]) & {of, *what.split("|")} for name, of, what in known), words
 
 
-def train(*times: float) -> list[costs.Event]:
-    return [{"event": "train", "time": time} for time in times]
+def train(*times: float, first: int = 1) -> list[costs.Event]:
+    return [{"event": "train", "time": time, "step": step} for step, time in enumerate(times, first)]
 
 
 def start(time: float) -> list[costs.Event]:
@@ -66,12 +71,18 @@ def test_what_a_fault_costs_that_interrupts_the_run() -> None:
 def test_what_a_fault_costs_that_does_not() -> None:
     events = [*start(1.0), *train(10.0, 11.0, 14.5, 15.0)]
     assert costs.cost(events, 11.5, 15.0, [12.0]) == Cost(None, None, 0, 0, 3.5)
+    assert costs.cost(events, 11.5, 300.0, []).pause == 285.0  # it hangs
     assert costs.goes_on(events, 11.5, 2)
     assert not costs.goes_on(events, 11.5, 3)
     assert costs.step_seconds(events) == 1.0
     # Those at the end, after the last fault, are faster
-    events += train(*(15.0 + number / 100 for number in range(1, 100)))
+    events += train(*(15.0 + number / 100 for number in range(1, 100)), first=5)
     assert costs.useful(events, 15.0) == (4.0, 14.0, 1.0)
+
+
+def test_steps_that_a_peer_made_again_are_not_kept_twice() -> None:
+    events = [*start(0.0), *train(1.0, 2.0, 3.0, 4.0), *start(8.0), *train(9.0, 10.0, first=2)]
+    assert costs.useful(events, 10.0) == (3.0, 10.0, 1.0)  # until then it has not made the fourth again
 
 
 def test_the_page_shows_each_fault_and_what_follows_for_more_gpus() -> None:
@@ -125,6 +136,64 @@ def test_a_fault_that_fails_is_passed_over_and_two_end_the_campaign(
     rows = campaign.make_faults(disturb.Job("space", "trainjob", "", 3), schedule, 0.0, tmp_path)
     assert [row.fault for row in rows] == [schedule[0], schedule[2]]
     assert len(mended) == 3 + 1  # and at the end
+
+
+def test_campaigns_side_by_side(tmp_path: Path) -> None:
+    killed, cut = Fault("a rank is killed", 0, 0, 20), Fault("a node is cut from storage", 0, 30, 20)
+    ours = [Row(killed, "pod-0", Cost(1.0, 20.0, 7, 1, 20.0), ""), Row(cut, "", Cost(None, None, 0, 0, 31.0), "")]
+    theirs = [Row(killed, "pod-0", Cost(1.0, 340.0, 400, 2, 340.0), "not back after 300 s: deletes all pods")]
+    measured = Measured(60.0, 120.0, 0.01, 0.5, None, 300.0)
+    (tmp_path / "rows.json").write_text(json.dumps(theirs))
+    assert page.read(tmp_path) == (theirs, None)
+    (tmp_path / "measured.json").write_text(json.dumps(measured._asdict()))
+    assert page.read(tmp_path) == (theirs, measured)
+    text = page.side_by_side({"ours": (ours, None), "theirs": page.read(tmp_path)})
+    assert "| fault | ours | theirs |" in text
+    assert (
+        "| a rank is killed | 20 s, 7 steps | 340 s, 400 steps; a person: not back after 300 s: deletes all pods |"
+        in text
+    )
+    assert "| a node is cut from storage | went on; 31 s | - |" in text
+    assert "| 2; 1; 0 | 1; 1; 1 |" in text
+    # checkpoints are as far apart as the program saves them, not as far as would be best
+    share = useful_share(time_between_failures(1024), 300.0, 0.01, 340.0)
+    assert f"| **expected with 1,024 GPUs** | - | {100 * share:.2f} % |" in text
+
+
+def test_a_peer_has_the_pods_and_tolerations_of_our_run() -> None:
+    values = yaml.safe_load(disturb.VALUES.read_text())["global"]
+    text = disturb.peer_manifest(disturb.Job("", "pytorchjob", "0.1.0-abc", 3, peer="steps"))
+    claim, job = yaml.safe_load_all(text)
+    assert claim["metadata"]["name"] == f"{disturb.RELEASE}-results"  # as cluster.run_folder looks for it
+    worker = job["spec"]["pytorchReplicaSpecs"]["Worker"]
+    assert worker["replicas"] == values["training"]["nodes"]
+    pod = worker["template"]["spec"]
+    assert pod["tolerations"] == values["scheduling"]["tolerations"]
+    (container,) = pod["containers"]
+    assert container["image"] == "localhost/trainyard-pytorch:0.1.0-abc"
+    assert container["resources"] == values["training"]["resources"]
+    assert container["args"][:2] == ["/paced/peer.py", f"/results/runs/{disturb.RELEASE}"]
+    assert container["args"][-4:] == ["--epoch-steps", str(disturb.EPOCH), "--save-steps", "100"]
+
+
+@pytest.mark.ranks(2)
+def test_a_peer_resumes_at_its_checkpoint_and_says_what_it_repeats(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(disturb.HERE), "OMP_NUM_THREADS": "1", "PACE": "0"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    program = [str(disturb.HERE / "peer.py"), str(tmp_path), "--resume", "--epoch-steps=6"]
+
+    def events(*words: str) -> list[costs.Event]:
+        done = patience.run([*torchrun, *program, *words], env=env)
+        assert done.returncode == 0, done.stderr
+        return cluster.read_lines(tmp_path / "metrics.jsonl")
+
+    assert [event["step"] for event in costs.of_kind(events("--epochs=1"), "train")] == [1, 2, 3, 4, 5, 6]
+    with (tmp_path / "metrics.jsonl").open("a") as file:  # it was killed in its second epoch
+        file.write('{"event": "train", "time": 1.0, "step": 11}\n{"event": "tra')
+    found = events("--epochs=2", "--save-steps=4")
+    assert [(event["step"], event["lost_steps"]) for event in costs.of_kind(found, "resume")] == [(0, 0), (6, 5)]
+    assert [event["step"] for event in costs.of_kind(found, "checkpoint")] == [6, 10, 12]
+    assert found[-1]["step"] == 12
 
 
 @pytest.mark.parametrize(

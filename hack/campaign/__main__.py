@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hack.campaign import cluster, costs, disturb
 from hack.campaign.cluster import ROOT, CommandError
-from hack.campaign.faults import KINDS, Fault, draw
+from hack.campaign.faults import KINDS, Fault, draw, short
 from hack.campaign.page import Measured, Row, render
 
 STEPS_PER_FAULT = 120  # of half a second: the run lasts longer than the schedule
@@ -28,6 +28,12 @@ def options() -> argparse.Namespace:
     add("--elastic", action="store_true", help="a PyTorchJob of three pods that goes on with two")
     add("--spares", type=int, default=0, help="pods more, of a PyTorchJob, that wait for one to be lost")
     add("--only", action="append", choices=tuple(KINDS), metavar="KIND", help="draw this kind alone; may be repeated")
+    add(
+        "--peer",
+        choices=tuple(disturb.SAVES),
+        help="in place of our run peer.py, with a checkpoint an epoch or 100 steps",
+    )
+    add("--short", action="store_true", help="four faults, one of each sort, in place of the seed's")
     add("--minutes", type=float, default=0.0, help="make no fault after so many minutes; default: make all")
     add("--list", action="store_true", help="print the schedule and do nothing")
     return parser.parse_args()
@@ -36,16 +42,18 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Run a campaign; return 1 where the weights differ, or the run did not end."""
     asked = options()
-    schedule = draw(asked.seed, asked.faults, asked.operator, asked.only or ())
+    drawn = draw(asked.seed, asked.faults, asked.operator, asked.only or ())
+    schedule = short() if asked.short else drawn
     if asked.list:
         for fault in schedule:
             print(f"{fault.gap} s of training, then {fault.kind}, for {fault.seconds} s (pod {fault.pod})")
         return 0
     tag = cluster.run(ROOT / "hack/images/tag").strip()  # which a node that comes back has, too
-    form = "elastic" if asked.elastic else "spare" if asked.spares else asked.operator
-    name = f"{form}-{asked.seed}"
-    steps = STEPS_PER_FAULT * asked.faults
-    job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic, asked.spares)
+    forms = {f"peer-{asked.peer}": asked.peer, "elastic": asked.elastic, "spare": asked.spares}
+    form = next((name for name, wanted in forms.items() if wanted), asked.operator)
+    name = f"{form}-{'short' if asked.short else asked.seed}"
+    steps = STEPS_PER_FAULT * len(schedule)
+    job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic, asked.spares, asked.peer or "")
     out = ROOT / "build/campaign" / name
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -58,15 +66,16 @@ def main() -> int:
     disturb.say(f"the run trains; {len(schedule)} faults, seed {asked.seed}")
     rows = make_faults(job, schedule, asked.minutes * 60, out)
     until = time.time()
-    differs = compare(job, out)
+    differs = None if job.peer else compare(job, out)
     events = job.events()
     measured = measure(job, events, until, differs)
-    page = render(f"Campaign: {name}", rows, measured)
+    (out / "measured.json").write_text(json.dumps(measured._asdict()))
+    page = render(f"Campaign: {name}, {len(rows)} of {len(schedule)} faults", rows, measured)
     (out / "page.md").write_text(page)
     print(page)
     disturb.close(job)
-    # Other numbers of processes round otherwise
-    return 0 if rows and differs is not None and (differs == 0 or job.elastic) else 1
+    # Other numbers of processes round otherwise, and a peer is not compared
+    return 0 if rows and (job.peer or (differs is not None and (differs == 0 or job.elastic))) else 1
 
 
 def make_faults(job: disturb.Job, schedule: list[Fault], limit: float, out: Path) -> list[Row]:
@@ -87,6 +96,7 @@ def make_faults(job: disturb.Job, schedule: list[Fault], limit: float, out: Path
                 failed += 1
                 disturb.say(f"{fault.kind}: passed over: {error}\n{disturb.why(job)}")
                 cluster.succeeds(cluster.mend)
+                cluster.succeeds(lambda: disturb.delete_pods(job))
                 continue
             failed = 0
             disturb.say(f"{fault.kind}: {rows[-1].place}, {rows[-1].cost} {rows[-1].person}")
@@ -116,10 +126,11 @@ def measure(job: disturb.Job, events: list[costs.Event], until: float, differs: 
     """Return what the run measured as a whole, until the last fault was over."""
     folder = cluster.run_folder(job.namespace, disturb.RELEASE)
     summary = json.loads((folder / "summary.json").read_text()) if folder and (folder / "summary.json").exists() else {}
-    saved = len(costs.of_kind(events, "checkpoint"))
-    stall = summary.get("seconds", {}).get("checkpoint", 0.0) / max(saved, 1)
+    saved = costs.of_kind(events, "checkpoint")
+    waited = sum(event.get("stall", 0.0) for event in saved) or summary.get("seconds", {}).get("checkpoint", 0.0)
     kept, whole, step = costs.useful(events, until)
-    return Measured(kept, whole, stall, step, differs)
+    every = step * (disturb.SAVES[job.peer] or disturb.EPOCH) if job.peer else 0.0
+    return Measured(kept, whole, waited / max(len(saved), 1), step, differs, every)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,15 @@ OPERATORS = (
     "kubeflow-system/kubeflow-trainer-controller-manager",
 )  # fmt: skip
 Pod = dict[str, Any]
-# Sends a signal to the ranks in a container, which are told from their launcher by the variables of a rank
+# Sends a signal to a rank in a container, which is told from its launcher by the variables of a rank
 SIGNAL = """\
 import os, pathlib, sys
 for place in pathlib.Path("/proc").glob("[0-9]*"):
     try:
         told = (place / "environ").read_bytes()
         ranks = b"\\0LOCAL_RANK=" in told or b"\\0OMPI_COMM_WORLD_RANK=" in told
-        if ranks and b"trainers." in (place / "cmdline").read_bytes():
+        command = (place / "cmdline").read_bytes()
+        if ranks and (b"trainers." in command or b"/peer.py" in command):
             os.kill(int(place.name), int(sys.argv[1]))
             print(place.name)
             break
@@ -164,7 +166,7 @@ def keep_operators_on_first_node() -> None:
         kubectl("patch", "deployment", name, "-n", namespace, "-p", json.dumps(wanted))
     for namespace, name in known:
         asked = ("rollout", "status", f"deployment/{name}", "-n", namespace, "--timeout=100s")
-        wait(f"{name} on the first node", lambda asked=asked: succeeds(lambda: kubectl(*asked)), 600.0)
+        wait(f"{name} on the first node", partial(succeeds, partial(kubectl, *asked)), 600.0)
 
 
 def run_folder(namespace: str, release: str) -> Path | None:
@@ -175,9 +177,10 @@ def run_folder(namespace: str, release: str) -> Path | None:
 
 
 def events(namespace: str, release: str) -> list[dict[str, Any]]:
-    """Return the lines of the run's metrics; none before there are any."""
+    """Return the lines of the run's metrics, in the order of their times; none before there are any."""
     folder = run_folder(namespace, release)
-    return read_lines(folder / "metrics.jsonl") if folder and (folder / "metrics.jsonl").exists() else []
+    found = read_lines(folder / "metrics.jsonl") if folder else []
+    return sorted(found, key=lambda event: float(event.get("time", 0.0)))
 
 
 class Watch:

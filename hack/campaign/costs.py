@@ -15,7 +15,7 @@ class Cost(NamedTuple):
     away: float | None  # seconds until the next step; of later restarts, too, where steps were made in between
     repeated: int  # steps
     starts: int
-    pause: float  # the longest time between two steps
+    pause: float  # the longest time without a step
 
 
 def of_kind(events: Sequence[Event], kind: str) -> list[Event]:
@@ -30,7 +30,7 @@ def cost(events: Sequence[Event], began: float, now: float, signs: Sequence[floa
     repeated = sum(event["lost_steps"] for event in of_kind(events, "resume") if began < event["time"] <= now)
     before = max((time for time in steps if time <= began), default=began)
     after = [time for time in steps if began < time <= now]
-    pause = max((later - earlier for earlier, later in pairwise([before, *after])), default=0.0)
+    pause = max((later - earlier for earlier, later in pairwise([before, *after, now])), default=0.0)
     if not starts:
         return Cost(None, None, repeated, 0, pause)
     away, stopped, again = 0.0, began, began
@@ -59,8 +59,10 @@ def step_seconds(events: Sequence[Event]) -> float:
 def useful(events: Sequence[Event], until: float) -> tuple[float, float, float]:
     """Return the seconds of the steps kept until a time, all seconds since the first start, and those of a step.
 
-    After that time steps are as fast as they can be (paced.py).
+    After that time steps are as fast as they can be (paced.py). What a run made again, or was still to make again, is
+    not kept.
     """
-    kept = [event for event in of_kind(events, "train") if event["time"] <= until]
-    step = step_seconds(kept)
+    made = [event for event in of_kind(events, "train") if event["time"] <= until]
+    kept = {event["step"] for event in made if event["step"] <= made[-1]["step"]}
+    step = step_seconds(made)
     return len(kept) * step, until - of_kind(events, "start")[0]["started"], step

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +21,13 @@ from hack.campaign.page import Row
 RELEASE = "campaign"
 HERE = Path(__file__).parent
 VALUES = HERE / "values.yaml"
+PEER, CHECKPOINT = HERE / "peer.yaml", "checkpoint.pth.tar"  # peer.py
+SAVES = {"epoch": 0, "steps": 100}  # the peer's checkpoints: steps between two within an epoch, 0 for none
+PEER_FAILED = "deletes the failed job, and applies it again"
+EPOCH = 600  # steps of a peer's epoch: five minutes, as ImageNet takes at 4,300 images/s
 FAST = "/tmp/unpaced"  # paced.py
 SETTLED = 6  # steps after which the run goes on
-LIMIT = 420.0  # seconds after a fault was undone, until somebody starts the run by hand
+LIMIT, PEER_LIMIT = 420.0, 300.0  # seconds after a fault was undone, until somebody starts the run by hand
 
 
 class Job(NamedTuple):
@@ -33,6 +39,12 @@ class Job(NamedTuple):
     steps: int
     elastic: bool = False  # three pods, of which two are enough; otherwise two
     spares: int = 0  # pods more, that wait
+    peer: str = ""  # a key of SAVES: another program, which the chart does not know
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which a person helps."""
+        return PEER_LIMIT if self.peer else LIMIT
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of its metrics."""
@@ -46,8 +58,11 @@ def say(text: str) -> None:
 
 def install(job: Job) -> None:
     """Install the run, or upgrade it with the same values; raises CommandError."""
-    module = run_client("create", "configmap", "paced", f"--from-file={HERE / 'paced.py'}")
-    kubectl("apply", "-n", job.namespace, "-f", "-", stdin=module)
+    files = (f"--from-file={HERE / name}" for name in ("paced.py", "peer.py"))
+    kubectl("apply", "-n", job.namespace, "-f", "-", stdin=run_client("create", "configmap", "paced", *files))
+    if job.peer:
+        kubectl("apply", "-n", job.namespace, "-f", "-", stdin=peer_manifest(job))
+        return
     settings = ["--set", f"global.training.operator={job.operator},global.training.config.max_steps={job.steps}"]
     settings += ["--set", f"global.image.registry=localhost,global.image.tag={job.tag}"]
     if job.operator == "mpijob":  # a PyTorchJob restarts in place by its rendezvous, a TrainJob not at all
@@ -61,6 +76,12 @@ def install(job: Job) -> None:
     cluster.run(
         *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
     )
+
+
+def peer_manifest(job: Job) -> str:
+    """Return the objects of a peer."""
+    text = PEER.read_text().replace(":TAG", f":{job.tag}")
+    return text.replace('"EPOCH"', f'"{EPOCH}"').replace('"SAVE"', f'"{SAVES[job.peer]}"')
 
 
 def run_client(*args: str) -> str:
@@ -151,17 +172,25 @@ def _wait_until_it_goes_on(job: Job) -> str:
             return True
         failed = failed or has_failed(job)
         if failed and succeeds(lambda: start_anew(job)):  # again and again: a disk may be full for seconds more
-            failed, person, since = False, FAILED, time.time()
+            failed, since = False, time.time()
+            person = person or (PEER_FAILED if job.peer else FAILED)
         return False
 
-    try:
-        wait("the run goes on", look, LIMIT)
-    except CommandError:
+    def goes_on(do: Callable[[Job], None]) -> None:
+        do(job)
+        wait("the run goes on", look, job.limit)
+
+    if succeeds(partial(goes_on, lambda _: None)):
+        return person
+    helps = [("deletes all pods", delete_pods)]
+    if job.peer:
+        helps.append((f"removes {CHECKPOINT} and all pods", remove_checkpoint))
+    for what, do in helps:
         say(why(job))
-        person = f"deletes all pods: nothing was done for {LIMIT:.0f} s"
-        if not succeeds(lambda: (delete_pods(job), wait("the run goes on without them", look, LIMIT))):
-            person += f", and the run was not back {LIMIT:.0f} s later"
-    return person
+        person += f"{', ' if person else ''}not back after {job.limit:.0f} s: {what}"
+        if succeeds(partial(goes_on, do)):
+            return person
+    return f"{person}, not back after {job.limit:.0f} s more"
 
 
 def start_anew(job: Job) -> None:
@@ -175,6 +204,13 @@ def delete_pods(job: Job) -> None:
     kubectl("delete", "pods", "-n", job.namespace, "-l", f"app.kubernetes.io/instance={RELEASE}", "--wait=false")
 
 
+def remove_checkpoint(job: Job) -> None:
+    """Do what a person does about a peer's checkpoint that was being written when a fault came; raises CommandError."""
+    if folder := cluster.run_folder(job.namespace, RELEASE):
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    delete_pods(job)
+
+
 def has_failed(job: Job) -> bool:
     """Whether the job has failed for good; False where the cluster does not answer."""
     path = 'jsonpath={.items[*].status.conditions[?(@.type=="Failed")].status}'
@@ -185,7 +221,16 @@ def has_failed(job: Job) -> bool:
 
 
 def why(job: Job) -> str:
-    """Return what trainyard why says of the run."""
+    """Return what trainyard why says of the run, or of a peer its pods and what they printed last."""
+    if job.peer:
+        said: list[str] = []
+        of = ("-n", job.namespace, "-l", f"app.kubernetes.io/instance={RELEASE}")
+        for words in (("get", "pods", "-o", "wide"), ("logs", "--tail=12", "--prefix")):
+            try:
+                said.append(kubectl(*words, *of))
+            except CommandError as error:
+                said.append(str(error))
+        return "\n".join(said)
     env = {**os.environ, "KUBECONFIG": str(cluster.STATE / "run/admin.conf")}
     command = [str(ROOT / ".venv/bin/trainyard"), "why", RELEASE, "-n", job.namespace]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -213,7 +258,7 @@ def end(job: Job) -> None:
             there = pod["status"].get("phase") == "Running" and not cluster.is_told_to_end(pod)
             if there and uid not in hurried:
                 touch = ("exec", "-n", job.namespace, name, "--", "touch", FAST)
-                if succeeds(lambda touch=touch: kubectl(*touch)):
+                if succeeds(partial(kubectl, *touch)):
                     hurried.add(uid)
         return False
 
@@ -222,6 +267,9 @@ def end(job: Job) -> None:
 
 def close(job: Job) -> None:
     """Take the run away, so that it does not disturb the next one; its files stay."""
+    if job.peer:
+        succeeds(lambda: kubectl("delete", "pytorchjobs", "--all", "-n", job.namespace))
+        return
     helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
     succeeds(lambda: cluster.run(*helm, "uninstall", RELEASE, "-n", job.namespace, limit=LIMIT))
 

@@ -70,3 +70,9 @@ def draw(seed: int, count: int, operator: str, only: Sequence[str] = ()) -> list
             seconds = source.randint(*KINDS[kind].seconds)
             found.append(Fault(kind, source.randrange(2), seconds, source.randint(*GAP)))
     return found[:count]
+
+
+def short() -> list[Fault]:
+    """Return a schedule of one fault of each sort: of a process, a pod, a cable and a node."""
+    kinds = ("a rank is killed", "a pod is deleted", "a node is cut from storage", "a node dies for good")
+    return [Fault(kind, number % 2, KINDS[kind].seconds[0], GAP[0]) for number, kind in enumerate(kinds)]

@@ -1,7 +1,13 @@
-"""The page of a campaign, in Markdown: each fault with its cost, and the share of useful time that follows."""
+"""The page of a campaign, in Markdown: each fault with its cost, and the share of useful time that follows.
 
+`python -m hack.campaign.page [CAMPAIGN...]` prints campaigns side by side: those in build/campaign, by name.
+"""
+
+import json
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from hack.campaign.costs import Cost
@@ -10,6 +16,7 @@ from trainyard.config.useful_time import time_between_failures, useful_share
 from trainyard.training.interval import interval
 
 SIZES = (128, 1024, 16_384)  # GPUs
+MADE = Path(__file__).resolve().parents[2] / "build/campaign"
 
 
 class Row(NamedTuple):
@@ -29,6 +36,7 @@ class Measured(NamedTuple):
     stall: float  # of a checkpoint
     step: float
     difference: float | None  # of any weight from the undisturbed run's; None: not compared
+    every: float = 0.0  # between checkpoints; 0: what the run chooses
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -62,20 +70,25 @@ def row(one: Row) -> list[str]:
     ]  # fmt: skip
 
 
-def expected(away: float, stall: float) -> list[list[str]]:
+def expected(away: float, measured: Measured) -> list[list[str]]:
     """Return the share of useful time at each size, where it takes `away` seconds from a failure to the next step."""
     found = []
     for gpus in SIZES:
         failure = time_between_failures(gpus)
-        best = interval([stall], 0.0, failure, 0.0)
-        share = useful_share(failure, best, stall, away)
+        best = measured.every or interval([measured.stall], 0.0, failure, 0.0)
+        share = useful_share(failure, best, measured.stall, away)
         found.append([f"{gpus:,}", f"{failure / 3600:.1f} h", f"{best:.0f} s", f"{100 * share:.2f} %"])
     return found
 
 
+def times_away(rows: Sequence[Row]) -> list[float]:
+    """Return the seconds until the next step, of the faults that interrupted the run."""
+    return [one.cost.away for one in rows if one.cost.away is not None]
+
+
 def render(title: str, rows: Sequence[Row], measured: Measured) -> str:
     """Return the page."""
-    away = [one.cost.away for one in rows if one.cost.away is not None]
+    away = times_away(rows)
     lines = [
         f"# {title}", "",
         f"{len(rows)} faults of {len({one.fault.kind for one in rows})} kinds; {len(away)} interrupted the run; "
@@ -90,5 +103,56 @@ def render(title: str, rows: Sequence[Row], measured: Measured) -> str:
     for name, seconds in [("in the mean", statistics.mean(away)), ("in the worst case", max(away))] if away else []:
         lines += [f"Expected where an interruption takes {seconds:.0f} s, as here {name} "
                   "(src/trainyard/config/useful_time.py has the formula and its sources):", "",
-                  table(head, expected(seconds, measured.stall)), ""]  # fmt: skip
+                  table(head, expected(seconds, measured)), ""]  # fmt: skip
     return "\n".join(lines)
+
+
+def cell(rows: Sequence[Row]) -> str:
+    """Say in a few words what a kind of fault cost a campaign, each time that it was made."""
+    found = []
+    for one in rows:
+        cost = one.cost
+        text = f"{said(cost.away)}, {cost.repeated} steps" if cost.starts else f"went on; {cost.pause:.0f} s"
+        found.append(text + (f"; a person: {one.person}" if one.person else ""))
+    return "<br>".join(found) or "-"
+
+
+def side_by_side(campaigns: Mapping[str, tuple[Sequence[Row], Measured | None]]) -> str:
+    """Lay out campaigns as the columns of a table, with a row for each kind of fault, and what they come to below."""
+    kinds = dict.fromkeys(one.fault.kind for rows, _ in campaigns.values() for one in rows)
+    lines = [
+        [kind, *(cell([one for one in rows if one.fault.kind == kind]) for rows, _ in campaigns.values())]
+        for kind in kinds
+    ]
+    sums: dict[str, list[str]] = {}
+    for rows, measured in campaigns.values():
+        away = times_away(rows)
+        mean = statistics.mean(away) if away else 0.0
+        shares = [line[-1] for line in expected(mean, measured)] if measured else ["-"] * len(SIZES)
+        kept = f"{100 * measured.kept / measured.all:.1f} %" if measured else "-"
+        worst = f"{said(statistics.median(away))}, {said(max(away))}" if away else "-"
+        for head, text in {
+            "faults; they interrupted the run; needed a person":
+                f"{len(rows)}; {len(away)}; {sum(bool(one.person) for one in rows)}",
+            "next step after: median, worst": worst,
+            "steps repeated": str(sum(one.cost.repeated for one in rows)),
+            "useful time here": kept,
+            **{f"expected with {gpus:,} GPUs": share for gpus, share in zip(SIZES, shares, strict=True)},
+        }.items():  # fmt: skip
+            sums.setdefault(head, []).append(text)
+    return table(["fault", *campaigns], [*lines, *([f"**{head}**", *texts] for head, texts in sums.items())])
+
+
+def read(folder: Path) -> tuple[list[Row], Measured | None]:
+    """Read what a campaign has left in its folder; raises OSError and ValueError."""
+    rows = [
+        Row(Fault(*fault), place, Cost(*cost), person)
+        for fault, place, cost, person in json.loads((folder / "rows.json").read_text())
+    ]
+    file = folder / "measured.json"
+    return rows, Measured(**json.loads(file.read_text())) if file.exists() else None
+
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or sorted(file.parent.name for file in MADE.glob("*/rows.json"))
+    print(side_by_side({name: read(MADE / name) for name in names}))
