@@ -47,13 +47,13 @@ def cost(events: Sequence[Event], began: float, now: float, signs: Sequence[floa
 
 def goes_on(events: Sequence[Event], since: float, steps: int) -> bool:
     """Whether so many steps were made after a time."""
-    return sum(event["time"] > since for event in of_kind(events, "train")) >= steps
+    return len([event for event in of_kind(events, "train") if event["time"] > since]) >= steps
 
 
 def step_seconds(events: Sequence[Event]) -> float:
     """Return the median seconds of a step."""
     train = of_kind(events, "train")
-    return statistics.median(later["time"] - earlier["time"] for earlier, later in pairwise(train))
+    return float(statistics.median(later["time"] - earlier["time"] for earlier, later in pairwise(train)))
 
 
 def useful(events: Sequence[Event], until: float) -> tuple[float, float, float]:
