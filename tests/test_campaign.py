@@ -194,6 +194,7 @@ def test_a_peer_resumes_at_its_checkpoint_and_says_what_it_repeats(tmp_path: Pat
     assert [(event["step"], event["lost_steps"]) for event in costs.of_kind(found, "resume")] == [(0, 0), (6, 5)]
     assert [event["step"] for event in costs.of_kind(found, "checkpoint")] == [6, 10, 12]
     assert found[-1]["step"] == 12
+    assert len(costs.of_kind(found, "start")) == 2  # its line is whole after one that was cut
 
 
 @pytest.mark.parametrize(
