@@ -70,8 +70,10 @@ def install(job: Job) -> None:
         settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=3"]
     if job.elastic:
         settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
-    if job.spares:
-        settings += ["--set", f"pytorchjob.elastic.spares={job.spares}"]
+    if job.spares:  # each pod on a node of its own: one that dies takes one of them
+        spread = "global.scheduling.topologySpreadConstraints[0]"
+        settings += ["--set", f"pytorchjob.elastic.spares={job.spares},{spread}.whenUnsatisfiable=DoNotSchedule"]
+        settings += ["--set", f"{spread}.maxSkew=1,{spread}.topologyKey=kubernetes.io/hostname"]
     helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
     cluster.run(
         *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
@@ -92,7 +94,14 @@ def run_client(*args: str) -> str:
 def begin(job: Job) -> None:
     """Create the namespace, start the run in it, and wait for its first steps; raises CommandError."""
     kubectl("apply", "-f", "-", stdin=run_client("create", "namespace", job.namespace))
+    # With spare pods the first pod, which hosts the rendezvous, is on the node that does not die
+    others = ("-l", f"kubernetes.io/hostname!={cluster.FIRST}")
+    if job.spares:
+        kubectl("cordon", *others)
     wait("the job is made", lambda: succeeds(lambda: install(job)), LIMIT)  # a webhook may not answer yet
+    if job.spares:
+        wait("a pod is placed", lambda: any(map(cluster.node_of, cluster.pods(job.namespace, RELEASE))), LIMIT)
+        kubectl("uncordon", *others)
     wait("the run's first steps", lambda: costs.goes_on(job.events(), 0.0, SETTLED), 2 * LIMIT)
 
 
