@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,15 @@ def trains(namespace: str, pod: Pod) -> bool:
     except CommandError:
         return False
     return True
+
+
+def seconds_running(pod: Pod) -> float:
+    """Return for how long the container of a pod has run; 0 for one that does not."""
+    started = [status["state"]["running"]["startedAt"] for status in pod["status"].get("containerStatuses", [])
+               if "running" in status["state"]]  # fmt: skip
+    if not started or is_told_to_end(pod):
+        return 0.0
+    return time.time() - datetime.fromisoformat(max(started)).timestamp()
 
 
 def node_of(pod: Pod) -> str:

@@ -26,6 +26,7 @@ SAVES = {"epoch": 0, "steps": 100}  # the peer's checkpoints: steps between two 
 PEER_FAILED = "deletes the failed job, and applies it again"
 EPOCH = 600  # steps of a peer's epoch: five minutes, as ImageNet takes at 4,300 images/s
 FAST = "/tmp/unpaced"  # paced.py
+LOADED = 30.0  # seconds until a spare pod has surely loaded torch
 SETTLED = 6  # steps after which the run goes on
 LIMIT, PEER_LIMIT = 420.0, 300.0  # seconds after a fault was undone, until somebody starts the run by hand
 
@@ -107,7 +108,7 @@ def begin(job: Job) -> None:
 
 def perform(job: Job, fault: Fault, watch: cluster.Watch) -> Row:
     """Make a fault, undo it, wait until the run goes on, and return what it cost; raises CommandError."""
-    wait("training before the fault", lambda: _trained(job, fault.gap), LIMIT)
+    wait("training before the fault", lambda: _trained(job, fault.gap) and _spares_wait(job), LIMIT)
     pods = wait_for_pods(job)
     pod = pods[fault.pod % len(pods)]
     # The first node has the control plane; then it is the other pod's node, which is elsewhere
@@ -152,6 +153,15 @@ def _trained(job: Job, seconds: int) -> bool:
         and train[-1]["time"] - starts[-1]["time"] >= seconds
         and time.time() - train[-1]["time"] < 5
     )
+
+
+def _spares_wait(job: Job) -> bool:
+    """Whether all pods, spare ones too, have run for as long as they take to come to wait."""
+    if not job.spares:
+        return True
+    found: list[cluster.Pod] = []
+    succeeds(lambda: found.extend(cluster.pods(job.namespace, RELEASE)))
+    return sum(cluster.seconds_running(pod) > LOADED for pod in found) >= 2 + job.spares
 
 
 def wait_for_pods(job: Job) -> list[cluster.Pod]:

@@ -29,6 +29,7 @@ from trainyard.core.files import whole
 from trainyard.core.storage import storage
 
 BOUND = 25.0  # seconds that a running pod may take to answer
+SPARED = 10.0  # of a pod that a spare one can stand in for
 TRIES = 3  # failures in a row after which the failure is permanent
 ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first pod and its two neighbours
 PROBE_SECONDS = 3.0
@@ -180,12 +181,13 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
 def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
     """Whether all running peers answer, the first pod is among them, and they are as many as training needs.
 
-    As many as there are spare pods may have been out of reach for too long.
+    As many as there are spare pods may be out of reach: for some seconds, or at all where the others train already.
     """
     first = peers.get(what.names[0])
     there = sum(not peer.why for peer in peers.values())
     unreached = sum(peer.why not in ("", NO_NAME) for peer in peers.values())
-    lost = len(_lost(what, peers, now))
+    trains = first is not None and first.state == "loaded"
+    lost = unreached if trains else len(_lost(peers, now, min(what.bound, SPARED)))
     return (
         there >= min(len(peers), what.least - 1)
         and unreached == min(lost, what.spares)
@@ -193,17 +195,14 @@ def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
     )
 
 
-def _lost(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> list[str]:
-    """Return the pods that run and have not answered for too long."""
-    return [
-        name for name, peer in peers.items()
-        if peer.why not in ("", NO_NAME) and now - peer.since > what.bound
-    ]  # fmt: skip
+def _lost(peers: Mapping[str, Peer], now: float, bound: float) -> list[str]:
+    """Return the pods that run and have not answered for `bound` seconds."""
+    return [name for name, peer in peers.items() if peer.why not in ("", NO_NAME) and now - peer.since > bound]
 
 
 def _give_up(what: PeerPlan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
     """Raise ExitError when more pods than there are spares are lost, or when the time to wait is over."""
-    lost = _lost(what, peers, now)
+    lost = _lost(peers, now, what.bound)
     if len(lost) > what.spares:
         peer = peers[lost[0]]
         raise ExitError(_cannot_reach(lost[0], what.port, peer.why, now - peer.since), Exit.HANG)

@@ -110,6 +110,13 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
     assert failed(plan_of(PODS[0], port, least=2, spares=1, bound=0.5)).code == Exit.HANG
 
 
+def test_a_pod_that_comes_while_the_others_train_waits_for_no_lost_one(port, servers, monkeypatch):
+    monkeypatch.setattr(peers, "SPARED", patience.IDLE)
+    servers += [peers.Listener(JOB, port, PODS[1]), peers.Listener(JOB, port, PODS[0])]
+    servers[1].state = "loaded"
+    peers.reach(plan_of(PODS[1], port, least=2, spares=1, wait=patience.IDLE / 2), servers[0], every=0.1)
+
+
 def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))
