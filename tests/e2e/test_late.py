@@ -114,6 +114,8 @@ def test_a_secret_that_an_operator_makes_late(release, namespace, image, install
     assert "see the line of its ExternalSecret" in said
     assert f"externalsecret/{release}-wandb" in said
     kubectl("create", "secret", "generic", f"{release}-wandb", "-n", namespace, "--from-literal=WANDB_API_KEY=none")
+    # a kubelet mounts it when it looks at the pod next: within 90 seconds, or when the pod changes
+    kubectl("annotate", "pods", "--all", "-n", namespace, "trainyard/look-again=1")
     says(release, namespace, "Succeeded")
 
 
