@@ -47,7 +47,7 @@ def test_commands_may_look_at_all_that_they_ask_for() -> None:
     kinds = kinds - {"networkpolicies"} | {group(place) for place in survey.OWN.values()}
     assert {kind for kind in kinds if not granted(HERE, kind) >= READS} == set()
     assert granted(HERE, "pods") >= {"create", "delete", "watch"}
-    assert granted(HERE, "pods/exec") == {"get", "create"}
+    assert granted(HERE, "pods/exec") == granted(HERE, "pods/portforward") == {"get", "create"}
     assert granted(HERE, "pods/log") >= {"get"}
     assert granted(HERE, "namespaces") == {"get"}
 
