@@ -284,6 +284,10 @@ def test_classes_in_names_and_shards_of_webdataset_become_a_table(tmp_path):
         write_tar(shards / f"train-{shard}.tar", members)
     documents.run("dataset.md", "mkdir photos", cwd=shards)
     assert classes(shards / "photos", "csv") == {"0": 8, "1": 8, "2": 8}
+    (shards / "photos").rename(shards / "before")
+    write_tar(shards / "train-2.tar", members)  # keys of another shard
+    with pytest.raises(AssertionError, match="File exists"):
+        documents.run("dataset.md", "mkdir photos", cwd=shards)
 
 
 def test_a_pattern_of_archives_is_named_as_one(tmp_path):
