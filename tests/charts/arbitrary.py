@@ -159,7 +159,10 @@ def meaningful(values: helm.Values, seed: int) -> helm.Values:
     training.pop("name", None)
     parts["trainjob"].get("runPolicy", {}).pop("ttlSecondsAfterFinished", None)  # 60 or more
     parts["trainjob"].pop("version", None)  # earlier ones refuse some of these values
-    parts["pytorchjob"].get("elastic", {}).pop("minNodes", None)
+    elastic = parts["pytorchjob"].get("elastic", {})
+    elastic.pop("minNodes", None)
+    if not elastic.get("maxRestarts"):
+        elastic.pop("spares", None)
     metrics = shared.get("metrics", {})
     if not metrics.get("enabled"):
         metrics.get("rules", {}).pop("enabled", None)

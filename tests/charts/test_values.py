@@ -178,7 +178,7 @@ CONTEXT: dict[str, helm.Values] = {
         for key in ("queue", "priorityClass", "timeoutSeconds")
     },
     **{
-        f"pytorchjob.elastic.{key}": helm.at("pytorchjob.form", "elastic")
+        f"pytorchjob.elastic.{key}": helm.at("pytorchjob", {"form": "elastic", "elastic": {"maxRestarts": 9}})
         for key in ("minNodes", "maxRestarts", "spares")
     },
     **{
