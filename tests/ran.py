@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build" / "ran.jsonl"
 PROPERTY = "ran"
 OTHERS = ("TRAINYARD_TRAINER", "TRAINYARD_KUEUE", "TRAINYARD_MPI_OPERATOR")  # set, they put other versions there
+CHOICES = ("keyword", "lf", "deselect")  # pytest's options that leave tests out
 # What several tests try
 DDP, HOROVOD, MOVED = "trains with DDP", "trains with Horovod", "takes over a run"
 Cell = tuple[str, str, str]  # a program, its version, and what was tried
@@ -43,9 +44,11 @@ class Ran:
             before = self.cells.get(cell, {"passed": True, "soak": True})
             self.cells[cell] = {"passed": before["passed"] and passed, "soak": before["soak"] and soak}
 
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Append what ran, unless single tests were chosen, which may be less than shows a cell."""
-        if self.worker or not self.cells or any("::" in word for word in session.config.args):
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Append what ran, unless tests were chosen or interrupted, which may be less than shows a cell."""
+        config = session.config
+        chosen = any("::" in word for word in config.args) or any(config.getoption(name, None) for name in CHOICES)
+        if self.worker or not self.cells or chosen or exitstatus == pytest.ExitCode.INTERRUPTED:
             return
         of_run = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
         others = any(os.environ.get(name) for name in OTHERS)

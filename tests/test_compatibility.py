@@ -132,13 +132,21 @@ def report(outcome: str, *cells: ran.Cell, when: str = "call", soak: bool = Fals
     return pytest.TestReport("a.py::x", where, keywords, outcome, "", when, user_properties=told)  # type: ignore[arg-type]
 
 
-def noted(tmp_path: Path, *reports: pytest.TestReport, worker: bool = False, args: tuple[str, ...] = ()) -> list[Any]:
+def noted(
+    tmp_path: Path,
+    *reports: pytest.TestReport,
+    worker: bool = False,
+    args: tuple[str, ...] = (),
+    keyword: str = "",
+    ended: pytest.ExitCode = pytest.ExitCode.OK,
+) -> list[Any]:
     kept = tmp_path / "build" / "ran.jsonl"
     plugin = ran.Ran(worker, kept)
     for one in reports:
         plugin.pytest_runtest_logreport(one)
-    session: Any = SimpleNamespace(config=SimpleNamespace(args=args))
-    plugin.pytest_sessionfinish(session)
+    options = {"keyword": keyword}
+    session: Any = SimpleNamespace(config=SimpleNamespace(args=args, getoption=options.get))
+    plugin.pytest_sessionfinish(session, ended)
     return page.read(kept)
 
 
@@ -169,6 +177,8 @@ def test_what_was_skipped_or_chosen_by_name_or_is_a_workers_is_not_noted(tmp_pat
     assert not noted(tmp_path, report("skipped", cell), report("passed", cell, when="teardown"))
     assert not noted(tmp_path, report("passed", cell), worker=True)
     assert not noted(tmp_path, report("passed", cell), args=("tests/e2e/test_kueue.py::test_one",))
+    assert not noted(tmp_path, report("passed", cell), keyword="one")
+    assert not noted(tmp_path, report("passed", cell), ended=pytest.ExitCode.INTERRUPTED)
     assert not noted(tmp_path, report("passed"))
 
 
