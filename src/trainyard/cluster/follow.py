@@ -22,7 +22,8 @@ GATHER = 0.3  # seconds in which changes that come together are gathered
 REPLACED = 5.0  # seconds for which a release may be without a job, as when one replaces another
 JOBS = ("jobs.batch", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
 ENDED = {"Succeeded", "Complete", "Failed"}
-LEADERS = ("master-0", "-launcher-", "-node-0-0-")  # the pods whose log tells how far a job is, the first that there is
+# The pods whose log tells how far a job is, the first that there is; of an elastic PyTorchJob the one with rank 0
+LEADERS = ("master-0", "-launcher-", "-node-0-0-", "-worker-0")
 
 
 def leader(job: dict, pods: list[dict]) -> dict | None:

@@ -16,6 +16,7 @@ import pytest
 from tests import patience
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
+from tests.util.explained import YOUNG, thing
 from trainyard.cluster import connection, follow
 from trainyard.cluster.watching import Watched
 
@@ -109,6 +110,15 @@ def test_each_stage_is_printed_and_nothing_is_listed_twice(cluster, tmp_path):
     for kind in ("pytorchjobs", "jobs", "pods"):
         assert (cluster.count(kind, watches=False), cluster.count(kind, watches=True)) == (1, 1), kind
     assert not cluster.count("trainjobs", watches=False), "a kind that the cluster does not know is not asked for"
+
+
+def test_of_an_elastic_job_the_first_pod_is_read_whatever_started_later():
+    job = thing("PyTorchJob", "run-pytorchjob-1")
+    owner = {"ownerReferences": [{"uid": job["metadata"]["uid"]}]}
+    first = thing("Pod", "run-pytorchjob-1-worker-0", **owner)
+    spare = thing("Pod", "run-pytorchjob-1-worker-2", **owner, creationTimestamp=YOUNG)
+    assert follow.leader(job, [first, spare]) == first
+    assert follow.leader(job, [spare]) == spare
 
 
 def test_a_log_is_read_at_most_every_two_seconds(cluster, tmp_path, monkeypatch):
