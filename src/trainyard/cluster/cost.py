@@ -8,6 +8,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from trainyard.config import estimate, layers
 from trainyard.config.estimate import CostWork, Expected, Rate
 from trainyard.config.settings import Config
 from trainyard.core.exits import UserError, printable
+from trainyard.core.files import value_at
 from trainyard.core.storage import storage
 from trainyard.shards import manifest as manifests
 
@@ -44,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures; end 2 where something is missing that they need."""
     options = _parser().parse_args(arguments)
     try:
-        settings, gpus = read_run(options)
-        figures = answer(options, settings, gpus)
+        settings, gpus, spare = read_run(options)
+        figures = answer(options, settings, gpus, spare)
     except UserError as error:
         print(printable(f"cost: {error}"), file=sys.stderr)
         return 2
@@ -87,12 +89,13 @@ def _parser() -> argparse.ArgumentParser:
 # ---------------------------------------------------------------------------------------------- what is asked for
 
 
-def read_run(options: argparse.Namespace) -> tuple[Config, int]:
-    """Return the run's settings and its number of GPUs; raises UserError."""
-    training: dict[str, Any] = {}
+def read_run(options: argparse.Namespace) -> tuple[Config, int, int]:
+    """Return the run's settings, the number of GPUs that train, and that of spare pods; raises UserError."""
+    values: dict[str, Any] = {}
     for path in options.values:
-        values = config.read_file(path)
-        training = layers.overlay(training, chosen(values))
+        values = layers.overlay(values, config.read_file(path))
+    operator = operator_of(values)
+    training = training_of(values, operator)
     named = [{"recipe": training["recipe"]}] if training.get("recipe") else []
     flags = [{"recipe": options.recipe}] if options.recipe else []
     somewhere = {"data": {"dir": "/data"}}  # the chart sets it, and nothing here reads it
@@ -105,17 +108,28 @@ def read_run(options: argparse.Namespace) -> tuple[Config, int]:
     gpus = options.gpus or int(training.get("nodes", 1)) * int(each)
     if gpus < 1:
         raise UserError(f"--gpus {gpus}: at least one GPU is needed")
-    return config.build(*layered), gpus
+    return config.build(*layered), gpus, spare_nodes(values, operator) * int(each)
 
 
-def chosen(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what values of the chart say of training: the shared part, and over it that of the job that trains."""
-    shared = values.get("global", {}).get("training", {})
-    operator = shared.get("operator") or next(
-        (name for name in OPERATORS[1:] if values.get(name, {}).get("enabled")), OPERATORS[0]
+def operator_of(values: dict[str, Any]) -> str:
+    """Return the kind of job that trains with values of the chart."""
+    asked: str = value_at(values, "global", "training", "operator") or next(
+        (name for name in OPERATORS[1:] if value_at(values, name, "enabled")), OPERATORS[0]
     )
-    training: dict[str, Any] = layers.overlay(shared, values.get(operator, {}).get("training", {}))
+    return asked
+
+
+def training_of(values: dict[str, Any], operator: str) -> dict[str, Any]:
+    """Return what values of the chart say of training: the shared part, and over it that of the job that trains."""
+    shared, own = (value_at(values, part, "training") or {} for part in ("global", operator))
+    training: dict[str, Any] = layers.overlay(shared, own)
     return training
+
+
+def spare_nodes(values: dict[str, Any], operator: str) -> int:
+    """Return how many pods wait for one that trains to be lost."""
+    own = values.get(operator) or {}
+    return int(value_at(own, "elastic", "spares") or 0) if own.get("form") == "elastic" else 0
 
 
 def count_images(options: argparse.Namespace) -> tuple[int, int, str]:
@@ -180,7 +194,7 @@ def rate_of(options: argparse.Namespace, settings: Config) -> Rate:
 # ---------------------------------------------------------------------------------------------- the answer
 
 
-def answer(options: argparse.Namespace, settings: Config, gpus: int) -> list[Figure]:
+def answer(options: argparse.Namespace, settings: Config, gpus: int, spare: int) -> list[Figure]:
     """All figures of the answer; raises UserError."""
     train, val, where = count_images(options)
     batch = config.resolve_global_batch(settings, gpus)
@@ -188,9 +202,10 @@ def answer(options: argparse.Namespace, settings: Config, gpus: int) -> list[Fig
     known = read_earlier_run(options.measured, settings) if options.measured else None
     rate = known.rate if known else rate_of(options, settings)
     faster = known.validates if known and known.validates else estimate.VALIDATES
-    expected = estimate.expect(
+    seconds = estimate.expect(
         work, gpus, rate.images * options.scaling, validates=faster, rest=known.rest if known else estimate.REST
     )
+    expected = replace(seconds, spare=spare)
     price = options.price or settings.cost.price
     currency = options.currency or settings.cost.currency
     length = f"{settings.epochs} epochs" if settings.epochs else f"{settings.max_steps} steps"
@@ -225,7 +240,8 @@ def _of_time(expected: Expected, known: EarlierRun | None, faster: float) -> lis
                f"{faster:.3g} times training's rate, {'measured' if measured_too else 'assumed'}"),
         Figure("start and end", expected.rest, "s", "measured" if known else "assumed"),
         Figure("time", expected.total, "s", "the sum; without a wait for nodes, interruptions or preparation"),
-        Figure("GPU hours", expected.gpu_hours, "h", f"time on {expected.gpus} GPUs"),
+        Figure("GPU hours", expected.gpu_hours, "h",
+               f"time on {expected.gpus} GPUs" + (f", and {expected.spare} of spare pods" if expected.spare else "")),
     ]  # fmt: skip
 
 

@@ -54,6 +54,7 @@ class Expected:
     validation: float
     rest: float
     gpus: int
+    spare: int = 0  # further GPUs, of pods that wait for another to be lost
 
     @property
     def total(self) -> float:
@@ -63,7 +64,7 @@ class Expected:
     @property
     def gpu_hours(self) -> float:
         """Hours of one GPU."""
-        return hours_of(self.total, self.gpus)
+        return hours_of(self.total, self.gpus + self.spare)
 
 
 def work_of(config: Config, train: int, val: int, batch: int) -> CostWork:

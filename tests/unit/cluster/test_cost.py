@@ -71,6 +71,19 @@ def test_values_and_a_published_rate(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "2.5 USD a GPU hour" in shown
 
 
+def test_gpus_of_spare_pods_cost_and_do_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "values.yaml").write_text("global: {training: {nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\n")
+    (tmp_path / "spares.yaml").write_text("pytorchjob: {form: elastic, elastic: {spares: 1, maxRestarts: 100}}\n")
+    words = ("--images", "imagenet", "--published", "A100", "-f", str(tmp_path / "values.yaml"))
+    without = figures(capsys, *words)
+    found = figures(capsys, *words, "-f", str(tmp_path / "spares.yaml"))
+    assert found["time"] == without["time"]
+    assert found["GPU hours"]["source"] == "time on 16 GPUs, and 8 of spare pods"
+    assert found["GPU hours"]["value"] == pytest.approx(1.5 * without["GPU hours"]["value"])
+    (tmp_path / "form.yaml").write_text("pytorchjob: {form: master}\n")
+    assert figures(capsys, *words, *("-f", str(tmp_path / "spares.yaml")), "-f", str(tmp_path / "form.yaml")) == without
+
+
 def test_a_run_that_was_measured_gives_all_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = summary(tmp_path / "run")
     words = ("--recipe", "resnet50-nvidia-90", "--images", "1000000", "--val-images", "50000", "--gpus", "2")
