@@ -72,7 +72,9 @@ def test_values_and_a_published_rate(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_gpus_of_spare_pods_cost_and_do_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "values.yaml").write_text("global: {training: {nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\n")
+    (tmp_path / "values.yaml").write_text(
+        "global: {training: {nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\n"
+    )
     (tmp_path / "spares.yaml").write_text("pytorchjob: {form: elastic, elastic: {spares: 1, maxRestarts: 100}}\n")
     words = ("--images", "imagenet", "--published", "A100", "-f", str(tmp_path / "values.yaml"))
     without = figures(capsys, *words)
