@@ -189,7 +189,7 @@ def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
     trains = first is not None and first.state == "loaded"
     lost = unreached if trains else len(_lost(peers, now, min(what.bound, SPARED)))
     return (
-        there >= min(len(peers), what.least - 1)
+        there >= min(len(peers) - what.spares, what.least - 1)
         and unreached == min(lost, what.spares)
         and (first is None or not first.why)
     )

@@ -110,6 +110,15 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
     assert failed(plan_of(PODS[0], port, least=2, spares=1, bound=0.5)).code == Exit.HANG
 
 
+def test_of_many_pods_a_neighbour_may_be_missing_where_there_is_a_spare(port, servers):
+    names = (*PODS[:2], *(f"{JOB}-worker-{index}.invalid" for index in range(2, peers.ASK_ALL + 1)))
+    what = replace(plan_of(PODS[0], port, least=len(names) - 1, wait=0.5), names=names)
+    servers.append(peers.Listener(JOB, port, PODS[1]))
+    assert "did not start" in str(failed(what))
+    servers.append(peers.Listener(JOB, port, PODS[0]))
+    peers.reach(replace(what, spares=1, wait=patience.IDLE), servers[1], every=0.1)
+
+
 def test_a_pod_that_comes_while_the_others_train_waits_for_no_lost_one(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "SPARED", patience.IDLE)
     servers += [peers.Listener(JOB, port, PODS[1]), peers.Listener(JOB, port, PODS[0])]
