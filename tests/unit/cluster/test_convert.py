@@ -204,6 +204,18 @@ def test_where_a_field_of_a_pod_goes(tmp_path, ended, case):
         assert found == value
 
 
+@pytest.mark.parametrize(("restarts", "nodes", "spares"), [(5, 2, 1), (0, 3, None)])
+def test_workers_beyond_the_most_that_train_are_spare_pods(tmp_path, ended, restarts, nodes, spares):
+    job = pytorchjob()
+    worker = job["spec"]["pytorchReplicaSpecs"].pop("Master") | {"replicas": 3}
+    job["spec"]["pytorchReplicaSpecs"]["Worker"] = worker
+    job["spec"]["elasticPolicy"] = {"minReplicas": 2, "maxReplicas": 2, "maxRestarts": restarts}
+    code, found = answer(ended, written(tmp_path, job))
+    assert code == 0
+    assert found["values"]["global"]["training"]["nodes"] == nodes
+    assert found["values"]["pytorchjob"]["elastic"].get("spares") == spares
+
+
 def test_every_field_of_a_manifest_is_in_values_or_in_the_account(tmp_path, ended):
     """Each leaf gets a name of its own, which must appear somewhere in the answer."""
     leaves = iter(range(1000))

@@ -23,6 +23,7 @@ UNFETCHED = (
     "the chart fetches no model and no dataset for a program: let the program do it, or put them on a claim before "
     "(trainyard send)"
 )
+MOST_SPARES = 64  # as the chart's schema has it
 UNSEEN = "what this runtime sets is not known: put it into the same file, or convert the live trainjob/NAME"
 
 
@@ -34,7 +35,7 @@ class ManifestJob(NamedTuple):
 
 
 def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
-    """Return the values of a PyTorchJob: Master and Workers are the chart's `nodes`."""
+    """Return the values of a PyTorchJob: Master and Workers are the chart's `nodes`, without spare ones."""
     spec = job.node.at("spec")
     specs = spec.at("pytorchReplicaSpecs")
     roles = [role for role in ("Worker", "Master") if specs.at(role).value]
@@ -51,7 +52,7 @@ def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
         common.restarts(specs.at(role, "restartPolicy"))
     values = common.values(job.node, pod, programs[roles[0]], "pytorchjob", asked)
     training = values["global"]["training"]
-    elastic(spec.at("elasticPolicy"), values, nodes)
+    nodes = elastic(spec.at("elasticPolicy"), values, nodes)
     nproc = spec.take("nprocPerNode") or spec.at("elasticPolicy").take("nProcPerNode")
     common.processes(spec.at("nprocPerNode"), training, programs[roles[0]], str(nproc or ""))
     training["nodes"] = nodes
@@ -61,16 +62,23 @@ def pytorchjob(job: ManifestJob, asked: Asked) -> Values:
     return values
 
 
-def elastic(policy: Node, values: Values, nodes: int) -> None:
-    """Carry the least number of nodes and the restarts in place; ranks always meet by c10d."""
+def elastic(policy: Node, values: Values, pods: int) -> int:
+    """Carry the least number of nodes, the restarts in place and spare pods; return the number of nodes.
+
+    Ranks always meet by c10d.
+    """
     if not policy.value:
-        return
-    most = policy.at("maxReplicas").value or nodes
+        return pods
+    most, restarts = int(policy.at("maxReplicas").value or pods), policy.take("maxRestarts")
+    spares = min(max(pods - most, 0), MOST_SPARES) if restarts else 0  # without restarts they take no place
+    nodes = pods - spares
     least = min(int(policy.take("minReplicas", default=nodes)), nodes)
     own = values.setdefault("pytorchjob", {})
     own |= {"form": "elastic", "elastic": {"minNodes": least}}
-    if (restarts := policy.take("maxRestarts")) is not None:
+    if restarts is not None:
         own["elastic"]["maxRestarts"] = min(int(restarts), 100)
+    if spares:
+        own["elastic"]["spares"] = spares
     if most <= nodes:
         policy.take("maxReplicas")
     else:
@@ -82,6 +90,7 @@ def elastic(policy: Node, values: Values, nodes: int) -> None:
     policy.lose(
         "metrics", why="the number of nodes does not follow load: a lost node comes back, and no more are added"
     )
+    return nodes
 
 
 def mpijob(job: ManifestJob, asked: Asked) -> Values:
