@@ -4,6 +4,9 @@
 {{- $launch := list "python" "-m" "trainers.launch" "--no-python" -}}
 {{- $elastic := eq .Values.form "elastic" -}}
 {{- $spares := ternary (int .Values.elastic.spares) 0 $elastic -}}
-{{- $identity := ternary (list .Values.form (ternary .Values.elastic (omit .Values.elastic "spares") (gt $spares 0))) (list .Values.form) $elastic | mustToJson -}}
-{{- $_ := set . "Job" (dict "command" $command "launch" $launch "identity" $identity "spares" $spares) -}}
+{{- $identity := list .Values.form -}}
+{{- if $elastic -}}
+{{- $identity = append $identity (ternary .Values.elastic (omit .Values.elastic "spares") (gt $spares 0)) -}}
+{{- end -}}
+{{- $_ := set . "Job" (dict "command" $command "launch" $launch "identity" (mustToJson $identity) "spares" $spares) -}}
 {{- end -}}
