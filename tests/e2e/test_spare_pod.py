@@ -1,0 +1,82 @@
+"""A pod of a PyTorchJob is deleted: the spare one takes its place, and ends with the run."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e import moves
+from tests.e2e.cluster import get, kubectl, until
+from tests.e2e.gated import Gate
+from tests.e2e.undisturbed import FIRST, HELM
+
+pytestmark = [pytest.mark.e2e, pytest.mark.ranks(3), pytest.mark.takes(60)]
+SETTINGS = (
+    "--set", "global.training.operator=pytorchjob,pytorchjob.form=elastic",
+    "--set", "pytorchjob.elastic.spares=1,pytorchjob.elastic.maxRestarts=100",
+)  # fmt: skip
+RANKS = """
+import pathlib
+for place in pathlib.Path("/proc").glob("[0-9]*"):
+    try:
+        print("LOCAL_RANK" in (place / "environ").read_text() and "trainers.ddp" in (place / "cmdline").read_text())
+    except OSError:
+        pass
+"""
+
+
+def pods(namespace: str) -> dict[str, dict]:
+    """Return the pods of the run by name."""
+    found = get("pods", namespace, f"app.kubernetes.io/instance={moves.RELEASE},app.kubernetes.io/name=pytorchjob")
+    return {pod["metadata"]["name"]: pod for pod in found}
+
+
+def trains(namespace: str, pod: str) -> bool:
+    """Whether a rank runs in a pod."""
+    return "True" in kubectl("exec", pod, "-n", namespace, "-c", "pytorch", "--", "python", "-c", RANKS)
+
+
+class Story(NamedTuple):
+    """The run's directory, the pod that was deleted, the spare one, and the uids before and after."""
+
+    folder: Path
+    lost: str
+    spare: str
+    before: dict[str, str]
+    after: dict[str, str]
+    spare_trained: bool
+
+
+@pytest.fixture(scope="module")
+def story(namespace, archive, image, install, tmp_path_factory) -> Story:
+    """Delete a pod that trains, other than the rendezvous' host, and let the run end."""
+    seen, folder = moves.Moves(namespace, Gate(namespace, image, FIRST)), tmp_path_factory.mktemp("spare")
+    install(moves.RELEASE, namespace, *HELM, *SETTINGS)
+    seen.gate.stand(f"{moves.RELEASE}-results")
+    until(lambda: str(seen), lambda: [event for event in seen.events("train") if event["step"] >= FIRST - 3])
+    until(lambda: str(seen), lambda: [pod["status"]["phase"] for pod in pods(namespace).values()] == ["Running"] * 3)
+    names = sorted(pods(namespace))
+    (spare,) = [name for name in names if not trains(namespace, name)]
+    lost = next(name for name in reversed(names) if name != spare)
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(namespace).items()}
+    kubectl("delete", "pod", lost, "-n", namespace, "--wait=false")
+    seen.gate.allow(seen.gate.steps + 2)
+    moves.let_stop(seen)
+    until(lambda: str(seen), lambda: seen.events("resume"))
+    after, trained = {name: pod["metadata"]["uid"] for name, pod in pods(namespace).items()}, trains(namespace, spare)
+    moves.finish(seen, folder)
+    return Story(folder, lost, spare, before, after, trained)
+
+
+def test_the_spare_pod_trains_and_no_other_is_started_again(story):
+    assert story.spare_trained
+    assert {name for name, uid in story.after.items() if story.before[name] == uid} == set(story.before) - {story.lost}
+
+
+def test_the_weights_are_those_of_a_run_that_nobody_disturbs(story, calm):
+    moves.same_weights(story.folder, calm)
+
+
+def test_no_pod_keeps_what_it_has_after_the_run(story, namespace):
+    phases = lambda: {pod["status"]["phase"] for pod in pods(namespace).values()}  # noqa: E731
+    until(lambda: f"pods that still run: {phases()}", lambda: not phases() & {"Pending", "Running"})
