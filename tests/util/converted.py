@@ -42,6 +42,7 @@ def small(values: dict[str, Any], image: dict[str, str], claim: str, program: li
         one |= {"name": name, "emptyDir": {}}
     for one in training.get("extraVolumeMounts", []):
         one.pop("subPath", None)
+    training.get("securityContext", {}).pop("appArmorProfile", None)
     mpi = operator == "mpijob" or "config" in training
     own = values.setdefault(operator, {})
     own["image"] = {"repository": "trainyard-horovod" if mpi else "trainyard-pytorch"}

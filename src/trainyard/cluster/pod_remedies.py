@@ -210,6 +210,11 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "runtimeClassName",
     ),
     (
+        r"Cannot enforce AppArmor",
+        "that node has no AppArmor, or lacks the profile: take appArmorProfile out of securityContext, or keep the "
+        "pods on nodes that have it",
+    ),
+    (
         r"executable file not found|no such file or directory: unknown",
         "the image lacks the program: use the images that this project's Dockerfiles build",
     ),
