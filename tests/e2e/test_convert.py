@@ -41,7 +41,7 @@ def test_it_starts_and_succeeds_on_every_rank(namespace, image, claim, path, tmp
     done = cluster.run("trainyard", "convert", path, *options(path), "--command", "true", "-o", place, check=False)
     assert done.returncode in (0, 1), done.stderr
     values = small(yaml.safe_load(place.read_text()), image, claim, PROGRAM)
-    place.write_text(yaml.safe_dump(values))
+    place.write_text(json.dumps(values))  # PyYAML leaves texts bare that Helm takes for numbers, such as 5e-05
     release = path.stem
     cluster.helm("upgrade", "--install", release, "charts/trainyard", "-n", namespace, "-f", place)
     try:
