@@ -17,7 +17,6 @@ from hack.reference.markdown import table
 NOTED, KEPT, PAGE = ROOT / "build" / "ran.jsonl", HERE / "ran.json", ROOT / "docs" / "compatibility.md"
 RAN = ("", "version", "what ran", "outcome", "last run", "repeated for")
 KNOWN = ("", "tested", "expected", "refused", "maintained until")
-BY_HAND = "by_hand"  # a record from before tests noted what ran, by the history of this repository
 Record = dict[str, Any]
 
 
@@ -57,10 +56,9 @@ def of(records: list[Record], program: str, version: str) -> list[Record]:
 
 def outcome(one: Record) -> tuple[str, str, str]:
     """Return how a record's test ended, when, and how often it is run."""
-    day = one["time"][:10] + (", noted by hand" if one.get(BY_HAND) else "")
     return (
         "passed" if one["passed"] else f"**failed** at {one['commit']}",
-        day,
+        one["time"][:10],
         "a release" if one["soak"] else "each change",
     )
 
