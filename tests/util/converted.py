@@ -21,7 +21,7 @@ PROGRAM = ["sh", "-euc", SCRIPT]
 RESOURCES = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 NOT_HERE = (
     "gpusPerNode", "gpuResource", "rdma", "unrestricted", "extraInitContainers", "serviceAccount", "resourceClaims",
-    "scheduling", "envFrom",
+    "scheduling", "envFrom", "hostUsers",
 )  # fmt: skip
 
 

@@ -228,6 +228,7 @@ FURTHER = {
     "/data/imagenet/manifest.json is not a manifest (not a JSON object)": "the data on the claim is damaged",
     "The node was low on resource: memory.": "raise global.training.resources.requests",
     "The node was low on resource: ephemeral-storage.": "the node's disk is full",
+    "can't set `spec.hostUsers: false`, runtime does not support user namespaces": "take hostUsers: false out",
     "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host": "take appArmorProfile out",
     'Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Gi".': "raise global.storage.scratchSize",
     "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor h200, 8 needed": "no room",

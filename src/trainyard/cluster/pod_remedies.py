@@ -210,6 +210,11 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "runtimeClassName",
     ),
     (
+        r"does not support user namespaces",
+        "that node's container runtime has no user namespaces: take hostUsers: false out, or keep the pods on "
+        "nodes that have them",
+    ),
+    (
         r"Cannot enforce AppArmor",
         "that node has no AppArmor, or lacks the profile: take appArmorProfile out of securityContext, or keep the "
         "pods on nodes that have it",
