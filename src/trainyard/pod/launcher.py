@@ -14,6 +14,7 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
+- while as many pods train as may, those that wait restart nothing (torchrun restarts all again and again);
 - of more pods than `--nnodes` needs, those that wait for one to be lost end when the run does (torchrun fails);
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
@@ -93,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     told_to_end: set[int] = set()
     restart_what_may_pass()
     tell_unneeded_spares()
+    leave_full_groups_alone()
     grace = read_number(GRACE_SECONDS)
     give_children(grace, told_to_end)
     process.end_with_hung_children(grace)
@@ -266,6 +268,27 @@ def tell_unneeded_spares() -> None:
         return result
 
     LocalElasticAgent.run = run  # type: ignore[method-assign]
+
+
+def leave_full_groups_alone() -> None:
+    """Keep torch's agent from restarting its processes for pods that wait while there is no place for them.
+
+    Of two pods that wait for one place the second stays on torch's list, and its agent would restart all again and
+    again.
+    """
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    original: Any = getattr(DynamicRendezvousHandler, "num_nodes_waiting", None)
+    if not takes(original, "self"):
+        unknown("processes may be restarted again and again while more pods wait than are lost")
+        return
+
+    def waiting(self: Any) -> int:
+        found: int = original(self)
+        full = len(self._state_holder.state.participants) >= self._settings.max_nodes
+        return 0 if full else found
+
+    DynamicRendezvousHandler.num_nodes_waiting = waiting  # type: ignore[method-assign]
 
 
 def has_finished(after: float) -> bool:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from conftest import Trainer, events, hold, ranks_of, wait_for_step
 from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
 
 from tests import documents, patience, ports
 from trainyard.core.exits import UserError
@@ -232,6 +233,24 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     output, _ = patience.communicate(spare)
     assert spare.returncode == code, output
     assert "Traceback" not in output
+
+
+def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that wait for one place the second stays on torch's list."""
+    original = DynamicRendezvousHandler.num_nodes_waiting
+    monkeypatch.setattr(DynamicRendezvousHandler, "num_nodes_waiting", original)  # which is put back afterwards
+    launcher.leave_full_groups_alone()
+    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true"}
+    handler: Any = rendezvous_registry.get_rendezvous_handler(
+        RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
+    )
+    handler.next_rendezvous()
+    holder = handler._state_holder
+    holder.state.wait_list.add(_NodeDesc("127.0.0.2", 1, 0))
+    assert (original(handler), handler.num_nodes_waiting()) == (1, 0)
+    holder.state.participants.clear()
+    assert handler.num_nodes_waiting() == 1
+    handler.shutdown()
 
 
 def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
