@@ -88,6 +88,11 @@ def kubectl(*args: str, stdin: str | None = None) -> str:
     return run(ROOT / "build/bin/kubectl", *given, *args, stdin=stdin, limit=6 * LATE)
 
 
+def helm(*args: str | Path, limit: float | None = None) -> str:
+    """Run Helm on the cluster; raises CommandError."""
+    return run(ROOT / "build/bin/helm3", "--kubeconfig", STATE / "run/admin.conf", *args, limit=limit)
+
+
 def fault(*words: str) -> str:
     """Make a fault, or undo it (`--undo`); raises CommandError."""
     return run(ROOT / "hack/cluster/fault", *words)

@@ -75,9 +75,8 @@ def install(job: Job) -> None:
         spread = "global.scheduling.topologySpreadConstraints[0]"
         settings += ["--set", f"pytorchjob.elastic.spares={job.spares},{spread}.whenUnsatisfiable=DoNotSchedule"]
         settings += ["--set", f"{spread}.maxSkew=1,{spread}.topologyKey=kubernetes.io/hostname"]
-    helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
-    cluster.run(
-        *helm, "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
+    cluster.helm(
+        "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
     )
 
 
@@ -289,8 +288,7 @@ def close(job: Job) -> None:
     if job.peer:
         succeeds(lambda: kubectl("delete", "pytorchjobs", "--all", "-n", job.namespace))
         return
-    helm = (ROOT / "build/bin/helm3", "--kubeconfig", cluster.STATE / "run/admin.conf")
-    succeeds(lambda: cluster.run(*helm, "uninstall", RELEASE, "-n", job.namespace, limit=LIMIT))
+    succeeds(lambda: cluster.helm("uninstall", RELEASE, "-n", job.namespace, limit=LIMIT))
 
 
 def undisturbed(job: Job, folder: Path) -> Path:

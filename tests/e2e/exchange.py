@@ -1,6 +1,6 @@
 """Another version of an operator in the place of the one that the cluster has otherwise (hack/versions)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,6 +45,12 @@ def pinned(add_on: str, version: str) -> Versions:
 def cells(versions: Versions, tried: str) -> list[ran.Cell]:
     """Return what a test that tried this has shown of each program."""
     return [(program, version, tried) for program, version in versions.items()]
+
+
+def note(record_property: Callable[[str, object], None], versions: Versions, tried: str) -> None:
+    """Note what a test is about to show of these versions."""
+    for cell in cells(versions, tried):
+        record_property(ran.PROPERTY, cell)
 
 
 @contextmanager

@@ -59,8 +59,7 @@ def oldest(request, namespace, trainer_v2) -> Iterator[exchange.Versions]:
 
 
 def test_a_trainjob_trains_on_two_nodes(oldest, namespace, install, record_property):
-    for cell in exchange.cells(oldest, ran.DDP):
-        record_property(ran.PROPERTY, cell)
+    exchange.note(record_property, oldest, ran.DDP)
     assert oldest == {"Kubeflow Trainer": "2.1.0", "JobSet": "0.10.1"}
     module = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "fake"}, "data": {"fake.py": MODULE}}
     kubectl("apply", "-n", namespace, "-f", "-", stdin=json.dumps(module))

@@ -83,12 +83,6 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
     return found
 
 
-def note(record_property, versions: exchange.Versions, tried: str) -> None:
-    """Note what a test is about to show of these versions."""
-    for cell in exchange.cells(versions, tried):
-        record_property(ran.PROPERTY, cell)
-
-
 def test_each_version_ran_with_what_it_asks_for(story):
     assert {leg: versions for leg, versions in story.ran.items() if leg != "pytorchjob"} == {
         "trainjob 2.1": {"Kubeflow Trainer": "2.1.0", "JobSet": "0.10.1"},
@@ -103,7 +97,7 @@ def test_each_version_ran_with_what_it_asks_for(story):
 def moved(story, record_property) -> Story:
     """The story, of which a test shows that the run moved onto each version."""
     for versions in story.ran.values():
-        note(record_property, versions, ran.MOVED)
+        exchange.note(record_property, versions, ran.MOVED)
     return story
 
 
@@ -123,5 +117,5 @@ def test_the_weights_are_those_of_a_run_that_stayed(moved, calm):
 
 @pytest.mark.parametrize("version", TRAINERS)
 def test_horovod_trains_under_mpirun(story, version, record_property):
-    note(record_property, story.ran[f"trainjob {version}"], ran.HOROVOD)
+    exchange.note(record_property, story.ran[f"trainjob {version}"], ran.HOROVOD)
     assert re.search(r"trainjob/\S+ +Complete", story.mpi[version]), story.mpi[version]

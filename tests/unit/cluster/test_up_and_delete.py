@@ -3,6 +3,7 @@
 import json
 import subprocess
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,20 @@ def values(tmp_path) -> Path:
     path = tmp_path / "values.yaml"
     path.write_text("global: {}\n")
     return path
+
+
+@pytest.fixture
+def helm_is(tmp_path, monkeypatch) -> Callable[[str], None]:
+    """Return a function that puts a script in Helm's place."""
+
+    def put(script: str) -> None:
+        program = tmp_path / "helm"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(connection, "ROOT", tmp_path)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return put
 
 
 @pytest.mark.parametrize(
@@ -67,15 +82,12 @@ def test_a_missing_helm_is_named_with_the_remedy(tmp_path, values, ended, monkey
     "TrainJob is created",
     """admission webhook "vtrainjob.kb.io" denied the request: runtime 'run-1' not found""",
 ])  # fmt: skip
-def test_helm_is_called_again_where_a_webhook_does_not_know_the_runtime_yet(tmp_path, values, ended, monkeypatch, said):
+def test_helm_is_called_again_where_a_webhook_does_not_know_the_runtime_yet(values, ended, monkeypatch, helm_is, said):
     """A program in Helm's place says what it says then: no cluster can be made to be late on purpose."""
-    program = tmp_path / "helm"
-    program.write_text(f"#!/bin/sh\necho once >> {tmp_path}/calls\n[ $(wc -l < {tmp_path}/calls) = 2 ] && exit 0\n"
-                       f"cat {tmp_path}/said >&2; exit 1\n")  # fmt: skip
-    program.chmod(0o755)
-    monkeypatch.setattr(connection, "ROOT", tmp_path)
+    tmp_path = values.parent
+    calls = f"{tmp_path}/calls"
+    helm_is(f"echo once >> {calls}\n[ $(wc -l < {calls}) = 2 ] && exit 0\ncat {tmp_path}/said >&2; exit 1")
     monkeypatch.setattr(up, "PAUSE", 0.0)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     command = ("run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"), "--no-follow")
     (tmp_path / "said").write_text(said)
     code, _, err = ended(up.main, *command)
@@ -91,13 +103,9 @@ def test_helm_is_called_again_where_a_webhook_does_not_know_the_runtime_yet(tmp_
     ("PodMonitor", ""),
 ])  # fmt: skip
 @pytest.mark.usefixtures("here")
-def test_a_cluster_without_the_runs_operator_is_told_with_those_that_it_has(values, ended, monkeypatch, kind, there):
+def test_a_cluster_without_the_runs_operator_is_told_with_those_that_it_has(values, ended, helm_is, kind, there):
     """The server knows PyTorchJobs and MPIJobs."""
-    program = values.with_name("helm")
-    program.write_text(f"#!/bin/sh\necho 'resource mapping not found: no matches for kind \"{kind}\"' >&2; exit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(connection, "ROOT", values.parent)
-    monkeypatch.setenv("PATH", f"{values.parent}:/usr/bin:/bin")
+    helm_is(f"echo 'resource mapping not found: no matches for kind \"{kind}\"' >&2; exit 1")
     code, _, err = ended(up.main, "run", "-f", str(values), "--chart", str(ROOT / "charts/trainyard"))
     said = [line for line in err.splitlines() if line.startswith("up: ")]
     assert (code, len(said)) == (1, bool(there)), err
@@ -107,13 +115,9 @@ def test_a_cluster_without_the_runs_operator_is_told_with_those_that_it_has(valu
 
 
 @pytest.mark.parametrize("status", [200, 403, 404])
-def test_a_namespace_is_made_only_where_it_is_not_there(values, ended, here, monkeypatch, status):
+def test_a_namespace_is_made_only_where_it_is_not_there(values, ended, here, helm_is, status):
     """Helm tries to make it even where it is there, which fails for a user with rights in that namespace alone."""
-    program = values.with_name("helm")
-    program.write_text(f'#!/bin/sh\necho "$@" >> {values.parent}/calls\n')
-    program.chmod(0o755)
-    monkeypatch.setattr(connection, "ROOT", values.parent)
-    monkeypatch.setenv("PATH", f"{values.parent}:/usr/bin:/bin")
+    helm_is(f'echo "$@" >> {values.parent}/calls')
     here.fault = lambda path, _: (status, "said") if path == "/api/v1/namespaces/vision" else None
     chart = str(ROOT / "charts/trainyard")
     code, _, err = ended(up.main, "run", "-f", str(values), "-n", "vision", "--chart", chart, "--no-follow")
