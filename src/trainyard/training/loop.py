@@ -105,7 +105,7 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     if outcome not in (CONTINUE, SAVE):
         end_early(t, outcome)
     if fits_largest(t):
-        note_fit(t, "step")
+        note_fit(t, "step", "init")
     if outcome == SAVE or save_due(t):
         flush(t)
         save(t)
@@ -209,11 +209,15 @@ def fits_largest(t: Trainer) -> bool:
     return first >= t.progress.begun and image_size(t, first) == t.config.data.image_size
 
 
-def note_fit(t: Trainer, part: str) -> None:
-    """Note that these settings have done a part of a run: want of memory in it will be worth another start."""
+def note_fit(t: Trainer, part: str, cause: str) -> None:
+    """Note that these settings have done a part of a run: want of memory in it will be worth another start.
+
+    The wait for storage counts as `cause`.
+    """
     if t.strategy.is_rank0 and part not in t.progress.fits:
         t.progress.fits.add(part)
-        starts.note_fit(t.records.directory.path, t.strategy.world, part)
+        with t.records.clock.spent(cause):
+            starts.note_fit(t.records.directory.path, t.strategy.world, part)
 
 
 def catch_up(t: Trainer) -> None:
@@ -307,7 +311,7 @@ def validate(t: Trainer) -> Result:
         result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ask_vote=ask_vote)
     if isinstance(result, int):
         end_early(t, result)
-    note_fit(t, "validation")
+    note_fit(t, "validation", "validation")
     t.progress.validated = epoch
     if t.strategy.is_rank0 and t.config.checkpoint.keep_best:
         with records.directory.fenced():
@@ -345,7 +349,7 @@ def save(t: Trainer, wait: bool = False) -> None:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
         t.progress.stalls.append(t.progress.saved_at - begun)
-    note_fit(t, "checkpoint")
+    note_fit(t, "checkpoint", "checkpoint")
     report_checkpoints(t)
 
 

@@ -66,7 +66,9 @@ class Contest:
         return output
 
     def snapshot(self) -> dict[str, tuple[int, int, int]]:
-        stats = {str(path.relative_to(self.run)): path.stat() for path in self.run.rglob("*") if path.is_file()}
+        """What tells that a file was changed; the older job's count of its own starts is no file of the newer one's."""
+        files = (path for path in self.run.rglob("*") if path.is_file() and path != self.run / "restarts/job-a.json")
+        stats = {str(path.relative_to(self.run)): path.stat() for path in files}
         return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 

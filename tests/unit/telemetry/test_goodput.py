@@ -25,6 +25,7 @@ from trainyard.telemetry import stragglers as slowest
 from trainyard.telemetry.beats import last_alive
 from trainyard.telemetry.clock import CAUSES, Clock, goodput
 from trainyard.telemetry.goodput import settle
+from trainyard.training import loop
 
 LONG = 0.3  # seconds on a machine that is not busy, where a step takes about 0.02 s by itself
 # Steps (8 an epoch) with what is slow in them, on which rank; the first process's seconds are the run's.
@@ -152,6 +153,20 @@ def test_every_second_of_the_whole_run_has_a_cause(run: Path) -> None:
     assert seconds["other"] <= 0.02 * wall
     train = [event["seconds"] for event in events(run, "train")]
     assert sum(line["other"] for line in train) <= 0.02 * sum(sum(line.values()) for line in train)
+
+
+def test_a_wait_for_a_note_on_storage_has_a_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = lambda *_: time.sleep(0.2)  # noqa: E731
+    monkeypatch.setattr("trainyard.training.loop.starts.note_fit", waits)
+    clock = Clock(time.monotonic())
+    clock.begin()
+    t: Any = SimpleNamespace(
+        strategy=SimpleNamespace(is_rank0=True, world=1), progress=SimpleNamespace(fits=set()),
+        records=SimpleNamespace(clock=clock, directory=SimpleNamespace(path=tmp_path)),
+    )  # fmt: skip
+    for part, cause in (("step", "init"), ("checkpoint", "checkpoint"), ("validation", "validation")):
+        loop.note_fit(t, part, cause)
+        assert clock.read()[cause] >= 0.2
 
 
 def test_the_slowest_rank_and_its_cause_are_named(run: Path) -> None:
