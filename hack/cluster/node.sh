@@ -38,8 +38,7 @@ node_daemon() {
 
 # import_image ARCHIVE.tar|OCI_FOLDER: into the node's containerd, under the name that the archive carries
 import_image() {
-  if [ -d "$1" ]; then tar -C "$1" -cf - oci-layout index.json blobs; else cat "$1"; fi |
-    "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" -n k8s.io images import - > /dev/null ||
+  image_tar "$1" | "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" -n k8s.io images import - > /dev/null ||
     die "containerd could not import $1 (room on the disk of $STATE? its log: $LOG/containerd$SUFFIX.log)"
 }
 

@@ -38,12 +38,18 @@ start_api_server() {
     --proxy-client-cert-file="$pki/front-proxy-client.crt" --proxy-client-key-file="$pki/front-proxy-client.key"
 }
 
-# linked_images: have images in a node before its containerd starts: the node's own, and this tree's if they are built. Linking what was
-# unpacked once takes a second, unpacking it a minute. Only containerd's lists of what it has are written to.
-linked_images() {
-  local tag unpacked=$CACHE/unpacked/${BUILT##*/} list images=("$BUILT"/images/*.tar)
-  tag=$("$ROOT/hack/images/tag")
+# find_images: sets `images`, what a node has: its own, and this tree's if they are built; and `unpacked`, the folder where they are unpacked once
+find_images() {
+  local tag
+  tag=$("$ROOT/hack/images/tag") images=("$BUILT"/images/*.tar) unpacked=$CACHE/unpacked/${BUILT##*/}
   if [ "$IMAGES_THERE" != own ] && [ -e "$CACHE/images/$tag/index.json" ]; then images+=("$CACHE/images/$tag") unpacked+=-$tag; fi
+}
+
+# linked_images: have images in a node before its containerd starts. Linking what was unpacked once takes a second, unpacking it a minute.
+# Only containerd's lists of what it has are written to.
+linked_images() {
+  local images unpacked list
+  find_images
   [ "$(stat -c %d "$CACHE")" = "$(stat -c %d "$RUN")" ] || return 1 # nothing is linked from one file system to another
   "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
   touch "$unpacked"
@@ -64,10 +70,12 @@ start_containerd() {
   node_daemon "containerd$SUFFIX" containerd -c "$NODE_RUN/containerd.toml"
 }
 
-# wait_containerd: until it answers, and has the node's own images
+# wait_containerd: until it answers, and has the node's images
 wait_containerd() {
+  local images unpacked archive
+  find_images
   wait_for 180 "containerd$SUFFIX" "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" version
-  [ ! -e "$NODE_RUN/no-images" ] || for archive in "$BUILT"/images/*.tar; do import_image "$archive"; done
+  [ ! -e "$NODE_RUN/no-images" ] || for archive in "${images[@]}"; do import_image "$archive"; done
 }
 
 start_etcd() {

@@ -43,3 +43,13 @@ locked() {
   exec {LOCK_FD}> "$1"
   flock -n "$LOCK_FD" || { say "another run is at it; waiting for it to end"; flock "$LOCK_FD"; }
 }
+
+# image_tar ARCHIVE.tar|OCI_FOLDER: an image as a tar. A folder's blobs are named by their content, which containerd looks at; GNU tar ends
+# with 1 where another process has made a link to one meanwhile.
+image_tar() {
+  if [ ! -d "$1" ]; then
+    cat "$1"
+  else
+    tar -C "$1" --warning=no-file-changed -cf - oci-layout index.json blobs || [ $? = 1 ]
+  fi
+}
