@@ -14,7 +14,7 @@ import platform
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,9 +102,9 @@ class Recorder:
                 lost = rewind_all(path, step, validated, self._directory.staging)
         strategy.barrier()
         self._open(step)
-        self._seconds = self._clock.read()
+        self._seconds, phases = self._clock.read(), self._past.phases() | self._clock.phases()
         self._ranks = strategy.gather_objects(_describe_process(strategy))
-        self._introduce(step, lost)
+        self._introduce(step, lost, phases)
 
     def _open(self, step: int) -> None:
         config, path = self._config, self._directory.path
@@ -124,8 +124,8 @@ class Recorder:
             file.parent.mkdir(exist_ok=True)
             self._samples = Appender(file, self._directory.lease.seems_held)
 
-    def _introduce(self, step: int, lost: int) -> None:
-        """Report what is trained, on which devices, and from which step."""
+    def _introduce(self, step: int, lost: int, phases: Mapping[str, float]) -> None:
+        """Report what is trained, on which devices, from which step, and what this start took."""
         if (telemetry := self._reporting) is None:
             return
         config, strategy, order, past = self._config, self._strategy, self._order, self._past
@@ -136,7 +136,7 @@ class Recorder:
             steps=self._length.steps, model=config.model.name, classes=len(self._class_names), run=self._name,
             seconds={cause: round(value - earlier.get(cause, 0.0), 4) for cause, value in self._seconds.items()},
             seconds_total=self._seconds,
-            phases={phase: round(value, 3) for phase, value in (past.phases() | self._clock.phases()).items()},
+            phases={phase: round(value, 3) for phase, value in phases.items()},
         )  # fmt: skip
         telemetry.say(
             f"{config.model.name} on {order.samples} samples of {self._identity['model.num_classes']} classes: "

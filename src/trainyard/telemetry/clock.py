@@ -63,11 +63,11 @@ class Clock:
         self.loaded, self.joined = loaded, joined
 
     def phases(self) -> dict[str, float]:
-        """Return the seconds of this start so far: loading programs, joining the others, building and reading."""
+        """Return the seconds of this start up to the last `read`: loading programs, joining the others, building."""
         return {
             "loading": self.loaded - self._began,
             "joining": self.joined - self.loaded,
-            "building": time.monotonic() - self.joined,
+            "building": max(0.0, self._last - self.joined),
         }
 
     def begin(self) -> None:
