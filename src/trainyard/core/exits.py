@@ -35,6 +35,9 @@ TERMINATION_LOG = "/dev/termination-log"
 INPUTS = "inputs"  # in failed.json: the state of what the run reads; the failure is final only while that is the same
 
 
+CURED_BY_RETRY = 128  # exit codes from here up are retried; lower ones are permanent
+
+
 class Exit(IntEnum):
     """Exit codes; below 128 a retry does not help, from 128 on it may. No signal's code (128 + N) is above 192."""
 
@@ -55,7 +58,7 @@ def may_pass_in_place(code: int) -> bool:
 
     A failed GPU may need another node.
     """
-    return (code < 0 or code >= 128) and code != Exit.DEVICE
+    return (code < 0 or code >= CURED_BY_RETRY) and code != Exit.DEVICE
 
 
 class UserError(Exception):
@@ -261,22 +264,15 @@ def empty_termination_message() -> None:
             os.truncate(path, 0)
 
 
-def fail(message: str, code: int = Exit.CONFIG) -> NoReturn:
-    """Print the message to stderr, leave it as the termination message, and end with the code."""
-    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
-    write_termination_message(message)
-    sys.exit(int(code))
-
-
 def end_on_failed_preflight() -> None:
-    """End with the preflight's message and code, where the init container of this pod left them.
+    """Raise ExitError with the preflight's message and code, where the init container of this pod left them.
 
     Operators look at a pod's main container alone, and would recreate a pod whose init container failed forever.
     """
     handover = os.environ.get("TRAINYARD_PREFLIGHT")
     if handover and Path(handover).exists():
         note = json.loads(Path(handover).read_text())
-        fail(note["message"], note["code"])
+        raise ExitError(note["message"], note["code"])
 
 
 def die_with_launcher() -> None:

@@ -70,8 +70,9 @@ def main(argv: list[str] | None = None) -> int:
     interrupts.outlive_terminal()
     process.end_on_sigterm(attempts.forget_on_stop)  # torch's agent handles it once it runs
     no_core_dumps()
-    end_on_failed_preflight()
-    listening = preflight()
+    with peers.excuse_spare():
+        end_on_failed_preflight()
+        listening = preflight()
     # Imported late: torch takes seconds, and peers that have started already ask this pod
     with garbage.paused():
         import torch
@@ -102,6 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     config, command, arguments = torchrun.config_from_args(options)
     if listening is not None:
         listening.state = "loaded"
+        tell_peers_who_trains(listening)
     try:
         return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end)
     finally:
@@ -289,6 +291,24 @@ def leave_full_groups_alone() -> None:
         return 0 if full else found
 
     DynamicRendezvousHandler.num_nodes_waiting = waiting  # type: ignore[method-assign]
+
+
+def tell_peers_who_trains(listening: peers.Listener) -> None:
+    """Have this pod tell those that ask whether its group trains, so that a pod that fails knows if it is needed."""
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    original: Any = getattr(DynamicRendezvousHandler, "next_rendezvous", None)
+    if not takes(original, "self"):
+        unknown("a spare pod that fails for good fails the job")
+        return
+
+    def meet(self: Any) -> Any:
+        listening.state = "loaded"
+        group = original(self)
+        listening.state = "trains"
+        return group
+
+    DynamicRendezvousHandler.next_rendezvous = meet  # type: ignore[method-assign]
 
 
 def has_finished(after: float) -> bool:

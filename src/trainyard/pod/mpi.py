@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import IO
 
 from trainyard.core.exits import (
+    CURED_BY_RETRY,
     Exit,
     ExitError,
     UserError,
@@ -288,7 +289,7 @@ def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places:
     if code in (Exit.DONE, Exit.STOPPED):
         return code
     # Where no rank says why, mpirun's code may be ssh's, or a low one, which nothing retries
-    if code not in (Exit.CONFIG, Exit.NAN) and (not error or code < mpi_hosts.CURED_BY_RETRY):
+    if code not in (Exit.CONFIG, Exit.NAN) and (not error or code < CURED_BY_RETRY):
         mpi_hosts.refuse_lost(list(hosts), port, code)
     if not error:
         raise ExitError(f"the ranks ended with code {code}; their last lines are above", code)

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.core.exits import INPUTS, Exit, ExitError, UserError
+from trainyard.core.exits import CURED_BY_RETRY, INPUTS, Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
 
-CURED_BY_RETRY = 128  # exit codes from here up are retried; lower ones are permanent
 PROBE_SECONDS = 2.0
 
 

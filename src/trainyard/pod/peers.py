@@ -18,13 +18,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from trainyard.core.exits import Exit, ExitError, UserError
+from trainyard.core.exits import CURED_BY_RETRY, Exit, ExitError, UserError
 from trainyard.core.files import whole
 from trainyard.core.storage import storage
 
@@ -34,10 +34,14 @@ TRIES = 3  # failures in a row after which the failure is permanent
 ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first pod and its two neighbours
 PROBE_SECONDS = 3.0
 EVERY = 10.0  # seconds between lines while waiting
+REGROUP = 60.0  # in which the others take a spare pod in
+AGAIN = 60.0  # after which a spare pod that failed for good is started again
 NO_NAME = "its name does not resolve: the pod has not started"
 
-# What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now
-State = Literal["waits", "ready", "loaded"]
+# What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now;
+# the group has formed, and trains
+State = Literal["waits", "ready", "loaded", "trains"]
+LOADED: tuple[State, ...] = ("loaded", "trains")
 
 
 @dataclass(frozen=True)
@@ -186,8 +190,8 @@ def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
     first = peers.get(what.names[0])
     there = sum(not peer.why for peer in peers.values())
     unreached = sum(peer.why not in ("", NO_NAME) for peer in peers.values())
-    trains = first is not None and first.state == "loaded"
-    lost = unreached if trains else len(_lost(peers, now, min(what.bound, SPARED)))
+    begun = first is not None and first.state in LOADED
+    lost = unreached if begun else len(_lost(peers, now, min(what.bound, SPARED)))
     return (
         there >= min(len(peers) - what.spares, what.least - 1)
         and unreached == min(lost, what.spares)
@@ -234,7 +238,7 @@ def meet(what: PeerPlan) -> None:
         except OSError as error:
             why = _why(error)
         first = ask(what.names[0], what.port, what.job, first)
-        if not first.why and first.state != "loaded" and now - begun < what.wait:
+        if not first.why and first.state not in LOADED and now - begun < what.wait:
             end = now + what.bound
             if now - said >= EVERY:
                 print(f"preflight: waiting for {what.names[0]}, which loads torch", flush=True)
@@ -274,6 +278,40 @@ def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listen
     if what.spares:
         print(f"{what.spares} of the job's {len(what.names)} pods will wait until another is lost", flush=True)
     return listener
+
+
+@contextlib.contextmanager
+def excuse_spare(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Iterator[None]:
+    """Keep a spare pod that fails for good, before it has trained, from ending the job of those that train without it.
+
+    It says why, waits as a spare pod does, and raises ExitError with a code that is retried.
+    """
+    try:
+        yield
+    except (UserError, ExitError) as error:
+        code = error.code if isinstance(error, ExitError) else Exit.CONFIG
+        if code >= CURED_BY_RETRY or not _others_train(environ, hostname or socket.gethostname()):
+            raise
+        rest = f"the other pods train without this one, which is tried again every {AGAIN:.0f} s"
+        print(f"error: {error}\npreflight: {rest}", file=sys.stderr, flush=True)
+        time.sleep(AGAIN)
+        raise ExitError(f"{error} ({rest})", Exit.HANG) from None
+
+
+def _others_train(environ: Mapping[str, str], hostname: str) -> bool:
+    """Whether the others of a job with spare pods train, or do within the time in which they take a spare one in."""
+    try:
+        what = plan(environ, hostname)
+    except UserError:
+        return False
+    if what is None or not what.spares or what.me == what.names[0]:
+        return False
+    end, first = time.monotonic() + REGROUP, Peer()
+    while (first := ask(what.names[0], what.port, what.job, first)).why or first.state != "trains":
+        if time.monotonic() > end:
+            return False
+        time.sleep(1.0)
+    return True
 
 
 def _listen(port: int, host: str = "") -> socket.socket:

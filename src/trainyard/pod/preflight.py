@@ -20,6 +20,7 @@ import uuid
 from pathlib import Path
 
 from trainyard.core.exits import (
+    CURED_BY_RETRY,
     Exit,
     ExitError,
     InputError,
@@ -35,7 +36,6 @@ from trainyard.shards import heartbeat
 from trainyard.shards import manifest as manifests
 
 EVERY = 5.0
-CURED_BY_RETRY = 128  # exit codes from here up are retried
 MOST_TRIES = 4  # of one pod in a row, as many starts as run.max_restarts allows by default
 _WHERE = "see `kubectl get jobs,pods` and the logs of the dataset's Job"
 

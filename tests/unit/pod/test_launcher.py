@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, environment
@@ -85,6 +86,28 @@ def test_a_pod_that_lost_another_ends_after_it_so_that_the_cause_is_seen_first(t
     said = dict(line.split()[:2] for line in done.stdout.splitlines() if line.startswith(("ended", "left")))
     assert done.stdout.split()[-1] == "138", done.stderr
     assert float(said["left"]) - float(said["ended"]) >= launcher.CAUSE_SECONDS
+
+
+def test_a_spare_pod_whose_checks_fail_for_good_ends_with_a_code_that_is_tried_again(tmp_path: Path) -> None:
+    """Its container starts after the checks, and finds their note."""
+    note, program = tmp_path / "failed.json", "from trainyard.pod import launcher, peers\npeers.AGAIN = 0.0\n"
+    note.write_text('{"message": "/data is empty", "code": 2}')
+    program += "peers._others_train = lambda environ, host: True\nlauncher.main([])\n"
+    command = [sys.executable, "-c", f"from trainyard.core.exits import guarded\nguarded(lambda: exec({program!r}))"]
+    done = patience.run(command, cwd=ROOT, env={**environment(), "TRAINYARD_PREFLIGHT": str(note)})
+    assert done.returncode == 138, done.stderr
+    assert "error: /data is empty\npreflight: the other pods train without this one" in done.stderr
+
+
+def test_a_pod_tells_its_peers_while_its_group_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    seen = []
+    monkeypatch.setattr(DynamicRendezvousHandler, "next_rendezvous", lambda self: seen.append(listening.state))
+    listening = SimpleNamespace(state="trains")
+    launcher.tell_peers_who_trains(listening)  # type: ignore[arg-type]
+    DynamicRendezvousHandler.next_rendezvous(None)  # type: ignore[arg-type]
+    assert (seen, listening.state) == (["loaded"], "trains")
 
 
 def launched(forker: Forker, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":

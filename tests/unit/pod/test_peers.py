@@ -126,6 +126,39 @@ def test_a_pod_that_comes_while_the_others_train_waits_for_no_lost_one(port, ser
     peers.reach(plan_of(PODS[1], port, least=2, spares=1, wait=patience.IDLE / 2), servers[0], every=0.1)
 
 
+def fail_beside(port: int, monkeypatch, me: str = PODS[2], spares: int = 1) -> ExitError:
+    """Fail for good in a pod of a job of two nodes, beside the others; return what it ends with."""
+    monkeypatch.setattr(peers, "AGAIN", 0.0)
+    monkeypatch.setattr(peers, "plan", lambda environ, hostname: plan_of(me, port, least=2, spares=spares))
+    with pytest.raises(ExitError) as ended, peers.excuse_spare({}):
+        raise ExitError("/data is empty", Exit.CONFIG)
+    return ended.value
+
+
+def test_a_spare_pod_that_fails_for_good_is_tried_again_while_the_others_train(port, servers, monkeypatch, capsys):
+    servers.append(peers.Listener(JOB, port, PODS[0]))
+    servers[0].state = "loaded"
+    threading.Timer(0.5, setattr, (servers[0], "state", "trains")).start()  # they take another spare pod in just now
+    error = fail_beside(port, monkeypatch)
+    assert error.code == Exit.HANG
+    assert str(error).startswith("/data is empty (the other pods train without this one")
+    assert capsys.readouterr().err.startswith("error: /data is empty\npreflight: the other pods train")
+    with pytest.raises(ExitError) as other, peers.excuse_spare({}):
+        raise ExitError("lost", Exit.STORAGE)
+    assert other.value.message == "lost"  # is retried as it is
+
+
+@pytest.mark.parametrize("state", ["waits", "loaded"])
+def test_a_pod_that_the_others_need_fails_for_good(port, servers, monkeypatch, state):
+    monkeypatch.setattr(peers, "REGROUP", 0.1)
+    servers.append(peers.Listener(JOB, port, PODS[0]))
+    servers[0].state = state
+    assert fail_beside(port, monkeypatch).code == Exit.CONFIG
+    servers[0].state = "trains"
+    for case in ({"spares": 0}, {"me": PODS[0]}):  # which hosts the rendezvous
+        assert fail_beside(port, monkeypatch, **case).code == Exit.CONFIG
+
+
 def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))

@@ -297,7 +297,7 @@ def test_what_may_heal_keeps_its_code_and_is_bounded(tmp_path, monkeypatch):
             assert preflight.main(line) == 0
         tries.append(json.loads(handover.read_text())["code"])
     assert tries == [200, 200, 200, 1]
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(ExitError) as ended:
         end_on_failed_preflight()
     assert ended.value.code == 1
     assert preflight.main(line[2:4]) == 0  # it passes, and earlier failures are forgotten
