@@ -40,7 +40,6 @@ from trainyard.core.exits import (
     may_pass_in_place,
     no_core_dumps,
 )
-from trainyard.core.files import peek_json
 from trainyard.core.variables import GRACE_SECONDS, read_number
 from trainyard.pod import log, peers, process, transport
 from trainyard.run import attempts
@@ -105,14 +104,17 @@ def main(argv: list[str] | None = None) -> int:
         listening.state = "loaded"
         tell_peers_who_trains(listening)
     try:
-        return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end)
+        return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
     finally:
         if listening is not None:
             listening.close()
 
 
-def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int]) -> int:
-    """Let torch's agent run the ranks, and return the exit code to report; raises ExitError where pods are lost."""
+def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: int) -> int:
+    """Let torch's agent run the ranks, and return the exit code to report; raises ExitError where pods are lost.
+
+    `nodes` is the number of pods that train.
+    """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
@@ -135,9 +137,10 @@ def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int]) -> int:
     except (UnneededError, RendezvousError) as error:
         # Without spare pods: the pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
-        if has_finished(STARTED):
+        if attempts.has_finished(STARTED, nodes):
             return Exit.DONE
         raise ExitError(f"the pods lost each other ({error})", Exit.HANG) from None
+    attempts.note_end()
     return Exit.DONE
 
 
@@ -309,14 +312,6 @@ def tell_peers_who_trains(listening: peers.Listener) -> None:
         return group
 
     DynamicRendezvousHandler.next_rendezvous = meet  # type: ignore[method-assign]
-
-
-def has_finished(after: float) -> bool:
-    """Whether the run of this pod has finished since then, in seconds since the epoch."""
-    folder = attempts.run_folder(sys.argv)
-    summary = peek_json(folder / "summary.json") if folder else {}
-    when = summary.get("finished_at")
-    return summary.get("status") == "finished" and isinstance(when, float) and when >= after
 
 
 def show_errors_once(quietly: bool) -> None:

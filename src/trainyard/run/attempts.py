@@ -1,6 +1,7 @@
 """Counts the starts of a pod that are killed before training begins, so that none is recreated without end.
 
 restarts/launch-POD.note   starts in a row of a pod whose launcher neither ended by itself nor connected its processes
+restarts/ended-POD.note    that a program that is none of ours has ended with 0 in all of a pod's processes
 
 The kernel may kill a whole container where its memory limit is too small, before rank 0 counts the start (starts.py);
 operators recreate such a pod without a bound. The launcher counts first, and forgets the count when it ends by itself,
@@ -14,8 +15,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
@@ -55,6 +58,36 @@ def count_and_run(main: Callable[[], int]) -> int:
             forget_killed_starts(folder)
 
 
+def note_end() -> None:
+    """Note for spare pods that a program that is none of ours has ended with 0 in all processes of this pod.
+
+    Of a trainer of ours summary.json tells it. Never raises.
+    """
+    folder = run_folder(sys.argv)
+    if folder and is_foreign(sys.argv) and os.environ.get("TRAINYARD_SPARES") and _is_ours(folder):
+        with contextlib.suppress(OSError, UserError, ExitError):
+            note = _note(folder, "ended")
+            note.parent.mkdir(parents=True, exist_ok=True)
+            storage.write_json(note, {"job": owner.job_name(), "finished_at": time.time()})
+
+
+def has_finished(after: float, pods: int) -> bool:
+    """Whether the run has finished since then, in seconds since the epoch: by its summary, or in so many pods."""
+    folder = run_folder(sys.argv)
+    if folder is None:
+        return False
+    if is_foreign(sys.argv):
+        notes = [peek_json(path) for path in (folder / "restarts").glob("ended-*.note")]
+        return sum(_since(one, after) for one in notes if one.get("job") == owner.job_name()) >= pods
+    summary = peek_json(folder / "summary.json")
+    return summary.get("status") == "finished" and _since(summary, after)
+
+
+def _since(note: Mapping[str, Any], after: float) -> bool:
+    when = note.get("finished_at")
+    return isinstance(when, float) and when >= after
+
+
 def is_foreign(arguments: Sequence[str]) -> bool:
     """Whether a launcher starts a program that is none of ours."""
     return "--no-python" in arguments
@@ -87,9 +120,9 @@ def forget_on_stop() -> None:
         forget_killed_starts(folder)
 
 
-def _note(folder: Path) -> Path:
-    """Where a pod counts its starts; a recreated pod has the same name."""
-    return folder / "restarts" / f"launch-{os.uname().nodename}.note"
+def _note(folder: Path, what: str = "launch") -> Path:
+    """Where a pod counts its starts, or notes something else; a recreated pod has the same name."""
+    return folder / "restarts" / f"{what}-{os.uname().nodename}.note"
 
 
 def _is_ours(folder: Path) -> bool:

@@ -102,9 +102,9 @@ def test_a_spare_pod_whose_checks_fail_for_good_ends_with_a_code_that_is_tried_a
 def test_a_pod_tells_its_peers_while_its_group_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 
-    seen = []
-    monkeypatch.setattr(DynamicRendezvousHandler, "next_rendezvous", lambda self: seen.append(listening.state))
+    seen: list[str] = []
     listening = SimpleNamespace(state="trains")
+    monkeypatch.setattr(DynamicRendezvousHandler, "next_rendezvous", lambda self: seen.append(listening.state))
     launcher.tell_peers_who_trains(listening)  # type: ignore[arg-type]
     DynamicRendezvousHandler.next_rendezvous(None)  # type: ignore[arg-type]
     assert (seen, listening.state) == (["loaded"], "trains")
@@ -228,3 +228,12 @@ def test_a_program_of_the_users_runs_on_every_rank_and_one_that_ends_by_itself_i
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(done.stdout.splitlines())
     assert re.search(r"(?m)^launch-\S+\.note$", done.stdout)
     assert list((tmp_path / "run" / "restarts").iterdir()) == []
+
+
+@pytest.mark.parametrize(("program", "notes"), [("true", 1), ("false", 0)])
+def test_a_program_of_the_users_that_has_ended_leaves_a_note_for_spare_pods(
+    forker: Forker, tmp_path: Path, program: str, notes: int
+) -> None:
+    env = {"TRAINYARD_JOB": "demo", "TRAINYARD_LOGS": str(tmp_path / "run" / "logs"), "TRAINYARD_SPARES": "1"}
+    launched(forker, "--nproc-per-node", "1", "--no-python", program, **env)
+    assert len(list((tmp_path / "run" / "restarts").glob("ended-*.note"))) == notes

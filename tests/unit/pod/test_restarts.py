@@ -212,9 +212,16 @@ def test_a_spare_pod_that_was_not_needed_ends_with_the_run(
     assert len(events(tmp_path / "run", "start")) == 1
 
 
-@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("interrupted", 138)])
+@pytest.mark.parametrize(
+    ("file", "note", "code"),
+    [
+        ("summary.json", {"status": "finished"}, 0),
+        ("summary.json", {"status": "interrupted"}, 138),
+        ("restarts/ended-other.note", {"job": "elastic"}, 0),  # of a program of the user's
+    ],
+)
 def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
-    trainer: Trainer, tmp_path: Path, status: str, code: int
+    trainer: Trainer, tmp_path: Path, file: str, note: dict[str, str], code: int
 ) -> None:
     run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
     conf = {"is_host": "true", "keep_alive_interval": "1"}
@@ -223,12 +230,16 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     )
     others.next_rendezvous()
     more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
-    spare = trainer.start(run, 1, node("spare", endpoint, tmp_path) | more, forked=False, **ELASTIC)
+    env = node("spare", endpoint, tmp_path) | more
+    if file == "summary.json":
+        spare = trainer.start(run, 1, env, forked=False, **ELASTIC)
+    else:
+        spare = trainer.python("-m", "trainyard", "launch", "--no-python", "true", env=env, forked=False)
     holder = others._state_holder
     waits = lambda: (holder.sync(), holder.state.redundancy_list)[1]  # noqa: E731
     patience.wait("it waits in the rendezvous", waits, lambda: patience.processor_seconds(spare.pid))
-    run.mkdir(exist_ok=True)
-    (run / "summary.json").write_text(json.dumps({"status": status, "finished_at": time.time()}))
+    (run / file).parent.mkdir(parents=True, exist_ok=True)
+    (run / file).write_text(json.dumps({**note, "finished_at": time.time()}))
     others.shutdown()
     output, _ = patience.communicate(spare)
     assert spare.returncode == code, output

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,20 @@ def test_a_program_that_is_stopped_is_not_counted(program: Path) -> None:
         return 143
 
     assert attempts.count_and_run(run) == 143
+
+
+def test_a_program_has_finished_where_it_has_in_all_pods_that_train(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["trainyard launch", "--no-python", "true"])
+    for key, value in {"JOB": "demo", "RUN_DIR": str(tmp_path), "SPARES": "1"}.items():
+        monkeypatch.setenv(f"TRAINYARD_{key}", value)
+    (tmp_path / "restarts").mkdir()
+    begun = time.time()
+    earlier = {"first": ("demo", begun - 1), "second": ("other", begun + 1)}  # of another try, of another job
+    for pod, (job, when) in earlier.items():
+        (tmp_path / "restarts" / f"ended-{pod}.note").write_text(json.dumps({"job": job, "finished_at": when}))
+    assert not attempts.has_finished(begun, 1)
+    attempts.note_end()
+    assert attempts.has_finished(begun, 1)
+    assert not attempts.has_finished(begun, 2)
