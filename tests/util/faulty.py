@@ -54,15 +54,15 @@ POINTS = {
     "finishing": (LOOP, "finish", BEFORE),
     "publishing": ("trainyard.run.publishing", "publish", BEFORE),
     "published": ("trainyard.run.publishing", "publish", AFTER),
-    "summarized": ("trainyard.run.recorder", "Recorder.summarize", AFTER),
     "reported": ("trainyard.report", "write", AFTER),
+    "summarized": ("trainyard.run.recorder", "Recorder.summarize", AFTER),
     "released": ("trainyard.run.lease", "Lease.release", AFTER),
     "leaving": (LOOP, "leave", BEFORE),
     "left": (LOOP, "leave", AFTER),
 }
 FIRST = {
     "counting", "counted", "entering", "leased", "entered", "found", "copied", "written", "described", "renamed",
-    "pruning", "publishing", "published", "summarized", "reported", "released",
+    "pruning", "publishing", "published", "reported", "summarized", "released",
 }  # fmt: skip
 LATER = {"loading", "loaded"}
 STEPWISE = {"reading", "step", "forward", "updating", "stepped", "flushed"}

@@ -14,9 +14,9 @@ from trainyard.telemetry.clock import goodput
 from trainyard.telemetry.metrics import FEW, Event, of_kind, read_events
 
 
-def render(path: Path) -> str:
-    """Return the page of the run in a run directory."""
-    summary = storage.read_json(path / "summary.json")
+def render(path: Path, summary: dict[str, Any] | None = None) -> str:
+    """Return the page of the run in a run directory; without a summary, with the one there."""
+    summary = storage.read_json(path / "summary.json") if summary is None else summary
     events = read_events(path / "metrics.jsonl")
     if not events and not summary:
         raise UserError(f"{path} holds no run: neither metrics.jsonl nor summary.json; give a run directory")

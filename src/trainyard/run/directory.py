@@ -142,7 +142,7 @@ def check_ended(
     if permanent and same and (INPUTS not in failed or failed[INPUTS] == input_files.state(read, said)):
         raise ExitError(f"{said} (an earlier try; remove {path / 'failed.json'} to try again)", failed["code"])
     summary = storage.read_json(path / "summary.json")
-    # Killed between the summary and the report, it still lacks that
+    # Its report failed, or was removed: it is written again
     if summary.get("status") != "finished" or not storage.exists(path / "report.html"):
         return None
     if not fits(summary, SUMMARY) or not SUMMARY.keys() <= summary.keys():

@@ -234,9 +234,9 @@ class Recorder:
                     write_confusion(self._directory.path, result.confusion, self._class_names, staging)
 
     @property
-    def restarts(self) -> int:
-        """Starts of the run before this one; known to rank 0."""
-        return self._past.restarts
+    def interruptions(self) -> int:
+        """Starts of the run before this one that had no orderly end; known to rank 0."""
+        return self._past.interruptions
 
     def say(self, text: str) -> None:
         """Print a line for people, before what takes long."""
@@ -282,17 +282,30 @@ class Recorder:
             "config": as_tree(self._config),
         }
 
-    def summarize(self, status: str, step: int, epochs: int, result: Result | None = None) -> None:
-        """Write summary.json; raises TakenOverError where another job has the run directory."""
+    def summarize(
+        self,
+        status: str,
+        step: int,
+        epochs: int,
+        result: Result | None = None,
+        report: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> None:
+        """Write summary.json, which says last that a run is over; raises TakenOverError where another job has it.
+
+        `report` is called with the summary before; where it fails, the summary is written all the same.
+        """
         summary = self.summary(status, step, epochs, result)
         seconds = summary["seconds"]
+        telemetry = self._reporting
+        if telemetry is not None:
+            spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
+            telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
         with self._directory.fenced():
-            storage.write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
-        if (telemetry := self._reporting) is None:
-            return
-        spent = {cause: round(value - self._seconds[cause], 4) for cause, value in seconds.items()}
-        telemetry.event("end", step, self._epoch(step), status=status, seconds=spent, seconds_total=seconds)
-        if result is not None:
+            try:
+                report(summary)
+            finally:
+                storage.write_json(self._directory.path / "summary.json", summary, via=self._directory.staging)
+        if telemetry is not None and result is not None:
             top5 = f"top5 {result.top5:.2f} %, " if len(self._class_names) > FEW else ""
             telemetry.say(
                 f"finished: top1 {result.top1:.2f} %, {top5}"

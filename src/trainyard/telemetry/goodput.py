@@ -19,7 +19,9 @@ from trainyard.telemetry.metrics import NUMBER, Event, read_events
 
 @dataclass(frozen=True)
 class Past:
-    """Earlier starts: how many, seconds lost, waited, and not counted since the run was finished meanwhile; joules.
+    """Earlier starts: how many, of them `interruptions` without an orderly end; joules.
+
+    Seconds of them: lost, waited, and not counted since the run was finished meanwhile.
 
     Of the seconds lost since the last start `noticing` passed until a hang was noticed; of those waited, `launching`
     since the launcher of this process was started.
@@ -32,6 +34,7 @@ class Past:
     joules: Mapping[str, float] = field(default_factory=dict)
     noticing: float = 0.0
     launching: float = 0.0
+    interruptions: int = 0
 
     def phases(self) -> dict[str, float]:
         """Return the seconds of the last interruption before this process was started, by what passed."""
@@ -58,14 +61,15 @@ def settle(clock: Clock, directory: Path, step: int) -> Past:
     life = clock.started - float(starts[0]["started"]) - idle  # from the first start to this one
     rest = max(0.0, life - sum(clock.before.values()))
     if end and end["status"] == "finished":  # a longer run was asked for; nobody waited for it
-        return Past(len(starts), idle=idle + rest, joules=joules)
+        return Past(len(starts), idle=idle + rest, joules=joules, interruptions=_interruptions(events))
     signs = [float(event["time"]) for event in events if "time" in event]
     alive = max([*signs, last_alive(directory, before=clock.started)])
     waited = rest if end else min(rest, max(0.0, clock.started - alive))
     clock.spend({"lost": rest - waited, "restart_wait": waited})
     lost = rest - waited
     noticing = min(lost, _seconds_of_hang(directory, float(starts[-1]["started"]), clock.started))
-    return Past(len(starts), lost, waited, idle, joules, noticing, min(waited, _seconds_of_launcher()))
+    launching = min(waited, _seconds_of_launcher())
+    return Past(len(starts), lost, waited, idle, joules, noticing, launching, _interruptions(events))
 
 
 def _seconds_of_hang(directory: Path, after: float, before: float) -> float:
@@ -83,8 +87,17 @@ def _seconds_of_launcher() -> float:
         return 0.0
 
 
+def _interruptions(events: list[Event]) -> int:
+    """Return how many starts had no orderly end that the record still has."""
+    kinds = [event["event"] for event in events if event["event"] == "start" or _is_orderly(event)]
+    return sum(kind == "start" and after != "end" for kind, after in zip(kinds, [*kinds[1:], ""], strict=True))
+
+
+def _is_orderly(event: Event) -> bool:
+    return event["event"] == "end" and event.get("status") in ("finished", "stopped")
+
+
 def _orderly_end(events: list[Event], step: int) -> Event | None:
     """Return the `end` line of the last start, if it ended at this step without a crash."""
     last = events[-1]
-    orderly = last["event"] == "end" and last.get("status") in ("finished", "stopped") and last["step"] == step
-    return last if orderly and "seconds_total" in last else None
+    return last if _is_orderly(last) and last["step"] == step and "seconds_total" in last else None

@@ -9,8 +9,9 @@ Young, "A first order approximation to the optimum checkpoint interval", Communi
 - stall: for how long training waits for a checkpoint, measured by rank 0: the median of the last RECENT;
 - start: how long this start took until its first step, measured;
 - time to failure: GPU_SECONDS / processes, the rate that is published for its size, until the run has a record: as if
-  there had been one failure in that time, so (that + seconds that the run has lived) / (1 + restarts). From KNOWN
-  restarts on the run's own rate holds if it is higher, as on nodes that are taken away each hour.
+  there had been one failure in that time, so (that + seconds that the run has lived) / (1 + interruptions). From KNOWN
+  interruptions on the run's own rate holds if it is higher, as on nodes that fail each hour. A start after an orderly
+  stop is none: nothing was repeated.
 
 The interval is LEAST to MOST seconds, and at least twice what the last checkpoint took to be written, so that none
 waits for the one before. Until a stall has been measured in this start it is LEAST. Only rank 0 computes it; its vote
@@ -28,10 +29,10 @@ RECENT = 5
 KNOWN = 3
 
 
-def time_to_failure(processes: int, lived: float, restarts: int) -> float:
-    """Return the expected seconds until a run is interrupted, after `lived` seconds and so many restarts."""
-    expected = (GPU_SECONDS / processes + lived) / (1 + restarts)
-    return expected if restarts < KNOWN else min(expected, lived / restarts)
+def time_to_failure(processes: int, lived: float, interruptions: int) -> float:
+    """Return the expected seconds until a run is interrupted, after `lived` seconds and so many interruptions."""
+    expected = (GPU_SECONDS / processes + lived) / (1 + interruptions)
+    return expected if interruptions < KNOWN else min(expected, lived / interruptions)
 
 
 def interval(stalls: Sequence[float], start: float, failure: float, written: float) -> float:

@@ -6,6 +6,7 @@ run (trainer.py): of its parts only `t.progress` changes.
 """
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -247,7 +248,7 @@ def overdue(t: Trainer, passed: float) -> bool:
 def interval_now(t: Trainer) -> float:
     """Return the seconds between checkpoints that suit this run, as rank 0 has measured it."""
     clock, recorder = t.records.clock, t.records.recorder
-    failure = time_to_failure(t.strategy.world, clock.lived, recorder.restarts)
+    failure = time_to_failure(t.strategy.world, clock.lived, recorder.interruptions)
     return interval(t.progress.stalls, clock.start_seconds, failure, t.records.writer.last_seconds)
 
 
@@ -403,9 +404,8 @@ def finish(t: Trainer) -> None:
             weights = t.strategy.full_tensors(learner.plain.state_dict())
             t.strategy.on_rank0(lambda: publish_model(t, weights, result))
         if t.strategy.is_rank0:
-            records.recorder.summarize("finished", step, t.progress.validated, result)
-            with records.directory.fenced():
-                report.write(path, records.directory.staging)
+            page = functools.partial(report.write, path, records.directory.staging)
+            records.recorder.summarize("finished", step, t.progress.validated, result, page)
             records.directory.release()
             records.recorder.close()
     leave(t)

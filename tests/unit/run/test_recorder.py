@@ -1,5 +1,7 @@
 """What a run says of its steps and validations, without a run."""
 
+import contextlib
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +40,29 @@ def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
     assert lines[0]["images_per_second"] > 1.0  # of the steps, not of the start
     # and the loss of a line of one step is that step's, digit by digit
     assert [(line["step"], line["samples"], line["loss"]) for line in lines] == [(3, 24, 3.0), (4, 32, 0.1)]
+
+
+@pytest.mark.parametrize("error", [None, OSError("the report fails")])
+def test_a_run_says_last_that_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Who waits for that finds the report; one that fails leaves the run's state."""
+    directory: Any = SimpleNamespace(path=tmp_path, fenced=contextlib.nullcontext, staging=None)
+    data: Any = SimpleNamespace(order=None, length=None, splits=SimpleNamespace(class_names=[]))
+    settings = config.build({"recipe": "demo"}, {"run": {"dir": str(tmp_path)}})
+    recorder = Recorder(settings, Single(torch.device("cpu")), directory, data, Clock(time.monotonic()))
+    monkeypatch.setattr(recorder, "summary", lambda status, *_: {"status": status, "seconds": {}})
+    seen = []
+
+    def report(summary: dict[str, Any]) -> None:
+        seen.append((summary["status"], (tmp_path / "summary.json").exists()))
+        if error:
+            raise error
+
+    with pytest.raises(OSError, match="the report fails") if error else contextlib.nullcontext():
+        recorder.summarize("finished", 4, 1, None, report)
+    assert seen == [("finished", False)]
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
 
 
 @pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])

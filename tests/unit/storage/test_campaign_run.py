@@ -191,8 +191,8 @@ class Runs:
                 self.path / "published", MODEL, state(step)["model"],
                 found=describe(settings, ["a", "b"], ["A", "B"]), summary=summary, staging=place.staging,
             )  # fmt: skip
-            storage.storage.write_json(self.path / "summary.json", summary, via=place.staging)
             storage.storage.write_file(self.path / "report.html", b"<html>", via=place.staging)
+            storage.storage.write_json(self.path / "summary.json", summary, via=place.staging)
 
     def changed(self, process: Process, call: str, path: str) -> None:
         """A process has changed something: what is protected is written by the newest holder alone."""

@@ -294,6 +294,15 @@ def test_an_orderly_stop_loses_nothing(tmp_path: Path) -> None:
     assert clock.read()["compute"] == 40.0
 
 
+def test_a_start_after_an_orderly_stop_is_no_interruption(tmp_path: Path) -> None:
+    step = {"event": "train", "step": 8, "time": 1040.0}
+    stop = {"event": "end", "step": 8, "time": 1050.0, "status": "stopped", "seconds_total": {"compute": 40}}
+    failed = {**stop, "status": "failed"}
+    for lines, count in (((START, stop), 0), ((START, stop, START, step), 1), ((START, START, stop, START, failed), 2)):
+        past = settle(started_at(1090.0, {}), record(tmp_path, *lines), step=8)
+        assert past.interruptions == count
+
+
 def test_nobody_waits_for_a_longer_run_to_be_asked_for(tmp_path: Path) -> None:
     end = {"event": "end", "step": 8, "time": 1050.0, "status": "finished", "seconds_total": {"compute": 50}}
     clock = started_at(9050.0, {"compute": 50.0})
