@@ -78,13 +78,20 @@ def install(args: argparse.Namespace) -> int:
 def missing_namespace(namespace: str) -> list[str]:
     """Return Helm's option for a namespace that may have to be made.
 
-    With it Helm fails, even where the namespace is there, for a user who may not make namespaces.
+    With it Helm fails, even where the namespace is there, for a user who may not make namespaces. Who may not look is
+    told so, and Helm goes on as if it were there: a team's rights are in a namespace that is.
     """
     create = ["--create-namespace"]
     try:
         kube.read(f"/api/v1/namespaces/{namespace}")
     except RefusedError as error:
-        return [] if error.status == 403 else create  # who may not look at it may not make it
+        if error.status != 403:
+            return create
+        unknown = f"whether namespace {namespace} exists could not be checked, since this user may not look at it"
+        print(
+            f"up: {unknown}; if Helm does not find it, have it made: kubectl create namespace {namespace}",
+            file=sys.stderr,
+        )
     except KubeError:
         return create
     return []
