@@ -205,8 +205,7 @@ dataset.source: where the dataset comes from, such as dataset.source.url=https:/
 {{- if (index $.Values .).enabled -}}{{- $pods = add $pods 1 -}}{{- end -}}
 {{- end -}}
 {{- range $job, $training := $trainings -}}
-{{- $spares := ternary (dig "elastic" "spares" 0 (get $.Values $job)) 0 (eq (toString (get $.Values $job).form) "elastic") -}}
-{{- $pods = add $pods (int $training.nodes) $spares (ternary 1 0 (and (has $job $.Facts.mpi) (eq $which "results"))) -}}
+{{- $pods = add $pods (int $training.nodes) (get $.Facts.spares $job) (ternary 1 0 (and (has $job $.Facts.mpi) (eq $which "results"))) -}}
 {{- end -}}
 {{- if gt (int $pods) 1 -}}
 {{- include "common.refuse" (printf (print "\n\n%s.accessModes is ReadWriteOncePod, which lets one pod use the claim, and this release has %d that want it: "

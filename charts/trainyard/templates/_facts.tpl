@@ -5,6 +5,7 @@ that renders alone has what it knows of itself):
   trains     the jobs that train. If global.training.operator is set, it alone decides; otherwise the enabled jobs train, or a PyTorchJob if
              there is none and its `enabled` is empty.
   trainings  their training settings, by job
+  spares     how many pods wait beside them, by job
   runs       the names of their runs, by job: the release's, with the job's behind it where several train
   settings   the trainer's settings of their runs, by job, for the evaluation
   parts      the parts that render anything
@@ -48,6 +49,7 @@ that renders alone has what it knows of itself):
 {{- end -}}
 {{- $made = concat $made $awaited | uniq -}}
 {{- $trainings := dict -}}
+{{- $spares := dict -}}
 {{- $runs := dict -}}
 {{- $settings := dict -}}
 {{- $weights := list -}}
@@ -55,6 +57,8 @@ that renders alone has what it knows of itself):
 {{- $one := dict -}}
 {{- include "common.training" (dict "into" $one "shared" $values.global.training "own" (index $values $job).training) -}}
 {{- $_ := set $trainings $job $one.Training -}}
+{{- $own := index $values $job -}}
+{{- $_ := set $spares $job (ternary (dig "elastic" "spares" 0 $own | int) 0 (eq (toString $own.form) "elastic")) -}}
 {{- end -}}
 {{- range $job, $training := $trainings -}}
 {{- $name := $training.name | default (ternary $.Release.Name (printf "%s-%s" $.Release.Name $job) (eq 1 (len $trains))) -}}
@@ -81,8 +85,8 @@ that renders alone has what it knows of itself):
 {{- end -}}
 {{- $others := without $parts "storage" "secrets" | uniq | len | ne (len $programs) -}}
 {{- $dataless := and $programs (not $others) (not $values.global.storage.data.existingClaim) -}}
-{{- $facts := dict "trains" $trains "trainings" $trainings "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made "awaited" $awaited
-  "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher "programs" $programs "dataless" (not (empty $dataless)) -}}
+{{- $facts := dict "trains" $trains "trainings" $trainings "spares" $spares "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made
+  "awaited" $awaited "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher "programs" $programs "dataless" (not (empty $dataless)) -}}
 {{- $_ := set . "Facts" $facts -}}
 {{- range .Subcharts -}}{{- $_ := set . "Facts" $facts -}}{{- end -}}
 {{- end -}}

@@ -29,9 +29,9 @@ minutes are bounded, by four in a row. Set pytorchjob.runPolicy.activeDeadlineSe
 WARNING: {{ join " and " $facts.trains }} train at once, each on its own nodes and GPUs. For one of them, set global.training.operator.
 {{ end }}
 {{- $given := list }}
-{{- $nodes := 0 }}
+{{- $pods := 0 }}
 {{- range $job, $training := $trainings }}
-{{- $nodes = max $nodes (int $training.nodes) }}
+{{- $pods = max $pods (add (int $training.nodes) (get $facts.spares $job)) }}
 {{- range $key := list "resource" "by" }}
 {{- if get $training.rdma $key }}
 {{- $given = append $given (printf "rdma.%s is set, so the training pods request the capability IPC_LOCK" $key) }}
@@ -53,8 +53,8 @@ rendezvous even runs code that it is sent. Set it to true, unless policies of yo
 {{ end }}
 {{- range $which := list "data" "results" }}
 {{- $claim := index $.Values.global.storage $which }}
-{{- if and (gt (int $nodes) 1) (eq (join "," $claim.accessModes) "ReadWriteOnce") }}
-WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets one node use the claim, and {{ $nodes }} pods train: unless they
+{{- if and (gt (int $pods) 1) (eq (join "," $claim.accessModes) "ReadWriteOnce") }}
+WARNING: global.storage.{{ $which }}.accessModes is ReadWriteOnce, which lets one node use the claim, and {{ $pods }} pods train: unless they
 all fit on one node, the others never start. ReadWriteMany needs a StorageClass that supports it (NFS, CephFS, Filestore, FSx, Azure Files).
 {{ end }}
 {{- end }}

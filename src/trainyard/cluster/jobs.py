@@ -18,10 +18,11 @@ WATCHED = dict.fromkeys((*follow.JOBS, trainjobs.RUNTIMES, "pods"), PART_OF) | {
 
 
 class Size(NamedTuple):
-    """Pods of a job and processes of each; None where the job leaves it to its runtime."""
+    """Pods that train and processes of each, None where the job leaves it to its runtime; and spare pods."""
 
     nodes: int | None
     processes: int | None
+    spares: int = 0
 
 
 def all_jobs(objects: dict[str, list[dict]]) -> Iterator[tuple[str, dict]]:
@@ -57,7 +58,7 @@ def replicas(job: dict) -> dict[str, dict]:
 
 
 def size(job: dict) -> Size:
-    """Return how many pods a job has, and how many processes train in each."""
+    """Return how many pods of a job train, how many processes in each, and how many pods are spare."""
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer") or {}
@@ -67,7 +68,9 @@ def size(job: dict) -> Size:
         return Size(spec.get("parallelism", 1), 1)
     each = spec.get("slotsPerWorker") or spec.get("nprocPerNode") or 1
     processes = int(each) if str(each).isdecimal() else None
-    return Size(sum(one.get("replicas", 1) for one in replicas(job).values()), processes)
+    pods = sum(one.get("replicas", 1) for one in replicas(job).values())
+    nodes = min(pods, spec.get("elasticPolicy", {}).get("maxReplicas", pods))
+    return Size(nodes, processes, pods - nodes)
 
 
 def pod_spec(job: dict, runtimes: list[dict]) -> dict:
@@ -89,7 +92,8 @@ def gpus(job: dict, runtimes: list[dict]) -> int:
     containers = [{"resources": own}] if own else pod_spec(job, runtimes).get("containers", [])
     limits = [one.get("resources", {}).get("limits") or {} for one in containers]
     each = sum(int(count) for one in limits for name, count in one.items() if GPU.search(name))
-    return each * (size(job).nodes or 1)
+    nodes, _, spares = size(job)
+    return each * ((nodes or 1) + spares)
 
 
 def claims(job: dict, runtimes: list[dict]) -> set[str]:

@@ -28,9 +28,9 @@ class Part(NamedTuple):
         """Return the numbers of the pods that print what a rank prints; raises KubeError for one that is not there."""
         if -1 in self.pods:
             return [-1]  # mpirun passes on what all ranks print
-        nodes, processes = jobs.size(self.job) if self.job else (None, None)
+        nodes, processes, spares = jobs.size(self.job) if self.job else (None, None, 0)
         node = rank // (processes or 1)
-        if nodes and node >= nodes:
+        if nodes and node >= nodes + spares:
             last = nodes * (processes or 1) - 1
             raise KubeError(f"job {self.name} has no rank {rank}: name one from 0 to {last} by --rank")
         return [node]

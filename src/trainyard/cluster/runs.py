@@ -40,6 +40,7 @@ class Run:
     job: str
     nodes: int | None
     processes: int | None  # of each node
+    spares: int  # pods that wait, with their GPUs, for one that trains to be lost
     state: str
     step: int | None  # of a preparation: images
     steps: int | None
@@ -105,7 +106,7 @@ def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: floa
     """Return what is known of a job; `pod` is the one whose log tells how far it is, if it exists."""
     state = jobs.state(job, pod)
     far = logs.look(pod) if pod and state in TELLING else log_progress.RunProgress()
-    nodes, processes = jobs.size(job)
+    nodes, processes, spares = jobs.size(job)
     return Run(
         namespace=job["metadata"]["namespace"],
         release=release,
@@ -113,6 +114,7 @@ def run_of(release: str, job: dict, pod: dict | None, logs: Logs, *, hours: floa
         job=job["metadata"]["name"],
         nodes=nodes,
         processes=processes,
+        spares=spares,
         state=state,
         step=far.step,
         steps=far.steps,
@@ -157,7 +159,7 @@ LEFT = ("NAMESPACE", "RELEASE", "KIND", "STATE")
 
 def cells(run: Run) -> dict[str, str]:
     """Return what the table shows of a run, by column; empty for what is not known."""
-    size = f"{run.nodes or '?'}x{run.processes or '?'}"
+    size = f"{run.nodes or '?'}x{run.processes or '?'}" + (f" + {run.spares} spare" if run.spares else "")
     return {
         "NAMESPACE": run.namespace,
         "RELEASE": run.release,

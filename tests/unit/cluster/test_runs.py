@@ -16,7 +16,7 @@ import pytest
 from tests import patience
 from tests.fakes import apiserver
 from tests.unit.cluster import things
-from trainyard.cluster import follow, runs, trainjobs
+from trainyard.cluster import follow, jobs, runs, trainjobs
 
 ROOT = Path(__file__).resolve().parents[3]
 STEP = "step 40/160  epoch 2/5  loss 1.2000  lr 0.1  1,234 img/s  goodput 87 %  eta 0:01:40\n"
@@ -152,6 +152,16 @@ def test_the_table_has_a_line_for_each_run_and_what_is_asked_for(here, ended):
     assert line.split()[:8] == ["first", "pytorchjob", "2x8", "Running", "40/160", "0:01:40", "1,234", "87"]
     _, out, _ = ended(runs.main, "-A", "--price-per-gpu-hour", "2")
     assert {"NAMESPACE", "COST"} <= set(out.split())
+
+
+def test_spare_pods_are_told_from_nodes_and_hold_gpus(here, ended):
+    job = things.pytorchjob("first", "Running", nodes=3)
+    job["spec"]["elasticPolicy"] = {"minReplicas": 2, "maxReplicas": 2}
+    assert jobs.gpus(job, []) == 24
+    put(here, job, log=STEP)
+    (row,) = listed(ended, "-n", "vision")
+    assert (row["nodes"], row["processes"], row["spares"]) == (2, 8, 1)
+    assert "pytorchjob  2x8 + 1 spare  Running" in ended(runs.main, "-n", "vision")[1]
 
 
 def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
