@@ -298,7 +298,8 @@ def validate(t: Trainer) -> Result:
         wanted = choose_vote(t)
         return CONTINUE if wanted == SAVE else wanted  # the next step saves
 
-    records.writer.settle()
+    with records.clock.spent("checkpoint"):
+        records.writer.settle()
     catch_up(t)
     write_lines(t, records.recorder.write_begun)
     loader, size = t.data.splits.val, t.config.validate_.batch
@@ -312,14 +313,21 @@ def validate(t: Trainer) -> Result:
         result = evaluate(learner.plain, forward, loader, t.strategy, t.pace, batch=size, ask_vote=ask_vote)
     if isinstance(result, int):
         end_early(t, result)
-    note_fit(t, "validation", "validation")
-    t.progress.validated = epoch
-    if t.strategy.is_rank0 and t.config.checkpoint.keep_best:
-        with records.directory.fenced():
-            checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
-    cold = 0.0 if t.config.model.pretrained else share_of_start(learner.plain)
-    records.recorder.report_validation(step, epoch, result, cold)
+    note_validation(t, epoch, result)
     return result
+
+
+def note_validation(t: Trainer, epoch: int, result: Result) -> None:
+    """Note what a validation has found; the wait for storage counts as validation."""
+    records, step = t.records, t.progress.step
+    with records.clock.spent("validation"):
+        note_fit(t, "validation", "validation")
+        t.progress.validated = epoch
+        if t.strategy.is_rank0 and t.config.checkpoint.keep_best:
+            with records.directory.fenced():
+                checkpoint.score(records.directory.checkpoints, step, result.top1, records.directory.staging)
+        cold = 0.0 if t.config.model.pretrained else share_of_start(t.learner.plain)
+        records.recorder.report_validation(step, epoch, result, cold)
 
 
 # ------------------------------------------------------------------------------------------------ save
@@ -438,7 +446,8 @@ def end_early(t: Trainer, outcome: int) -> NoReturn:
     if progress.step != progress.saved:
         save(t, wait=True)
     if t.strategy.is_rank0:
-        records.writer.wait()
+        with records.clock.spent("checkpoint"):
+            records.writer.wait()
         report_checkpoints(t)
         records.recorder.summarize("stopped", progress.step, progress.validated)
         records.directory.release(stopped=True)

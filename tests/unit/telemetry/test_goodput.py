@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,15 +159,23 @@ def test_every_second_of_the_whole_run_has_a_cause(run: Path) -> None:
 def test_a_wait_for_a_note_on_storage_has_a_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = lambda *_: time.sleep(0.2)  # noqa: E731
     monkeypatch.setattr("trainyard.training.loop.starts.note_fit", waits)
+    monkeypatch.setattr("trainyard.training.loop.checkpoint.score", waits)
     clock = Clock(time.monotonic())
     clock.begin()
     t: Any = SimpleNamespace(
-        strategy=SimpleNamespace(is_rank0=True, world=1), progress=SimpleNamespace(fits=set()),
-        records=SimpleNamespace(clock=clock, directory=SimpleNamespace(path=tmp_path)),
+        strategy=SimpleNamespace(is_rank0=True, world=1), progress=SimpleNamespace(fits=set(), step=8),
+        config=SimpleNamespace(checkpoint=SimpleNamespace(keep_best=1), model=SimpleNamespace(pretrained=True)),
+        records=SimpleNamespace(
+            clock=clock, recorder=SimpleNamespace(report_validation=waits),
+            directory=SimpleNamespace(path=tmp_path, checkpoints=tmp_path, staging=tmp_path, fenced=nullcontext),
+        ),
     )  # fmt: skip
-    for part, cause in (("step", "init"), ("checkpoint", "checkpoint"), ("validation", "validation")):
+    for part, cause in (("step", "init"), ("checkpoint", "checkpoint")):
         loop.note_fit(t, part, cause)
         assert clock.read()[cause] >= 0.2
+    result: Any = SimpleNamespace(top1=50.0)
+    loop.note_validation(t, 1, result)  # notes that it fits in memory, its score for keep_best, and its result
+    assert clock.read()["validation"] >= 0.6
 
 
 def test_the_slowest_rank_and_its_cause_are_named(run: Path) -> None:
