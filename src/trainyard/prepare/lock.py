@@ -41,6 +41,7 @@ def exclusive(
     try:
         if locked:
             os.ftruncate(descriptor, 0)
+            _show_life(descriptor, 0)  # before anybody can be told whom to wait for
             beats.start()
         yield
     finally:
@@ -108,10 +109,14 @@ def _is(descriptor: int, path: Path) -> bool:
 
 def _beat(descriptor: int, ended: threading.Event) -> None:
     """Change the file's content until the end; nothing but that depends on it, so errors are no matter."""
-    who = f"process {os.getpid()} on {os.uname().nodename}"
-    for number in itertools.count():
+    for number in itertools.count(1):
         with contextlib.suppress(OSError):
-            os.pwrite(descriptor, f"{who}{BEAT}{number:010d}\n".encode(), 0)
             os.fsync(descriptor)
         if ended.wait(BEAT_SECONDS):
             return
+        _show_life(descriptor, number)
+
+
+def _show_life(descriptor: int, number: int) -> None:
+    with contextlib.suppress(OSError):
+        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}{BEAT}{number:010d}\n".encode(), 0)
