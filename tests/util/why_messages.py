@@ -203,6 +203,12 @@ PENDING = {
 }
 
 FURTHER = {
+    "did not arrive: rank 1 on demo-x-worker-0, pid 14: alive by its file, but it no longer answers over the network": (
+        "see whether the nodes reach each other"
+    ),
+    "demo-x-master-0 runs, but port 23400 cannot be reached (it accepts, but says nothing for 25 s): a NetworkPolicy": (
+        "let them reach each other on all ports"
+    ),
     "4 starts of this pod in a row were killed before training began, as the kernel does where a container's memory "
     "limit is too small": "raise global.training.resources.limits.memory",
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes': "take out of values",

@@ -239,13 +239,18 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
     ),
     (r"its name does not resolve", "the named pod has not started: see its own line"),
     (
-        r"cannot be reached \((no answer|timed out)|: no answer",
+        r"cannot be reached \((no answer|timed out|it accepts)|: (no answer|it accepts)",
         "a NetworkPolicy, mesh or firewall keeps the pods apart: let them reach each other on all ports",
     ),
     (
         r"cannot be reached|: connection refused|rendezvous port",
         "the named pod runs, but does not listen: see its log; all pods need one image and one "
         "global.training.peers.port",
+    ),
+    (
+        r"alive by its file, but it no longer answers over the network",
+        "the network between its node and another is cut: see whether the nodes reach each other; the operator tries "
+        "again",
     ),
     (r"would fall back to TCP|turns RDMA off|NCCL uses TCP", "RDMA does not work here: do what the message says"),
     (

@@ -17,6 +17,7 @@ from trainyard.cluster import (
     crds,
     inventory,
     kube,
+    links,
     lost_nodes,
     parsing,
     queues,
@@ -176,13 +177,16 @@ def explain_container(status: dict, init: bool, pod: dict, namespace: str, look:
         text = f"{waiting['reason']}: {waiting.get('message', '')}".strip(": ")
         return Finding(where, "waiting", text, remedy(text))
     if state.get("running") and (init or look):
-        last = ""
+        log = ""
         with contextlib.suppress(UnreachableError):  # of a kubelet that does not answer, the rest is explained
-            last = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=1).strip()
+            log = kube.logs(pod["metadata"]["name"], namespace, status["name"], tail=links.LAST_LINES).strip()
+        last = (log.splitlines() or [""])[-1].strip()
         if init or last.startswith(("preflight:", "launch: waiting", "prepare: waiting")):
             # What one waits for is another's fault; only what keeps pods apart, or a person brings, has a remedy here
             known = remedy(last, CONTAINERS)
             return Finding(where, "running", last, "" if init and "Secret" not in last else known)
+        if slow := links.said_of_network(log):
+            return Finding(where, "running", slow)
     return None
 
 
@@ -265,9 +269,12 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     findings += [explain_deployment(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
+    words = []
     for number, p in enumerate(objects["pods"]):
         own = told.get(p["metadata"].get("uid", ""), [])
         said = add_dataset_remedy(explain_pod(p, own, namespace, now, look=number < LOOKS), jobs)
+        words.append(links.PodWords(p, said))
+    for p, said in links.name_nodes(words, namespace, release, now):
         findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")

@@ -148,7 +148,10 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
     try:
         with socket.create_connection((address, port), PROBE_SECONDS) as connection:
             connection.settimeout(PROBE_SECONDS)
-            said = connection.recv(256)
+            try:
+                said = connection.recv(256)
+            except TimeoutError:  # a process that is stopped, or what stands before it
+                return Peer("it accepts, but says nothing", address=address, since=since)
     except TimeoutError:
         return Peer("no answer", address=address, since=since)
     except OSError as error:

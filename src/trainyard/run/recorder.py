@@ -84,6 +84,7 @@ class Recorder:
         # Of this start, up to the last flush: each rank's seconds by part, and wall-clock seconds
         self._times = [[0.0] * len(PARTS) for _ in range(strategy.world)]
         self._wall = 0.0
+        self._network = slowest.Network()
         self._meter = meter(strategy.device, strategy.place.local_rank == 0)
         self._energy: dict[str, float] = {}  # joules of all starts, by kind
 
@@ -209,6 +210,8 @@ class Recorder:
         self._wall += wall
         self._times = [[a + b for a, b in zip(*rows, strict=True)] for rows in zip(self._times, times, strict=True)]
         last = slowest.find(times, wall)
+        several = len({one["host"] for one in self._ranks}) > 1  # on one node there is no network between them
+        slow = self._network.slower(times, step - line.after) if several else 0.0
         samples = self._order.samples_before(step)
         rate = (samples - self._order.samples_before(line.after)) / max(wall, 1e-9)
         if (telemetry := self._reporting) is not None:
@@ -217,6 +220,7 @@ class Recorder:
                 lr=line.lr, images_per_second=round(rate, 2), seconds=spent,
                 **({"image_size": self._image_size(step)} if self._config.data.size_start else {}),
                 **({"slowest": last.as_dict()} if last else {}),
+                **({"slow_network": slow} if slow else {}),
                 **({"joules": used} if (used := known(self._energy)) else {}),
             )  # fmt: skip
             telemetry.ranks(self._ranks, self._times, memory)

@@ -85,7 +85,9 @@ class Console:
 
 
 def _slowest(event: Event) -> str:
-    """Return a note on the slowest rank, where it delays the others by much."""
+    """Return a note on a slow network, or on the slowest rank, where it delays the others by much."""
+    if times := event.get("slow_network"):
+        return f"  network: steps take {times:g} times as long as before, by communication on every rank"
     slow = event.get("slowest")
     if not slow or slow["behind"] <= NOTABLE:
         return ""

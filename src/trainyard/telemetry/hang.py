@@ -3,6 +3,7 @@
 import dis
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -28,13 +29,18 @@ class Missing:
         return f"rank {self.rank}{where}: {self.reason}"
 
 
-def find_missing(beats: dict[int, Heartbeat], silent: list[int]) -> list[Missing]:
-    """Find the ranks that others wait for: without a heartbeat, or else at storage, outside any collective, or behind.
+def find_missing(beats: dict[int, Heartbeat], silent: list[int], cut: Sequence[int] = ()) -> list[Missing]:
+    """Find the ranks that others wait for: silent, cut off, at storage, outside any collective, or behind.
 
-    `beats` holds each rank's heartbeat. Empty if all ranks are in the same place.
+    `beats` holds each rank's heartbeat; of those in `cut` the file alone shows life. Empty if all ranks are in the same
+    place.
     """
     if silent:
         return [Missing(rank, "no sign of life: stopped, cut off or gone", beats[rank]) for rank in silent]
+    if cut:
+        return [
+            Missing(rank, "alive by its file, but it no longer answers over the network", beats[rank]) for rank in cut
+        ]
     living = {rank: beat for rank, beat in beats.items() if beat and not beat.get("done")}
     if stuck := {rank: beat["storage"] for rank, beat in living.items() if beat.get("storage")}:
         return [Missing(rank, f"alive, but its storage hangs: {what}", living[rank]) for rank, what in stuck.items()]

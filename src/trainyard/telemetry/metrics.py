@@ -21,6 +21,7 @@ KINDS = {
     ),
     **dict.fromkeys(TABLES, TABLE),
     "slowest": TABLE,
+    "slow_network": NUMBER,
 }
 SLOWEST = {"rank": COUNT, "cause": TEXT, "behind": NUMBER}
 # What pages show of a line, beside its step

@@ -1,6 +1,10 @@
-"""Finds the slowest rank and its cause from each rank's seconds, which are summed together with the losses."""
+"""Finds the slowest rank and its cause, and a network that became slow, from each rank's seconds.
+
+They are summed together with the losses.
+"""
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +18,11 @@ from trainyard.telemetry.clock import PARTS
 from trainyard.telemetry.energy import KINDS
 
 NOTABLE = 0.2  # share of the time from which the console mentions it
+
+# A slow network: steps that take so many times as long as calm ones, of which communication is this share of what they
+# take longer on every rank, in two lines of metrics in a row that last so many seconds together
+SLOW, SHARE, LINES, LASTS = 3.0, 0.8, 2, 5.0
+LEAST_CALM, MOST_CALM = 3, 50  # lines of metrics that calm steps are measured by
 
 
 @dataclass(frozen=True)
@@ -81,3 +90,27 @@ def find(times: Sequence[Sequence[float]], wall: float) -> Slowest | None:
         totals = [sum(row[part] for row in times) for part in range(3)]
         cause = totals.index(max(totals))
     return Slowest(rank, PARTS[cause].removesuffix("_wait"), round(behind, 4))
+
+
+class Network:
+    """Notices a network that became slow: of lines of metrics, from the first of this start on."""
+
+    def __init__(self) -> None:
+        self._calm: deque[tuple[float, float]] = deque(maxlen=MOST_CALM)  # seconds of a step, and of it communication
+        self._lines, self._lasts = 0, 0.0
+
+    def slower(self, times: Sequence[Sequence[float]], steps: int) -> float:
+        """Return how many times as long as calm steps these took, by communication on every rank; 0 where they did not.
+
+        A rank that computes or waits for data longer than before waits less for others, so that it is no network's.
+        """
+        seconds = max(sum(row) for row in times)
+        step, exchange = seconds / steps, min(row[2] for row in times) / steps
+        if len(self._calm) >= LEAST_CALM:
+            calm, exchanged = (median(column) for column in zip(*self._calm, strict=True))
+            if step >= SLOW * calm and exchange - exchanged >= SHARE * (step - calm):
+                self._lines, self._lasts = self._lines + 1, self._lasts + seconds
+                return round(step / max(calm, 1e-9), 1) if self._lines >= LINES and self._lasts >= LASTS else 0.0
+        self._calm.append((step, exchange))
+        self._lines, self._lasts = 0, 0.0
+        return 0.0

@@ -80,6 +80,7 @@ class Watchdog:
         self._main = threading.main_thread().ident
         self._ended = threading.Event()
         self._looked: dict[int, Heartbeat] = {}
+        self._quiet: set[int] = set()  # ranks that did not answer at the last look
         self._next_look = self._seconds / 2
         self._blocked: dict[tuple[int, str], float] = {}
         self._storage = ""
@@ -119,7 +120,7 @@ class Watchdog:
             if self._auto and not self._proven:
                 self._proven = self._answers.reach_another(PROOF_SECONDS)
             if not self._seconds or self._waited < self._spacing(now):
-                self._looked, self._next_look = {}, self._spacing(now)
+                self._looked, self._quiet, self._next_look = {}, set(), self._spacing(now)
             elif self._waited >= self._next_look and (hang := self._look(now)):
                 self._end(now, *hang)
             if self._ended.wait(self._interval):
@@ -139,6 +140,13 @@ class Watchdog:
             rank for rank in quiet
             if before and beats[rank] == before.get(rank) and not beats[rank].get("done")
         ]  # fmt: skip
+        still, self._quiet = self._quiet, set(quiet)
+        # Not those that only answer late, or died: they have published that they wait, too, since the look before
+        cut = [
+            rank for rank in quiet
+            if self._proven and rank in still and rank not in silent and not beats[rank].get("done")
+            and beats[rank].get("waited_seconds", 0) >= self._waited / 2
+        ]  # fmt: skip
         stuck = self._files.stuck()[1] >= self._seconds / 2
         limits = [self._limit(now, beats)]
         if silent:
@@ -146,7 +154,7 @@ class Watchdog:
         if stuck:
             limits.append(self._seconds)
         goes_on = self._now is not now  # while the others were asked
-        return None if goes_on or self._waited < min(limits) else (find_missing(beats, silent), beats)
+        return None if goes_on or self._waited < min(limits) else (find_missing(beats, silent, cut), beats)
 
     def _spacing(self, now: Beat) -> float:
         """Return the seconds without a beat before the first look, and those between two looks.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -159,12 +160,20 @@ def test_a_pod_that_the_others_need_fails_for_good(port, servers, monkeypatch, s
         assert fail_beside(port, monkeypatch, **case).code == Exit.CONFIG
 
 
+def test_a_stopped_process_is_told_from_packets_that_do_not_pass(port, servers, monkeypatch):
+    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
+    servers.append(socket.create_server((PODS[2], port)))  # the kernel takes the connection
+    assert peers.ask(PODS[2], port, JOB, peers.Peer()).why == "it accepts, but says nothing"
+    monkeypatch.setattr(socket, "create_connection", Mock(side_effect=TimeoutError("timed out")))
+    assert peers.ask(PODS[2], port, JOB, peers.Peer()).why == "no answer"
+
+
 def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(peers.Listener(JOB, port, PODS[1]))
     servers.append(socket.create_server((PODS[2], port)))  # takes the connection and says nothing
     refused = plan_of(PODS[0], port, bound=0.5)
-    assert re.search(r"no answer for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(refused)))
+    assert re.search(r"says nothing for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(refused)))
 
 
 def test_something_else_on_the_port_is_told_apart(port, servers):

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from trainyard import config
+from trainyard.cluster import links
 from trainyard.parallel.single import Single
 from trainyard.run.recorder import Recorder
 from trainyard.telemetry.clock import Clock
 from trainyard.telemetry.console import Console
 
 
-def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recorder, Clock, list[dict[str, Any]]]:
+    """Return a recorder of a start that took long, its clock, and the list of its lines."""
     lines: list[dict[str, Any]] = []
     telemetry = SimpleNamespace(event=lambda _, step, __, **fields: lines.append({"step": step, **fields}),
                                 ranks=lambda *_: None)  # fmt: skip
@@ -32,6 +32,13 @@ def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
     clock.spend({"init": 1000.0})  # a start that took long
     clock.begin()
     monkeypatch.setattr(Recorder, "_reporting", telemetry)
+    return recorder, clock, lines
+
+
+def test_a_line_tells_the_mean_loss_of_its_steps_and_their_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder, _, lines = begin(tmp_path, monkeypatch)
     for step, loss in enumerate((4.0, 3.0, 2.0, 0.1), 1):
         recorder.step_done(step, torch.arange(8).numpy(), torch.tensor(loss, dtype=torch.float64))
         if step in (3, 4):
@@ -63,6 +70,26 @@ def test_a_run_says_last_that_it_is_over(
         recorder.summarize("finished", 4, 1, None, report)
     assert seen == [("finished", False)]
     assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "a")])
+def test_a_network_that_became_slow_is_said_of_several_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hosts: tuple[str, str]
+) -> None:
+    recorder, clock, lines = begin(tmp_path, monkeypatch)
+    recorder._ranks = [{"host": host} for host in hosts]
+    for step, seconds in enumerate((10.0, 10.0, 10.0, 90.0, 90.0), 1):
+        clock.spend({"compute": 10.0, "communication": seconds})
+        recorder.step_done(step, torch.arange(8).numpy(), torch.tensor(1.0, dtype=torch.float64))
+        recorder.flush(step, 0.1)
+    slow = [round(line.get("slow_network", 0)) for line in lines]
+    assert slow == ([0, 0, 0, 0, 5] if hosts[0] != hosts[1] else [0] * 5)
+    console = Console(5, 5, 0.0)
+    for line in lines:
+        console.show({"event": "train", "epoch": 1, **line})
+    said = [links.said_of_network(text) for text in capsys.readouterr().out.splitlines()]
+    told = "network: steps take 5 times as long as before, by communication on every rank"
+    assert said == [told if one else "" for one in slow]
 
 
 @pytest.mark.parametrize(("classes", "told"), [(10, False), (11, True)])

@@ -226,6 +226,29 @@ def test_slowest_of_many() -> None:
     assert slowest.find([[0.0, 0.5, 0.5], [0.0, 1.0, 0.0]], 1.0) == slowest.Slowest(1, "compute", 0.5)
 
 
+def lines(*rows: tuple[int, list[list[float]]]) -> list[float]:
+    """What is said of lines of 10 steps each: so many of each kind."""
+    network = slowest.Network()
+    return [network.slower(times, 10) for count, times in rows for _ in range(count)]
+
+
+def test_a_network_that_became_slow() -> None:
+    calm, slow = [[0.1, 3.0, 0.9], [0.1, 2.5, 1.4]], [[0.1, 3.0, 12.9], [0.1, 2.5, 13.4]]
+    assert lines((4, calm), (3, slow), (1, calm), (1, slow)) == [0, 0, 0, 0, 0, 4, 4, 0, 0]
+    assert not any(lines((2, calm), (9, slow)))  # too little is known of calm steps
+    assert not any(lines((4, calm), *[(1, slow), (1, calm)] * 4))  # once, as where a process is stopped for a while
+    for others in (
+        [[12.1, 3.0, 0.9], [0.1, 2.5, 13.4]],  # one rank waits for data, or computes longer; the other one for it
+        [[0.1, 15.0, 0.9], [0.1, 2.5, 13.4]],
+        [[12.1, 3.0, 0.9], [12.1, 2.5, 1.4]],
+        [[0.1, 7.0, 8.9], [0.1, 7.0, 8.9]],  # all of a machine is slow
+        [[0.1, 3.0, 7.0], [0.1, 2.5, 7.5]],  # two and a half times
+    ):
+        assert not any(lines((4, calm), (5, others))), others
+    quick, late = ([[value / 100 for value in row] for row in rows] for rows in (calm, slow))
+    assert not any(lines((9, quick), (9, late)))  # for 1.5 s
+
+
 def test_seconds_are_moved_but_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [7.0]
     monkeypatch.setattr(clocks, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))

@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from forked import Fleet
 
 from tests import patience
 from trainyard.core.storage import storage
-from trainyard.telemetry import beats, hang, hang_bound, mounts
+from trainyard.telemetry import beats, hang, hang_bound, mounts, watchdog
 
 pytestmark = pytest.mark.takes(20)
 
@@ -225,6 +226,37 @@ def test_ranks_that_did_not_arrive() -> None:
     assert ranks([beat(9, works), beat(8, works, done=True)], []) == []
     assert ranks([beat(9, waits), beat(9, waits)], []) == []
     assert "the network or the storage hangs" in hang.hang_message(0, "step", 9, 5.0, [])
+
+
+@pytest.mark.parametrize(
+    ("waited", "answered", "proven", "named"),
+    [
+        ((30.0, 60.0), (False, False), True, True),
+        ((30.0, 30.0), (False, False), True, False),  # it died: nothing is published any more
+        ((0.0, 1.0), (False, False), True, False),  # it died as this rank began to wait, and storage shows that late
+        ((30.0, 60.0), (True, False), True, False),  # it has just ended
+        ((30.0, 60.0), (False, False), False, False),  # this network lets no such packets pass, ever
+    ],
+)
+def test_a_rank_that_lives_and_does_not_answer_is_behind_a_network_that_is_cut(
+    tmp_path: Path, waited: tuple[float, float], answered: tuple[bool, bool], proven: bool, named: bool
+) -> None:
+    waits = "/x/torch/distributed/c10d.py:1 all_reduce"
+    watch: Any = watchdog.Watchdog(tmp_path, SimpleNamespace(rank=0, world=2, gather_objects=lambda one: [one] * 2), 0)
+    watch.close()
+    watch._auto, watch._seconds, watch._proven = True, 60.0, proven
+    watch.beat("step", 9)
+    watch.beat("step", 9)
+    found: list[Any] = []
+    for seconds, theirs, answer in zip((31.0, 61.0), waited, answered, strict=True):
+        other = beat(watch._now.number, waits, waited_seconds=theirs)
+        watch._answers = SimpleNamespace(ask=lambda _, other=other, answer=answer: {1: other} if answer else {})
+        watch._files = SimpleNamespace(read=lambda *_, other=other: {1: other}, stuck=lambda: ("", 0.0))
+        watch._waited = seconds
+        found.append(watch._look(watch._now))
+    assert found[0] is None
+    missing, _ = found[1]
+    assert any("rank 1 on a, pid 1: alive by its file, but it no longer" in str(one) for one in missing) is named
 
 
 def test_a_rank_whose_storage_hangs_is_named_before_those_that_wait_for_it() -> None:
