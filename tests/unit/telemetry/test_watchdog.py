@@ -231,11 +231,11 @@ def test_ranks_that_did_not_arrive() -> None:
 @pytest.mark.parametrize(
     ("waited", "answered", "proven", "named"),
     [
-        ((30.0, 60.0), (False, False), True, True),
-        ((30.0, 30.0), (False, False), True, False),  # it died: nothing is published any more
+        ((150.0, 300.0), (False, False), True, True),
+        ((150.0, 150.0), (False, False), True, False),  # it died: nothing is published any more
         ((0.0, 1.0), (False, False), True, False),  # it died as this rank began to wait, and storage shows that late
-        ((30.0, 60.0), (True, False), True, False),  # it has just ended
-        ((30.0, 60.0), (False, False), False, False),  # this network lets no such packets pass, ever
+        ((150.0, 300.0), (True, False), True, False),  # it has just ended
+        ((150.0, 300.0), (False, False), False, False),  # this network lets no such packets pass, ever
     ],
 )
 def test_a_rank_that_lives_and_does_not_answer_is_behind_a_network_that_is_cut(
@@ -244,11 +244,11 @@ def test_a_rank_that_lives_and_does_not_answer_is_behind_a_network_that_is_cut(
     waits = "/x/torch/distributed/c10d.py:1 all_reduce"
     watch: Any = watchdog.Watchdog(tmp_path, SimpleNamespace(rank=0, world=2, gather_objects=lambda one: [one] * 2), 0)
     watch.close()
-    watch._auto, watch._seconds, watch._proven = True, 60.0, proven
+    watch._auto, watch._seconds, watch._proven = True, 300.0, proven
     watch.beat("step", 9)
     watch.beat("step", 9)
     found: list[Any] = []
-    for seconds, theirs, answer in zip((31.0, 61.0), waited, answered, strict=True):
+    for seconds, theirs, answer in zip((160.0, 301.0), waited, answered, strict=True):
         other = beat(watch._now.number, waits, waited_seconds=theirs)
         watch._answers = SimpleNamespace(ask=lambda _, other=other, answer=answer: {1: other} if answer else {})
         watch._files = SimpleNamespace(read=lambda *_, other=other: {1: other}, stuck=lambda: ("", 0.0))
