@@ -86,7 +86,7 @@ def find_unreached(finding: Finding, pod: dict, hosts: dict[str, PodWords], now:
 
 def others(pattern: re.Pattern[str], finding: Finding, pod: dict, hosts: dict[str, PodWords]) -> list[PodWords]:
     """Return the pods on other nodes that a finding names."""
-    told = [hosts[one] for one in named(pattern, finding.cause) if one in hosts]
+    told = [hosts[one] for one in find_hosts(pattern, finding.cause) if one in hosts]
     return [one for one in told if node(one.pod) != node(pod)]
 
 
@@ -138,14 +138,14 @@ def explain_slow(finding: Finding, nodes: list[str], namespace: str, release: st
     )
 
 
-def named(pattern: re.Pattern[str], cause: str) -> list[str]:
+def find_hosts(pattern: re.Pattern[str], cause: str) -> list[str]:
     """Return the hosts that a message names, without their domain."""
     return [next(filter(None, found.groups())).partition(".")[0] for found in pattern.finditer(cause)]
 
 
 def has_lost(words: PodWords, other: str) -> bool:
     """Whether a pod says of another host that it has lost a rank on it."""
-    return any(other in named(pattern, one.cause) for one in words.found for pattern in (SILENT, SEEN))
+    return any(other in find_hosts(pattern, one.cause) for one in words.found for pattern in (SILENT, SEEN))
 
 
 def is_lost(words: PodWords) -> bool:
