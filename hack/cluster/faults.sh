@@ -33,7 +33,6 @@ undo_kill() {
 start_again() {
   start_worker "$NODE"
   start_worker_agents "$NODE"
-  start_policies "$NODE"
 }
 
 # drop TABLE RULE...: a table of its own whose rules see every packet, with the address that a service's has become

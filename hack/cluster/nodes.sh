@@ -61,38 +61,60 @@ start_worker() {
   wait_containerd
 }
 
-# each_worker, each_node COMMAND...: for all nodes (after the first) at once, with their number as the last word
-each_worker() { at_once "$(seq 2 "$NODES")" "$@"; }
-each_node() { at_once "$(seq "$NODES")" "$@"; }
-at_once() {
-  local number pids=() pid numbers=$1
-  shift
-  for number in $numbers; do
+# each_worker COMMAND...: for all nodes after the first at once, with their number as the last word
+each_worker() {
+  local number pids=()
+  for number in $(seq 2 "$NODES"); do
     (set -e; "$@" "$number") &
     pids+=($!)
   done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  all_of "${pids[@]}"
+}
+
+# at_once COMMAND OTHER: both at the same time
+at_once() {
+  local pids=()
+  (set -e; "$1") &
+  pids+=($!)
+  (set -e; "$2") &
+  pids+=($!)
+  all_of "${pids[@]}"
+}
+
+# all_of PID...: wait until all have ended, so that nothing half-started goes on; fails when one has failed
+all_of() {
+  local pid failed=0
+  for pid in "$@"; do wait "$pid" || failed=1; done
+  return $failed
 }
 
 start_other_nodes() {
   (start_switch)
   use_node 1
   plug_in
-  mount_volumes
-  each_worker start_worker
+  at_once mount_volumes start_workers
 }
+start_workers() { each_worker start_worker; }
+
+# start_nodes: the other nodes, while the first one's control plane starts
+start_nodes() { at_once start_control_plane start_other_nodes; }
 
 # start_worker_agents NUMBER: they join the cluster, once there is an API server
 start_worker_agents() {
   use_node "$1"
   start_kubelet
   wait_kubelet
+  start_policies
 }
 
-# start_policies NUMBER: NetworkPolicies are enforced on a node, which Kubernetes must know
+# start_agents: of all nodes at once
+start_first_agents() { start_node_agents; start_policies; }
+start_other_agents() { each_worker start_worker_agents; }
+start_agents() { at_once start_first_agents start_other_agents; }
+
+# start_policies: NetworkPolicies are enforced on a node, which Kubernetes must know
 start_policies() {
   local program
-  use_node "$1"
   program=$("$ROOT/hack/netpol/build")
   node_daemon "netpol$SUFFIX" "$HERE/node/again" "$program" --kubeconfig="$RUN/admin.conf" --node="$NODE_NAME" --service-cidr="$SERVICE_CIDR"
   wait_for 120 "netpol$SUFFIX" "$HERE/in-node" iptables -w -n -L KUBE-ROUTER-FORWARD

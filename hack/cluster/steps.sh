@@ -45,18 +45,30 @@ find_images() {
   if [ "$IMAGES_THERE" != own ] && [ -e "$CACHE/images/$tag/index.json" ]; then images+=("$CACHE/images/$tag") unpacked+=-$tag; fi
 }
 
-# linked_images: have images in a node before its containerd starts. Linking what was unpacked once takes a second, unpacking it a minute.
-# Only containerd's lists of what it has are written to.
+# linked_images: have images in a node before its containerd starts. All nodes read the files of the images where they were unpacked once, which
+# no container writes to; containerd's lists of what it has are the node's own. A link to a folder is all that a removed image takes away.
+SNAPSHOTS=io.containerd.snapshotter.v1.overlayfs
 linked_images() {
-  local images unpacked list
+  local images unpacked list root=$NODE_RUN/containerd/root
   find_images
   [ "$(stat -c %d "$CACHE")" = "$(stat -c %d "$RUN")" ] || return 1 # nothing is linked from one file system to another
   "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
-  touch "$unpacked"
-  find "$CACHE/unpacked" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2 | xargs -r rm -rf
-  mkdir -p "$NODE_RUN/containerd"
-  cp -al "$unpacked" "$NODE_RUN/containerd/root" || return 1
-  for list in "$NODE_RUN"/containerd/root/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+  use_unpacked "$unpacked"
+  mkdir -p "$root/$SNAPSHOTS/snapshots"
+  find "$unpacked" -mindepth 1 -maxdepth 1 -name 'io.*' -not -name $SNAPSHOTS -exec cp -alt "$root" {} + || return 1
+  cp "$unpacked/$SNAPSHOTS/metadata.db" "$root/$SNAPSHOTS/" && ln -st "$root/$SNAPSHOTS/snapshots" "$unpacked/$SNAPSHOTS"/snapshots/* || return 1
+  for list in "$root"/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+}
+
+# use_unpacked FOLDER: it stays while this cluster is there. Of the others the newest stay, and those that another cluster uses.
+use_unpacked() {
+  local old
+  mkdir -p "$1/used-by"
+  ln -sfn "$RUN" "$1/used-by/$CGROUP"
+  touch "$1"
+  find "$CACHE/unpacked" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' | sort -rn | tail -n +4 | cut -d' ' -f2 | while read -r old; do
+    [ -n "$(find "$old/used-by" -xtype d -name 'trainyard-node-*' 2> /dev/null)" ] || rm -rf "$old"
+  done
 }
 
 # start_containerd: with images, where they can be linked
@@ -100,7 +112,7 @@ start_kubelet() {
 
 # wait_kubelet: until the node is Ready
 wait_kubelet() {
-  wait_for 600 "kubelet$SUFFIX" kubectl get node "$NODE_NAME"
+  wait_for 600 "kubelet$SUFFIX" kubectl wait --for=create "node/$NODE_NAME" --timeout=5s
   kubectl wait --for=condition=Ready "node/$NODE_NAME" --timeout=$((900 * PATIENCE))s
 }
 
