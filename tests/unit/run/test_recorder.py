@@ -54,7 +54,7 @@ def test_a_run_says_last_that_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     """Who waits for that finds the report; one that fails leaves the run's state."""
-    directory: Any = SimpleNamespace(path=tmp_path, fenced=contextlib.nullcontext, staging=None)
+    directory: Any = SimpleNamespace(path=tmp_path, fenced=contextlib.nullcontext, staging=None, lost=lambda: False)
     data: Any = SimpleNamespace(order=None, length=None, splits=SimpleNamespace(class_names=[]))
     settings = config.build({"recipe": "demo"}, {"run": {"dir": str(tmp_path)}})
     recorder = Recorder(settings, Single(torch.device("cpu")), directory, data, Clock(time.monotonic()))
