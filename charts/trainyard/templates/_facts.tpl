@@ -86,7 +86,8 @@ that renders alone has what it knows of itself):
 {{- $others := without $parts "storage" "secrets" | uniq | len | ne (len $programs) -}}
 {{- $dataless := and $programs (not $others) (not $values.global.storage.data.existingClaim) -}}
 {{- $facts := dict "trains" $trains "trainings" $trainings "spares" $spares "runs" $runs "settings" $settings "parts" ($parts | uniq) "made" $made
-  "awaited" $awaited "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher "programs" $programs "dataless" (not (empty $dataless)) -}}
+  "awaited" $awaited "wait" $wait "weights" ($weights | uniq) "mpi" $mpi "launcher" $values.mpijob.launcher "programs" $programs
+  "dataless" (not (empty $dataless)) -}}
 {{- $_ := set . "Facts" $facts -}}
 {{- range .Subcharts -}}{{- $_ := set . "Facts" $facts -}}{{- end -}}
 {{- end -}}
