@@ -1,6 +1,6 @@
 """What a job of many pods costs Kubernetes and its operator, on simulated nodes.
 
-    python benchmarks/cpu/jobs.py [OUT.json] [--pods 8 64 512] [--operators pytorchjob mpijob] [--qps 100]
+    python benchmarks/cpu/jobs.py [OUT.json] [--pods 8 64 512] [--operators pytorchjob mpijob trainjob] [--qps 100]
 
 API server, etcd, scheduler, controllers and operators are real, nodes are not (simulated.py): a pod runs as soon as it
 is on its node. The jobs are what the chart renders, with 8 GPUs for each pod, a node for each. It needs root, and the
@@ -11,6 +11,7 @@ requests     to the API server by all programs, without the kubelets' one for ea
 """
 
 import argparse
+import contextlib
 import json
 import signal
 import subprocess
@@ -19,7 +20,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -31,7 +33,11 @@ SIZES = (8, 64, 512)
 PATHS = {
     "pytorchjob": ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs"),
     "mpijob": ("MPIJob", "kubeflow.org/v2beta1", "mpijobs"),
+    "trainjob": ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs"),
 }
+# Who looks after it; Trainer's kinds refer to JobSet's, so JobSet is first
+PROGRAMS = {"pytorchjob": ("training-operator",), "mpijob": ("mpi-operator",), "trainjob": ("jobset", "trainer")}
+JOBSETS = "jobset.x-k8s.io/v1alpha2"
 LONG = 600.0  # seconds until all pods run
 QUIET = 3.0  # seconds in which nobody asks for anything: the job has come to rest
 VALUES: Thing = {
@@ -55,9 +61,8 @@ def render(operator: str, pods: int, namespace: str) -> list[Thing]:
     )
     if done.returncode:
         raise SimulationError(done.stderr)
-    import yaml
-
-    return [one for one in yaml.safe_load_all(done.stdout) if one]
+    found = [one for one in yaml.safe_load_all(done.stdout) if one]
+    return [part for one in found for part in (one["items"] if one["kind"] == "List" else [one])]
 
 
 def claim(cluster: Cluster, namespace: str, name: str) -> None:
@@ -133,6 +138,8 @@ def remove(cluster: Cluster, namespace: str, job: str) -> None:
     """Delete a job, and all that was made for it, since nobody collects garbage here."""
     client, here = cluster.client, f"namespaces/{namespace}"
     client.ask("DELETE", job)
+    with contextlib.suppress(LookupError):
+        client.ask("DELETE", f"/apis/{JOBSETS}/{here}/jobsets")
     for path in (f"/apis/batch/v1/{here}/jobs", f"/api/v1/{here}/pods", f"/api/v1/{here}/services"):
         client.ask("DELETE", path)
     gone = lambda: not client.ask("GET", f"/api/v1/{here}/pods")["items"]  # noqa: E731
@@ -154,12 +161,13 @@ def sizes(cluster: Cluster, operator: str, pods: int, job: str, namespace: str) 
     """Return the sizes of the job's objects, and the memory of who looks after them."""
     ask = cluster.client.ask
     maps = ask("GET", f"/api/v1/namespaces/{namespace}/configmaps")["items"]
-    memory: dict[str, Any] = cluster.memory()
-    whose = "training-operator" if operator == "pytorchjob" else "mpi-operator"
+    jobsets = ask("GET", f"/apis/{JOBSETS}/namespaces/{namespace}/jobsets")["items"] if operator == "trainjob" else []
+    memory = cluster.memory()
     return [
         Figure(operator, "the job", pods, size_of(ask("GET", job)), "kB"),
+        *(Figure(operator, "its JobSet", pods, size_of(one), "kB") for one in jobsets),
         Figure(operator, "largest ConfigMap", pods, max(map(size_of, maps)), "kB"),
-        Figure(operator, "memory of its operator", pods, memory[whose], "MB"),
+        *(Figure(operator, f"memory of {name}", pods, memory[name], "MB") for name in PROGRAMS[operator]),
         Figure(operator, "memory of the API server", pods, memory["kube-apiserver"], "MB"),
     ]
 
@@ -167,11 +175,12 @@ def sizes(cluster: Cluster, operator: str, pods: int, job: str, namespace: str) 
 def measure(sizes: Sequence[int], operators: Sequence[str], qps: int) -> list[Figure]:
     """Return all figures."""
     found: list[Figure] = []
-    with Cluster(max(sizes), qps) as cluster:
-        for operator in operators:
+    for operator in operators:
+        with Cluster(max(sizes), PROGRAMS[operator], qps) as cluster:
             for pods in sizes:
-                found += run(cluster, operator, pods)
-                print(f"{operator} of {pods} pods: {found[-10:]}", file=sys.stderr, flush=True)
+                now = run(cluster, operator, pods)
+                print(f"{operator} of {pods} pods: {now}", file=sys.stderr, flush=True)
+                found += now
     return found
 
 

@@ -4,6 +4,7 @@ A simulated kubelet calls a pod Running, and ready, as soon as it is on its node
 what is left of a job's start is what Kubernetes and the job's operator do. All of it runs on this machine, on loopback.
 """
 
+import base64
 import contextlib
 import json
 import os
@@ -14,17 +15,18 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import urllib3
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "simulated"
 KUBELETS = "simulated-kubelets"  # what they and this program call themselves to the API server
-PROGRAMS = ("kubernetes", "kubectl", "training-operator", "mpi-operator", "helm3")
+PROGRAMS = ("kubernetes", "kubectl", "training-operator", "mpi-operator", "trainer", "jobset", "helm3")
 WORKERS = 8  # threads of the simulated kubelets
 SECONDS = 120.0  # for a program to start, on a busy machine
 CERTS = "/tmp/k8s-webhook-server"  # training-operator's, which has no option for it
@@ -146,8 +148,8 @@ class Kubelets:
 class Cluster:
     """The programs, and the way to them; `with` ends all of them."""
 
-    def __init__(self, nodes: int, qps: int = 0) -> None:
-        """Start all; `qps`: requests a second of an operator, its own default where 0. Raises SimulationError."""
+    def __init__(self, nodes: int, operators: Sequence[str], qps: int = 0) -> None:
+        """Start all; `qps`: requests a second of each operator, its own default where 0. Raises SimulationError."""
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
         self._qps, self._port = qps, free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="simulated-", dir="/dev/shm"))
@@ -156,7 +158,8 @@ class Cluster:
             self._start_control_plane()
             self._make(nodes)
             self.kubelets = Kubelets(self.client)
-            self._start_operators()
+            for name in operators:
+                self._start(name)
         except BaseException:
             self.close()
             raise
@@ -241,16 +244,6 @@ class Cluster:
         )  # fmt: skip
 
     def _make(self, nodes: int) -> None:
-        for module, files in CRDS.items():
-            folder = find_module(module)
-            for name in files:
-                self.kubectl("apply", "--server-side", "-f", folder / name)
-        for name in ("kubeflow", "mpi-operator"):
-            self.client.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        secret = {"metadata": {"name": "training-operator-webhook-cert"}}
-        self.client.ask("POST", "/api/v1/namespaces/kubeflow/secrets", secret)
-        hooks = {"metadata": {"name": WEBHOOK}, "webhooks": [OFF]}
-        self.client.ask("POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", hooks)
         room = {"cpu": "96", "memory": "1Ti", "nvidia.com/gpu": "8", "pods": "110"}
         ready = {"type": "Ready", "status": "True"}
         for number in range(nodes):
@@ -259,14 +252,38 @@ class Cluster:
             self.client.ask("POST", "/api/v1/nodes", node)
             self.client.ask("PATCH", f"/api/v1/nodes/node-{number}/status", status)
 
-    def _start_operators(self) -> None:
+    def _start(self, operator: str) -> None:
+        module, kinds, *_ = MODULES[operator]
+        for file in sorted(find_module(module).glob(kinds)):
+            self.kubectl("apply", "--server-side", "-f", file)
+        self.wait(f"the kinds of {operator}", self._established, "kube-apiserver")
+        if operator in CONFIGS:
+            self._start_with_webhooks(operator)
+            return
         limits = [f"--kube-api-qps={self._qps}", f"--kube-api-burst={2 * self._qps}"] if self._qps else []
-        programs, certs = find_programs(), self._folder / "certs"
+        namespace = {"training-operator": "kubeflow"}.get(operator, operator)
+        self.client.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        if operator == "training-operator":
+            self._start_training_operator(limits)
+        else:
+            self._run(operator, find_programs() / operator, f"-kubeConfig={self.config}", *limits)
+
+    def _established(self) -> bool:
+        kinds = self.client.ask("GET", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+        states = [one.get("status", {}).get("conditions") or [] for one in kinds]  # null at first
+        return all({("Established", "True")} <= {(it["type"], it["status"]) for it in state} for state in states)
+
+    def _start_training_operator(self, limits: list[str]) -> None:
+        secret = {"metadata": {"name": "training-operator-webhook-cert"}}
+        self.client.ask("POST", "/api/v1/namespaces/kubeflow/secrets", secret)
+        hooks = {"metadata": {"name": WEBHOOK}, "webhooks": [OFF]}
+        self.client.ask("POST", "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", hooks)
+        certs = self._folder / "certs"
         (certs / "serving-certs").mkdir(parents=True)
         self._run(
             "training-operator", "unshare", "-m", "sh", "-c",
             f'mkdir -p {CERTS} && mount --bind "$1" {CERTS} && shift && exec "$@"', "sh", certs,
-            programs / "training-operator", "--enable-scheme=pytorchjob", f"--kubeconfig={self.config}",
+            find_programs() / "training-operator", "--enable-scheme=pytorchjob", f"--kubeconfig={self.config}",
             "--metrics-bind-address=0", "--health-probe-bind-address=0",
             f"--webhook-server-port={free_port()}", *limits,
             MY_POD_NAMESPACE="kubeflow",
@@ -276,16 +293,44 @@ class Cluster:
             "training-operator's certificate", lambda: self.client.ask("GET", path).get("data"), "training-operator"
         )
         for name, text in self.client.ask("GET", path)["data"].items():
-            (certs / "serving-certs" / name).write_bytes(subprocess.run(
-                ["base64", "-d"], input=text.encode(), capture_output=True, check=True).stdout)  # fmt: skip
-        self._run("mpi-operator", programs / "mpi-operator", f"-kubeConfig={self.config}", *limits)
+            (certs / "serving-certs" / name).write_bytes(base64.b64decode(text))
 
-    def kubectl(self, *words: str | Path) -> None:
-        """Run kubectl; raises SimulationError."""
+    def _start_with_webhooks(self, operator: str) -> None:
+        """Start a controller whose webhooks the API server asks, with a certificate of ours for this address."""
+        certs, port = self._folder / "k8s-webhook-server/serving-certs", free_port()
+        if not certs.exists():
+            certs.mkdir(parents=True)
+            subprocess.run(
+                ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=simulated",
+                 "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", certs / "tls.key", "-out", certs / "tls.crt"],
+                check=True, capture_output=True,
+            )  # fmt: skip
+        limits = {"clientConnection": {"qps": self._qps, "burst": 2 * self._qps}} if self._qps else {}
+        file = self._folder / f"{operator}.json"
+        file.write_text(json.dumps(CONFIGS[operator] | limits | {
+            "kind": "Configuration", "webhook": {"host": "127.0.0.1", "port": port}, "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": "0"}, "leaderElection": {"leaderElect": False},
+        }))  # fmt: skip
+        program = find_programs() / operator
+        self._run(operator, program, f"--kubeconfig={self.config}", f"--config={file}", TMPDIR=str(self._folder))
+        self.wait(f"the webhooks of {operator}", lambda: answers(port), operator)
+        module, _, hooks = MODULES[operator]
+        made = yaml.safe_load_all(self.kubectl("kustomize", find_module(module) / hooks))
+        authority = base64.b64encode((certs / "tls.crt").read_bytes()).decode()
+        for one in made:
+            for hook in one.get("webhooks", []):
+                path = hook["clientConfig"]["service"]["path"]
+                hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}{path}", "caBundle": authority}
+            if "webhooks" in one:
+                self.client.ask("POST", f"/apis/admissionregistration.k8s.io/v1/{one['kind'].lower()}s", one)
+
+    def kubectl(self, *words: str | Path) -> str:
+        """Run kubectl and return what it prints; raises SimulationError."""
         command = [find_programs() / "kubectl", f"--kubeconfig={self.config}", *words]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         if done.returncode:
             raise SimulationError(f"{' '.join(map(str, words))}: {done.stderr}")
+        return done.stdout
 
     def wait(self, what: str, look: Any, program: str, seconds: float = SECONDS) -> float:
         """Wait until something is so, and return the seconds; raises SimulationError, with the program's last words."""
@@ -300,10 +345,24 @@ class Cluster:
             time.sleep(0.1)
 
 
-CRDS = {
-    "github.com/kubeflow/training-operator": ("manifests/base/crds/kubeflow.org_pytorchjobs.yaml",),
-    "github.com/kubeflow/mpi-operator": ("manifests/base/kubeflow.org_mpijobs.yaml",),
+# Of each operator: its Go module, and there the kinds it looks after and its webhooks
+MODULES = {
+    "training-operator": ("github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"),
+    "mpi-operator": ("github.com/kubeflow/mpi-operator", "manifests/base/kubeflow.org_mpijobs.yaml"),
+    "trainer": ("github.com/kubeflow/trainer/v2", "manifests/base/crds/trainer.*.yaml", "manifests/base/webhook"),
+    "jobset": ("sigs.k8s.io/jobset", "config/components/crd/bases/*.yaml", "config/components/webhook"),
 }
+# Certificates are ours: what these make for themselves is for a Service's name
+CONFIGS: dict[str, Thing] = {
+    "trainer": {"apiVersion": "config.trainer.kubeflow.org/v1alpha1", "certManagement": {"enable": False}},
+    "jobset": {"apiVersion": "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement": {"enable": False}},
+}
+
+
+def answers(port: int) -> bool:
+    """Return whether somebody listens on a port of loopback."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def find_programs() -> Path:
@@ -312,7 +371,7 @@ def find_programs() -> Path:
     folder = Path(said.strip())
     lacking = [name for name in PROGRAMS if not (folder / name).exists()] + ["etcd"] * (not shutil.which("etcd"))
     if lacking:
-        remedy = "run hack/bootstrap cluster, and hack/programs/build cluster helm3"
+        remedy = "run hack/bootstrap cluster, and hack/programs/build cluster helm3 trainer jobset"
         raise SimulationError(f"not there: {', '.join(lacking)}: {remedy}")
     return folder
 
