@@ -49,15 +49,15 @@ find_images() {
 # no container writes to; containerd's lists of what it has are the node's own. A link to a folder is all that a removed image takes away.
 SNAPSHOTS=io.containerd.snapshotter.v1.overlayfs
 linked_images() {
-  local images unpacked list root=$NODE_RUN/containerd/root
+  local images unpacked list own=$NODE_RUN/containerd/root
   find_images
   [ "$(stat -c %d "$CACHE")" = "$(stat -c %d "$RUN")" ] || return 1 # nothing is linked from one file system to another
   "$HERE/unpack" "$unpacked" "${images[@]}" || return 1
   use_unpacked "$unpacked"
-  mkdir -p "$root/$SNAPSHOTS/snapshots"
-  find "$unpacked" -mindepth 1 -maxdepth 1 -name 'io.*' -not -name $SNAPSHOTS -exec cp -alt "$root" {} + || return 1
-  cp "$unpacked/$SNAPSHOTS/metadata.db" "$root/$SNAPSHOTS/" && ln -st "$root/$SNAPSHOTS/snapshots" "$unpacked/$SNAPSHOTS"/snapshots/* || return 1
-  for list in "$root"/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
+  mkdir -p "$own/$SNAPSHOTS/snapshots"
+  find "$unpacked" -mindepth 1 -maxdepth 1 -name 'io.*' -not -name $SNAPSHOTS -exec cp -alt "$own" {} + || return 1
+  cp "$unpacked/$SNAPSHOTS/metadata.db" "$own/$SNAPSHOTS/" && ln -st "$own/$SNAPSHOTS/snapshots" "$unpacked/$SNAPSHOTS"/snapshots/* || return 1
+  for list in "$own"/*/*.db; do cp "$list" "$list.own" && mv "$list.own" "$list" || return 1; done
 }
 
 # use_unpacked FOLDER: it stays while this cluster is there. Of the others the newest stay, and those that another cluster uses.
