@@ -43,7 +43,7 @@ def undisturbed2(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_killed_at_every_point_and_resumed_to_the_same_bits(fleet: Fleet, tmp_path: Path, undisturbed: Path) -> None:
     run = tmp_path / "run"
     for point in POINTS:
-        if point in ("released", "leaving", "left"):
+        if point in ("summarized", "released", "leaving", "left"):
             (run / "summary.json").unlink(missing_ok=True)  # else the run is over, and its start ends with 0
         assert_ends(fleet, run, f"{point} kill", [-9], **ENDLESS)
     (run / "summary.json").unlink()
@@ -110,7 +110,7 @@ def test_errors_of_gpus_and_nccl_at_every_point(
     run, rows = tmp_path / "run", []
     healing = itertools.cycle(error for error, (_, _, code) in ERRORS.items() if code >= 128)
     for point, error in zip(POINTS, healing, strict=False):
-        if point in ("released", "leaving", "left"):
+        if point in ("summarized", "released", "leaving", "left"):
             (run / "summary.json").unlink(missing_ok=True)  # else the run is over, and its start ends with 0
         assert_ends(fleet, run, f"{point} {error}", [CODES[error]], **ENDLESS)
         rows.append(row(point, error, CODES[error], "resumed"))
