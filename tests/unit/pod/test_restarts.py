@@ -32,9 +32,12 @@ ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  #
 
 
 def rendezvous(host: bool) -> str:
-    """Settings of torch's rendezvous that are quick to notice that a node is gone, and as slow as this machine."""
+    """Settings of torch's rendezvous that are quick to notice that a node is gone, and as slow as this machine.
+
+    Eight signs of life may be missed: on a busy machine one that lives would be taken for lost by torch's three.
+    """
     pace = math.ceil(patience.slowness())
-    return f"is_host={host},last_call_timeout={4 * pace},keep_alive_interval={pace}"
+    return f"is_host={host},last_call_timeout={4 * pace},keep_alive_interval={pace},keep_alive_max_attempt=8"
 
 
 def node(name: str, endpoint: str, places: Path) -> dict[str, str]:
@@ -231,6 +234,7 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     others.next_rendezvous()
     more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
     env = node("spare", endpoint, tmp_path) | more
+    env["PET_RDZV_CONF"] = "is_host=False,keep_alive_max_attempt=600"  # this process, the other pod, may be starved
     if file == "summary.json":
         spare = trainer.start(run, 1, env, forked=False, **ELASTIC)
     else:
@@ -251,7 +255,8 @@ def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkey
     original = DynamicRendezvousHandler.num_nodes_waiting
     monkeypatch.setattr(DynamicRendezvousHandler, "num_nodes_waiting", original)  # which is put back afterwards
     launcher.leave_full_groups_alone()
-    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true"}
+    # No sign of life reads the list from the store meanwhile
+    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true", "keep_alive_interval": "3600"}
     handler: Any = rendezvous_registry.get_rendezvous_handler(
         RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
     )
