@@ -8,8 +8,10 @@ pods_of() { echo "${POD_CIDR%.*.*}.$1.0/24"; }
 # others: the numbers of the other nodes
 others() { seq "$NODES" | grep -vx "$NODE"; }
 
+# start_file_server: and what its clients on all nodes read, which are started at the same time
 start_file_server() {
   fill "$HERE/node/server.vol.in" > "$NODE_RUN/server.vol"
+  fill "$HERE/node/client.vol.in" > "$RUN/client.vol"
   node_daemon file-server glusterfsd -N -f "$NODE_RUN/server.vol" -l "$LOG/glusterfsd.log" -p /run/glusterfsd.pid
   wait_for 60 file-server "$HERE/in-node" bash -c ": < /dev/tcp/$SERVER_IP/24007"
 }
@@ -45,7 +47,6 @@ plug_in() {
 # mount_volumes: what the file server serves, on this node
 mount_volumes() {
   mkdir -p "$VOLUMES"
-  fill "$HERE/node/client.vol.in" > "$RUN/client.vol"
   node_daemon "glusterfs$SUFFIX" glusterfs -N -f "$RUN/client.vol" -l "$LOG/glusterfs-client$SUFFIX.log" -p /run/glusterfs.pid \
     --attribute-timeout=1 --entry-timeout=1 "$VOLUMES"
   wait_for 60 "glusterfs$SUFFIX" "$HERE/in-node" mountpoint -q "$VOLUMES"
@@ -71,13 +72,13 @@ each_worker() {
   all_of "${pids[@]}"
 }
 
-# at_once COMMAND OTHER: both at the same time
+# at_once COMMAND...: all at the same time; each is a word
 at_once() {
-  local pids=()
-  (set -e; "$1") &
-  pids+=($!)
-  (set -e; "$2") &
-  pids+=($!)
+  local command pids=()
+  for command in "$@"; do
+    (set -e; "$command") &
+    pids+=($!)
+  done
   all_of "${pids[@]}"
 }
 
