@@ -85,9 +85,10 @@ start_containerd() {
 # wait_containerd: until it answers, and has the node's images
 wait_containerd() {
   local images unpacked archive
-  find_images
   wait_for 180 "containerd$SUFFIX" "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" version
-  [ ! -e "$NODE_RUN/no-images" ] || for archive in "${images[@]}"; do import_image "$archive"; done
+  [ -e "$NODE_RUN/no-images" ] || return 0
+  find_images
+  for archive in "${images[@]}"; do import_image "$archive"; done
 }
 
 start_etcd() {

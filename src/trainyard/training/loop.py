@@ -106,7 +106,7 @@ def next_step(t: Trainer, batches: Iterator[Batch]) -> None:
     if outcome not in (CONTINUE, SAVE):
         end_early(t, outcome)
     if fits_largest(t):
-        note_fit(t, "step", "init")
+        note_fit(t, "step")
     if outcome == SAVE or save_due(t):
         flush(t)
         save(t)
@@ -210,14 +210,14 @@ def fits_largest(t: Trainer) -> bool:
     return first >= t.progress.begun and image_size(t, first) == t.config.data.image_size
 
 
-def note_fit(t: Trainer, part: str, cause: str) -> None:
+def note_fit(t: Trainer, part: str) -> None:
     """Note that these settings have done a part of a run: want of memory in it will be worth another start.
 
-    The wait for storage counts as `cause`.
+    The wait for storage counts as that part, of a step as init.
     """
     if t.strategy.is_rank0 and part not in t.progress.fits:
         t.progress.fits.add(part)
-        with t.records.clock.spent(cause):
+        with t.records.clock.spent("init" if part == "step" else part):
             starts.note_fit(t.records.directory.path, t.strategy.world, part)
 
 
@@ -321,7 +321,7 @@ def note_validation(t: Trainer, epoch: int, result: Result) -> None:
     """Note what a validation has found; the wait for storage counts as validation."""
     records, step = t.records, t.progress.step
     with records.clock.spent("validation"):
-        note_fit(t, "validation", "validation")
+        note_fit(t, "validation")
         t.progress.validated = epoch
         if t.strategy.is_rank0 and t.config.checkpoint.keep_best:
             with records.directory.fenced():
@@ -358,7 +358,7 @@ def save(t: Trainer, wait: bool = False) -> None:
                 records.writer.wait()
         t.progress.saved, t.progress.saved_at = step, time.monotonic()
         t.progress.stalls.append(t.progress.saved_at - begun)
-    note_fit(t, "checkpoint", "checkpoint")
+    note_fit(t, "checkpoint")
     report_checkpoints(t)
 
 

@@ -171,7 +171,7 @@ def test_a_wait_for_a_note_on_storage_has_a_cause(tmp_path: Path, monkeypatch: p
         ),
     )  # fmt: skip
     for part, cause in (("step", "init"), ("checkpoint", "checkpoint")):
-        loop.note_fit(t, part, cause)
+        loop.note_fit(t, part)
         assert clock.read()[cause] >= 0.2
     result: Any = SimpleNamespace(top1=50.0)
     loop.note_validation(t, 1, result)  # notes that it fits in memory, its score for keep_best, and its result
