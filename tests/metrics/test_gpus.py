@@ -88,15 +88,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             yield found
 
 
+def wait_for(server: Prometheus, expression: str, expected: dict[tuple[str, str, str], object]) -> None:
+    """Wait until an expression has these values, by run, pod and GPU.
+
+    A scrape that takes longer than its interval, as on a busy machine, hides its series until the next one.
+    """
+
+    def found() -> dict[tuple[str, str, str], float]:
+        return {(who["run"], who["pod"], who["gpu"]): number for who, number in server.query(expression)}
+
+    patience.wait(lambda: f"{expression} has {found()}", lambda: found() == expected, patience.still)
+
+
 @pytest.mark.parametrize("panel", GPUS, ids=lambda panel: panel.title)
 def test_a_panel_shows_the_gpus_of_the_runs_pods_and_no_others(server: Prometheus, panel: Panel) -> None:
     for target, value in zip(panel.targets, SHOWN[panel.title], strict=True):
-        found = {(who["run"], who["pod"], who["gpu"]): number for who, number in server.query(target.expression)}
-        assert found == {
+        expected = {
             (run, pod, str(gpu)): pytest.approx(value * (1 + gpu))
             for run, pod in (("first", "first-0"), ("second", "second-node-0-0-x7x2k"))
             for gpu in (0, 1)
         }
+        wait_for(server, target.expression, expected)
 
 
 def test_every_field_is_on_a_panel() -> None:
