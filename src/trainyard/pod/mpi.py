@@ -47,6 +47,8 @@ from trainyard.pod import log, mpi_hosts, mpi_ranks, process, transport
 ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
 SSH_FOLDER = "/etc/trainyard-ssh"
 HOSTFILE = "/etc/mpi/hostfile"
+BRIEF_SECONDS, BRIEF_STARTS = 60.0, 3  # after more starts in a row that a worker's loss ends so early, the Job retries
+LOOK = "look at the worker pods' events and logs"
 LONGEST_LINE = 1 << 16  # bytes that are printed at a time: some programs print for hours without a line break
 
 # OMPI_MCA_<name>, where the pod or the user sets it, takes precedence.
@@ -136,19 +138,19 @@ def worker(places: Places) -> int:
     while True:
         got = next_signal(arrived, 0.2 if signalled or deadline < float("inf") else 1.0)
         ended = mpi_ranks.reap()
-        if sshd.pid in ended:
+        if sshd.pid in ended and deadline == float("inf"):
             raise ExitError(f"sshd ended with code {ended[sshd.pid]}; its message is above", Exit.FAILED)
         running = mpi_ranks.find(places.environment) if got or deadline < float("inf") else set()
         if got in (signal.SIGTERM, signal.SIGINT) and deadline == float("inf"):
             deadline = time.monotonic() + grace_seconds()
             print(f"worker: SIGTERM received; {len(running)} ranks are stopping", flush=True)
+            process.signal_all({sshd.pid}, signal.SIGTERM)  # it takes no new ranks; those that run keep their session
         process.signal_all(running - signalled, *process.TOLD_TO_END)
         signalled |= running
         if deadline < float("inf") and (not running or time.monotonic() > deadline):
             break
     if running:
         print(f"worker: {len(running)} ranks did not end within the grace period", flush=True)
-    process.signal_all({sshd.pid}, signal.SIGTERM)
     return Exit.DONE
 
 
@@ -226,14 +228,20 @@ def pass_on_output(stream: IO[bytes], errors: list[str]) -> None:
         sys.stdout.buffer.flush()
 
 
-def run_ranks(
-    command: list[str], hosts: Sequence[str], places: Places, arrived: "queue.SimpleQueue[int] | None" = None
-) -> tuple[int, str]:
-    """Run mpirun to its end, and stop the ranks on SIGTERM. Returns its exit code and the first error of a rank.
+@dataclass(frozen=True)
+class Ended:
+    """How the ranks ended: mpirun's exit code, the first error of a rank, whether this launcher was asked to stop."""
 
-    `arrived` has the signals of this process, also those from before.
-    """
-    arrived = arrived or listen_for(signal.SIGTERM, signal.SIGINT)
+    code: int
+    error: str
+    stopped: bool
+    seconds: float  # for which they ran
+
+
+def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> Ended:
+    """Run mpirun to its end, and stop the ranks on SIGTERM."""
+    begun = time.monotonic()
+    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
     # In its own session, so that a terminal's ^C stops the ranks through us
     mpirun = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert mpirun.stdout is not None
@@ -252,49 +260,67 @@ def run_ranks(
             mpirun.terminate()
             deadline += 10
     reader.join(5)
+    process.end_on_sigterm()  # nothing runs that would have to save
+    stopped = deadline < float("inf") or not arrived.empty()
     code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
-    return (Exit.STOPPED if deadline < float("inf") and code else code), next(iter(errors), "")
+    return Ended(Exit.STOPPED if stopped and code else code, next(iter(errors), ""), stopped, time.monotonic() - begun)
 
 
-def run_with_restarts(command: list[str], hosts: Sequence[str], places: Places, port: int) -> tuple[int, str]:
-    """Run the ranks, and again in the same workers, PET_MAX_RESTARTS times at most, where they failed and may recover.
+def lost_workers(ended: Ended, hosts: Sequence[str], port: int) -> str:
+    """Name the workers that are lost where the ranks ended of that; the empty string where they ended by themselves.
 
-    Returns the last exit code and error. Raises ExitError where a worker is lost: its pod comes with the next launcher.
+    The ranks of a worker that is stopped, or drained, save and end with 143, and so do the others. Where no rank says
+    why it ended, mpirun's code may be ssh's.
     """
-    arrived = listen_for(signal.SIGTERM, signal.SIGINT)
-    left = int(read_number(MAX_RESTARTS))
-    code, error = run_ranks(command, hosts, places, arrived)
-    while left and code != Exit.STOPPED and may_pass_in_place(code) and arrived.empty():
-        mpi_hosts.refuse_lost(hosts, port, code)
-        left -= 1
-        print(f"launch: the ranks ended with code {code}; they are started again in their pods", flush=True)
-        on_all(hosts, places, "settle", grace_seconds() + 20)
-        code, error = run_ranks(command, hosts, places, arrived)
-    return code, error
+    final = ended.error and (ended.code < CURED_BY_RETRY or ended.code == Exit.DEVICE)
+    if ended.code in (Exit.DONE, Exit.CONFIG, Exit.NAN) or final:
+        return ""
+    lost = mpi_hosts.name_lost(hosts, port)
+    return lost or ("a worker was stopped" if ended.code == Exit.STOPPED else "")
 
 
 def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
-    """Wait until every worker answers, start the ranks (None: one in every slot), and return their exit code."""
+    """Wait until every worker answers, start the ranks (None: one in every slot), and return their exit code.
+
+    Ranks that failed and may recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a
+    worker is lost, this waits for the one that takes its place. Kubernetes' own retry of a launcher waits longer each
+    time, and counts for as long as the job lives.
+    """
     if run_dir is not None:
         mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
-    hosts = mpi_hosts.read_hostfile(places.hostfile)
-    np = sum(hosts.values()) if np is None else np
-    mpi_hosts.check_slots(hosts, np, places.hostfile)
+    slots = mpi_hosts.read_hostfile(places.hostfile)
+    hosts, np = list(slots), sum(slots.values()) if np is None else np
+    mpi_hosts.check_slots(slots, np, places.hostfile)
     mpirun = mpirun_command(np, places, command)
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
-    mpi_hosts.wait_for_ssh(list(hosts), port, read_number(WAIT_SECONDS))
-    on_all(list(hosts), places, "settle", grace_seconds() + 20)
-    print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
-    code, error = run_with_restarts(mpirun, list(hosts), places, port)
-    if code in (Exit.DONE, Exit.STOPPED):
-        return code
-    # Where no rank says why, mpirun's code may be ssh's, or a low one, which nothing retries
-    if code not in (Exit.CONFIG, Exit.NAN) and (not error or code < CURED_BY_RETRY):
-        mpi_hosts.refuse_lost(list(hosts), port, code)
-    if not error:
-        raise ExitError(f"the ranks ended with code {code}; their last lines are above", code)
-    write_termination_message(error)  # a rank has printed it
-    return code
+    left, brief = int(read_number(MAX_RESTARTS)), 0
+    while True:
+        mpi_hosts.wait_for_ssh(hosts, port, read_number(WAIT_SECONDS))
+        on_all(hosts, places, "settle", grace_seconds() + 20)
+        print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
+        ended = run_ranks(mpirun, hosts, places)
+        if ended.stopped:
+            return ended.code
+        brief = brief + 1 if ended.seconds < BRIEF_SECONDS else 0
+        if lost := lost_workers(ended, hosts, port):
+            if brief > BRIEF_STARTS:
+                raise ExitError(f"{lost}, and mpirun ended with {ended.code}: {LOOK}", Exit.HANG)
+            print(f"launch: {lost}; the ranks start again in their pods when all workers answer", flush=True)
+        elif left and may_pass_in_place(ended.code):
+            left -= 1
+            print(f"launch: the ranks ended with code {ended.code}; they are started again in their pods", flush=True)
+        else:
+            return report(ended)
+
+
+def report(ended: Ended) -> int:
+    """Return the exit code of ranks that are not started again; raises ExitError where none has said why."""
+    if ended.code == Exit.DONE:
+        return ended.code
+    if not ended.error:
+        raise ExitError(f"the ranks ended with code {ended.code}; their last lines are above", ended.code)
+    write_termination_message(ended.error)  # a rank has printed it
+    return ended.code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

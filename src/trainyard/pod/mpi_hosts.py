@@ -93,14 +93,12 @@ def wait_for_ssh(
             time.sleep(0.5)
 
 
-def refuse_lost(hosts: Sequence[str], port: int, code: int) -> None:
-    """Raise ExitError with the code of a lost peer if a worker no longer answers, where mpirun ended with `code`."""
+def name_lost(hosts: Sequence[str], port: int) -> str:
+    """Name the workers that do not answer any more; the empty string where all do."""
     with ThreadPoolExecutor(32) as pool:
         answers = zip(hosts, pool.map(probe, hosts, [port] * len(hosts)), strict=True)
         lost = [f"{host} ({why})" for host, why in answers if why]
-    if lost:
-        count = f"{len(lost)} of {len(hosts)} workers do not answer any more ({', '.join(lost[:5])})"
-        raise ExitError(f"{count}, and mpirun ended with {code}: look at their pods' events and logs", Exit.HANG)
+    return f"{len(lost)} of {len(hosts)} workers do not answer any more ({', '.join(lost[:5])})" if lost else ""
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,22 @@ def test_missing_hostfile(tmp_path: Path) -> None:
         mpi_hosts.read_hostfile(tmp_path / "hostfile")
 
 
-def test_a_worker_that_is_lost_is_named_with_a_code_that_is_retried() -> None:
-    """mpirun's own code may be one that nothing retries."""
-    with pytest.raises(ExitError, match=r"workers .*\(127\.0\.0\.1 \(connection refused\)\).*ended with 1:") as caught:
-        mpi_hosts.refuse_lost(["127.0.0.1"], ports.free(), 1)
-    assert caught.value.code == Exit.HANG
+@pytest.mark.parametrize(
+    ("code", "error", "lost"),
+    [
+        (1, "", True),  # mpirun's own code may be one that nothing retries
+        (138, "no progress for 60 s", True),
+        (143, "", True),
+        (1, "a program's own", False),
+        (201, "the GPU failed", False),
+        (2, "", False),
+        (77, "", False),
+        (0, "", False),
+    ],
+)
+def test_a_worker_that_is_lost_is_named_unless_the_ranks_say_what_ended_them(code: int, error: str, lost: bool) -> None:
+    named = mpi.lost_workers(mpi.Ended(code, error, False, 5), ["127.0.0.1"], ports.free())
+    assert named == ("1 of 1 workers do not answer any more (127.0.0.1 (connection refused))" if lost else "")
 
 
 def test_more_processes_than_slots(tmp_path: Path) -> None:
@@ -159,20 +170,32 @@ def test_mpirun_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         mpi.mpirun_command(4, places(tmp_path), ["true"])
 
 
+def run_ranks(script: str, folder: Path) -> tuple[int, str]:
+    """Run a script in place of mpirun; return its code and first error."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        ended = mpi.run_ranks(["sh", "-c", script], [], places(folder))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert not ended.stopped
+    return ended.code, ended.error
+
+
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 77", 77), ("exit 138", 138), ("kill -9 $$", 137)])
 def test_exit_codes_reach_the_caller(tmp_path: Path, script: str, code: int) -> None:
-    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (code, "")
+    assert run_ranks(script, tmp_path) == (code, "")
 
 
 def test_first_error_of_the_ranks_becomes_the_pods_message(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = "echo step 1; echo 'half a lineerror: recipe is unknown' >&2; echo 'error: another'; exit 2"
-    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "recipe is unknown")
+    assert run_ranks(script, tmp_path) == (2, "recipe is unknown")
     assert "step 1" in capfd.readouterr().out
 
 
 def test_an_error_of_several_nodes_is_passed_on_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     script = "for rank in 1 2 3; do echo step 1; echo 'error: seed = x: no number'; done; echo 'error: another'; exit 2"
-    assert mpi.run_ranks(["sh", "-c", script], [], places(tmp_path)) == (2, "seed = x: no number")
+    assert run_ranks(script, tmp_path) == (2, "seed = x: no number")
     lines = capfd.readouterr().out.splitlines()
     assert lines == ["step 1", "error: seed = x: no number", "step 1", "step 1", "error: another"]
 
@@ -340,8 +363,11 @@ def test_ranks_save_before_they_end(tmp_path: Path, pod: dict[str, str], told: s
         (launcher if told == "launcher" else worker).send_signal(signal.SIGTERM)
         # Kubernetes makes the next launcher while this one still ends: its ranks must wait until the others have saved
         follower = launch_ranks(pod, tmp_path, 0, 0) if told == "launcher" else None
+        if told == "worker":  # the launcher waits for another one
+            assert read_until(launcher, "when all workers answer", 1).count("SAVED") == 2
+            launcher.send_signal(signal.SIGTERM)
         out = patience.communicate(launcher)[0]
-        assert out.count("SAVED") == 2, out
+        assert out.count("SAVED") == (2 if told == "launcher" else 0), out
         assert settling.wait(patience.IDLE) == 0
         assert launcher.returncode == Exit.STOPPED
         if follower is not None:
@@ -367,17 +393,55 @@ def test_without_a_number_of_processes_every_slot_has_one(tmp_path: Path, pod: d
         assert worker.wait(patience.IDLE) == 0
 
 
-def test_a_worker_that_dies_ends_the_launcher_with_a_code_that_is_retried(tmp_path: Path, pod: dict[str, str]) -> None:
+def die(pod: dict[str, str], worker: "subprocess.Popen[str]") -> None:
+    """Kill a worker with its ranks and MPI's daemon, as the loss of its node does."""
+    ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
+    daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
+    process.signal_all([*patience.family(worker.pid), *daemons, *ranks], signal.SIGKILL)
+    worker.wait(patience.IDLE)
+
+
+@pytest.mark.parametrize("loss", ["dies", "is deleted"])
+def test_the_ranks_start_again_when_another_worker_takes_the_place_of_one_that(
+    tmp_path: Path, pod: dict[str, str], loss: str
+) -> None:
+    """The launcher waits for it: Kubernetes' own retry of the launcher waits longer each time."""
     worker = start(pod, "worker")
     launcher = launch_ranks(pod, tmp_path, 600, 0)
     try:
         read_until(launcher, "RANK", 2)
-        ranks = mpi_ranks.find(Path(pod[mpi_ranks.MARK]))
-        daemons = {parent for pid, parent, _ in mpi_ranks.processes() if pid in ranks}
-        process.signal_all([*patience.family(worker.pid), *daemons, *ranks], signal.SIGKILL)
+        if loss == "dies":
+            die(pod, worker)
+        else:
+            worker.send_signal(signal.SIGTERM)
+        said = read_until(launcher, "start again in their pods when all workers answer", 1)
+        assert "workers do not answer any more (127.0.0.2 (connection refused))" in said
+        assert worker.wait(patience.IDLE) == (-signal.SIGKILL if loss == "dies" else 0)
+        (tmp_path / "rank.py").write_text("print('AGAIN', flush=True)")
+        worker = start(pod, "worker")
         out = patience.communicate(launcher)[0]
-        assert launcher.returncode == Exit.HANG, out
-        assert "error: 1 of 1 workers do not answer any more (127.0.0.2 (connection refused))" in out
+        assert launcher.returncode == 0, out
+        assert out.count("AGAIN") == 2
+    finally:
+        launcher.kill()
+        worker.send_signal(signal.SIGTERM)
+        worker.wait(patience.IDLE)
+
+
+@pytest.mark.parametrize("by", ["SIGTERM", "the end of its patience"])
+def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path, pod: dict[str, str], by: str) -> None:
+    worker = start(pod, "worker")
+    more = {} if by == "SIGTERM" else {"TRAINYARD_WAIT_SECONDS": "1"}
+    launcher = start(pod, "launch", "--np", "2", "--", sys.executable, str(tmp_path / "rank.py"), "600", "0", **more)
+    try:
+        read_until(launcher, "RANK", 2)
+        die(pod, worker)
+        read_until(launcher, "when all workers answer", 1)
+        if by == "SIGTERM":
+            launcher.send_signal(signal.SIGTERM)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == (Exit.STOPPED if by == "SIGTERM" else Exit.HANG), out
+        assert ("error: after 1 s 1 of 1 workers do not answer" in out) == (by != "SIGTERM")
     finally:
         launcher.kill()
         worker.wait(patience.IDLE)
@@ -393,7 +457,7 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1), (201, 1), (143, 1)])
+@pytest.mark.parametrize(("code", "starts"), [(138, 3), (77, 1), (201, 1)])
 def test_ranks_that_may_recover_are_started_again_in_their_pods(
     tmp_path: Path, pod: dict[str, str], code: int, starts: int
 ) -> None:
@@ -407,6 +471,24 @@ def test_ranks_that_may_recover_are_started_again_in_their_pods(
         assert launcher.returncode == code, out
         assert len(list((tmp_path / "starts").iterdir())) == starts, out
         assert out.count("they are started again in their pods") == starts - 1
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(patience.IDLE) == 0
+
+
+def test_ranks_that_something_stops_at_each_start_are_left_to_the_jobs_back_off(
+    tmp_path: Path, pod: dict[str, str]
+) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    (tmp_path / "starts").mkdir()
+    worker = start(pod, "worker")
+    try:
+        rank = [sys.executable, str(tmp_path / "counted.py"), str(tmp_path / "starts"), str(Exit.STOPPED)]
+        launcher = start(pod, "launch", "--np", "2", "--", *rank)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == Exit.HANG, out
+        assert len(list((tmp_path / "starts").iterdir())) == 1 + mpi.BRIEF_STARTS, out
+        assert "error: a worker was stopped, and mpirun ended with 143: look at" in out
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(patience.IDLE) == 0
