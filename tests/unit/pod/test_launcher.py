@@ -221,7 +221,9 @@ def test_a_program_of_the_users_runs_on_every_rank_and_one_that_ends_by_itself_i
     forker: Forker, tmp_path: Path
 ) -> None:
     """It says nowhere that it has connected: its first minutes count, so that lost nodes over weeks do not."""
-    program = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run/*; exit $((RANK * 3))'
+    said = f'echo "rank $RANK of $WORLD_SIZE"; ls {tmp_path}/run/*; touch {tmp_path}/$RANK'
+    # the second one's failure ends the first one, which may be late
+    program = f"{said}; while [ ! -e {tmp_path}/0 ]; do sleep 0.05; done; exit $((RANK * 3))"
     options = ["--nproc-per-node", "2", "--no-python", "sh", "-c", program, "--config", "its-own.json"]
     done = launched(forker, *options, TRAINYARD_JOB="demo", TRAINYARD_LOGS=str(tmp_path / "run" / "logs"))
     assert done.returncode == 3, done.stderr
