@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Trainer, events, ranks_of
+from conftest import Trainer, events, hold, ranks_of
 from published import assert_same_weights
 
 from tests import patience
@@ -49,7 +49,8 @@ def test_a_run_that_saves_when_it_is_worth_it_resumes_to_the_same_bits(trainer: 
     run, over = tmp_path / "run", {"checkpoint.every_steps": 0, "epochs": 4}
     calm = trainer.train(tmp_path / "calm", 2, **over)
     auto: dict[str, Any] = {**over, "checkpoint.every_seconds": "auto"}
-    process = trainer.start(run, 2, {"STEP_SECONDS": "1"}, **auto)  # 32 steps; LEAST seconds are half of them
+    # 32 steps; LEAST seconds are half of them. It never ends by itself
+    process = trainer.start(run, 2, {"STEP_SECONDS": "1", **hold(tmp_path / "places", "30")}, **auto)
     patience.wait("no checkpoint", lambda: events(run, "checkpoint"), lambda: patience.processor_seconds(process.pid))
     os.kill(ranks_of(process)[0], signal.SIGKILL)
     patience.communicate(process)
