@@ -225,13 +225,12 @@ def test_sigterm_ends_143_and_says_how_to_resume(server, tmp_path):
     server.hold(lambda number: number > 3)
     process = subprocess.Popen(command(tmp_path / "x", f"{server.url}/archive.zip"), stderr=subprocess.PIPE, text=True)
     patience.wait("it fetches pictures", lambda: len(server.requests) > 3, patience.still)
-    lived, _ = heartbeat.signs(tmp_path / "x")
+    # trainers that wait for the folder see whether a preparation runs
+    patience.wait("it shows no life", lambda: heartbeat.signs(tmp_path / "x")[0], patience.still)
     process.send_signal(signal.SIGTERM)
     _, err = patience.communicate(process)
     assert process.returncode == 143
     assert "the same command resumes" in err
-    # trainers that wait for the folder see whether a preparation runs
-    assert lived
     assert not heartbeat.signs(tmp_path / "x")[0]
 
 
