@@ -28,7 +28,7 @@ http {{
     location /whole/ {{ alias {folder}/; max_ranges 0; }}
     location /moved/ {{ rewrite ^/moved/(.*)$ /$1?X-Signature=secret redirect; }}
     location /closed/ {{ alias {folder}/; deny all; }}
-    location /busy/ {{ alias {folder}/; limit_req zone=slow burst=1 nodelay; limit_req_status 429; }}
+    location /busy/ {{ alias {folder}/; limit_req zone=slow; limit_req_status 429; }}
   }}
 }}
 """
