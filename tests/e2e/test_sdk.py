@@ -154,11 +154,11 @@ def test_what_never_starts_says_why_where_the_sdk_says_nothing(outputs, namespac
     code, output = outputs["waits"]
     assert code == 1
     assert "error: trainjob/waits has not ended in 25 s and continues" in output
-    followed = watching(namespace, "waits", "--timeout", "5")  # now that a busy machine has had time to look at it
+    followed = watching(namespace, "waits", "--timeout", "20")  # now that a busy machine has had time to look at it
     said = patience.communicate(followed)[0]
     assert followed.returncode == 1
     assert re.search(r"warning: Pod waits-node-0-0-\S+ FailedScheduling: ", said), said
-    assert "error: trainjob/waits has not ended in 5 s and continues" in said
+    assert "error: trainjob/waits has not ended in 20 s and continues" in said
     assert "FailedScheduling" not in [event.reason for event in client.get_job_events("waits")]
 
 
