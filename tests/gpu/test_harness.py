@@ -83,7 +83,7 @@ def test_a_part_ends_well_fails_or_crashes(parts: Path) -> None:
 
 
 def test_a_part_that_hangs_is_killed_with_its_children_and_keeps_its_rows(parts: Path) -> None:
-    seconds = round(15 * patience.slowness())  # in which it is to start
+    seconds = round(15 * max(2.0, patience.slowness()))  # in which it is to start
     result = go(parts, "hangs", seconds)
     assert result["state"] == f"killed after {seconds} s"
     assert [row["name"] for row in result["rows"]] == ["before"]
