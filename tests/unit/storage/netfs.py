@@ -45,7 +45,8 @@ volume server
   subvolumes locks
 end-volume
 """
-# What Gluster's own volumes have: without write-behind and read-ahead, which would hide failed calls
+# What Gluster's own volumes have: without write-behind and read-ahead, which would hide failed calls. Without its
+# ping-timeout of 42 s, too: after that calls to a server that is stopped would fail, and hang no more
 CLIENT = """\
 volume client
   type protocol/client
@@ -53,6 +54,7 @@ volume client
   option remote-host 127.0.0.1
   option remote-port {port}
   option remote-subvolume locks
+  option ping-timeout 0
 end-volume
 """
 # The kernel ends it with this process, whatever becomes of that
