@@ -31,13 +31,14 @@ pytestmark = pytest.mark.takes(30)
 ELASTIC: dict[str, Any] = {"model.name": "little_models:groups", "epochs": 4}  # in fp64: equal on any world to rounding
 
 
-def rendezvous(host: bool) -> str:
+def rendezvous(host: bool, missed: int = 8) -> str:
     """Settings of torch's rendezvous that are quick to notice that a node is gone, and as slow as this machine.
 
-    Eight signs of life may be missed: on a busy machine one that lives would be taken for lost by torch's three.
+    So many signs of life may be missed: on a busy machine one that lives would be taken for lost by torch's three. Who
+    waits for a lost node waits for less than the time after which a test takes it for one that hangs.
     """
-    pace = math.ceil(patience.slowness())
-    return f"is_host={host},last_call_timeout={4 * pace},keep_alive_interval={pace},keep_alive_max_attempt=8"
+    pace = min(8, max(2, math.ceil(patience.slowness())))
+    return f"is_host={host},last_call_timeout={4 * pace},keep_alive_interval={pace},keep_alive_max_attempt={missed}"
 
 
 def node(name: str, endpoint: str, places: Path) -> dict[str, str]:
@@ -82,6 +83,7 @@ def test_the_documents_command_continues_without_a_lost_node(trainer: Trainer, t
     run, nodes = tmp_path / "runs" / "default", []
     for host in (True, False):
         own = {"PET_RDZV_CONF": rendezvous(host), "PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+        own["TRAINYARD_GRACE_SECONDS"] = str(patience.IDLE)
         nodes.append(documents.start(command, tmp_path, FIRST="127.0.0.1", TRAINYARD_JOB="elastic", **own))
         trainer.running.append(nodes[-1])
     first, second = nodes
@@ -157,9 +159,10 @@ def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, t
 def test_a_killed_rank_of_two_pods_with_a_rendezvous_is_started_again(trainer: Trainer, tmp_path: Path) -> None:
     run, places, endpoint = tmp_path / "run", tmp_path / "places", f"127.0.0.1:{ports.free()}"
     both = {"PET_NNODES": "2", **hold(tmp_path / "held", "6")}
+    lasting = {name: {"PET_RDZV_CONF": rendezvous(name == "first", missed=600)} for name in ("first", "second")}
     pods = [
-        trainer.start(run, 1, node(name, endpoint, places) | both, forked=False, **ELASTIC)
-        for name in ("first", "second")
+        trainer.start(run, 1, node(name, endpoint, places) | both | conf, forked=False, **ELASTIC)
+        for name, conf in lasting.items()
     ]
     wait_for_step(run, 6, pods[0])
     os.kill(ranks_of(pods[1])[0], signal.SIGKILL)
@@ -227,14 +230,15 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     trainer: Trainer, tmp_path: Path, file: str, note: dict[str, str], code: int
 ) -> None:
     run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
-    conf = {"is_host": "true", "keep_alive_interval": "1"}
+    # this process, the other pod, may be starved: it is not taken for lost, and takes neither for lost
+    conf = {"is_host": "true", "keep_alive_interval": "1", "keep_alive_max_attempt": "600"}
     others: Any = rendezvous_registry.get_rendezvous_handler(
         RendezvousParameters("c10d", endpoint, "elastic", 1, 1, "127.0.0.1", **conf)
     )
     others.next_rendezvous()
     more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
     env = node("spare", endpoint, tmp_path) | more
-    env["PET_RDZV_CONF"] = "is_host=False,keep_alive_max_attempt=600"  # this process, the other pod, may be starved
+    env["PET_RDZV_CONF"] = "is_host=False,keep_alive_max_attempt=600"
     if file == "summary.json":
         spare = trainer.start(run, 1, env, forked=False, **ELASTIC)
     else:
