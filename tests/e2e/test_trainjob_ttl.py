@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.e2e.cluster import get, kubectl, until, why
+from tests.e2e.saying import says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ranks(1), pytest.mark.takes(130)]
 RELEASE = "late"
@@ -77,7 +78,7 @@ def story(namespace, install, trainer_v2) -> Story:
     until(lambda: why(RELEASE, namespace), lambda: not state(namespace, name)[1])
     with_a_jobset_that_is_deleted(namespace, name)
     old = until(lambda: why(RELEASE, namespace), lambda: state(namespace, OLD)[0])
-    said = why(RELEASE, namespace)
+    said = says(RELEASE, namespace, f"jobset/{OLD}", "deleted by its TTL")  # again and again there is none for a moment
     # by then Trainer and JobSet have looked at the release's own, too
     again = until(
         lambda: why(RELEASE, namespace), lambda: next((uid for uid in {state(namespace, OLD)[0]} - {"", old}), "")
