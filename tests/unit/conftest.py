@@ -131,6 +131,7 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
         "PYTHONPATH": f"{ROOT}/tests/util:{ROOT}/src:{ROOT}",
         "OMP_NUM_THREADS": "1",
         "STEP_SECONDS": "0",
+        "TRAINYARD_GRACE_SECONDS": str(patience.IDLE),
         **(extra or {}),
     }
 
@@ -231,6 +232,11 @@ def hold(folder: Path, *places: str) -> dict[str, str]:
     for place in places:
         (folder / place).touch()
     return {"HOLD": str(folder)}
+
+
+def constants(values: dict[str, float]) -> dict[str, str]:
+    """Environment of a run for which constants of trainyard's modules have other values (little_models)."""
+    return {"CONSTANTS": json.dumps(values)}
 
 
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:

@@ -2,8 +2,11 @@
 
 HOLD names a folder. While a file in it is named N, a process waits with its training forward N + 1; while one is named
 N-of-W, so it does in a world of W processes; SIGTERM lets it go on. N-always holds it after SIGTERM too.
+CONSTANTS is a JSON object of other values for constants of trainyard, such as "run.fence.PAUSE".
 """
 
+import importlib
+import json
 import os
 import signal
 import time
@@ -15,6 +18,9 @@ from torch import Tensor, nn
 
 HOLD, WORLD = os.environ.get("HOLD", ""), os.environ.get("WORLD_SIZE", "1")
 TOLD: list[Any] = []
+for place, value in json.loads(os.environ.get("CONSTANTS", "{}")).items():
+    module, _, constant = place.rpartition(".")
+    setattr(importlib.import_module(f"trainyard.{module}"), constant, value)
 
 
 def hold(done: int) -> None:

@@ -3,7 +3,6 @@
 FAULTS is a JSON list of {"kind", "rank", "from", "to", "seconds"}: kinds are data, compute (training forwards numbered
 from 1 in this process), checkpoint and validation (each time). LOSS multiplies the last rank's outputs from its fourth
 forward on. Under the model `lagging` a device does each step's work in DEVICE_SECONDS, behind the host as GPUs are.
-HANG_BOUND is a JSON object of other values for the constants of telemetry/hang_bound.py.
 """
 
 import functools
@@ -17,13 +16,10 @@ from little_models import Net
 from torch import Tensor, nn
 
 from trainyard.data.loader import Batch, Loader
-from trainyard.telemetry import hang_bound
 from trainyard.training import trainer
 from trainyard.training.pace import Pace
 
 FAULTS = json.loads(os.environ.get("FAULTS", "[]"))
-for constant, seconds in json.loads(os.environ.get("HANG_BOUND", "{}")).items():
-    setattr(hang_bound, constant, seconds)
 RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
 
 

@@ -17,31 +17,35 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT, Trainer, environment, ranks_of, wait_for_step
+from conftest import ROOT, Trainer, constants, environment, ranks_of, wait_for_step
 from forked import Fleet
 
 from tests import patience
 from trainyard.core.storage import storage
 from trainyard.telemetry import beats, hang, hang_bound, mounts, watchdog
 
-pytestmark = pytest.mark.takes(20)
+pytestmark = pytest.mark.takes(60)
 
 HANG = 2.0  # seconds, on a machine that is not busy: a heartbeat that is late by half of it is a hang
 AT_ONCE = 3.0  # HANGs at most, of which two looks take between one and two; what may take longer gets six
 STUCK = {"kind": "compute", "rank": 1, "from": 5, "to": 5, "seconds": 600}
 
 
-def faults(*faults: dict[str, Any]) -> dict[str, str]:
-    return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2"}
+def faults(*faults: dict[str, Any], **bounds: float) -> dict[str, str]:
+    """Environment of a run with these faults, and with these bounds of a hang. A slow disk may keep its last words."""
+    own = {f"telemetry.hang_bound.{name}": seconds for name, seconds in bounds.items()}
+    own["telemetry.watchdog.LAST_SECONDS"] = patience.IDLE
+    return {"FAULTS": json.dumps(faults), "TRAINYARD_GRACE_SECONDS": "2", **constants(own)}
 
 
 @pytest.fixture
 def slowness() -> float:
-    """How many times slower than that machine this one is just now; 10 at most.
+    """How many times slower than that machine this one is just now; 3 at least, and 10 at most.
 
-    A machine that stood still while it was measured (90 was seen) would make a bound that other time-outs come before.
+    One that seems not to be busy may stand still for some seconds later. One that stood still while it was measured (90
+    was seen) would make a bound that other time-outs come before.
     """
-    return min(10.0, patience.slowness())
+    return min(10.0, max(3.0, patience.slowness()))
 
 
 def at_once(least: float, slowness: float) -> float:
@@ -64,17 +68,13 @@ def test_rank_stuck_in_the_users_code_is_named(fleet: Fleet, tmp_path: Path, slo
     assert any("did not arrive: rank 1 on" in log and "train_step" in log for log in logs)
 
 
-def bounds(**seconds: float) -> dict[str, str]:
-    return {"HANG_BOUND": json.dumps(seconds)}
-
-
 def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slowness: float) -> None:
     """By the bound that the run has measured; a step of half of it, and a longer wait for data, do not."""
     run, least = tmp_path / "run", HANG * slowness
     slow = {"kind": "compute", "rank": 0, "from": 9, "to": 9, "seconds": 0.5 * least}
     stall = {"kind": "data", "rank": 0, "from": 8, "to": 8, "seconds": 1.5 * least}
     stuck = {"kind": "compute", "rank": 1, "from": 14, "to": 14, "seconds": 600}
-    env = {**faults(slow, stall, stuck), **bounds(LEAST=least, SILENT=least, MOST=20 * least, FACTOR=0.0)}
+    env = faults(slow, stall, stuck, LEAST=least, SILENT=least, MOST=20 * least, FACTOR=0.0)
     codes, output = fleet.wait(fleet.start(run, 2, env=env, **{"model.name": "slow_models:net"}))
     assert codes == [138, 138], output
     note = json.loads((run / "hang.json").read_text())
@@ -84,7 +84,7 @@ def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slo
 
 def test_a_rank_without_a_sign_of_life_is_not_waited_for(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
     run, silent = tmp_path / "run", HANG * slowness
-    env = {"STEP_SECONDS": "0.1", **faults(), **bounds(SILENT=silent, LEAST=50 * silent, MOST=100 * silent)}
+    env = {"STEP_SECONDS": "0.1", **faults(SILENT=silent, LEAST=50 * silent, MOST=100 * silent)}
     over = {"model.name": "slow_models:net", "epochs": 1000, "checkpoint.every_steps": 0}  # one may take longer
     process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 4, process)
@@ -157,6 +157,7 @@ class Pause(threading.Event):  # between two looks: as long as nobody lets time 
         super().set()
         goes_on.release()
 
+watchdog.LAST_SECONDS = 600  # a slow disk may keep its last words
 watchdog.time = SimpleNamespace(monotonic=lambda: now[0], time=time.time)
 watchdog.threading = SimpleNamespace(Event=Pause, Thread=threading.Thread, main_thread=threading.main_thread)
 alone = SimpleNamespace(rank=0, world=1, gather_objects=lambda value: [value])
