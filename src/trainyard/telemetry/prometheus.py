@@ -116,13 +116,17 @@ class Endpoint(Collector):
         time.sleep(SENDING)
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics as they are now; called by the server's thread for each scrape."""
-        self._scraped = [*self._scraped[1 - SCRAPES :], time.monotonic()]
+        """All metrics as they are now; called by the server's thread for each scrape.
+
+        It counts once its answer is made, which may take long on a busy machine: a run that is over then ends.
+        """
+        begun = time.monotonic()
         node = _gauge("trainyard_node_info", "A node of the run, by its first process", "run", "rank", "host")
         node.add_metric([self._run, str(self._rank), self._host], 1.0)
         yield node
         if self._rank == 0:
             yield from self._of_the_run()
+        self._scraped = [*self._scraped[1 - SCRAPES :], begun]
 
     def _of_the_run(self) -> Iterator[Metric]:
         run = self._run

@@ -95,7 +95,7 @@ class Telemetry:
         # The next start sends what is missing, and a pod that was told to stop has no time for it
         self._close_outboxes(outbox.STOP_SECONDS if self._stopped else outbox.LAST_SECONDS)
         if self._wandb is not None:
-            wandb.finish(self._wandb, self.say)
+            wandb.finish(self._wandb, self.say, wandb.FINISH_SECONDS)
         self._console.close()
 
     def _close_outboxes(self, seconds: float) -> None:

@@ -24,6 +24,7 @@ from trainyard.telemetry.metrics import Event, numbers
 
 # W&B refuses run ids with these characters, and longer ones.
 REFUSED, LONGEST = re.compile(r"[:;,#?/%'\\\s]"), 64
+INIT_SECONDS = 30.0  # for the server's first answer
 FINISH_SECONDS = 60.0  # that a run which has ended waits for its last numbers to be taken
 log = logging.getLogger("trainyard")
 
@@ -92,7 +93,8 @@ def start(
     identity = keep_id(Path(directory), name, owner)
 
     def begin(mode: Any) -> Any:
-        seconds = float(os.environ.get("WANDB_INIT_TIMEOUT", "30"))
+        asked = float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_SECONDS))
+        seconds = asked if mode == "online" else max(asked, INIT_SECONDS)  # no server is waited for
         return wandb.init(
             project=section.project, name=name, id=identity, resume="allow", mode=mode, dir=directory,
             config=dict(settings), settings=wandb.Settings(silent=True, init_timeout=seconds),
@@ -126,8 +128,8 @@ def report(run: Any, event: Event, processes: int = 1) -> None:
             log.warning("Weights & Biases took no numbers at step %s: %s", event["step"], error)
 
 
-def finish(run: Any, say: Callable[[str], None], seconds: float = FINISH_SECONDS) -> None:
-    """Send what is left, for at most some seconds: a server that is down must not hold the GPUs of an ended run."""
+def finish(run: Any, say: Callable[[str], None], seconds: float) -> None:
+    """Send what is left, in so many seconds at most: a server that is down must not hold the GPUs of an ended run."""
 
     def end() -> None:
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Trainer, environment, events, hold, wait_for_step
+from conftest import ROOT, Trainer, constants, environment, events, hold, wait_for_step
 from wandb.proto.wandb_internal_pb2 import Record
 
 from tests import patience, ports
@@ -77,7 +77,8 @@ def wandb_history(path: Path) -> tuple[str, list[dict[str, Any]]]:
 def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) -> None:
     run, port, places, begun = tmp_path / "run", ports.free(), tmp_path / "places", time.time()
     over = {"metrics.port": port, "wandb.mode": "offline", "run.name": "little: a/b", "epochs": 3}
-    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.05", "WANDB_SILENT": "true", **hold(places, "10")}
+    quiet = {"WANDB_SILENT": "true", **constants({"telemetry.wandb.FINISH_SECONDS": patience.IDLE})}
+    env = {"START_SECONDS": "0.5", "STEP_SECONDS": "0.05", **quiet, **hold(places, "10")}
     process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 10, process)
     first = scrape_at(port, "little: a/b", 10)
@@ -105,7 +106,7 @@ def test_prometheus_and_wandb_over_two_starts(trainer: Trainer, tmp_path: Path) 
     assert process.returncode == 143, output
 
     (places / "10").unlink()
-    process = trainer.start(run, 2, {"WANDB_SILENT": "true", **hold(places, "1")}, **over)
+    process = trainer.start(run, 2, {**quiet, **hold(places, "1")}, **over)
     step = events(run, "train")[-1]["step"] + 1
     wait_for_step(run, step, process)
     second = scrape_at(port, "little: a/b", step)
@@ -148,7 +149,8 @@ def test_a_run_that_is_scraped_ends_when_its_last_numbers_were_fetched(trainer: 
     """Also one that ends on a NaN loss: Prometheus could not learn of it otherwise."""
     run, port, places = tmp_path / "run", ports.free(), tmp_path / "places"
     over = {"metrics.port": port, "optimizer.lr": 1e30, "epochs": 2}
-    process = trainer.start(run, 2, hold(places, "1"), **over)
+    late = constants({"telemetry.prometheus.SHORTEST": patience.IDLE})  # as this test on a busy machine
+    process = trainer.start(run, 2, {**late, **hold(places, "1")}, **over)
     seen: list[dict[str, float]] = []
     while process.poll() is None:
         with contextlib.suppress(OSError, HTTPException):  # it does not serve yet, or ends with an answer half sent
@@ -176,6 +178,16 @@ def test_every_node_answers_and_only_the_first_tells_of_the_run(monkeypatch: pyt
     clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it waits"))
     monkeypatch.setattr(prometheus, "time", clock)
     first.linger()  # scraped only once: nobody comes regularly
+
+
+def test_a_scrape_counts_once_its_answer_is_made() -> None:
+    """Else a run that is over would end amid the answer with its last numbers."""
+    endpoint = Endpoint(0, "run")
+    answer = endpoint.collect()
+    next(answer)
+    assert endpoint._scraped == []
+    assert list(answer) == []
+    assert len(endpoint._scraped) == 1
 
 
 def test_a_run_waits_for_scrapes_that_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,10 +300,11 @@ KEY = "0123456789" * 4
 
 
 def mounted(folder: Path) -> dict[str, str]:
-    """The environment by which a pod's trainer finds its key: as a file of a mounted Secret."""
+    """The environment by which a pod's trainer finds its key: as a file of a mounted Secret. It waits for W&B long."""
     (folder / "secrets" / "wandb").mkdir(parents=True)
     (folder / "secrets" / "wandb" / "WANDB_API_KEY").write_text(f"{KEY}\n")
-    return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": str(patience.IDLE)}
+    waits = constants({"telemetry.wandb.FINISH_SECONDS": patience.IDLE})
+    return {"TRAINYARD_SECRETS": str(folder / "secrets"), "WANDB_INIT_TIMEOUT": str(patience.IDLE), **waits}
 
 
 def test_the_mounted_key_reports_online_with_a_rate_per_process(trainer: Trainer, tmp_path: Path) -> None:
@@ -327,7 +340,9 @@ def test_a_server_that_is_down_at_the_start_costs_the_run_nothing(trainer: Train
 def test_an_outage_in_the_middle_is_made_up_for(trainer: Trainer, tmp_path: Path) -> None:
     run, places = tmp_path / "run", tmp_path / "places"
     with wandb_server.running() as server:
-        env = mounted(tmp_path) | {"WANDB_BASE_URL": server.url} | hold(places, "2", "10")
+        # after a long outage, as of a slow machine, W&B's pause before its next try is longer than a run may wait for
+        again = {"WANDB__FILE_STREAM_RETRY_WAIT_MAX_SECONDS": "2", "WANDB_BASE_URL": server.url}
+        env = mounted(tmp_path) | again | hold(places, "2", "10")
         process = trainer.start(run, 1, env)
         wait_for_step(run, 2, process)
         server.down = True
@@ -356,7 +371,7 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
 
     run = types.SimpleNamespace(log=gone, finish=gone, dir="/results/runs/one/wandb/run-1/files")
     wandb.report(run, {"event": "train", "step": 1, "loss": 1.0})
-    wandb.finish(run, said.append)
+    wandb.finish(run, said.append, patience.IDLE)
     assert "Weights & Biases did not finish ([Errno 32] its service has ended): wandb sync" in said.pop()
     monkeypatch.setattr("wandb.init", gone)
     assert begin(settings, said.append) is None
@@ -370,6 +385,25 @@ def test_no_fault_of_the_service_ends_a_run(tmp_path: Path, monkeypatch: pytest.
     assert "cannot be used (ModuleNotFoundError: " in said.pop()
 
 
+def test_recording_offline_waits_for_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its client asks of its own service may take longer on a busy machine than a server is waited for."""
+    asked: dict[str, float] = {}
+
+    def init(*, mode: str, settings: Any, **_: Any) -> str:
+        asked[mode] = settings.init_timeout
+        if mode == "online":
+            raise TimeoutError("no answer")
+        return "a run"
+
+    monkeypatch.setattr("wandb.init", init)
+    monkeypatch.setattr("wandb.teardown", lambda: None)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
+    settings = config.build({"recipe": "demo", "run": {"dir": str(tmp_path)}}, {"wandb": {"mode": "online"}})
+    assert begin(settings, lambda _: None) == "a run"
+    assert asked == {"online": 3.0, "offline": wandb.INIT_SECONDS}
+
+
 ALONE = """
 import sys
 from trainyard import config
@@ -378,7 +412,7 @@ from trainyard.telemetry import wandb
 settings = config.build({"recipe": "demo", "run": {"dir": sys.argv[1]}}, {"wandb": {"mode": "online"}})
 run = wandb.start(settings.wandb, config.as_tree(settings), directory=sys.argv[1], name="run")
 wandb.report(run, {"event": "train", "step": 1, "loss": 1.0})
-wandb.finish(run, print)
+wandb.finish(run, print, wandb.FINISH_SECONDS)
 print("the run goes on")
 """
 
@@ -409,7 +443,7 @@ run = wandb.start(settings.wandb, config.as_tree(settings), directory=sys.argv[1
 if run is not None:
     for step in range(1, 2000):
         wandb.report(run, {"event": "train", "step": step, "loss": 1.0 / step})
-    wandb.finish(run, print)
+    wandb.finish(run, print, wandb.FINISH_SECONDS)
 print("the run goes on")
 """
 
