@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Trainer, ranks_of
+from conftest import Trainer, constants, ranks_of
 from netfs import NetworkFolder, net
 
 from tests import patience
@@ -17,14 +17,18 @@ from trainyard.telemetry import mounts
 __all__ = ["net"]
 pytestmark = [pytest.mark.takes(40), pytest.mark.ranks(2)]
 
-HANG = 3.0  # seconds, on a machine that is not busy: a heartbeat that is late by half of it is a hang
+HANG = 3.0  # seconds, on a machine that is not busy: of two ranks one that stands still for so long is a hang
+LEAST = 8.0  # seconds for which any process of a machine that seems not to be busy may stand still
 
 
-def started(trainer: Trainer, run: Path, seen: Path, processes: int = 1, **over: Any) -> "subprocess.Popen[str]":
+def started(
+    trainer: Trainer, run: Path, seen: Path, processes: int = 1, env: dict[str, str] | None = None, **over: Any
+) -> "subprocess.Popen[str]":
     """A run that writes with each step; `seen` is where its directory can be looked at."""
     run.parent.mkdir(exist_ok=True)
-    over = {"comm.hang_seconds": HANG * patience.slowness(), "checkpoint.every_steps": 0, "epochs": 1000, **over}
-    env = {"STEP_SECONDS": "0.05", "TRAINYARD_GRACE_SECONDS": "2"}
+    seconds = max(LEAST, HANG * min(10.0, patience.slowness()))
+    over = {"comm.hang_seconds": seconds, "checkpoint.every_steps": 0, "epochs": 1000, **over}
+    env = {"STEP_SECONDS": "0.05", "TRAINYARD_GRACE_SECONDS": "2", **(env or {})}
     process = trainer.start(run, processes, env, **over)
     steps = seen / "samples" / f"rank-{processes - 1}.jsonl"
 
@@ -64,7 +68,8 @@ def test_the_file_and_its_mount_are_named_while_they_hang(trainer: Trainer, net:
 def test_a_dataset_that_hangs_is_named(trainer: Trainer, net: NetworkFolder, tmp_path: Path) -> None:
     shutil.copytree(trainer.data, net.brick / "data")
     run = tmp_path / "run"
-    process = started(trainer, run, run, **{"data.dir": str(net.path / "data")})
+    slow_disk = constants({"telemetry.watchdog.LAST_SECONDS": patience.IDLE})  # under the run directory
+    process = started(trainer, run, run, env=slow_disk, **{"data.dir": str(net.path / "data")})
     with net.stopped():
         line = said(process, "its storage hangs")
         # the run is in an epoch or in the validation after it
