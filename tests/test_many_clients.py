@@ -8,14 +8,21 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cpu.clients import PARTS, Figure, growth, table
+from tests import patience
 
 ROOT = Path(__file__).resolve().parents[1]
+# a client that is starved has longer for its answer
+PROGRAM = f"""
+from benchmarks.cpu import clients
+clients.LOOK_SECONDS = clients.peers.PROBE_SECONDS = {patience.IDLE}
+clients.main()
+"""
 
 
 def measure(limit: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the benchmark in a shell with a limit of open files."""
-    command = ["bash", "-c", f'{limit}; exec "$@"', "bash", sys.executable, str(ROOT / "benchmarks/cpu/clients.py")]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    command = ["bash", "-c", f'{limit}; exec "$@"', "bash", sys.executable, "-c", PROGRAM]
+    return subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_more_clients_than_files_may_be_open_are_refused() -> None:
