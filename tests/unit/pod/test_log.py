@@ -19,6 +19,7 @@ CHATTY = """
 import os, subprocess, sys
 from trainyard.pod import log
 from trainyard.core.exits import guarded
+log.LAST_SECONDS = 180.0  # what keeps the output may be starved
 def main():
     print("from the launcher", flush=True)
     subprocess.run([sys.executable, "-c", {child!r}])
