@@ -90,7 +90,7 @@ class Telemetry:
     def close(self) -> None:
         """Send what is left and close."""
         if self._trainjob is not None:
-            self._trainjob.close()
+            self._trainjob.close(outbox.STOP_SECONDS if self._stopped else trainjob.LAST_SECONDS)
         self._file.close()
         # The next start sends what is missing, and a pod that was told to stop has no time for it
         self._close_outboxes(outbox.STOP_SECONDS if self._stopped else outbox.LAST_SECONDS)

@@ -27,8 +27,8 @@ from trainyard.telemetry.metrics import Event
 VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
 EVERY = 10.0  # seconds between messages
 LONGEST_PAUSE = 600.0  # seconds, after failures
-TIMEOUT = 10.0  # seconds that one answer may take
-LAST_SECONDS = 8.0  # that the end of a run may wait for the last message
+TIMEOUT = 30.0  # seconds that one answer may take
+LAST_SECONDS = 30.0  # that a run which has ended waits for its last message to be taken
 SHOWN = ("loss", "top1", "top5", "images_per_second", "epoch", "step")
 
 
@@ -86,17 +86,17 @@ class Reporter:
             self._newer = self._newer or event["event"] in ("train", "validate")
             self._wake.notify()
 
-    def close(self) -> None:
-        """Send what is new, waiting a few seconds at most."""
+    def close(self, seconds: float) -> None:
+        """Send what is new, waiting for so many seconds at most."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join(LAST_SECONDS)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         pause, failed = EVERY, False
         while message := self._next():
-            why = send(self._url, self._ca, self._token, message)
+            why = send(self._url, self._ca, self._token, message, TIMEOUT)
             if why and not failed:
                 self._say(f"the TrainJob's status does not show progress: {why}; training is not affected")
             failed = failed or bool(why)
@@ -114,7 +114,7 @@ class Reporter:
             return self._progress.message(datetime.now(UTC))
 
 
-def send(url: str, ca: Path, token: Path, message: Mapping[str, Any], timeout: float = TIMEOUT) -> str:
+def send(url: str, ca: Path, token: Path, message: Mapping[str, Any], timeout: float) -> str:
     """Send a message; empty when it was taken, else why it was not. The token goes to a server with that CA alone."""
     try:
         parts = urlsplit(url)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import events
+from conftest import constants, events
 from forked import Fleet
 
 from tests import patience, ports
@@ -119,9 +119,10 @@ def test_percentage_time_left_and_metrics_follow_from_the_events() -> None:
 
 
 def run_with(server_url: str, ca: Path, token: Path, fleet: Fleet, run: Path) -> str:
-    """Train on two processes with the variables that Trainer sets; all that was printed."""
+    """Train on two processes with the variables that Trainer sets; all that was printed. The server may be late."""
     values = dict(zip(trainjob.VARIABLES, (server_url, str(ca), str(token)), strict=True))
-    codes, output = fleet.wait(fleet.start(run, 2, env=values))
+    patient = constants({f"telemetry.trainjob.{name}": patience.IDLE for name in ("TIMEOUT", "LAST_SECONDS")})
+    codes, output = fleet.wait(fleet.start(run, 2, env=values | patient))
     assert codes == [0, 0], output
     return output
 
@@ -157,23 +158,23 @@ def test_a_server_that_refuses_costs_a_run_one_line(
 
 
 def test_what_keeps_a_message_from_its_server_is_named(server: Server, ca: Path, token: Path, tmp_path: Path) -> None:
-    message = {"trainerStatus": {}}
-    assert send(server.url, ca, token, message) == ""
+    tell = functools.partial(send, message={"trainerStatus": {}}, timeout=patience.IDLE)
+    assert tell(server.url, ca, token) == ""
     absent = f"https://127.0.0.1:{ports.free()}{PATH}"
-    assert send(absent, ca, token, message) == "its server cannot be reached (Connection refused)"
+    assert tell(absent, ca, token) == "its server cannot be reached (Connection refused)"
     unknown = "Name or service not known|Temporary failure in name resolution"  # the second where no resolver answers
-    said = send(f"https://status.invalid{PATH}", ca, token, message)
+    said = tell(f"https://status.invalid{PATH}", ca, token)
     assert re.fullmatch(rf"its server cannot be reached \(({unknown})\)", said), said
-    assert send(server.url.replace("https", "http"), ca, token, message) == "its server's address is not https"
-    assert "No such file" in send(server.url, ca, tmp_path / "none", message)
+    assert tell(server.url.replace("https", "http"), ca, token) == "its server's address is not https"
+    assert "No such file" in tell(server.url, ca, tmp_path / "none")
     server.status = 404
-    assert send(server.url, ca, token, message) == "its server answers 404 Not Found"
+    assert tell(server.url, ca, token) == "its server answers 404 Not Found"
     server.status = 200
     server.answers.clear()
-    assert "reached (TimeoutError)" in send(server.url, ca, token, message, timeout=0.2)
+    assert "reached (TimeoutError)" in tell(server.url, ca, token, timeout=0.2)
     server.answers.set()
     (secret := tmp_path / "secret").write_text("another-token")  # the message before may arrive late
-    assert "cannot be reached" in send(server.url, certificate(tmp_path / "other"), secret, message)
+    assert "cannot be reached" in tell(server.url, certificate(tmp_path / "other"), secret)
     assert set(server.tokens) == {f"Bearer {TOKEN}"}, "the token went to a server with another certificate"
 
 
@@ -181,8 +182,7 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
     server: Server, ca: Path, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainjob, "EVERY", 0.01)
-    monkeypatch.setattr(trainjob, "LAST_SECONDS", 0.5)
-    monkeypatch.setattr(trainjob, "send", functools.partial(send, timeout=2 * patience.IDLE))
+    monkeypatch.setattr(trainjob, "TIMEOUT", 2 * patience.IDLE)
     said: list[str] = []
     server.status = 500
     reporter = Reporter(server.url, ca, token, 100, said.append)
@@ -193,7 +193,7 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
     server.answers.clear()
     reporter.show(train_event(6, time.time()))
     patience.wait("a message", lambda: len(server.messages) == 6, patience.still)
-    reporter.close()
+    reporter.close(0.5)
     assert server.answered == 5, "it has waited for the answer"
 
 
@@ -203,4 +203,4 @@ def test_nothing_is_started_where_trainer_asks_for_nothing(ca: Path, token: Path
     assert trainjob.start(1, print, {key: value for key, value in values.items() if "TOKEN" not in key}) is None
     found = trainjob.start(1, print, values)
     assert found is not None
-    found.close()
+    found.close(patience.IDLE)
