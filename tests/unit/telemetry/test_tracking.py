@@ -130,7 +130,8 @@ def refused(trainer: Trainer, run: Path, env: dict[str, str], **over: Any) -> tu
     places, log = run.parent / "places", run.parent / "log"
     with log.open("w") as file:
         two: dict[str, Any] = {"max_steps": 2, "epochs": None}
-        process = trainer.start(run, 1, env | hold(places, "1"), stdout=file, **two, **over)
+        last = constants({"telemetry.outbox.LAST_SECONDS": patience.IDLE})  # TensorBoard may load as long
+        process = trainer.start(run, 1, env | last | hold(places, "1"), stdout=file, **two, **over)
     said = lambda: process.poll() is not None or "MLflow takes no numbers" in log.read_text()  # noqa: E731
     patience.wait("MLflow refuses nothing", said, lambda: patience.processor_seconds(process.pid))
     (places / "1").unlink()
