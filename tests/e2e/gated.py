@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.e2e.cluster import get, kubectl, until
 
 FOLDER = Path(__file__).parent / "mounted"  # what PYTHONPATH names where such a run is trained without a cluster
-CONFIG: dict[str, object] = {"model.name": "gate:Net", "model.zero_init_last_bn": False}
+# by default a run that a busy machine holds at a step for a minute would be ended as one that hangs
+CONFIG: dict[str, object] = {"model.name": "gate:Net", "model.zero_init_last_bn": False, "comm.hang_seconds": 3600}
 GATE = "/results/gate"
 
 

@@ -74,6 +74,7 @@ class Trainer:
             "augment.crop": "random_resized", "augment.scale": [0.5, 1.0], "precision": "fp64",
             "model.batch_norm": "global", "schedule.warmup_epochs": 1, "log.every_steps": 1, "device": "cpu",
             "checkpoint.every_steps": 4, "debug.record_samples": True, "comm.timeout_seconds": round(patience.IDLE),
+            "comm.hang_seconds": 600,  # by default a run that a test holds at a step for a minute would be ended
         }  # fmt: skip
         return {**base, **over}
 

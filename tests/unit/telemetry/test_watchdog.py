@@ -75,7 +75,8 @@ def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slo
     stall = {"kind": "data", "rank": 0, "from": 8, "to": 8, "seconds": 1.5 * least}
     stuck = {"kind": "compute", "rank": 1, "from": 14, "to": 14, "seconds": 600}
     env = faults(slow, stall, stuck, LEAST=least, SILENT=least, MOST=20 * least, FACTOR=0.0)
-    codes, output = fleet.wait(fleet.start(run, 2, env=env, **{"model.name": "slow_models:net"}))
+    over = {"model.name": "slow_models:net", "comm.hang_seconds": "auto"}
+    codes, output = fleet.wait(fleet.start(run, 2, env=env, **over))
     assert codes == [138, 138], output
     note = json.loads((run / "hang.json").read_text())
     assert ([missing["rank"] for missing in note["missing"]], note["step"]) == ([1], 13)
@@ -85,7 +86,8 @@ def test_a_step_of_unusual_length_ends_the_run(fleet: Fleet, tmp_path: Path, slo
 def test_a_rank_without_a_sign_of_life_is_not_waited_for(trainer: Trainer, tmp_path: Path, slowness: float) -> None:
     run, silent = tmp_path / "run", HANG * slowness
     env = {"STEP_SECONDS": "0.1", **faults(SILENT=silent, LEAST=50 * silent, MOST=100 * silent)}
-    over = {"model.name": "slow_models:net", "epochs": 1000, "checkpoint.every_steps": 0}  # one may take longer
+    own = {"comm.hang_seconds": "auto", "checkpoint.every_steps": 0}  # one may take longer
+    over = {"model.name": "slow_models:net", "epochs": 1000, **own}
     process = trainer.start(run, 2, env, **over)
     wait_for_step(run, 4, process)
     victim = ranks_of(process)[1]
