@@ -48,7 +48,6 @@ ENVIRONMENT_FILE = "/tmp/trainyard-mpi/environment"  # each pod has its own /tmp
 SSH_FOLDER = "/etc/trainyard-ssh"
 HOSTFILE = "/etc/mpi/hostfile"
 BRIEF_SECONDS, BRIEF_STARTS = 60.0, 3  # after more starts in a row that a worker's loss ends so early, the Job retries
-LOOK = "look at the worker pods' events and logs"
 LONGEST_LINE = 1 << 16  # bytes that are printed at a time: some programs print for hours without a line break
 
 # OMPI_MCA_<name>, where the pod or the user sets it, takes precedence.
@@ -261,6 +260,7 @@ def run_ranks(command: list[str], hosts: Sequence[str], places: Places) -> Ended
             deadline += 10
     reader.join(5)
     process.end_on_sigterm()  # nothing runs that would have to save
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stopped = deadline < float("inf") or not arrived.empty()
     code = mpirun.returncode if mpirun.returncode >= 0 else 128 - mpirun.returncode
     return Ended(Exit.STOPPED if stopped and code else code, next(iter(errors), ""), stopped, time.monotonic() - begun)
@@ -304,7 +304,7 @@ def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places:
         brief = brief + 1 if ended.seconds < BRIEF_SECONDS else 0
         if lost := lost_workers(ended, hosts, port):
             if brief > BRIEF_STARTS:
-                raise ExitError(f"{lost}, and mpirun ended with {ended.code}: {LOOK}", Exit.HANG)
+                raise ExitError(f"{lost}, and mpirun ended with {ended.code}: {mpi_hosts.LOOK}", Exit.HANG)
             print(f"launch: {lost}; the ranks start again in their pods when all workers answer", flush=True)
         elif left and may_pass_in_place(ended.code):
             left -= 1

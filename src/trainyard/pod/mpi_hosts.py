@@ -12,6 +12,7 @@ from trainyard.core.exits import CURED_BY_RETRY, INPUTS, Exit, ExitError, UserEr
 from trainyard.core.files import peek_json, whole
 
 PROBE_SECONDS = 2.0
+LOOK = "look at the worker pods' events and logs"
 
 
 def read_hostfile(path: Path) -> dict[str, int]:
@@ -69,35 +70,35 @@ def probe(host: str, port: int) -> str:
         return (error.strerror or "no answer").lower()
 
 
+def silent(hosts: Sequence[str], port: int, ask: Callable[[str, int], str] = probe) -> dict[str, str]:
+    """Return the hosts on which ssh does not answer, each with the reason."""
+    with ThreadPoolExecutor(32) as pool:
+        answers = zip(hosts, pool.map(ask, hosts, [port] * len(hosts)), strict=True)
+        return {host: why for host, why in answers if why}
+
+
 def wait_for_ssh(
     hosts: Sequence[str], port: int, seconds: float, say_every: float = 5.0, ask: Callable[[str, int], str] = probe
 ) -> None:
     """Return when ssh answers on every host; prints which do not, and raises ExitError after `timeout` seconds."""
     start = time.monotonic()
     said = start
-    missing = dict.fromkeys(hosts, "not asked yet")
-    with ThreadPoolExecutor(32) as pool:
-        while True:
-            answers = zip(list(missing), pool.map(ask, list(missing), [port] * len(missing)), strict=True)
-            missing = {host: why for host, why in answers if why}
-            if not missing:
-                return
-            now = time.monotonic()
-            shown = "; ".join(f"{host}: {why}" for host, why in list(missing.items())[:5])
-            count = f"{len(missing)} of {len(hosts)} workers do not answer on port {port} ({shown})"
-            if now - start > seconds:
-                raise ExitError(f"after {seconds:.0f} s {count}: look at the worker pods' events and logs", Exit.HANG)
-            if now - said >= say_every:
-                print(f"launch: waiting, {now - start:.0f} of {seconds:.0f} s: {count}", flush=True)
-                said = now
-            time.sleep(0.5)
+    missing = list(hosts)
+    while found := silent(missing, port, ask):
+        missing, now = list(found), time.monotonic()
+        shown = "; ".join(f"{host}: {why}" for host, why in list(found.items())[:5])
+        count = f"{len(missing)} of {len(hosts)} workers do not answer on port {port} ({shown})"
+        if now - start > seconds:
+            raise ExitError(f"after {seconds:.0f} s {count}: {LOOK}", Exit.HANG)
+        if now - said >= say_every:
+            print(f"launch: waiting, {now - start:.0f} of {seconds:.0f} s: {count}", flush=True)
+            said = now
+        time.sleep(0.5)
 
 
 def name_lost(hosts: Sequence[str], port: int) -> str:
     """Name the workers that do not answer any more; the empty string where all do."""
-    with ThreadPoolExecutor(32) as pool:
-        answers = zip(hosts, pool.map(probe, hosts, [port] * len(hosts)), strict=True)
-        lost = [f"{host} ({why})" for host, why in answers if why]
+    lost = [f"{host} ({why})" for host, why in silent(hosts, port).items()]
     return f"{len(lost)} of {len(hosts)} workers do not answer any more ({', '.join(lost[:5])})" if lost else ""
 
 

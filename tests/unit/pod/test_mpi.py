@@ -428,20 +428,21 @@ def test_the_ranks_start_again_when_another_worker_takes_the_place_of_one_that(
         worker.wait(patience.IDLE)
 
 
-@pytest.mark.parametrize("by", ["SIGTERM", "the end of its patience"])
+@pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "the end of its patience"])
 def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path, pod: dict[str, str], by: str) -> None:
     worker = start(pod, "worker")
-    more = {} if by == "SIGTERM" else {"TRAINYARD_WAIT_SECONDS": "1"}
+    codes = {"SIGTERM": Exit.STOPPED, "SIGINT": Exit.INTERRUPTED}
+    more = {} if by in codes else {"TRAINYARD_WAIT_SECONDS": "1"}
     launcher = start(pod, "launch", "--np", "2", "--", sys.executable, str(tmp_path / "rank.py"), "600", "0", **more)
     try:
         read_until(launcher, "RANK", 2)
         die(pod, worker)
         read_until(launcher, "when all workers answer", 1)
-        if by == "SIGTERM":
-            launcher.send_signal(signal.SIGTERM)
+        if by in codes:
+            launcher.send_signal(signal.Signals[by])
         out = patience.communicate(launcher)[0]
-        assert launcher.returncode == (Exit.STOPPED if by == "SIGTERM" else Exit.HANG), out
-        assert ("error: after 1 s 1 of 1 workers do not answer" in out) == (by != "SIGTERM")
+        assert launcher.returncode == codes.get(by, Exit.HANG), out
+        assert ("error: after 1 s 1 of 1 workers do not answer" in out) == (by not in codes)
     finally:
         launcher.kill()
         worker.wait(patience.IDLE)
