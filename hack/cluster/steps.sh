@@ -82,10 +82,12 @@ start_containerd() {
   node_daemon "containerd$SUFFIX" containerd -c "$NODE_RUN/containerd.toml"
 }
 
-# wait_containerd: until it answers, and has the node's images
+# wait_containerd: until it answers, to kubelet too, and has the node's images. It reads what it has before it answers kubelet, for 40 s where
+# the disk is busy with images that were just unpacked; kubelet ends at an answer that comes too early, and ctr cannot ask for it.
 wait_containerd() {
   local images unpacked archive
   wait_for 180 "containerd$SUFFIX" "$HERE/in-node" ctr -a "$NODE_RUN/containerd.sock" version
+  wait_for 180 "containerd$SUFFIX" grep -q "Start streaming server" "$LOG/containerd$SUFFIX.log"
   [ -e "$NODE_RUN/no-images" ] || return 0
   find_images
   for archive in "${images[@]}"; do import_image "$archive"; done
@@ -106,7 +108,7 @@ start_control_plane() {
 }
 
 start_kubelet() {
-  node_daemon "kubelet$SUFFIX" "$BUILT/bin/kubelet" --config="$NODE_RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet$SUFFIX.conf" \
+  node_daemon "kubelet$SUFFIX" "$HERE/node/again" "$BUILT/bin/kubelet" --config="$NODE_RUN/kubelet.yaml" --kubeconfig="$RUN/kubelet$SUFFIX.conf" \
     --root-dir="$NODE_RUN/kubelet" --hostname-override="$NODE_NAME" --node-ip="$NODE_IP"
   node_daemon "kube-proxy$SUFFIX" "$HERE/node/again" "$BUILT/bin/kube-proxy" --config="$NODE_RUN/kube-proxy.yaml"
 }
