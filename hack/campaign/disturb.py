@@ -73,8 +73,12 @@ def install(job: Job) -> None:
         settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
     if job.spares:  # each pod on a node of its own: one that dies takes one of them
         spread = "global.scheduling.topologySpreadConstraints[0]"
-        settings += ["--set", f"pytorchjob.elastic.spares={job.spares},{spread}.whenUnsatisfiable=DoNotSchedule"]
+        key = "mpijob.spares" if job.operator == "mpijob" else "pytorchjob.elastic.spares"
+        settings += ["--set", f"{key}={job.spares},{spread}.whenUnsatisfiable=DoNotSchedule"]
         settings += ["--set", f"{spread}.maxSkew=1,{spread}.topologyKey=kubernetes.io/hostname"]
+        # a launcher whose own node dies is recreated by its Job, after Kubernetes has noticed
+        selector = r"mpijob.launcher.scheduling.nodeSelector.kubernetes\.io/hostname"
+        settings += ["--set", f"{selector}={cluster.FIRST}"] if job.operator == "mpijob" else []
     cluster.helm(
         "upgrade", "--install", RELEASE, ROOT / "charts/trainyard", "-n", job.namespace, "-f", VALUES, *settings
     )

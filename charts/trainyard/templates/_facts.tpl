@@ -58,7 +58,7 @@ that renders alone has what it knows of itself):
 {{- include "common.training" (dict "into" $one "shared" $values.global.training "own" (index $values $job).training) -}}
 {{- $_ := set $trainings $job $one.Training -}}
 {{- $own := index $values $job -}}
-{{- $_ := set $spares $job (ternary (dig "elastic" "spares" 0 $own | int) 0 (eq (toString $own.form) "elastic")) -}}
+{{- $_ := set $spares $job (ternary (dig "elastic" "spares" 0 $own) ($own.spares | default 0) (eq (toString $own.form) "elastic") | int) -}}
 {{- end -}}
 {{- range $job, $training := $trainings -}}
 {{- $name := $training.name | default (ternary $.Release.Name (printf "%s-%s" $.Release.Name $job) (eq 1 (len $trains))) -}}

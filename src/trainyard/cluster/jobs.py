@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 from trainyard.cluster import follow, inventory, trainjobs, why
@@ -69,8 +70,16 @@ def size(job: dict) -> Size:
     each = spec.get("slotsPerWorker") or spec.get("nprocPerNode") or 1
     processes = int(each) if str(each).isdecimal() else None
     pods = sum(one.get("replicas", 1) for one in replicas(job).values())
-    nodes = min(pods, spec.get("elasticPolicy", {}).get("maxReplicas", pods))
+    nodes = min(pods, spec.get("elasticPolicy", {}).get("maxReplicas", pods)) - spare_workers(spec)
     return Size(nodes, processes, pods - nodes)
+
+
+def spare_workers(spec: dict) -> int:
+    """Return how many workers of an MPIJob are spare, by its launcher's command (src/trainyard/pod/mpi.py)."""
+    pod = spec.get("mpiReplicaSpecs", {}).get("Launcher", {}).get("template", {}).get("spec", {})
+    words = [word for one in pod.get("containers", []) for word in one.get("command") or []]
+    own = words[: words.index("--")] if "--" in words else []
+    return next((int(count) for name, count in pairwise(own) if name == "--spares" and count.isdecimal()), 0)
 
 
 def pod_spec(job: dict, runtimes: list[dict]) -> dict:

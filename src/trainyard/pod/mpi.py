@@ -1,7 +1,7 @@
 """The pods of an MPIJob, or of a TrainJob with an MPI policy: workers that serve ssh, and the launcher.
 
     trainyard mpi worker
-    trainyard mpi launch [--np 4] [--run-dir RUN] -- python -m trainers.hvd --config FILE
+    trainyard mpi launch [--np 4] [--spares 1] [--run-dir RUN] -- python -m trainers.hvd --config FILE
     trainyard mpi rank -- COMMAND
 
 ssh starts a rank with nearly no environment, so variables of the image and the pod would not reach it. Each worker
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,11 @@ class Places:
     environment: Path
     ssh: Path
     hostfile: Path
+
+    @property
+    def chosen(self) -> Path:
+        """The hostfile of the workers on which the ranks start, which the launcher writes."""
+        return self.environment.with_name("hostfile")
 
     @classmethod
     def here(cls) -> "Places":
@@ -183,7 +188,7 @@ def ssh_command(places: Places) -> list[str]:
 
 
 def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]:
-    """Return the command that starts the ranks."""
+    """Return the command that starts the ranks, on the hosts of the hostfile that `launch` writes."""
     program = shutil.which("mpirun")
     if program is None:
         raise UserError("mpirun is not on PATH: MPI needs the image that images/horovod/Dockerfile builds")
@@ -194,7 +199,7 @@ def mpirun_command(np: int, places: Places, command: Sequence[str]) -> list[str]
     chosen = [part for k, v in settings.items() if f"OMPI_MCA_{k}" not in os.environ for part in ("--mca", k, v)]
     root = ["--allow-run-as-root"] if os.getuid() == 0 else []
     # --noprefix: with a prefix mpirun would look for the launch agent in its own folder
-    return [program, "--noprefix", *root, "-np", str(np), "--hostfile", str(places.hostfile),
+    return [program, "--noprefix", *root, "-np", str(np), "--hostfile", str(places.chosen),
             "--bind-to", "none", "--map-by", "slot", *chosen, *command]  # fmt: skip
 
 
@@ -279,25 +284,31 @@ def lost_workers(ended: Ended, hosts: Sequence[str], port: int) -> str:
     return lost or ("a worker was stopped" if ended.code == Exit.STOPPED else "")
 
 
-def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
-    """Wait until every worker answers, start the ranks (None: one in every slot), and return their exit code.
+def launch(np: int | None, spares: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
+    """Wait until every worker but the spare ones answers, start the ranks, and return their exit code.
 
-    Ranks that failed and may recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a
-    worker is lost, this waits for the one that takes its place. Kubernetes' own retry of a launcher waits longer each
+    `np` is the number of ranks (None: one in every slot of the workers that are not spare). Ranks that failed and may
+    recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a worker is lost, this waits
+    for one that takes its place: a spare worker does so at once. Kubernetes' own retry of a launcher waits longer each
     time, and counts for as long as the job lives.
     """
     if run_dir is not None:
         mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
     slots = mpi_hosts.read_hostfile(places.hostfile)
-    hosts, np = list(slots), sum(slots.values()) if np is None else np
-    mpi_hosts.check_slots(slots, np, places.hostfile)
+    wanted = mpi_hosts.count_wanted(slots, spares, places.hostfile)
+    np = sum(list(slots.values())[:wanted]) if np is None else np
+    mpi_hosts.check_slots(dict(list(slots.items())[:wanted]), np, places.hostfile)
     mpirun = mpirun_command(np, places, command)
+    hosts: list[str] = []
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
     left, brief = int(read_number(MAX_RESTARTS)), 0
     while True:
-        mpi_hosts.wait_for_ssh(hosts, port, read_number(WAIT_SECONDS))
+        # first those that trained before
+        first = sorted(slots, key=lambda host: host not in hosts)
+        hosts = mpi_hosts.wait_for_ssh(first, port, read_number(WAIT_SECONDS), wanted)
+        mpi_hosts.write_hostfile(places.chosen, {host: slots[host] for host in slots if host in hosts})
         on_all(hosts, places, "settle", grace_seconds() + 20)
-        print(f"launch: {np} processes on {len(hosts)} nodes", flush=True)
+        print(f"launch: {np} processes on {len(hosts)} nodes{others(hosts, slots)}", flush=True)
         ended = run_ranks(mpirun, hosts, places)
         if ended.stopped:
             return ended.code
@@ -311,6 +322,12 @@ def launch(np: int | None, run_dir: Path | None, command: Sequence[str], places:
             print(f"launch: the ranks ended with code {ended.code}; they are started again in their pods", flush=True)
         else:
             return report(ended)
+
+
+def others(hosts: Sequence[str], slots: Mapping[str, int]) -> str:
+    """Say which workers wait as spare ones; the empty string where none does."""
+    waiting = [host for host in slots if host not in hosts]
+    return f"; {len(waiting)} more may take a lost one's place ({', '.join(waiting[:5])})" if waiting else ""
 
 
 def report(ended: Ended) -> int:
@@ -330,6 +347,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("worker", help="serve ssh for the launcher")
     launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
     launcher.add_argument("--np", type=int, help="number of processes, over all nodes; default: one in every slot")
+    launcher.add_argument("--spares", type=int, default=0, help="workers that wait for another one to be lost")
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
     ranks = commands.add_parser("rank", help="become a program of the user's, unless this pod's checks have failed")
@@ -355,4 +373,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "rank":
         return become(command)
     process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
-    return log.keep_output(lambda: launch(options.np, options.run_dir, command, Places.here()))
+    return log.keep_output(lambda: launch(options.np, options.spares, options.run_dir, command, Places.here()))

@@ -12,6 +12,7 @@ from trainyard.core.exits import CURED_BY_RETRY, INPUTS, Exit, ExitError, UserEr
 from trainyard.core.files import peek_json, whole
 
 PROBE_SECONDS = 2.0
+SAY_EVERY = 5.0  # seconds between lines while waiting
 LOOK = "look at the worker pods' events and logs"
 
 
@@ -36,6 +37,25 @@ def read_hostfile(path: Path) -> dict[str, int]:
     if not hosts:
         raise UserError(f"the hostfile {path} names no host: does the job have workers?")
     return hosts
+
+
+def write_hostfile(path: Path, hosts: Mapping[str, int]) -> None:
+    """Write a hostfile that mpirun reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{host} slots={slots}\n" for host, slots in hosts.items()))
+
+
+def count_wanted(hosts: Mapping[str, int], spares: int, path: Path) -> int:
+    """Return on how many hosts the ranks start; raises UserError where no host is left beside the spare ones."""
+    if not 0 <= spares < len(hosts):
+        raise UserError(
+            f"--spares is {spares}, and {path} names {len(hosts)} hosts: let it be 0, or less than the number of hosts"
+        )
+    if spares and len(set(hosts.values())) > 1:
+        raise UserError(
+            f"--spares is {spares}, and the hosts of {path} have different slots: a spare one needs as many"
+        )
+    return len(hosts) - spares
 
 
 def check_slots(hosts: Mapping[str, int], np: int, path: Path) -> None:
@@ -78,19 +98,26 @@ def silent(hosts: Sequence[str], port: int, ask: Callable[[str, int], str] = pro
 
 
 def wait_for_ssh(
-    hosts: Sequence[str], port: int, seconds: float, say_every: float = 5.0, ask: Callable[[str, int], str] = probe
-) -> None:
-    """Return when ssh answers on every host; prints which do not, and raises ExitError after `timeout` seconds."""
+    hosts: Sequence[str], port: int, seconds: float, wanted: int, ask: Callable[[str, int], str] = probe
+) -> list[str]:
+    """Return the first `wanted` hosts on which ssh answers, as soon as there are so many.
+
+    Prints which do not answer, and raises ExitError after `seconds`.
+    """
     start = time.monotonic()
     said = start
     missing = list(hosts)
-    while found := silent(missing, port, ask):
+    while True:
+        found = silent(missing, port, ask)
         missing, now = list(found), time.monotonic()
+        answer = [host for host in hosts if host not in found]
+        if len(answer) >= wanted:
+            return answer[:wanted]
         shown = "; ".join(f"{host}: {why}" for host, why in list(found.items())[:5])
         count = f"{len(missing)} of {len(hosts)} workers do not answer on port {port} ({shown})"
         if now - start > seconds:
             raise ExitError(f"after {seconds:.0f} s {count}: {LOOK}", Exit.HANG)
-        if now - said >= say_every:
+        if now - said >= SAY_EVERY:
             print(f"launch: waiting, {now - start:.0f} of {seconds:.0f} s: {count}", flush=True)
             said = now
         time.sleep(0.5)

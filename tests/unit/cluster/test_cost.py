@@ -86,6 +86,14 @@ def test_gpus_of_spare_pods_cost_and_do_not_train(tmp_path: Path, capsys: pytest
     assert figures(capsys, *words, *("-f", str(tmp_path / "spares.yaml")), "-f", str(tmp_path / "form.yaml")) == without
 
 
+def test_gpus_of_spare_workers_cost_and_do_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "values.yaml").write_text(
+        "global: {training: {operator: mpijob, nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\nmpijob: {spares: 2}\n"
+    )
+    found = figures(capsys, "--images", "imagenet", "--published", "A100", "-f", str(tmp_path / "values.yaml"))
+    assert found["GPU hours"]["source"] == "time on 16 GPUs, and 16 of spare pods"
+
+
 def test_a_run_that_was_measured_gives_all_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = summary(tmp_path / "run")
     words = ("--recipe", "resnet50-nvidia-90", "--images", "1000000", "--val-images", "50000", "--gpus", "2")

@@ -164,6 +164,18 @@ def test_spare_pods_are_told_from_nodes_and_hold_gpus(here, ended):
     assert "pytorchjob  2x8 + 1 spare  Running" in ended(runs.main, "-n", "vision")[1]
 
 
+def test_spare_workers_of_an_mpijob_are_told_from_nodes():
+    start = ["python", "-m", "trainers.mpi", "launch", "--np", "4"]
+    launcher = {"template": {"spec": {"containers": [{"command": [*start, "--spares", "1", "--", "--spares", "9"]}]}}}
+    specs = {"Worker": {"replicas": 3, "template": things.template(2)}, "Launcher": launcher}
+    spec = {"slotsPerWorker": 2, "mpiReplicaSpecs": specs}
+    job = thing("MPIJob", "b-mpijob", "b", "mpijob", spec)
+    assert jobs.size(job) == (2, 2, 1)
+    assert jobs.gpus(job, []) == 6
+    launcher["template"]["spec"]["containers"][0]["command"] = [*start, "--", "--spares", "9"]
+    assert jobs.size(job) == (3, 2, 0)
+
+
 def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
     def count(jobs: int) -> int:
         many = [things.pytorchjob(f"run-{i}", "Running") for i in range(jobs)]

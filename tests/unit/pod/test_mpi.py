@@ -78,21 +78,27 @@ def test_more_processes_than_slots(tmp_path: Path) -> None:
         mpi_hosts.check_slots({"a": 2, "b": 2}, 5, tmp_path)
 
 
-def test_waiting_ends_when_all_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_ends_when_all_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
+    monkeypatch.setattr(mpi_hosts, "SAY_EVERY", 0.0)
 
     def ask(host: str, _port: int) -> str:
         asked.append(host)
         return "" if host == "a" or asked.count(host) > 2 else "its name does not resolve"
 
-    mpi_hosts.wait_for_ssh(["a", "b"], 2222, patience.IDLE, say_every=0.0, ask=ask)
+    assert mpi_hosts.wait_for_ssh(["a", "b"], 2222, patience.IDLE, 2, ask) == ["a", "b"]
     assert asked.count("a") == 1
     assert "1 of 2 workers do not answer on port 2222 (b: its name does not resolve)" in capsys.readouterr().out
 
 
+def test_no_more_hosts_are_waited_for_than_are_wanted() -> None:
+    ask = lambda host, _port: "connection refused" if host == "a" else ""  # noqa: E731
+    assert mpi_hosts.wait_for_ssh(["a", "b", "c", "d"], 2222, 0.0, 2, ask) == ["b", "c"]
+
+
 def test_waiting_is_bounded() -> None:
     with pytest.raises(ExitError, match="b: connection refused") as caught:
-        mpi_hosts.wait_for_ssh(["b"], 2222, 0.1, ask=lambda _host, _port: "connection refused")
+        mpi_hosts.wait_for_ssh(["b"], 2222, 0.1, 1, lambda _host, _port: "connection refused")
     assert caught.value.code == Exit.HANG
 
 
@@ -428,6 +434,61 @@ def test_the_ranks_start_again_when_another_worker_takes_the_place_of_one_that(
         worker.wait(patience.IDLE)
 
 
+SPARED = """
+import os, sys, time
+first = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
+if first and not os.path.exists(sys.argv[1]):
+    print("AGAIN", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+if first and not os.path.exists(sys.argv[1] + ".failed"):
+    open(sys.argv[1] + ".failed", "w").close()
+    sys.exit(138)
+"""
+
+
+def test_a_spare_worker_takes_the_place_of_one_that_is_lost_and_keeps_it(tmp_path: Path, pod: dict[str, str]) -> None:
+    write_hostfile(tmp_path, "127.0.0.2 slots=2\n127.0.0.3 slots=2\n")
+    shutil.copytree(tmp_path, tmp_path / "other")
+    settings = (tmp_path / "sshd_config").read_text()
+    (tmp_path / "other/sshd_config").write_text(settings.replace("127.0.0.2", "127.0.0.3"))
+    worker, spare = start(pod, "worker"), start(pod, "worker", TRAINYARD_SSH_FOLDER=str(tmp_path / "other"))
+    rank = [sys.executable, str(tmp_path / "rank.py"), str(tmp_path / "go"), "0"]
+    (tmp_path / "rank.py").write_text("import time; print('RANK', flush=True); time.sleep(600)")
+    launcher = start(pod, "launch", "--np", "2", "--spares", "1", "--", *rank, PET_MAX_RESTARTS="1")
+    try:
+        said = read_until(launcher, "RANK", 2)
+        assert "2 processes on 1 nodes; 1 more may take a lost one's place (127.0.0.3)" in said
+        (tmp_path / "rank.py").write_text(SPARED)
+        die(pod, worker)
+        read_until(launcher, "AGAIN", 1)
+        worker = start(pod, "worker")
+        read_until(worker, "ssh is served", 1)
+        (tmp_path / "go").touch()
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == 0, out
+        assert "2 processes on 1 nodes; 1 more may take a lost one's place (127.0.0.2)" in out
+    finally:
+        launcher.kill()
+        for one in (worker, spare):
+            one.send_signal(signal.SIGTERM)
+            one.wait(patience.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "spares", "words"),
+    [
+        ("a slots=2\nb slots=2\n", 2, "--spares is 2, and .* names 2 hosts"),
+        ("a slots=2\nb slots=2\n", -1, "--spares is -1"),
+        ("a slots=2\nb slots=3\n", 1, "have different slots"),
+    ],
+)
+def test_spare_workers_that_cannot_be(tmp_path: Path, hosts: str, spares: int, words: str) -> None:
+    path = write_hostfile(tmp_path, hosts)
+    with pytest.raises(UserError, match=words):
+        mpi_hosts.count_wanted(mpi_hosts.read_hostfile(path), spares, path)
+
+
 @pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "the end of its patience"])
 def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path, pod: dict[str, str], by: str) -> None:
     worker = start(pod, "worker")
@@ -518,7 +579,9 @@ def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str
     worker = start(pod, "worker")
     try:
         port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
-        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, patience.IDLE)  # connects and leaves, as the readiness probe does
+        mpi_hosts.wait_for_ssh(
+            ["127.0.0.2"], port, patience.IDLE, 1
+        )  # connects and leaves, as the readiness probe does
         launcher = launch_ranks(pod, tmp_path, 0, 0)
         assert "RANK" in patience.communicate(launcher)[0]
     finally:
