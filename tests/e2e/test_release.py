@@ -1,12 +1,10 @@
 """The whole pipeline: helm install, jobs of all three kinds to the end, what they leave, uninstall, install again."""
 
-import time
-
 import pytest
 import timm
 import torch
 
-from tests import documents, patience, ran
+from tests import documents, ran
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, lines
 
@@ -109,14 +107,11 @@ def test_uninstall_keeps_data_and_results_and_install_again_does_nothing_twice(r
     assert {c["metadata"]["name"] for c in get("pvc", namespace)} == {f"{RELEASE}-data", f"{RELEASE}-results"}
     cluster.until("pods gone", lambda: len(get("pods", namespace, f"app.kubernetes.io/instance={RELEASE}")) == 0)
 
-    slowness, started = patience.slowness(), time.monotonic()
     install(RELEASE, namespace, "--set", "mpijob.runPolicy.suspend=false")
     cluster.follow(RELEASE, namespace)
-    took = (time.monotonic() - started) / max(slowness, patience.slowness())  # other tests begin and end meanwhile
     pods = get("pods", namespace, f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/name=dataset")
     assert pods
     for pod in pods:
         assert "nothing downloaded" in cluster.log(pod["metadata"]["name"], namespace, "prepare")
     masters = get("pods", namespace, "training.kubeflow.org/replica-type=master")
     assert "is finished" in kubectl("logs", masters[0]["metadata"]["name"], "-n", namespace)
-    assert took < 60  # both jobs, which each end within 30 s of their start

@@ -88,7 +88,8 @@ def test_gpus_of_spare_pods_cost_and_do_not_train(tmp_path: Path, capsys: pytest
 
 def test_gpus_of_spare_workers_cost_and_do_not_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "values.yaml").write_text(
-        "global: {training: {operator: mpijob, nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\nmpijob: {spares: 2}\n"
+        "mpijob: {spares: 2}\n"
+        "global: {training: {operator: mpijob, nodes: 2, gpusPerNode: 8, recipe: resnet50-nvidia-90}}\n"
     )
     found = figures(capsys, "--images", "imagenet", "--published", "A100", "-f", str(tmp_path / "values.yaml"))
     assert found["GPU hours"]["source"] == "time on 16 GPUs, and 16 of spare pods"
