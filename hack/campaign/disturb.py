@@ -66,9 +66,9 @@ def install(job: Job) -> None:
         return
     settings = ["--set", f"global.training.operator={job.operator},global.training.config.max_steps={job.steps}"]
     settings += ["--set", f"global.image.registry=localhost,global.image.tag={job.tag}"]
-    if job.operator == "mpijob":  # a PyTorchJob restarts in place by its rendezvous, a TrainJob not at all
+    if job.operator != "pytorchjob":  # whose elastic form has a key for it
         name = "global.training.env[4]"
-        settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=3"]
+        settings += ["--set-string", f"{name}.name=PET_MAX_RESTARTS,{name}.value=100"]
     if job.elastic:
         settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
     if job.spares:  # each pod on a node of its own: one that dies takes one of them

@@ -30,4 +30,4 @@ def test_the_documents_values() -> None:
         assert taints == {"node.kubernetes.io/not-ready": 15, "node.kubernetes.io/unreachable": 15}
         assert pod["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"]
         main = next(one for one in pod["containers"] if one["name"] == "pytorch")
-        assert {"name": "PET_MAX_RESTARTS", "value": "3"} in main["env"]
+        assert {"name": "PET_MAX_RESTARTS", "value": "100"} in main["env"]

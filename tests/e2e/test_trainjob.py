@@ -1,4 +1,4 @@
-"""A run started as a PyTorchJob, killed, and continued as a TrainJob by one key; its progress; its recreated pods.
+"""A run started as a PyTorchJob, killed, and continued as a TrainJob by one key; a killed rank; recreated pods.
 
 examples/demo.yaml has a PyTorchJob and an MPIJob: `global.training.operator` alone says which job trains.
 """
@@ -20,6 +20,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.ranks(4), pytest.mark.takes(110)]
 RELEASE = "cross"
 EVERY = 5  # steps between checkpoints
 KEPT = ["--set", f"global.training.config.checkpoint.every_steps={EVERY}"]
+RESTARTS = (
+    "--set", "global.training.env[7].name=PET_MAX_RESTARTS", "--set-string", "global.training.env[7].value=3",
+)  # fmt: skip
 LEADERS = {
     "pytorchjob": ("training.kubeflow.org/replica-type=master", "pytorch"),
     "trainjob": ("app.kubernetes.io/name=trainjob,batch.kubernetes.io/job-completion-index=0", "node"),
@@ -46,6 +49,7 @@ class Story:
     killed_at: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
     statuses: list[dict] = field(default_factory=list)
+    in_place: tuple[dict[str, str], dict[str, str]] = ({}, {})
     before: set[str] = field(default_factory=set)
     after: set[str] = field(default_factory=set)
     finished: str = ""
@@ -68,6 +72,13 @@ def steps(namespace: str, job: str) -> tuple[int, int]:
     resumed = [int(step) for step in re.findall(r"resumed at step (\d+)", text)]
     done = [int(step) for step in re.findall(r"step +(\d+)/", text)]
     return (resumed[-1] if resumed else 0), max(done, default=-1)
+
+
+def resumes(namespace: str) -> int:
+    """Return how often the TrainJob's rank 0 has resumed in its pod."""
+    selector, container = LEADERS["trainjob"]
+    (pod,) = get("pods", namespace, f"app.kubernetes.io/instance={RELEASE},{selector}")
+    return log(pod["metadata"]["name"], namespace, container).count("resumed at step")
 
 
 def pods_of(namespace: str) -> dict[str, str]:
@@ -97,10 +108,20 @@ def cross(story: Story, install) -> None:
     pods = get("pods", space, "training.kubeflow.org/job-name")
     for pod in pods:
         kubectl("exec", pod["metadata"]["name"], "-n", space, "-c", "pytorch", "--", "python", "-c", KILL, check=False)
-    install(RELEASE, space, *HELM, *KEPT, "--set", "global.training.operator=trainjob")
+    install(RELEASE, space, *HELM, *KEPT, *RESTARTS, "--set", "global.training.operator=trainjob")
     kinds = ("pytorchjobs", "mpijobs", "trainjobs")
     story.kinds = {kind: len(get(kind, space, f"app.kubernetes.io/instance={RELEASE}")) for kind in kinds}
     until(lambda: str(story), lambda: steps(space, "trainjob")[1] >= story.killed_at)
+
+
+def kill(story: Story) -> None:
+    """Kill a rank of the TrainJob's second pod, and wait until the run has resumed."""
+    space = story.namespace
+    before, seen = pods_of(space), resumes(space)
+    second = next(name for name in before if "-node-0-1-" in name)
+    kubectl("exec", second, "-n", space, "-c", "node", "--", "python", "-c", KILL)
+    until(lambda: str(story), lambda: resumes(space) > seen)
+    story.in_place = before, pods_of(space)
 
 
 def disturb(story: Story) -> None:
@@ -141,6 +162,7 @@ def story(namespace, image, install, tmp_path_factory, request) -> Story:
         request.getfixturevalue(needed)
     found = Story(namespace, tmp_path_factory.mktemp("cross"), Gate(namespace, image, FIRST))
     cross(found, install)
+    kill(found)
     disturb(found)
     cluster.run("trainyard", "fetch", RELEASE, f"runs/{RELEASE}", found.folder / "run", "-n", namespace)
     refuse(found, install)
@@ -157,6 +179,12 @@ def test_one_key_switches_the_operator_and_the_run_continues_in_its_directory(st
     assert steps == list(range(1, STEPS + 1))
     logs = {path.name for path in (story.folder / "run" / "logs").iterdir()}
     assert {"master-0.log", "node-0-0.log", "node-0-1.log"} <= logs
+
+
+def test_a_killed_rank_is_started_again_in_its_pod(story):
+    before, after = story.in_place
+    assert len(before) == 2
+    assert before == after
 
 
 def test_a_deleted_pod_recreates_all_pods_which_resume_from_the_step_in_flight(story):

@@ -10,7 +10,8 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
   them; under nohup they go on when the terminal is closed;
 - without an address it chooses a free port, so that runs on one machine do not collide;
 - `--max-restarts` restarts in place only what may pass there: nothing that ends with a code below 128, and no failed
-  GPU (201), for which another node may be needed; nor, without a rendezvous, the processes of one pod among several;
+  GPU (201), for which another node may be needed; on several nodes those of all restart together, also where these are
+  numbered and have the address of the first (torchrun restarts those of one, which the others do not admit);
 - when it is killed, its processes end with it; torchrun leaves them running while the other nodes hang;
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
@@ -46,6 +47,7 @@ from trainyard.run import attempts
 from trainyard.telemetry import flight
 
 ONE_NODE = ("1", "1:1")
+JOIN_SECONDS = 600  # for which nodes wait for each other at a restart: torchrun's own
 CAUSE_SECONDS = 3.0  # that a pod which lost another one ends after it
 # How a process ends because of another's failure; SIGABRT is NCCL's, where a collective was lost or came too late
 FOLLOWS = (Exit.HANG, -signal.SIGTERM, -signal.SIGABRT)
@@ -81,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
     options: Any = torchrun.parse_args(  # type: ignore[no-untyped-call]
         sys.argv[1:] if argv is None else argv
     )
-    settle_restarts(options)
+    meet_again(options)
     if _alone(options) or (options.max_restarts and options.rdzv_backend == "static"):
         options.rdzv_backend, options.rdzv_endpoint = "c10d", "127.0.0.1:0"
         options.rdzv_id = f"trainyard-{os.getpid()}"
@@ -213,18 +215,20 @@ def kill(pids: Iterable[int]) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
-def settle_restarts(options: Any) -> None:
-    """Switch restarts in place off where only this pod's processes would restart: several pods, and no rendezvous.
+def meet_again(options: Any) -> None:
+    """Have several nodes that may restart in place meet by a rendezvous, at the address and port of the first of them.
 
-    The others' ranks would meet what the processes before have left in the store that all pods share.
+    Without one only the processes of one node would restart, and meet in the store that all share what those before
+    them have left.
     """
-    if options.max_restarts and options.rdzv_backend == "static" and options.nnodes not in ONE_NODE:
-        options.max_restarts = 0
-        print(
-            "warning: --max-restarts has no effect on several pods without a rendezvous: set --rdzv-backend c10d (on a "
-            "cluster pytorchjob.form: elastic and pytorchjob.elastic.maxRestarts); a failure restarts the pods",
-            file=sys.stderr,
-        )
+    if not options.max_restarts or options.rdzv_backend != "static" or options.nnodes in ONE_NODE:
+        return
+    wait = max(JOIN_SECONDS, int(float(os.environ.get("TRAINYARD_PEERS_WAIT") or 0)))
+    own = f"is_host={int(options.node_rank) == 0},join_timeout={wait}"
+    options.rdzv_backend = "c10d"
+    options.rdzv_endpoint = options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}"
+    options.rdzv_conf = f"{own},{options.rdzv_conf}" if options.rdzv_conf else own  # what is named later holds
+    options.node_rank = 0  # torchrun warns that it takes no part in a rendezvous
 
 
 def restart_what_may_pass() -> None:

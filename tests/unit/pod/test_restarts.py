@@ -156,14 +156,23 @@ def test_a_killed_rank_of_one_pod_is_started_again_inside_it(trainer: Trainer, t
     assert note.read_text() == ""  # the failure is over
 
 
-def test_a_killed_rank_of_two_pods_with_a_rendezvous_is_started_again(trainer: Trainer, tmp_path: Path) -> None:
-    run, places, endpoint = tmp_path / "run", tmp_path / "places", f"127.0.0.1:{ports.free()}"
+def numbered(number: int, port: int) -> dict[str, str]:
+    """Environment of one of two nodes that an operator has numbered, as a TrainJob's."""
+    return {
+        "PET_NODE_RANK": str(number), "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(port), "PET_MAX_RESTARTS": "3", "PET_LOCAL_ADDR": "127.0.0.1",
+        "PET_RDZV_CONF": rendezvous(number == 0, missed=600), "TRAINYARD_JOB": "numbered", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["rendezvous", "number"])
+def test_a_killed_rank_of_two_pods_is_started_again_in_it(trainer: Trainer, tmp_path: Path, by: str) -> None:
+    run, places, port = tmp_path / "run", tmp_path / "places", ports.free()
     both = {"PET_NNODES": "2", **hold(tmp_path / "held", "6")}
     lasting = {name: {"PET_RDZV_CONF": rendezvous(name == "first", missed=600)} for name in ("first", "second")}
-    pods = [
-        trainer.start(run, 1, node(name, endpoint, places) | both | conf, forked=False, **ELASTIC)
-        for name, conf in lasting.items()
-    ]
+    named = [node(name, f"127.0.0.1:{port}", places) | conf for name, conf in lasting.items()]
+    own = named if by == "rendezvous" else [numbered(0, port), numbered(1, port)]
+    pods = [trainer.start(run, 1, one | both, forked=False, **ELASTIC) for one in own]
     wait_for_step(run, 6, pods[0])
     os.kill(ranks_of(pods[1])[0], signal.SIGKILL)
     (tmp_path / "held" / "6").unlink()
@@ -273,13 +282,18 @@ def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkey
     handler.shutdown()
 
 
-def test_one_pod_among_several_restarts_nothing_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    def restarts(backend: str, nodes: str) -> int:
-        options = SimpleNamespace(max_restarts=3, rdzv_backend=backend, nnodes=nodes)
-        launcher.settle_restarts(options)
-        return int(options.max_restarts)
+def test_numbered_nodes_meet_by_a_rendezvous_where_they_may_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(restarts: int, backend: str, nodes: str, rank: str = "1", conf: str = "") -> tuple[str, str, str]:
+        options = SimpleNamespace(
+            max_restarts=restarts, rdzv_backend=backend, rdzv_endpoint="", rdzv_conf=conf, nnodes=nodes,
+            node_rank=rank, master_addr="first", master_port=29500,
+        )  # fmt: skip
+        launcher.meet_again(options)
+        return options.rdzv_backend, options.rdzv_endpoint, options.rdzv_conf
 
-    assert [restarts("static", "1"), restarts("c10d", "2"), restarts("c10d", "1:2")] == [3, 3, 3]
-    assert capsys.readouterr().err == ""
-    assert restarts("static", "2") == 0
-    assert "pytorchjob.elastic.maxRestarts" in capsys.readouterr().err
+    for one in ((0, "static", "2"), (3, "static", "1"), (3, "c10d", "2"), (3, "c10d", "1:2")):
+        assert settled(*one) == (one[1], "", "")
+    assert settled(3, "static", "2") == ("c10d", "first:29500", "is_host=False,join_timeout=600")
+    monkeypatch.setenv("TRAINYARD_PEERS_WAIT", "3600")
+    conf = "is_host=True,join_timeout=3600,join_timeout=9"
+    assert settled(3, "static", "2", "0", "join_timeout=9") == ("c10d", "first:29500", conf)
