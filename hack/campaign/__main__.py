@@ -26,7 +26,7 @@ def options() -> argparse.Namespace:
     add("--faults", type=int, default=20, help="how many faults; each kind comes once before one comes again")
     add("--operator", choices=("pytorchjob", "mpijob", "trainjob"), default="pytorchjob", help="the kind of job")
     add("--elastic", action="store_true", help="a PyTorchJob of three pods that goes on with two")
-    add("--spares", type=int, default=0, help="pods more, of a PyTorchJob or MPIJob, that wait for one to be lost")
+    add("--spares", type=int, default=0, help="pods more that wait for one to be lost")
     add("--only", action="append", choices=tuple(KINDS), metavar="KIND", help="draw this kind alone; may be repeated")
     add(
         "--peer",
@@ -49,7 +49,7 @@ def main() -> int:
             print(f"{fault.gap} s of training, then {fault.kind}, for {fault.seconds} s (pod {fault.pod})")
         return 0
     tag = cluster.run(ROOT / "hack/images/tag").strip()  # which a node that comes back has, too
-    spare = "spare-mpijob" if asked.operator == "mpijob" else "spare"
+    spare = "spare" if asked.operator == "pytorchjob" else f"spare-{asked.operator}"
     forms = {f"peer-{asked.peer}": asked.peer, "elastic": asked.elastic, spare: asked.spares}
     form = next((name for name, wanted in forms.items() if wanted), asked.operator)
     name = f"{form}-{'short' if asked.short else asked.seed}"

@@ -73,7 +73,7 @@ def install(job: Job) -> None:
         settings += ["--set", "global.training.nodes=3,pytorchjob.elastic.minNodes=2"]
     if job.spares:  # each pod on a node of its own: one that dies takes one of them
         spread = "global.scheduling.topologySpreadConstraints[0]"
-        key = "mpijob.spares" if job.operator == "mpijob" else "pytorchjob.elastic.spares"
+        key = "pytorchjob.elastic.spares" if job.operator == "pytorchjob" else f"{job.operator}.spares"
         settings += ["--set", f"{key}={job.spares},{spread}.whenUnsatisfiable=DoNotSchedule"]
         settings += ["--set", f"{spread}.maxSkew=1,{spread}.topologyKey=kubernetes.io/hostname"]
         # a launcher whose own node dies is recreated by its Job, after Kubernetes has noticed

@@ -11,7 +11,7 @@ not refused. Call with the umbrella's context, which has .Facts, and the dataset
     "image.repository" "trainyard-pytorch")
   "mpijob" (dict "image.repository" "trainyard-horovod" "spares" 0 "runPolicy" (dict "cleanPodPolicy" "" "backoffLimit" 6)
     "launcher" (dict "wait" 600 "resources" (dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "1Gi"))))
-  "trainjob" (dict "version" "" "image.repository" "trainyard-pytorch" "runPolicy" (dict "backoffLimit" 1000)
+  "trainjob" (dict "version" "" "image.repository" "trainyard-pytorch" "spares" 0 "runPolicy" (dict "backoffLimit" 1000)
     "runtime" (dict "waitForDataset" true "wandb" false)) -}}
 {{- if $facts.mpi -}}{{- $_ := set $jobs "mpijob" (omit $jobs.mpijob "launcher") -}}{{- end -}}
 {{- range $job, $defaults := $jobs -}}

@@ -129,7 +129,7 @@ def training_of(values: dict[str, Any], operator: str) -> dict[str, Any]:
 def spare_nodes(values: dict[str, Any], operator: str) -> int:
     """Return how many pods wait for one that trains to be lost."""
     own = values.get(operator) or {}
-    if operator == "mpijob":
+    if operator != "pytorchjob":
         return int(own.get("spares") or 0)
     return int(value_at(own, "elastic", "spares") or 0) if own.get("form") == "elastic" else 0
 

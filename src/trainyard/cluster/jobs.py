@@ -11,6 +11,7 @@ from trainyard.cluster.findings import conditions, since
 
 PART_OF = "app.kubernetes.io/part-of=trainyard"
 PART = "app.kubernetes.io/name"
+SPARES = "trainyard/spares"
 QUEUE = "kueue.x-k8s.io/queue-name"
 GPU = re.compile(r"gpu|/mig-")  # nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915, nvidia.com/mig-3g.40gb; not rdma/ib
 TRAINS = ("pytorchjob", "mpijob", "trainjob")
@@ -63,8 +64,9 @@ def size(job: dict) -> Size:
     spec = job["spec"]
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer") or {}
-        processes = trainer.get("numProcPerNode")
-        return Size(trainer.get("numNodes"), processes if isinstance(processes, int) else None)
+        nodes, processes = trainer.get("numNodes"), trainer.get("numProcPerNode")
+        spares = int((job["metadata"].get("annotations") or {}).get(SPARES, 0))
+        return Size(nodes and nodes - spares, processes if isinstance(processes, int) else None, spares)
     if job["kind"] == "Job":
         return Size(spec.get("parallelism", 1), 1)
     each = spec.get("slotsPerWorker") or spec.get("nprocPerNode") or 1

@@ -225,6 +225,8 @@ def meet_again(options: Any) -> None:
         return
     wait = max(JOIN_SECONDS, int(float(os.environ.get("TRAINYARD_PEERS_WAIT") or 0)))
     own = f"is_host={int(options.node_rank) == 0},join_timeout={wait}"
+    if spares := int(os.environ.get("TRAINYARD_SPARES") or 0):  # of a TrainJob, which numbers them with the others
+        options.nnodes = str(int(options.nnodes) - spares)
     options.rdzv_backend = "c10d"
     options.rdzv_endpoint = options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}"
     options.rdzv_conf = f"{own},{options.rdzv_conf}" if options.rdzv_conf else own  # what is named later holds

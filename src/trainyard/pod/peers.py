@@ -73,11 +73,12 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     job, port = environ.get("TRAINYARD_JOB", ""), environ.get("TRAINYARD_PEERS_PORT", "")
     least, _, most = environ.get("PET_NNODES", "1").partition(":")
     spares = int(environ.get("TRAINYARD_SPARES", "0"))
-    nodes = int(most or least) + spares
-    if not (job and port) or nodes < 2:
-        return None
     endpoint = environ.get("PET_RDZV_ENDPOINT", "")
     first, _, domain = environ.get("PET_MASTER_ADDR", "").partition(".")
+    # a PyTorchJob names how many train, a TrainJob the number of its pods
+    nodes = int(most or least) + (spares if endpoint else 0)
+    if not (job and port) or nodes < 2:
+        return None
     me = hostname
     if endpoint:
         names = [f"{job}-worker-{index}" for index in range(nodes)]
@@ -91,7 +92,7 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
     wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
-    return PeerPlan(job, me, tuple(names), int(least), int(port), int(meet), wait, spares=spares)
+    return PeerPlan(job, me, tuple(names), min(int(least), nodes - spares), int(port), int(meet), wait, spares=spares)
 
 
 class Listener:

@@ -176,6 +176,13 @@ def test_spare_workers_of_an_mpijob_are_told_from_nodes():
     assert jobs.size(job) == (3, 2, 0)
 
 
+def test_spare_pods_of_a_trainjob_are_told_from_nodes():
+    spec = {"trainer": {"numNodes": 3, "numProcPerNode": 4}}
+    job = thing("TrainJob", "d-trainjob", "d", "trainjob", spec, annotations={"trainyard/spares": "1"})
+    assert jobs.size(job) == (2, 4, 1)
+    assert jobs.size(thing("TrainJob", "d-trainjob", "d", "trainjob", spec)) == (3, 4, 0)
+
+
 def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
     def count(jobs: int) -> int:
         many = [things.pytorchjob(f"run-{i}", "Running") for i in range(jobs)]

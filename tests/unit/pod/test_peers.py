@@ -261,6 +261,8 @@ def test_the_pods_of_a_trainjob_are_asked_by_their_names_below_its_own(port, tmp
     what = peers.plan(environ, f"{job}-node-0-1")
     assert what.names == tuple(f"{job}-node-0-{index}.{job}" for index in range(3))
     assert (what.me, what.least, what.rendezvous) == (what.names[1], 3, 29500)
+    spare = peers.plan({**environ, "TRAINYARD_SPARES": "1"}, f"{job}-node-0-2")
+    assert (spare.names, spare.least, spare.spares) == (what.names, 2, 1)
     with pytest.raises(ExitError, match=rf"`kubectl describe pod {job}-node-0-0`, or raise"):
         peers.check(environ, f"{job}-node-0-1")
     assert [path.name for path in tmp_path.iterdir()] == ["node-0-1.peers.json"]

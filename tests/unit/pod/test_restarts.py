@@ -290,6 +290,7 @@ def test_numbered_nodes_meet_by_a_rendezvous_where_they_may_restart(monkeypatch:
             node_rank=rank, master_addr="first", master_port=29500,
         )  # fmt: skip
         launcher.meet_again(options)
+        assert options.nnodes == nodes
         return options.rdzv_backend, options.rdzv_endpoint, options.rdzv_conf
 
     for one in ((0, "static", "2"), (3, "static", "1"), (3, "c10d", "2"), (3, "c10d", "1:2")):

@@ -1,9 +1,11 @@
 {{/*
-A TrainingRuntime and its run's settings, as items of a list. Call with a dict: root, run, and config, what the settings are.
+A TrainingRuntime and its run's settings, as items of a list. Call with a dict: root; run; config, what the settings are; nodes, how many pods train
+and wait; and spares, how many of them wait, if any.
 */}}
 {{- define "trainjob.runtime" -}}
 {{- $root := .root -}}
 {{- $run := .run -}}
+{{- $spares := int .spares -}}
 {{- $training := deepCopy $run.training -}}
 {{- /* The SDK cannot read limits without a GPU or CPU: one TrainJob with such a container makes its list_jobs() fail for the whole namespace.
 The added limit is one that no node reaches. */ -}}
@@ -56,7 +58,7 @@ The added limit is one that no node reaches. */ -}}
         sshAuthMountPath: /home/trainer/.ssh
         runLauncherAsNode: false
       {{- else }}
-      numNodes: {{ $run.nodes }}
+      numNodes: {{ .nodes }}
       torch: {}
       {{- end }}
     {{- if $gang.enabled }}
@@ -126,7 +128,14 @@ The added limit is one that no node reaches. */ -}}
                 {{- end }}
                 podFailurePolicy:
                   rules:
-                    - action: Count
+                    {{- if $spares }}
+                    # A spare pod takes its place: it alone is replaced
+                    - action: Ignore
+                      onExitCodes:
+                        operator: In
+                        values: [143]
+                    {{- end }}
+                    - action: {{ ternary "Ignore" "Count" (gt $spares 0) }}
                       onPodConditions:
                         - type: DisruptionTarget
                           status: "True"
