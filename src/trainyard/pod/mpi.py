@@ -284,14 +284,28 @@ def lost_workers(ended: Ended, hosts: Sequence[str], port: int) -> str:
     return lost or ("a worker was stopped" if ended.code == Exit.STOPPED else "")
 
 
-def launch(np: int | None, spares: int, run_dir: Path | None, command: Sequence[str], places: Places) -> int:
+@dataclass(frozen=True)
+class Launch:
+    """Settings of a launcher.
+
+    `np` is the number of ranks (None: one in every slot of the workers that are not spare); `on_loss` is `wait` where
+    another worker takes a lost one's place, as mpi-operator has it, and `end` where all pods are recreated.
+    """
+
+    np: int | None
+    spares: int
+    run_dir: Path | None
+    on_loss: str
+
+
+def launch(asked: Launch, command: Sequence[str], places: Places) -> int:
     """Wait until every worker but the spare ones answers, start the ranks, and return their exit code.
 
-    `np` is the number of ranks (None: one in every slot of the workers that are not spare). Ranks that failed and may
-    recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a worker is lost, this waits
-    for one that takes its place: a spare worker does so at once. Kubernetes' own retry of a launcher waits longer each
-    time, and counts for as long as the job lives.
+    Ranks that failed and may recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a
+    worker is lost, this waits for one that takes its place: a spare worker does so at once. Kubernetes' own retry of a
+    launcher waits longer each time, and counts for as long as the job lives.
     """
+    np, spares, run_dir = asked.np, asked.spares, asked.run_dir
     if run_dir is not None:
         mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
     slots = mpi_hosts.read_hostfile(places.hostfile)
@@ -314,7 +328,7 @@ def launch(np: int | None, spares: int, run_dir: Path | None, command: Sequence[
             return ended.code
         brief = brief + 1 if ended.seconds < BRIEF_SECONDS else 0
         if lost := lost_workers(ended, hosts, port):
-            if brief > BRIEF_STARTS:
+            if brief > BRIEF_STARTS or asked.on_loss == "end":
                 raise ExitError(f"{lost}, and mpirun ended with {ended.code}: {mpi_hosts.LOOK}", Exit.HANG)
             print(f"launch: {lost}; the ranks start again in their pods when all workers answer", flush=True)
         elif left and may_pass_in_place(ended.code):
@@ -348,6 +362,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     launcher = commands.add_parser("launch", help="wait for the workers, then start the ranks")
     launcher.add_argument("--np", type=int, help="number of processes, over all nodes; default: one in every slot")
     launcher.add_argument("--spares", type=int, default=0, help="workers that wait for another one to be lost")
+    launcher.add_argument(
+        "--on-loss", choices=("wait", "end"), default="wait", help="of a worker: wait for its successor"
+    )
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")
     ranks = commands.add_parser("rank", help="become a program of the user's, unless this pod's checks have failed")
@@ -373,4 +390,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "rank":
         return become(command)
     process.end_on_sigterm()  # until mpirun runs: the workers may take minutes to come
-    return log.keep_output(lambda: launch(options.np, options.spares, options.run_dir, command, Places.here()))
+    asked = Launch(options.np, options.spares, options.run_dir, options.on_loss)
+    return log.keep_output(lambda: launch(asked, command, Places.here()))

@@ -434,6 +434,20 @@ def test_the_ranks_start_again_when_another_worker_takes_the_place_of_one_that(
         worker.wait(patience.IDLE)
 
 
+def test_a_launcher_that_nobody_sends_another_worker_ends_when_one_is_lost(tmp_path: Path, pod: dict[str, str]) -> None:
+    worker = start(pod, "worker")
+    rank = [sys.executable, str(tmp_path / "rank.py"), "600", "0"]
+    launcher = start(pod, "launch", "--np", "2", "--on-loss", "end", "--", *rank)
+    try:
+        read_until(launcher, "RANK", 2)
+        die(pod, worker)
+        out = patience.communicate(launcher)[0]
+        assert launcher.returncode == Exit.HANG, out
+        assert "error: 1 of 1 workers do not answer any more (127.0.0.2 (connection refused)), and mpirun ended" in out
+    finally:
+        launcher.kill()
+
+
 SPARED = """
 import os, sys, time
 first = os.environ["OMPI_COMM_WORLD_RANK"] == "0"
