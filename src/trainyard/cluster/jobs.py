@@ -65,7 +65,8 @@ def size(job: dict) -> Size:
     if job["kind"] == "TrainJob":
         trainer = spec.get("trainer") or {}
         nodes, processes = trainer.get("numNodes"), trainer.get("numProcPerNode")
-        spares = int((job["metadata"].get("annotations") or {}).get(SPARES, 0))
+        noted = str((job["metadata"].get("annotations") or {}).get(SPARES, ""))
+        spares = int(noted) if noted.isdecimal() else 0
         return Size(nodes and nodes - spares, processes if isinstance(processes, int) else None, spares)
     if job["kind"] == "Job":
         return Size(spec.get("parallelism", 1), 1)

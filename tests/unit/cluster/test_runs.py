@@ -181,6 +181,8 @@ def test_spare_pods_of_a_trainjob_are_told_from_nodes():
     job = thing("TrainJob", "d-trainjob", "d", "trainjob", spec, annotations={"trainyard/spares": "1"})
     assert jobs.size(job) == (2, 4, 1)
     assert jobs.size(thing("TrainJob", "d-trainjob", "d", "trainjob", spec)) == (3, 4, 0)
+    job = thing("TrainJob", "d-trainjob", "d", "trainjob", spec, annotations={"trainyard/spares": "some"})
+    assert jobs.size(job) == (3, 4, 0)
 
 
 def test_all_pods_are_read_as_often_for_many_jobs_as_for_few():
