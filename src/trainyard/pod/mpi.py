@@ -305,13 +305,13 @@ def launch(asked: Launch, command: Sequence[str], places: Places) -> int:
     worker is lost, this waits for one that takes its place: a spare worker does so at once. Kubernetes' own retry of a
     launcher waits longer each time, and counts for as long as the job lives.
     """
-    np, spares, run_dir = asked.np, asked.spares, asked.run_dir
-    if run_dir is not None:
-        mpi_hosts.refuse_known_failure(run_dir, os.environ.get("TRAINYARD_JOB", ""))
+    if asked.run_dir is not None:
+        mpi_hosts.refuse_known_failure(asked.run_dir, os.environ.get("TRAINYARD_JOB", ""))
     slots = mpi_hosts.read_hostfile(places.hostfile)
-    wanted = mpi_hosts.count_wanted(slots, spares, places.hostfile)
-    np = sum(list(slots.values())[:wanted]) if np is None else np
-    mpi_hosts.check_slots(dict(list(slots.items())[:wanted]), np, places.hostfile)
+    wanted = mpi_hosts.count_wanted(slots, asked.spares, places.hostfile)
+    usable = dict(list(slots.items())[:wanted])  # any others have as many
+    np = sum(usable.values()) if asked.np is None else asked.np
+    mpi_hosts.check_slots(usable, np, places.hostfile)
     mpirun = mpirun_command(np, places, command)
     hosts: list[str] = []
     port = mpi_hosts.ssh_port(places.ssh / "ssh_config")
@@ -363,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     launcher.add_argument("--np", type=int, help="number of processes, over all nodes; default: one in every slot")
     launcher.add_argument("--spares", type=int, default=0, help="workers that wait for another one to be lost")
     launcher.add_argument(
-        "--on-loss", choices=("wait", "end"), default="wait", help="of a worker: wait for its successor"
+        "--on-loss", choices=("wait", "end"), default="wait", help="of a worker: wait for the next, or end"
     )
     launcher.add_argument("--run-dir", type=Path, help="run directory, where a permanent failure is recorded")
     launcher.add_argument("rank_command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what each rank runs")

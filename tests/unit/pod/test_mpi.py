@@ -593,9 +593,7 @@ def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str
     worker = start(pod, "worker")
     try:
         port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
-        mpi_hosts.wait_for_ssh(
-            ["127.0.0.2"], port, patience.IDLE, 1
-        )  # connects and leaves, as the readiness probe does
+        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, patience.IDLE, 1)  # connects and leaves, as the probe does
         launcher = launch_ranks(pod, tmp_path, 0, 0)
         assert "RANK" in patience.communicate(launcher)[0]
     finally:
