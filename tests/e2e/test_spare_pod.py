@@ -1,7 +1,7 @@
 """A PyTorchJob with a spare pod loses one: the run goes on without any other being started again.
 
 The pod that replaces the deleted one may come before the spare one does: both wait for the same place. Where none
-comes, the spare one takes it (tests/unit/pod/test_restarts.py).
+comes, the spare one takes it (tests/unit/pod/test_spare_pods.py).
 """
 
 from pathlib import Path

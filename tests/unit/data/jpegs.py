@@ -15,10 +15,13 @@ SAMPLINGS = {
 SIZES = ((187, 251), (1, 1), (8, 8), (16, 17), (33, 64), (5, 400), (300, 3), (90, 131))  # height, width
 
 
+COMPILED = tempfile.TemporaryDirectory(prefix="encode-jpeg-")  # removed when the process ends
+
+
 @cache
 def encoder() -> Path:
     """Compile the program."""
-    out = Path(tempfile.mkdtemp(prefix="encode-jpeg-")) / "encode_jpeg"
+    out = Path(COMPILED.name) / "encode_jpeg"
     source = Path(__file__).with_name("encode_jpeg.c")
     subprocess.check_call(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", str(source), "-o", str(out), "-ljpeg"])
     return out

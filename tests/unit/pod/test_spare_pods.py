@@ -1,0 +1,119 @@
+"""Spare pods under `trainyard launch`: one takes the place of a lost pod, or waits and ends as the run does."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from conftest import Trainer, events, hold, ranks_of, wait_for_step
+from rendezvous import ELASTIC, node
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
+
+from tests import patience, ports
+from trainyard.pod import launcher
+
+pytestmark = pytest.mark.takes(30)
+
+
+@pytest.fixture
+def three_pods(trainer: Trainer, tmp_path: Path) -> "list[subprocess.Popen[str]]":
+    """Three pods of a job of two nodes, at step 6: the two that train, the rendezvous' host first, and the spare."""
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
+    more = {"PET_NNODES": "2:2", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
+    names = ("first", "second", "third")
+    pods = [
+        trainer.start(
+            run, 1, node(name, endpoint, tmp_path) | more | hold(tmp_path / "held", "6"), forked=False, **ELASTIC
+        )
+        for name in names
+    ]
+    wait_for_step(run, 6, pods[0])
+    ordered = sorted(pods, key=lambda pod: (not ranks_of(pod), pod is not pods[0]))
+    assert [len(ranks_of(pod)) for pod in ordered] == [1, 1, 0]
+    return ordered
+
+
+def test_a_spare_pod_takes_the_place_of_a_lost_one(
+    trainer: Trainer, three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
+) -> None:
+    host, lost, spare = three_pods
+    lost.kill()
+    lost.communicate()
+    (tmp_path / "held" / "6").unlink()
+    for pod in (host, spare):
+        output, _ = patience.communicate(pod)
+        assert pod.returncode == 0, output
+    run = tmp_path / "run"
+    assert [event["world_size"] for event in events(run, "start")] == [2, 2]
+    assert [event["step"] for event in events(run, "train")] == list(range(1, 33))
+
+
+def test_a_spare_pod_that_was_not_needed_ends_with_the_run(
+    three_pods: "list[subprocess.Popen[str]]", tmp_path: Path
+) -> None:
+    (tmp_path / "held" / "6").unlink()
+    for pod in three_pods:
+        output, _ = patience.communicate(pod)
+        assert pod.returncode == 0, output
+        assert "Traceback" not in output
+    assert len(events(tmp_path / "run", "start")) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "note", "code"),
+    [
+        ("summary.json", {"status": "finished"}, 0),
+        ("summary.json", {"status": "interrupted"}, 138),
+        ("restarts/ended-other.note", {"job": "elastic"}, 0),  # of a program of the user's
+    ],
+)
+def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
+    trainer: Trainer, tmp_path: Path, file: str, note: dict[str, str], code: int
+) -> None:
+    run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
+    # this process, the other pod, may be starved: it is not taken for lost, and takes neither for lost
+    conf = {"is_host": "true", "keep_alive_interval": "1", "keep_alive_max_attempt": "600"}
+    others: Any = rendezvous_registry.get_rendezvous_handler(
+        RendezvousParameters("c10d", endpoint, "elastic", 1, 1, "127.0.0.1", **conf)
+    )
+    others.next_rendezvous()
+    more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
+    env = node("spare", endpoint, tmp_path) | more
+    env["PET_RDZV_CONF"] = "is_host=False,keep_alive_max_attempt=600"
+    if file == "summary.json":
+        spare = trainer.start(run, 1, env, forked=False, **ELASTIC)
+    else:
+        spare = trainer.python("-m", "trainyard", "launch", "--no-python", "true", env=env, forked=False)
+    holder = others._state_holder
+    waits = lambda: (holder.sync(), holder.state.redundancy_list)[1]  # noqa: E731
+    patience.wait("it waits in the rendezvous", waits, lambda: patience.processor_seconds(spare.pid))
+    (run / file).parent.mkdir(parents=True, exist_ok=True)
+    (run / file).write_text(json.dumps({**note, "finished_at": time.time()}))
+    others.shutdown()
+    output, _ = patience.communicate(spare)
+    assert spare.returncode == code, output
+    assert "Traceback" not in output
+
+
+def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that wait for one place the second stays on torch's list."""
+    original = DynamicRendezvousHandler.num_nodes_waiting
+    monkeypatch.setattr(DynamicRendezvousHandler, "num_nodes_waiting", original)  # which is put back afterwards
+    launcher.leave_full_groups_alone()
+    # No sign of life reads the list from the store meanwhile
+    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true", "keep_alive_interval": "3600"}
+    handler: Any = rendezvous_registry.get_rendezvous_handler(
+        RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
+    )
+    handler.next_rendezvous()
+    holder = handler._state_holder
+    holder._cache_duration = 3600  # nor does a list that is older than a second, on a machine that stands still
+    holder.state.wait_list.add(_NodeDesc("127.0.0.2", 1, 0))
+    assert (original(handler), handler.num_nodes_waiting()) == (1, 0)
+    holder.state.participants.clear()
+    assert handler.num_nodes_waiting() == 1
+    handler.shutdown()
