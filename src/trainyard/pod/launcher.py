@@ -16,18 +16,17 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - it ends also when a process cannot, because storage hangs under it (process.py); torchrun waits for ever;
 - it shows an error that all its processes meet once, without the agent's own lines (those come with LOGLEVEL=WARNING);
 - while as many pods train as may, those that wait restart nothing (torchrun restarts all again and again);
+- pods that meet by a rendezvous are numbered in their order, run-node-2 before run-node-10 (torchrun sorts by letters);
 - of more pods than `--nnodes` needs, those that wait for one to be lost end when the run does (torchrun fails);
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
-import contextlib
-import inspect
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainyard.core import garbage, interrupts
@@ -36,13 +35,11 @@ from trainyard.core.exits import (
     SAID,
     Exit,
     ExitError,
-    empty_termination_message,
     end_on_failed_preflight,
-    may_pass_in_place,
     no_core_dumps,
 )
 from trainyard.core.variables import GRACE_SECONDS, read_number
-from trainyard.pod import log, peers, process, transport
+from trainyard.pod import agent, log, peers, process, transport
 from trainyard.run import attempts
 from trainyard.telemetry import flight
 
@@ -94,17 +91,14 @@ def main(argv: list[str] | None = None) -> int:
     os.environ[LAUNCHER] = str(os.getpid())
     show_errors_once(quietly=not options.max_restarts)
     told_to_end: set[int] = set()
-    restart_what_may_pass()
-    tell_unneeded_spares()
-    leave_full_groups_alone()
     grace = read_number(GRACE_SECONDS)
-    give_children(grace, told_to_end)
+    agent.adapt(grace, told_to_end)
     process.end_with_hung_children(grace)
     flight.switch_on(torch.__version__)
     config, command, arguments = torchrun.config_from_args(options)
     if listening is not None:
         listening.state = "loaded"
-        tell_peers_who_trains(listening)
+        agent.tell_peers_who_trains(listening)
     try:
         return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
     finally:
@@ -136,7 +130,7 @@ def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: i
         return code
     except SignalException as error:
         return Exit.STOPPED if error.sigval in UNHURRIED_SIGNALS else 128 + int(error.sigval)
-    except (UnneededError, RendezvousError) as error:
+    except (agent.UnneededError, RendezvousError) as error:
         # Without spare pods: the pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
         if attempts.has_finished(STARTED, nodes):
@@ -152,67 +146,6 @@ def preflight() -> peers.Listener | None:
     listening = peers.check()
     transport.watch()
     return listening
-
-
-def give_children(seconds: float, told_to_end: set[int]) -> None:
-    """Let torch's agent wait `seconds` after SIGTERM, wherever it stops its children, before it sends SIGKILL.
-
-    Those that still ran are added to `told_to_end`: if they must be killed, that says nothing of why the run ended.
-    At SIGINT and SIGHUP they get SIGTERM: they have sessions of their own, so what happens at a terminal reaches this
-    process alone.
-    """
-    from torch.distributed.elastic.multiprocessing import PContext
-
-    original = PContext.close
-    if not takes(original, "self", "death_sig", "timeout") or not takes(PContext.start, "self"):
-        unknown("processes that are stopped get 30 s, whatever TRAINYARD_GRACE_SECONDS says")
-        return
-
-    def close(self: Any, death_sig: signal.Signals | None = None, timeout: int = 30) -> None:
-        running = [pid for pid in self.pids().values() if _runs(pid)]
-        told_to_end.update(running)
-        process.signal_all(running, signal.SIGCONT)  # one that was stopped would take no signal but SIGKILL
-        if death_sig in UNHURRIED_SIGNALS:
-            original(self, signal.SIGTERM, UNHURRIED)
-        else:
-            original(self, death_sig, int(seconds))
-
-    PContext.close = close  # type: ignore[method-assign]
-    heed_terminal(PContext)
-
-
-def heed_terminal(context: Any) -> None:
-    """Have torch's agent end its processes at a first SIGINT or SIGHUP, and kill them at a second SIGINT.
-
-    `context` is its PContext, which handles both once it starts. Under nohup SIGHUP stays ignored.
-    """
-    begin = context.start
-
-    def start(self: Any) -> None:
-        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        begin(self)
-        if ignored:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        ends: Any = signal.getsignal(signal.SIGHUP)
-        interrupts.stop_at_hangup(ends)
-        raises: Any = signal.getsignal(signal.SIGINT)
-
-        def on_interrupt(number: int, frame: Any) -> None:
-            # In the handler: the same Ctrl-C a second time must not end the wait that the first one begins
-            interrupts.end_at_second(lambda: kill(self.pids().values()))
-            raises(number, frame)
-
-        if callable(raises):
-            signal.signal(signal.SIGINT, on_interrupt)
-
-    context.start = start
-
-
-def kill(pids: Iterable[int]) -> None:
-    """Kill those of these children that still run, with the processes that they have started."""
-    for pid in filter(_runs, pids):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
 
 
 def meet_again(options: Any) -> None:
@@ -231,93 +164,6 @@ def meet_again(options: Any) -> None:
     options.rdzv_endpoint = options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}"
     options.rdzv_conf = f"{own},{options.rdzv_conf}" if options.rdzv_conf else own  # what is named later holds
     options.node_rank = 0  # torchrun warns that it takes no part in a rendezvous
-
-
-def restart_what_may_pass() -> None:
-    """Keep torch's agent from restarting processes in place where the failure would come back.
-
-    The kubelet's note of a failure is emptied once the processes have been restarted: the next one writes its own.
-    """
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-
-    original: Any = getattr(LocalElasticAgent, "_monitor_workers", None)
-    if not takes(original, "self", "worker_group"):
-        unknown("--max-restarts restarts failures that do not pass, such as wrong settings (2), too")
-        return
-    failed = False
-
-    def monitor(self: Any, group: Any) -> Any:
-        nonlocal failed
-        result = original(self, group)
-        if not all(may_pass_in_place(failure.exitcode) for failure in result.failures.values()):
-            self._remaining_restarts = 0
-        if failed and not result.failures:
-            empty_termination_message()
-        failed = bool(result.failures)
-        return result
-
-    LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
-
-
-class UnneededError(Exception):
-    """The others ended their rendezvous while this pod waited in it to take the place of a lost one."""
-
-
-def tell_unneeded_spares() -> None:
-    """Have torch's agent raise UnneededError in a spare pod; its own way to end one fails with an AttributeError."""
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-
-    original: Any = getattr(LocalElasticAgent, "run", None)
-    if not takes(original, "self", "role"):
-        unknown("a spare pod ends with a traceback when the run does")
-        return
-
-    def run(self: Any, *role: str) -> Any:
-        result = original(self, *role)
-        if result is None:
-            raise UnneededError("the run has ended on the others")
-        return result
-
-    LocalElasticAgent.run = run  # type: ignore[method-assign]
-
-
-def leave_full_groups_alone() -> None:
-    """Keep torch's agent from restarting its processes for pods that wait while there is no place for them.
-
-    Of two pods that wait for one place the second stays on torch's list, and its agent would restart all again and
-    again.
-    """
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-
-    original: Any = getattr(DynamicRendezvousHandler, "num_nodes_waiting", None)
-    if not takes(original, "self"):
-        unknown("processes may be restarted again and again while more pods wait than are lost")
-        return
-
-    def waiting(self: Any) -> int:
-        found: int = original(self)
-        full = len(self._state_holder.state.participants) >= self._settings.max_nodes
-        return 0 if full else found
-
-    DynamicRendezvousHandler.num_nodes_waiting = waiting  # type: ignore[method-assign]
-
-
-def tell_peers_who_trains(listening: peers.Listener) -> None:
-    """Have this pod tell those that ask whether its group trains, so that a pod that fails knows if it is needed."""
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-
-    original: Any = getattr(DynamicRendezvousHandler, "next_rendezvous", None)
-    if not takes(original, "self"):
-        unknown("a spare pod that fails for good fails the job")
-        return
-
-    def meet(self: Any) -> Any:
-        listening.state = "loaded"
-        group = original(self)
-        listening.state = "trains"
-        return group
-
-    DynamicRendezvousHandler.next_rendezvous = meet  # type: ignore[method-assign]
 
 
 def show_errors_once(quietly: bool) -> None:
@@ -344,25 +190,6 @@ def explain_silent_exits(failures: Mapping[int, tuple[int, int]]) -> list[str]:
         elif code > 0 and code not in list(Exit):
             lines.append(f"rank {rank} ended with code {code}")
     return lines
-
-
-def takes(method: Any, *parameters: str) -> bool:
-    """Whether a method of torch's, which is none of its interface, has the parameters that it is known to have."""
-    return callable(method) and tuple(inspect.signature(method).parameters) == parameters
-
-
-def unknown(consequence: str) -> None:
-    """Say that this torch's launcher is another one than is known here, and what follows from that."""
-    import torch
-
-    print(f"warning: torch {torch.__version__} has another launcher than is known here: {consequence}", file=sys.stderr)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a child still runs; it is not reaped by this."""
-    with contextlib.suppress(ChildProcessError):
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-    return False
 
 
 def exit_code(failures: Mapping[int, tuple[int, int]]) -> int:

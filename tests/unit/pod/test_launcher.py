@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, environment
@@ -14,7 +13,7 @@ from forked import Forker
 from tests import patience
 from trainyard.core import exits
 from trainyard.pod import launcher
-from trainyard.pod.launcher import exit_code, explain_silent_exits, give_children, restart_what_may_pass
+from trainyard.pod.launcher import exit_code, explain_silent_exits
 
 
 def test_launchers_exit_code_is_the_one_that_says_most() -> None:
@@ -99,17 +98,6 @@ def test_a_spare_pod_whose_checks_fail_for_good_ends_with_a_code_that_is_tried_a
     assert "error: /data is empty\npreflight: the other pods train without this one" in done.stderr
 
 
-def test_a_pod_tells_its_peers_while_its_group_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-
-    seen: list[str] = []
-    listening = SimpleNamespace(state="trains")
-    monkeypatch.setattr(DynamicRendezvousHandler, "next_rendezvous", lambda self: seen.append(listening.state))
-    launcher.tell_peers_who_trains(listening)  # type: ignore[arg-type]
-    DynamicRendezvousHandler.next_rendezvous(None)  # type: ignore[arg-type]
-    assert (seen, listening.state) == (["loaded"], "trains")
-
-
 def launched(forker: Forker, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run the launcher to its end, in a process that has loaded torch already."""
     return forker.run([sys.executable, "-m", "trainyard", "launch", *words], cwd=ROOT, env=environment(env))
@@ -187,34 +175,6 @@ def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
     assert explain_silent_exits({5: (3, 1), 2: (-11, 1), 6: (-40, 1)}) == [
         "rank 2 was ended by SIGSEGV", "rank 5 ended with code 3", "rank 6 was ended by signal 40",
     ]  # fmt: skip
-
-
-def test_another_torchs_launcher_is_left_alone_and_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Methods that are none of torch's interface are replaced only where they have the form that is known."""
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-    from torch.distributed.elastic.multiprocessing import PContext
-
-    for owner, name, replace in (
-        (PContext, "close", lambda: give_children(5.0, set())),
-        (LocalElasticAgent, "_monitor_workers", restart_what_may_pass),
-    ):
-        known = getattr(owner, name)
-        monkeypatch.setattr(owner, name, known)
-        monkeypatch.setattr(PContext, "start", PContext.start)  # is replaced with `close`
-        replace()
-        assert getattr(owner, name) is not known
-        assert not capsys.readouterr().err
-
-        def another(self: object, something: int) -> None:
-            """Of a later torch."""
-
-        monkeypatch.setattr(owner, name, another)
-        replace()
-        assert getattr(owner, name) is another
-        assert "has another launcher than is known here: " in capsys.readouterr().err
-        monkeypatch.undo()
 
 
 def test_a_program_of_the_users_runs_on_every_rank_and_one_that_ends_by_itself_is_not_counted(

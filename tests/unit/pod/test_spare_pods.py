@@ -11,10 +11,8 @@ import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from conftest import Trainer, events, hold, ranks_of, wait_for_step
 from rendezvous import ELASTIC, node
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
 
 from tests import patience, ports
-from trainyard.pod import launcher
 
 pytestmark = pytest.mark.takes(30)
 
@@ -97,23 +95,3 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     output, _ = patience.communicate(spare)
     assert spare.returncode == code, output
     assert "Traceback" not in output
-
-
-def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two that wait for one place the second stays on torch's list."""
-    original = DynamicRendezvousHandler.num_nodes_waiting
-    monkeypatch.setattr(DynamicRendezvousHandler, "num_nodes_waiting", original)  # which is put back afterwards
-    launcher.leave_full_groups_alone()
-    # No sign of life reads the list from the store meanwhile
-    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true", "keep_alive_interval": "3600"}
-    handler: Any = rendezvous_registry.get_rendezvous_handler(
-        RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
-    )
-    handler.next_rendezvous()
-    holder = handler._state_holder
-    holder._cache_duration = 3600  # nor does a list that is older than a second, on a machine that stands still
-    holder.state.wait_list.add(_NodeDesc("127.0.0.2", 1, 0))
-    assert (original(handler), handler.num_nodes_waiting()) == (1, 0)
-    holder.state.participants.clear()
-    assert handler.num_nodes_waiting() == 1
-    handler.shutdown()

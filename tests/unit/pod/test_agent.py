@@ -1,0 +1,88 @@
+"""What is changed in torch's agent and rendezvous, by torch's own objects."""
+
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
+
+from tests import ports
+from trainyard.pod import agent
+from trainyard.pod.agent import give_children, restart_what_may_pass
+
+
+def test_a_pod_tells_its_peers_while_its_group_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    listening = SimpleNamespace(state="trains")
+    monkeypatch.setattr(DynamicRendezvousHandler, "next_rendezvous", lambda self: seen.append(listening.state))
+    agent.tell_peers_who_trains(listening)  # type: ignore[arg-type]
+    DynamicRendezvousHandler.next_rendezvous(None)  # type: ignore[arg-type]
+    assert (seen, listening.state) == (["loaded"], "trains")
+
+
+def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that wait for one place the second stays on torch's list."""
+    original = DynamicRendezvousHandler.num_nodes_waiting
+    monkeypatch.setattr(DynamicRendezvousHandler, "num_nodes_waiting", original)  # which is put back afterwards
+    agent.leave_full_groups_alone()
+    # No sign of life reads the list from the store meanwhile
+    endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true", "keep_alive_interval": "3600"}
+    handler: Any = rendezvous_registry.get_rendezvous_handler(
+        RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
+    )
+    handler.next_rendezvous()
+    holder = handler._state_holder
+    holder._cache_duration = 3600  # nor does a list that is older than a second, on a machine that stands still
+    holder.state.wait_list.add(_NodeDesc("127.0.0.2", 1, 0))
+    assert (original(handler), handler.num_nodes_waiting()) == (1, 0)
+    holder.state.participants.clear()
+    assert handler.num_nodes_waiting() == 1
+    handler.shutdown()
+
+
+def test_pods_are_numbered_in_their_order_and_not_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_NodeDesc, "__lt__", _NodeDesc.__lt__)  # which is put back afterwards
+    agent.order_by_number()
+    endpoint, names = f"127.0.0.1:{ports.free()}", [f"127.0.0.{number}" for number in range(1, 13)]
+
+    def join(name: str) -> tuple[Any, int]:
+        conf = {"is_host": str(name == names[0]), "keep_alive_interval": "3600"}
+        handler: Any = rendezvous_registry.get_rendezvous_handler(
+            RendezvousParameters("c10d", endpoint, "ordered", len(names), len(names), name, **conf)
+        )
+        return handler, handler.next_rendezvous().rank
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        joined = list(pool.map(join, names))  # the first one hosts the store, so it is kept until all have met
+    assert [rank for _, rank in joined] == list(range(12))
+
+
+def test_another_torchs_launcher_is_left_alone_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Methods that are none of torch's interface are replaced only where they have the form that is known."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import PContext
+
+    for owner, name, replace in (
+        (PContext, "close", lambda: give_children(5.0, set())),
+        (LocalElasticAgent, "_monitor_workers", restart_what_may_pass),
+    ):
+        known = getattr(owner, name)
+        monkeypatch.setattr(owner, name, known)
+        monkeypatch.setattr(PContext, "start", PContext.start)  # is replaced with `close`
+        replace()
+        assert getattr(owner, name) is not known
+        assert not capsys.readouterr().err
+
+        def another(self: object, something: int) -> None:
+            """Of a later torch."""
+
+        monkeypatch.setattr(owner, name, another)
+        replace()
+        assert getattr(owner, name) is another
+        assert "has another launcher than is known here: " in capsys.readouterr().err
+        monkeypatch.undo()
