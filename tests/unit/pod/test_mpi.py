@@ -467,6 +467,7 @@ def test_a_spare_worker_takes_the_place_of_one_that_is_lost_and_keeps_it(tmp_pat
     settings = (tmp_path / "sshd_config").read_text()
     (tmp_path / "other/sshd_config").write_text(settings.replace("127.0.0.2", "127.0.0.3"))
     worker, spare = start(pod, "worker"), start(pod, "worker", TRAINYARD_SSH_FOLDER=str(tmp_path / "other"))
+    read_until(worker, "ssh is served", 1)  # else the ranks may start on the other one, which answers first
     rank = [sys.executable, str(tmp_path / "rank.py"), str(tmp_path / "go"), "0"]
     (tmp_path / "rank.py").write_text("import time; print('RANK', flush=True); time.sleep(600)")
     launcher = start(pod, "launch", "--np", "2", "--spares", "1", "--", *rank, PET_MAX_RESTARTS="1")
