@@ -1,6 +1,7 @@
-"""What the launcher changes in torch's agent and in its rendezvous, by names that are no interface of torch's.
+"""What the launcher changes in torch's agent and rendezvous, through names that torch does not promise to keep.
 
-Each change looks first whether this torch has what it changes, and otherwise prints a warning that tells what follows.
+Each change first looks whether this torch has what it replaces. If not, it changes nothing, and a warning tells what
+follows from that.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ class UnneededError(Exception):
 
 
 def adapt(grace: float, told_to_end: set[int]) -> None:
-    """Change all of it; `grace` is the seconds that processes have to save, `told_to_end` as give_children fills it."""
+    """Make all changes that every start needs; `grace` and `told_to_end` are those of give_children."""
     restart_what_may_pass()
     tell_unneeded_spares()
     leave_full_groups_alone()

@@ -53,8 +53,6 @@ WHY: dict[int, str] = {
     signal.SIGKILL: ", as the kernel does where memory is short",
     signal.SIGABRT: ", as NCCL's watchdog does where a collective fails or takes longer than comm.timeout_seconds",
 }
-UNHURRIED = 7 * 86400  # seconds; a person who waits no longer presses Ctrl-C again
-UNHURRIED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # of a terminal
 ADDRESSES = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_RDZV_BACKEND", "PET_STANDALONE")
 
 
@@ -129,7 +127,7 @@ def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: i
             let_the_cause_be_seen()
         return code
     except SignalException as error:
-        return Exit.STOPPED if error.sigval in UNHURRIED_SIGNALS else 128 + int(error.sigval)
+        return Exit.STOPPED if error.sigval in agent.UNHURRIED_SIGNALS else 128 + int(error.sigval)
     except (agent.UnneededError, RendezvousError) as error:
         # Without spare pods: the pod that hosts the rendezvous failed; all pods are recreated and meet again
         let_the_cause_be_seen()
