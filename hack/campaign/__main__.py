@@ -15,7 +15,7 @@ from hack.campaign.cluster import ROOT, CommandError
 from hack.campaign.faults import KINDS, Fault, draw, short
 from hack.campaign.page import Measured, Row, render
 
-STEPS_PER_FAULT = 120  # of half a second: the run lasts longer than the schedule
+STEPS_PER_FAULT, STEPS_PER_NODE = 120, 240  # of half a second: the run lasts longer than the schedule; with spare pods
 
 
 def options() -> argparse.Namespace:
@@ -53,7 +53,7 @@ def main() -> int:
     forms = {f"peer-{asked.peer}": asked.peer, "elastic": asked.elastic, spare: asked.spares}
     form = next((name for name, wanted in forms.items() if wanted), asked.operator)
     name = f"{form}-{'short' if asked.short else asked.seed}"
-    steps = STEPS_PER_FAULT * len(schedule)
+    steps = (STEPS_PER_NODE if asked.spares else STEPS_PER_FAULT) * len(schedule)
     job = disturb.Job(f"campaign-{name}", asked.operator, tag, steps, asked.elastic, asked.spares, asked.peer or "")
     out = ROOT / "build/campaign" / name
     out.mkdir(parents=True, exist_ok=True)

@@ -66,9 +66,13 @@ def main(argv: list[str] | None = None) -> int:
     interrupts.outlive_terminal()
     process.end_on_sigterm(attempts.forget_on_stop)  # torch's agent handles it once it runs
     no_core_dumps()
-    with peers.excuse_spare():
-        end_on_failed_preflight()
-        listening = preflight()
+    try:
+        with peers.excuse_spare():
+            end_on_failed_preflight()
+            listening = preflight()
+    except peers.OverError as error:
+        print(f"preflight: {error}: this spare pod is not needed", flush=True)
+        return Exit.DONE
     # Imported late: torch takes seconds, and peers that have started already ask this pod
     with garbage.paused():
         import torch
@@ -139,9 +143,9 @@ def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: i
 
 
 def preflight() -> peers.Listener | None:
-    """Check this pod's transport, and that it reaches its peers; raises UserError and ExitError."""
+    """Check this pod's transport, and that it reaches its peers; raises UserError, ExitError and peers.OverError."""
     transport.check()
-    listening = peers.check()
+    listening = peers.check(over=attempts.is_over)
     transport.watch()
     return listening
 

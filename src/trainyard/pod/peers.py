@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,8 +163,16 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
     return Peer("something else answers", address=address, since=since)
 
 
-def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
-    """Return when all required peers answer; raises ExitError if a running one cannot be reached or one never comes."""
+class OverError(Exception):
+    """The run had finished before this spare pod started, and the other pods are gone."""
+
+
+def reach(what: PeerPlan, listener: Listener, every: float = EVERY, over: Callable[[], bool] = lambda: False) -> None:
+    """Return when all required peers answer.
+
+    Raises ExitError if a running one cannot be reached or one never comes, and OverError in a job with spare pods where
+    nobody will come: `over` tells whether its run has finished.
+    """
     started, said, first = time.monotonic(), 0.0, what.names[0]
     peers = {name: Peer() for name in what.choose_peers()}
     with ThreadPoolExecutor(min(32, len(peers))) as pool:
@@ -181,6 +189,8 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY) -> None:
                 return
             _give_up(what, peers, now, now - started)
             if now - said >= every:
+                if what.spares and over():
+                    raise OverError("the run has finished")
                 print(f"preflight: {_waiting(peers)}, {what.wait - (now - started):.0f} s left", flush=True)
                 said = now
             time.sleep(0.2 if now - started < 5 else 1.0)
@@ -257,10 +267,12 @@ def meet(what: PeerPlan) -> None:
         time.sleep(0.2 if now - begun < 5 else 1.0)
 
 
-def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listener | None:
+def check(
+    environ: Mapping[str, str] = os.environ, hostname: str = "", over: Callable[[], bool] = lambda: False
+) -> Listener | None:
     """Run the checks that the environment asks for; None where it asks for none. The operator retries a few failures.
 
-    Raises ExitError, and UserError for what a retry does not change.
+    Raises ExitError, OverError as `reach` does, and UserError for what a retry does not change.
     """
     what = plan(environ, hostname or socket.gethostname())
     if what is None:
@@ -268,8 +280,11 @@ def check(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Listen
     note = _note(environ, what)
     listener = Listener(what.job, what.port)
     try:
-        reach(what, listener)
+        reach(what, listener, over=over)
         meet(what)
+    except OverError:
+        listener.close()
+        raise
     except ExitError as error:
         listener.close()
         tries = _count(note, what.job)

@@ -83,6 +83,20 @@ def has_finished(after: float, pods: int) -> bool:
     return summary.get("status") == "finished" and _since(summary, after)
 
 
+def is_over() -> bool:
+    """Whether this job's run has finished, be it before this pod started.
+
+    False for a program that is none of ours, whose notes may be of an earlier job of this name.
+    """
+    folder = run_folder(sys.argv)
+    if folder is None or is_foreign(sys.argv) or peek_json(folder / "summary.json").get("status") != "finished":
+        return False
+    with contextlib.suppress(OSError):
+        newest = owner.find_newest(folder)
+        return newest is not None and newest.job == owner.job_name()
+    return False
+
+
 def _since(note: Mapping[str, Any], after: float) -> bool:
     when = note.get("finished_at")
     return isinstance(when, float) and when >= after

@@ -111,6 +111,15 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
     assert failed(plan_of(PODS[0], port, least=2, spares=1, bound=0.5)).code == Exit.HANG
 
 
+def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
+    listener = peers.Listener(JOB, port, PODS[2])
+    with pytest.raises(peers.OverError):
+        peers.reach(plan_of(PODS[2], port, least=2, spares=1), listener, every=0.1, over=lambda: True)
+    with pytest.raises(ExitError):  # without spare pods all take part, and each sees for itself what there is to do
+        peers.reach(plan_of(PODS[2], port, bound=0.5), listener, every=0.1, over=lambda: True)
+    listener.close()
+
+
 def test_of_many_pods_a_neighbour_may_be_missing_where_there_is_a_spare(port, servers):
     names = (*PODS[:2], *(f"{JOB}-worker-{index}.invalid" for index in range(2, peers.ASK_ALL + 1)))
     what = replace(plan_of(PODS[0], port, least=len(names) - 1, wait=0.5), names=names)

@@ -2,13 +2,14 @@
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
-from conftest import Trainer, events, hold, ranks_of, wait_for_step
+from conftest import ROOT, Trainer, environment, events, hold, ranks_of, wait_for_step
 from rendezvous import ELASTIC, node
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
@@ -95,3 +96,30 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     output, _ = patience.communicate(spare)
     assert spare.returncode == code, output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(("job", "code"), [("elastic", 0), ("changed", 138)])
+def test_a_spare_pod_that_comes_when_the_run_has_finished_ends_with_it(
+    trainer: Trainer, tmp_path: Path, job: str, code: int
+) -> None:
+    """As one whose node died in the last steps; a changed run, which is another job, waits for its pods."""
+    run, config = tmp_path / "run", tmp_path / "config.json"
+    done, said = trainer.run(run, env={"TRAINYARD_JOB": "elastic"}, **ELASTIC | {"epochs": 1})
+    assert done == 0, said
+    config.write_text(json.dumps({"recipe": "demo", "run": {"dir": str(run)}}))
+    program = f"""
+import socket, sys
+from trainyard.core.exits import guarded
+from trainyard.pod import launcher
+socket.gethostname = lambda: "{job}-worker-2"
+sys.argv += ["--config", {str(config)!r}]
+guarded(lambda: launcher.main(["-m", "trainers.ddp", *sys.argv[1:]]))
+"""
+    env = {
+        "TRAINYARD_JOB": job, "TRAINYARD_SPARES": "1", "TRAINYARD_PEERS_PORT": str(ports.free()),
+        "TRAINYARD_PEERS_WAIT": "1", "PET_NNODES": "2:2", "PET_RDZV_ENDPOINT": f"{job}-worker-0:29400",
+        "PET_RDZV_BACKEND": "c10d",
+    }  # fmt: skip
+    pod = patience.run([sys.executable, "-c", program], cwd=ROOT, env=environment(env))
+    assert pod.returncode == code, pod.stderr
+    assert ("this spare pod is not needed" in pod.stdout) == (code == 0)
