@@ -219,6 +219,9 @@ FURTHER = {
     "waiting for 1 of 1 peers (x-worker-0: its name does not resolve: the pod has not started)": "see its own line",
     "NodeLost: Node vm-1 which was running pod is unresponsive": "kubectl delete pod --force",
     "Preempted in order to admit critical pod": "priorityClassName",
+    "TaintToleration: Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate": "refused it",
+    "UnexpectedAdmissionError: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "
+    "nvidia.com/gpu, which is unexpected": "has just come back",
     "error: /dev/shm has 8.00 GiB instead of 16.00 GiB: mount": "lower global.training.shmSize",
     "/results is full: free space or enlarge the claim": "remove what is not needed from that claim",
     "/results has 9.0 MiB free, and 256.0 MiB are wanted: free space or enlarge": "StorageClass allows expansion",

@@ -231,6 +231,11 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         r"[Pp]reempt(?!ed to accommodate a workload|or path|ee path)",
         "a pod of higher priority took its place: set global.scheduling.priorityClassName, or wait",
     ),
+    (
+        r"Predicate \w+ failed|UnexpectedAdmissionError",
+        "its node refused it though the scheduler had chosen that node, as one does that has just come back: its "
+        "operator makes another pod, but mpi-operator no other worker until you kubectl delete pod NAME",
+    ),
     (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is recreated elsewhere; "
      "a pod that stays Terminating goes with kubectl delete pod --force"),
     (

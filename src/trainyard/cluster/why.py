@@ -217,7 +217,8 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
         return [lost]
     if phase == "Failed" and status.get("message"):  # the kubelet's own word: evicted, node shut down, deadline
         text = f"{status.get('reason', '')}: {status['message']}"
-        return [Finding(label, status.get("reason", phase), text, remedy(text) or "see kubectl describe pod")]
+        answer = replace_worker(thing, namespace) or remedy(text) or "see kubectl describe pod"
+        return [Finding(label, status.get("reason", phase), text, answer)]
     found = [f for one, init in containers(thing) if (f := explain_container(one, init, thing, namespace, look))]
     if (
         not found and phase == "Pending" and (image := image_being_pulled(thing, events))
@@ -232,6 +233,18 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
             Finding(label, "Pending", text, "start that scheduler, or correct global.scheduling.schedulerName")
         )
     return found or [Finding(label, phase)]
+
+
+def replace_worker(thing: dict, namespace: str) -> str:
+    """Return the remedy for a worker of an MPIJob that a node refused; empty for any other pod.
+
+    mpi-operator creates a worker only where none of its name is left, and ends the job where one was evicted.
+    """
+    owners = {one["kind"] for one in thing["metadata"].get("ownerReferences", [])}
+    if "MPIJob" not in owners or thing["status"].get("reason") == "Evicted":
+        return ""
+    pod = thing["metadata"]["name"]
+    return f"kubectl delete pod {pod} -n {namespace}: mpi-operator makes another worker once this one is gone"
 
 
 def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[str]) -> list[Finding]:

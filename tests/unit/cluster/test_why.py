@@ -205,6 +205,14 @@ def test_pods_that_a_node_gave_up():
     says(explain(pods=[thing("Pod", "demo-x-worker-0", starved)]), "memory", "global.training.resources.requests")
     preempted = {"phase": "Failed", "reason": "Preempted", "message": "Preempted in order to admit critical pod"}
     says(explain(pods=[thing("Pod", "demo-x-worker-0", preempted)]), "Preempted", "priorityClassName")
+    refused = {"phase": "Failed", "reason": "TaintToleration", "message": "Predicate TaintToleration failed: taints"}
+    says(explain(pods=[thing("Pod", "demo-x-worker-0", refused)]), "TaintToleration", "its operator makes another pod")
+    job = thing("MPIJob", "demo-x", {"conditions": [condition("Running")]})
+    of_mpi = [{"kind": "MPIJob", "name": "demo-x", "uid": job["metadata"]["uid"]}]
+    worker = thing("Pod", "demo-x-worker-0", refused, ownerReferences=of_mpi)
+    says(explain(mpijobs=[job], pods=[worker]), "TaintToleration", "kubectl delete pod demo-x-worker-0 -n")
+    worker = thing("Pod", "demo-x-worker-0", evicted, ownerReferences=of_mpi)  # its job has failed
+    says(explain(mpijobs=[job], pods=[worker]), "Evicted", "the node's disk is full")
     gone = thing("Pod", "demo-x-worker-0", {"phase": "Running"}, deletionTimestamp=OLD)
     says(explain(pods=[gone]), "its node does not answer", "kubectl delete pod --force")
 
