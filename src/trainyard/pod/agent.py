@@ -1,4 +1,4 @@
-"""What the launcher changes in torch's agent and rendezvous, through names that torch does not promise to keep.
+"""Changes in torch's agent and rendezvous, through names that torch does not promise to keep.
 
 Each change first looks whether this torch has what it replaces. If not, it changes nothing, and a warning tells what
 follows from that.
