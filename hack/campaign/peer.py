@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import queue
+import sys
 import threading
 import time
 from pathlib import Path
@@ -179,6 +180,8 @@ def main() -> None:
     if record is not None:
         record.close()
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # threads of torch that still run may abort the process while the interpreter ends
 
 
 if __name__ == "__main__":
