@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import hold
+from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
 from tests import patience
 
@@ -29,3 +30,8 @@ def node(name: str, endpoint: str, places: Path) -> dict[str, str]:
         "PET_RDZV_CONF": rendezvous(name == "first"), **hold(places, "0-of-1", "8-of-2"),
         "TRAINYARD_JOB": "elastic", "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip
+
+
+def handler(endpoint: str, run: str, nodes: int = 1, address: str = "127.0.0.1", **conf: str) -> Any:
+    """Return torch's handler of the rendezvous of so many nodes, for the node of this address."""
+    return registry.get_rendezvous_handler(RendezvousParameters("c10d", endpoint, run, nodes, nodes, address, **conf))

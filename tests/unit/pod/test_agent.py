@@ -1,12 +1,11 @@
-"""What is changed in torch's agent and rendezvous, by torch's own objects."""
+"""The changes in torch's agent and rendezvous, shown by torch's own objects."""
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from rendezvous import handler
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
 
 from tests import ports
@@ -30,17 +29,15 @@ def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkey
     agent.leave_full_groups_alone()
     # No sign of life reads the list from the store meanwhile
     endpoint, conf = f"127.0.0.1:{ports.free()}", {"is_host": "true", "keep_alive_interval": "3600"}
-    handler: Any = rendezvous_registry.get_rendezvous_handler(
-        RendezvousParameters("c10d", endpoint, "full", 1, 1, "127.0.0.1", **conf)
-    )
-    handler.next_rendezvous()
-    holder = handler._state_holder
+    waited_for = handler(endpoint, "full", **conf)
+    waited_for.next_rendezvous()
+    holder = waited_for._state_holder
     holder._cache_duration = 3600  # nor does a list that is older than a second, on a machine that stands still
     holder.state.wait_list.add(_NodeDesc("127.0.0.2", 1, 0))
-    assert (original(handler), handler.num_nodes_waiting()) == (1, 0)
+    assert (original(waited_for), waited_for.num_nodes_waiting()) == (1, 0)
     holder.state.participants.clear()
-    assert handler.num_nodes_waiting() == 1
-    handler.shutdown()
+    assert waited_for.num_nodes_waiting() == 1
+    waited_for.shutdown()
 
 
 def test_pods_are_numbered_in_their_order_and_not_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,10 +47,8 @@ def test_pods_are_numbered_in_their_order_and_not_as_text(monkeypatch: pytest.Mo
 
     def join(name: str) -> tuple[Any, int]:
         conf = {"is_host": str(name == names[0]), "keep_alive_interval": "3600"}
-        handler: Any = rendezvous_registry.get_rendezvous_handler(
-            RendezvousParameters("c10d", endpoint, "ordered", len(names), len(names), name, **conf)
-        )
-        return handler, handler.next_rendezvous().rank
+        own = handler(endpoint, "ordered", len(names), name, **conf)
+        return own, own.next_rendezvous().rank
 
     with ThreadPoolExecutor(len(names)) as pool:
         joined = list(pool.map(join, names))  # the first one hosts the store, so it is kept until all have met

@@ -5,13 +5,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch.distributed.elastic.rendezvous.registry as rendezvous_registry
 from conftest import ROOT, Trainer, environment, events, hold, ranks_of, wait_for_step
-from rendezvous import ELASTIC, node
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from rendezvous import ELASTIC, handler, node
 
 from tests import patience, ports
 
@@ -76,9 +73,7 @@ def test_a_spare_pod_ends_as_the_run_does_when_the_others_close_the_rendezvous(
     run, endpoint = tmp_path / "run", f"127.0.0.1:{ports.free()}"
     # this process, the other pod, may be starved: it is not taken for lost, and takes neither for lost
     conf = {"is_host": "true", "keep_alive_interval": "1", "keep_alive_max_attempt": "600"}
-    others: Any = rendezvous_registry.get_rendezvous_handler(
-        RendezvousParameters("c10d", endpoint, "elastic", 1, 1, "127.0.0.1", **conf)
-    )
+    others = handler(endpoint, "elastic", **conf)
     others.next_rendezvous()
     more = {"PET_NNODES": "1:1", "TRAINYARD_SPARES": "1", "TRAINYARD_LOGS": str(run / "logs")}
     env = node("spare", endpoint, tmp_path) | more
