@@ -66,9 +66,14 @@ class Contest:
         return output
 
     def snapshot(self) -> dict[str, tuple[int, int, int]]:
-        """What tells that a file was changed; the older job's count of its own starts is no file of the newer one's."""
-        files = (path for path in self.run.rglob("*") if path.is_file() and path != self.run / "restarts/job-a.json")
-        stats = {str(path.relative_to(self.run)): path.stat() for path in files}
+        """What tells that a file was changed; the older job's count of its own starts is no file of the newer one's.
+
+        The older job may be suspended as it writes this count: so a temporary file of it is left out too.
+        """
+        own = self.run / "restarts"
+        files = (path for path in self.run.rglob("*") if path.is_file())
+        others = (path for path in files if path.parent != own or not path.name.lstrip(".").startswith("job-a.json"))
+        stats = {str(path.relative_to(self.run)): path.stat() for path in others}
         return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
