@@ -129,9 +129,9 @@ class Endpoint(Collector):
         self._scraped = [*self._scraped[1 - SCRAPES :], begun]
 
     def _of_the_run(self) -> Iterator[Metric]:
-        run = self._run
+        run, values = self._run, self._values  # `recall` replaces them: an answer has those of one moment
         for name, (kind, key, text) in GAUGES.items():
-            if (value := self._values.get((kind, key))) is not None:
+            if (value := values.get((kind, key))) is not None:
                 gauge = _gauge(name, text, "run")
                 gauge.add_metric([run], value)
                 yield gauge

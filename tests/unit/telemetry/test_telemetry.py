@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -188,6 +189,17 @@ def test_a_scrape_counts_once_its_answer_is_made() -> None:
     assert endpoint._scraped == []
     assert list(answer) == []
     assert len(endpoint._scraped) == 1
+
+
+def test_a_scrape_has_the_step_and_the_loss_of_one_line() -> None:
+    """Though training writes the next line while the answer is made."""
+    endpoint = Endpoint(0, "run")
+    endpoint.recall({"event": "train", "step": 7, "loss": 0.7})
+    answer = endpoint.collect()
+    found = {metric.name: metric for metric in itertools.islice(answer, 2)}
+    endpoint.recall({"event": "train", "step": 8, "loss": 0.8})
+    found |= {metric.name: metric for metric in answer}
+    assert [found[f"trainyard_{name}"].samples[0].value for name in ("step", "loss")] == [7, 0.7]
 
 
 def test_a_run_waits_for_scrapes_that_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
