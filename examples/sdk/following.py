@@ -11,6 +11,7 @@ from text import fail
 from urllib3.exceptions import HTTPError
 
 API = ("trainer.kubeflow.org", "v1alpha1")
+LOG_TRIES, AGAIN = 6, 5.0  # seconds between them
 
 
 def follow(client: TrainerClient, job: str, timeout: int = 3600) -> int:
@@ -93,11 +94,20 @@ def delete(client: TrainerClient, job: str) -> None:
 
 
 def _print_log(client: TrainerClient, job: str) -> None:
-    try:
-        for line in client.get_job_logs(job, follow=True):
-            print(f"[node-0] {line}", flush=True)
-    except RuntimeError as error:
-        print(f"warning: the log broke off: {error.__cause__ or error}", flush=True)
+    """Print the first node's log; one that a busy kubelet does not give is asked for again."""
+    shown = False
+    for left in reversed(range(LOG_TRIES)):
+        try:
+            for line in client.get_job_logs(job, follow=True):
+                shown = True
+                print(f"[node-0] {line}", flush=True)
+            return
+        except (RuntimeError, TimeoutError) as error:
+            cause: Any = error.__cause__ or error
+            if shown or not left or (getattr(cause, "status", None) or 500) < 500:
+                print(f"warning: the log broke off: {cause}", flush=True)
+                return
+        time.sleep(AGAIN)
 
 
 def _namespace(client: TrainerClient) -> str:

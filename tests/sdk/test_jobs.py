@@ -1,12 +1,16 @@
-"""What the scripts' options request of a node, and the message without a cluster."""
+"""What the scripts' options request of a node, a log that comes late, and the message without a cluster."""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import following
 import jobs
 import pytest
 from kubeflow.trainer.backends.kubernetes.utils import get_container_devices, get_resources_per_node
+from kubernetes import client as kubernetes
 
 from tests import patience
 
@@ -27,6 +31,31 @@ def test_resources_are_such_as_the_sdk_can_read(options: str, limits: dict) -> N
     resources = get_resources_per_node(jobs.resources(given))
     assert {name: amount.actual_instance for name, amount in resources.limits.items()} == limits
     assert get_container_devices(resources)
+
+
+class Busy:
+    """A client of a cluster whose kubelet gives the log at the second request."""
+
+    def __init__(self, status: int) -> None:
+        self.status, self.asked = status, 0
+
+    def get_job_logs(self, job: str, follow: bool) -> Iterator[str]:
+        self.asked += 1
+        if self.asked == 1:
+            raise RuntimeError("Failed to read logs") from kubernetes.ApiException(self.status, "refused")
+        yield f"{job} trains"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(500, "[node-0] run trains\n"), (404, "warning: the log broke off: (404)")]
+)
+def test_a_log_that_a_busy_kubelet_does_not_give_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, said: str
+) -> None:
+    monkeypatch.setattr(following, "AGAIN", 0.0)
+    client: Any = Busy(status)
+    following._print_log(client, "run")
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_no_cluster_is_told_in_words(tmp_path) -> None:
