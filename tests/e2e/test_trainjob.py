@@ -115,13 +115,13 @@ def cross(story: Story, install) -> None:
 
 
 def kill(story: Story) -> None:
-    """Kill a rank of the TrainJob's second pod, and wait until the run has resumed."""
+    """Kill a rank of the TrainJob's second pod, and wait until the run has resumed and made all steps that it may."""
     space = story.namespace
     before, seen = pods_of(space), resumes(space)
     second = next(name for name in before if "-node-0-1-" in name)
     kubectl("exec", second, "-n", space, "-c", "node", "--", "python", "-c", KILL)
     story.gate.allow(story.gate.steps + 1)  # the other rank notices at its next step
-    until(lambda: str(story), lambda: resumes(space) > seen)
+    until(lambda: str(story), lambda: resumes(space) > seen and steps(space, "trainjob")[1] >= story.gate.steps)
     story.in_place = before, pods_of(space)
 
 
