@@ -66,8 +66,10 @@ def story(namespace, archive, image, install, tmp_path_factory) -> Story:
     seen.gate.allow(seen.gate.steps + 2)
     moves.let_stop(seen)
     until(lambda: str(seen), lambda: seen.events("resume"))
-    after = {name: pod["metadata"]["uid"] for name, pod in pods(namespace).items()}
-    running = [name for name, pod in pods(namespace).items() if pod["status"]["phase"] == "Running"]
+    # the lost one may be there until its node has cleared it away
+    there = {name: pod for name, pod in pods(namespace).items() if "deletionTimestamp" not in pod["metadata"]}
+    after = {name: pod["metadata"]["uid"] for name, pod in there.items()}
+    running = [name for name, pod in there.items() if pod["status"]["phase"] == "Running"]
     training = [name for name in running if trains(namespace, name)]
     moves.finish(seen, folder)
     return Story(folder, lost, before, after, training)
