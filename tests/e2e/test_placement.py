@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e import cluster
 from tests.e2e.cluster import get, kubectl, until, why
+from tests.e2e.saying import says
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(40)]
 
@@ -63,8 +64,7 @@ def test_a_part_leaves_the_nodes_of_the_others(namespace, archive, install):
     own = "dataset.scheduling.nodeSelector.kubernetes\\.io/os=linux"
     install("leaves", namespace, *APART, "--set", f"{nowhere},{own}")
     try:
-        until(lambda: why("leaves", namespace), lambda: "Complete" in why("leaves", namespace))
+        says("leaves", namespace, "Complete", "no node carries the labels")
         assert on_nodes(namespace, "leaves")["worker"] == {""}
-        assert "no node carries the labels" in why("leaves", namespace)
     finally:
         cluster.helm("uninstall", "leaves", "-n", namespace, "--wait", "--ignore-not-found")

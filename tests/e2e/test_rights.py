@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.charts import test_administrator
-from tests.e2e.cluster import kubectl
+from tests.e2e.cluster import kubectl, until
 from tests.e2e.owners import LABELS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(5)]
@@ -40,7 +40,10 @@ def team() -> Iterator[str]:
         [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM, "labels": LABELS}}, *roles]
     )
     kubectl("apply", "-f", "-", stdin=everything)
-    yield f"{TEAM}-engineers"
+    group = f"{TEAM}-engineers"
+    # the API server reads roles from a cache, which may lag behind: what is granted last is the ClusterRoleBinding
+    until("the roles count", lambda: all(answers(group, (MAY[0], MAY[-1])).values()))
+    yield group
     kubectl("delete", "--wait=false", "-f", "-", stdin=everything)
 
 
