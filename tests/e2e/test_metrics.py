@@ -18,6 +18,7 @@ import yaml
 
 from hack.dashboard.panels import panels
 from hack.dashboard.server import running
+from tests import ports
 from tests.e2e import cluster
 from tests.e2e.cluster import get, lines, until
 from trainyard.cluster.errors import KubeError
@@ -104,7 +105,9 @@ def seen(namespace, pods, archive, install, tmp_path_factory):
     rules = folder / "rules.yaml"
     rules.write_text((DEPLOY / "prometheus" / "rules.yaml").read_text().replace("interval: 30s", "interval: 1s"))
     within, address = beside_the_pods()
-    with running(folder / "prometheus", scraping(pods), [rules], within=within, address=address) as server:
+    with running(
+        folder / "prometheus", scraping(pods), [rules], within=within, address=address, port=ports.free()
+    ) as server:
         began = time.time()
         install(RELEASE, namespace, *SETTINGS)
         until("the run's first step", lambda: server.query("trainyard_step > 0"))
