@@ -2,6 +2,7 @@
 
 import importlib.util
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,12 +98,16 @@ class FaultyHandler(serve_archive.RangeHandler):
 
 
 @contextmanager
-def running(folder: Path, handler: type = FaultyHandler, **attributes: object) -> Iterator[FileServer]:
-    """Serve a folder on a free port of loopback while the block runs."""
+def running(
+    folder: Path, handler: type = FaultyHandler, tls: ssl.SSLContext | None = None, **attributes: object
+) -> Iterator[FileServer]:
+    """Serve a folder on a free port of loopback while the block runs, with `tls` over HTTPS."""
     control = FileServer(folder)
     kind = type("Handler", (handler,), {"control": control, **attributes})
     server = serve_archive.make_server(folder, "127.0.0.1", 0, kind)
     server.handle_error = lambda *args: None
+    if tls is not None:  # before it serves: the thread that does must find the socket
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     control.server = server
     with loopback.running(server):
         try:

@@ -55,9 +55,7 @@ def https(folder: Path, certificate: Path) -> Iterator[files.FileServer]:
     """Serve a folder over HTTPS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    with files.running(folder) as control:
-        assert control.server is not None
-        control.server.socket = context.wrap_socket(control.server.socket, server_side=True)
+    with files.running(folder, tls=context) as control:
         yield control
 
 
