@@ -2,6 +2,7 @@
 
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -33,9 +34,12 @@ def crowd() -> Iterator[int]:
 
 
 def test_a_machine_whose_processor_is_shared_is_slower(crowd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = time.thread_time()
-    patience._interpret()
-    monkeypatch.setattr(patience, "REFERENCE", time.thread_time() - begun)  # whatever this machine is
+    pieces = []
+    for _ in range(patience.PIECES):  # one alone may have been cold, or robbed by the machine's own host
+        begun = time.thread_time()
+        patience._interpret()
+        pieces.append(time.thread_time() - begun)
+    monkeypatch.setattr(patience, "REFERENCE", statistics.median(pieces))  # whatever this machine is
     assert patience.slowness() > (1 + crowd) / 2
 
 
