@@ -28,6 +28,7 @@ module_programs() {
     fi
   fi
   touch "$out"
-  find "$CACHE/modules" -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} + # what nobody used lately
+  # others may take some away, or give them their names, meanwhile
+  find "$CACHE/modules" -ignore_readdir_race -mindepth 1 -maxdepth 1 -type d -mtime +14 -exec rm -rf {} + # what nobody used lately
   echo "$out"
 }
