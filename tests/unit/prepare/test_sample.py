@@ -1,3 +1,5 @@
+import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -72,3 +74,40 @@ def test_the_archive_server_answers_as_servers_do(tmp_path):
         assert requests.get(url, headers={"Range": "bytes=256-300"}, timeout=patience.IDLE).status_code == 416
         for missing in ("none", "%2e%2e/secret.txt", ""):
             assert requests.get(f"{server.url}/{missing}", timeout=patience.IDLE).status_code == 404
+
+
+# A cluster with the archive's pod: whether it is there, its label, and what was copied into it
+KUBECTL = r"""#!/bin/bash
+echo "$1" >> calls
+case $1 in
+  get) if [ -e pod ]; then echo "$(cat label)/Running"; fi ;;
+  delete) rm -f pod ;;
+  apply)
+    text=$(cat)
+    if [[ $text == *"kind: Pod"* ]]; then touch pod; sed -n 's/.*content: "\([^"]*\)".*/\1/p' <<< "$text" > label; fi ;;
+  exec)
+    cat > part
+    if [ -e breaks ]; then rm breaks; exit 1; fi
+    mv part copied ;;
+  label) echo "${!##content=}" > label ;;
+esac
+"""
+
+
+def test_an_archive_whose_copy_into_the_cluster_broke_off_is_copied_again(tmp_path):
+    for name in ("serve", "settings.sh", "serve_archive.py"):
+        (tmp_path / "scripts/demo").mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "scripts/demo" / name, tmp_path / "scripts/demo")
+    kubectl, archive = tmp_path / "build/bin/kubectl", tmp_path / "set.zip"
+    kubectl.parent.mkdir(parents=True)
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    archive.write_bytes(b"pictures")
+    (tmp_path / "breaks").touch()
+    env = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    command = [str(tmp_path / "scripts/demo/serve"), "team", "image", str(archive)]
+    broken, again, same = (patience.run(command, env=env) for _ in range(3))
+    assert broken.returncode != 0
+    assert (again.returncode, same.returncode) == (0, 0), again.stderr + same.stderr
+    assert (tmp_path / "copied").read_bytes() == b"pictures"
+    assert (tmp_path / "calls").read_text().split().count("exec") == 2, "the third time there is nothing to do"
