@@ -18,6 +18,7 @@ from trainyard.cluster.survey import ClusterSurvey
 NOT_MINE = re.compile(r'cannot create resource "([\w.]+)"')  # a role's refusal
 NO_DRY_RUN = re.compile(r"does not support dry ?run|dryRun|side effects", re.I)
 NO_ANSWER = re.compile(r'failed calling webhook "?([\w.-]+)')
+LATE = re.compile(r"failed calling webhook .*(context deadline exceeded|Client\.Timeout)", re.S)
 
 
 class Answer(NamedTuple):
@@ -47,7 +48,13 @@ def address(thing: dict, namespace: str) -> str | None:
 
 
 def attempt(label: str, thing: dict, namespace: str) -> Answer:
-    """Ask the API server for an object, without storing it."""
+    """Ask the API server for an object, without storing it; once more where a webhook was late, as a busy one is."""
+    first = ask(label, thing, namespace)
+    return ask(label, thing, namespace) if LATE.search(first.text) else first
+
+
+def ask(label: str, thing: dict, namespace: str) -> Answer:
+    """Ask the API server once."""
     try:
         where = address(thing, namespace)
         if where is None:

@@ -22,6 +22,7 @@ from trainyard.cluster import crds, demand, doctor, proposal, trainjobs, trials,
 from trainyard.cluster.checks import probes
 from trainyard.cluster.checks.diagnosis import ERROR, NOTE, WARNING
 from trainyard.cluster.checks.volumes import FOLDER, Probe
+from trainyard.cluster.errors import RefusedError
 from trainyard.cluster.survey import ClusterSurvey
 
 CRD, POLICY = "customresourcedefinitions", "validatingwebhookconfigurations"
@@ -666,6 +667,19 @@ def test_a_refusal_that_another_check_has_named_is_not_repeated():
     text = 'pods "doctor-x" is forbidden: exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2'
     checks = doctor.diagnose(seen, clusters.asking(VALUES), [trials.Answer("pods", text, 403)], BOUND)
     assert [one.object for each in checks for one in each.wrong] == ["resourcequota/team"]
+
+
+def test_a_webhook_that_was_late_once_is_asked_again(monkeypatch):
+    late = 'failed calling webhook "a.example.com": failed to call webhook: Post "https://a": context deadline exceeded'
+    answers = [late, "", late, late, "denied the request"]
+
+    def read(*_, **__):
+        if said := answers.pop(0):
+            raise RefusedError(500, said)
+
+    monkeypatch.setattr(trials, "address", lambda *_: "/api/v1/pods")
+    monkeypatch.setattr(trials.kube, "read", read)
+    assert [trials.attempt("all", {}, "team").text for _ in range(3)] == ["", late, "denied the request"]
 
 
 def test_a_webhook_without_dry_run_proves_nothing():
