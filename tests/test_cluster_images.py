@@ -1,4 +1,7 @@
-"""The folders that images are unpacked into once: nodes read them where they lie, so one that a cluster uses stays."""
+"""Functions of hack/cluster by themselves: the folders of unpacked images, and the wait for an add-on's pods.
+
+Nodes read images where they were unpacked once, so a folder that a cluster uses stays.
+"""
 
 import os
 import subprocess
@@ -52,3 +55,9 @@ def test_a_node_reads_files_where_they_were_unpacked_and_writes_to_lists_of_its_
     assert (root / "io.content/blobs/blob").samefile(folder / "io.content/blobs/blob")
     for part in ("io.bolt/meta.db", f"{SNAPSHOTS}/metadata.db"):
         assert not (root / part).samefile(folder / part)
+
+
+def test_a_pod_of_before_that_goes_as_all_are_annotated_does_not_end_the_wait(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    there = 'if [ "$3" = wait ]; then [ -e "$STATE/annotated" ]; else touch "$STATE/annotated"; return 1; fi'
+    bash(f". hack/cluster/extras/start.sh; kubectl() {{ {there}; }}; nudged space/operator", tmp_path)

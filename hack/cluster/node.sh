@@ -85,7 +85,7 @@ cgroup_processes() { our_cgroups "$@" | while read -r dir; do find "$dir" -name 
 # end_processes [NAME]: kill all that runs in the nodes, or in one
 end_processes() {
   local _ pids
-  for _ in $(seq 100); do # killing a node's pid 1 takes most with it; whoever was just being born comes next round
+  for _ in $(seq $((100 * PATIENCE))); do # killing a node's pid 1 takes most with it; whoever was just being born comes next round
     mapfile -t pids < <(cgroup_processes "$@")
     [ ${#pids[@]} -gt 0 ] || break
     kill -9 "${pids[@]}" 2> /dev/null || true
@@ -96,7 +96,7 @@ end_processes() {
 # remove_cgroups [NAME]
 remove_cgroups() {
   local _ dir
-  for _ in $(seq 100); do # the kernel needs a moment after the last process has left
+  for _ in $(seq $((100 * PATIENCE))); do # the kernel needs a moment after the last process has left
     our_cgroups "$@" | while read -r dir; do find "$dir" -depth -type d -exec rmdir {} \; 2> /dev/null; done || true
     [ -n "$(our_cgroups "$@")" ] || break
     sleep 0.1

@@ -154,7 +154,7 @@ start_operators() {
   local try
   for try in {1..20}; do
     kubectl -n kubeflow rollout status deploy/training-operator --timeout=3s && break
-    kubectl -n kubeflow annotate pods --all --overwrite "trainyard/look-again=$try"
+    kubectl -n kubeflow annotate pods --all --overwrite "trainyard/look-again=$try" || true # one of before may just have gone
   done
   rolled_out "${DEPLOYMENTS[2]}" && rolled_out "${DEPLOYMENTS[3]}" &&
     wait_for 300 kube-apiserver kubectl create --dry-run=server -f "$HERE/addons/probe.yaml"

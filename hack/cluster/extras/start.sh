@@ -61,7 +61,7 @@ nudged() {
   local _
   for _ in $(seq 300); do
     ! kubectl -n "${1%/*}" wait --for=condition=Available --timeout=1s "deploy/${1#*/}" > /dev/null 2>&1 || return 0
-    kubectl -n "${1%/*}" annotate pods --all --overwrite "trainyard.test/looked-at=$SECONDS"
+    kubectl -n "${1%/*}" annotate pods --all --overwrite "trainyard.test/looked-at=$SECONDS" || true # one of before may just have gone
   done
 }
 
