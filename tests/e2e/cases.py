@@ -67,8 +67,9 @@ def installer(namespace: str, image: Mapping[str, str], places: Mapping[str, dic
 
     def install(case: Case, release: str) -> None:
         values = base | dict(case.values) | places.get(case.place, {})
-        command = ("template" if case.change else "install", release, "charts/trainyard", "-n", namespace, "-f", "-")
-        done = cluster.helm(*command, stdin=json.dumps(nested(values)))
+        command = ("template",) if case.change else ("upgrade", "--install")
+        where = (release, "charts/trainyard", "-n", namespace, "-f", "-")
+        done = cluster.helm(*command, *where, stdin=json.dumps(nested(values)))
         if case.change:
             kubectl("apply", "-n", namespace, "-f", "-", stdin=case.change(done.stdout))
 

@@ -26,8 +26,16 @@ KUBECONFIG = os.environ.get("KUBECONFIG") or str(ROOT / "build" / "kubeconfig")
 OWN = Path(KUBECONFIG) == ROOT / "build" / "kubeconfig"  # the cluster of `make cluster`, not one of the user's
 ENV = {**os.environ, "KUBECONFIG": KUBECONFIG, "PATH": f"{ROOT}/.venv/bin:{ROOT}/build/bin:{os.environ['PATH']}"}
 ENV.setdefault("TRAINYARD_PATIENCE", "10")  # the scripts' own seconds: `run` notices what hangs
-# What kubectl and Helm say when a busy API server or kubelet has not taken their connection: nothing was done
-NOT_TAKEN = re.compile(r"TLS handshake timeout|error dialing backend|Kubernetes cluster unreachable")
+# What kubectl and Helm say when a busy API server or kubelet has not taken their connection: nothing was done. And what
+# trainyard's own commands say: those that `run` and `follow` call may be called again.
+NOT_TAKEN = re.compile(
+    r"TLS handshake timeout|error dialing backend|Kubernetes cluster unreachable|no answer from https"
+)
+# What the API server says of an operator's webhook that a busy machine did not let answer in time, or took for broken
+NOT_ASKED = re.compile(
+    r"failed calling webhook.*"
+    r"(context deadline exceeded|Client\.Timeout|i/o timeout|connection refused|no endpoints available)"
+)
 TRIES = 20  # of a command that says so, most of which take 10 s
 
 
@@ -44,9 +52,9 @@ def run(*command: str | Path, check: bool = True, stdin: str | None = None):
 
 
 def passes_by(command: tuple[str | Path, ...], said: str) -> bool:
-    """Whether the same command may do later what it could not do now."""
+    """Whether the same command may do later what it could not do now; a failed `helm install` keeps its release."""
     late = up.UNKNOWN_RUNTIME.search(said) and "--dry-run=server" not in command
-    return bool(NOT_TAKEN.search(said) or late)
+    return bool(NOT_TAKEN.search(said) or late or (NOT_ASKED.search(said) and "install" not in command))
 
 
 def kubectl(*args: str, **kwargs) -> str:
@@ -156,6 +164,16 @@ def why(release: str, namespace: str) -> str:
 
 def follow(release: str, namespace: str) -> str:
     """Follow a release until all of its jobs have succeeded; fail when the cluster makes no more progress."""
+    for _ in range(TRIES):
+        code, said = follow_once(release, namespace)
+        if code == 0 or not NOT_TAKEN.search(said):
+            break
+    assert code == 0, said
+    return said
+
+
+def follow_once(release: str, namespace: str) -> tuple[int, str]:
+    """Return how following ended, and what was said."""
     command = ["trainyard", "follow", release, "-n", namespace, "--timeout", "86400"]
     with subprocess.Popen(
         command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -168,8 +186,7 @@ def follow(release: str, namespace: str) -> str:
         finally:
             process.kill()
             reader.join()
-    assert process.returncode == 0, "".join(said)
-    return "".join(said)
+    return process.returncode, "".join(said)
 
 
 def watch(see: Callable[[dict], object], kind: str, namespace: str) -> Callable[[], None]:

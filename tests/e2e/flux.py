@@ -42,7 +42,7 @@ def make_kinds() -> None:
         one = yaml.safe_load(Path(path).read_text())
         one["metadata"]["labels"] = one["metadata"].get("labels", {}) | owners.LABELS
         kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(one))
-        kubectl("wait", "--for=condition=Established", f"crd/{one['metadata']['name']}")
+        kubectl("wait", "--for=condition=Established", f"crd/{one['metadata']['name']}", "--timeout=24h")
 
 
 @contextlib.contextmanager

@@ -105,8 +105,12 @@ def registry() -> Iterator[str]:
     with subprocess.Popen(
         command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
-        yield f"localhost:{port}"
-        server.terminate()
+        try:
+            listens = ("hack/cluster/in-node", "bash", "-c", f": < /dev/tcp/127.0.0.1/{port}")
+            cluster.until("the registry listens", lambda: cluster.run(*listens, check=False).returncode == 0)
+            yield f"localhost:{port}"
+        finally:
+            server.terminate()
 
 
 @contextlib.contextmanager

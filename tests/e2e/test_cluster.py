@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import patience
+from tests.e2e import cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.takes(60)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,7 @@ ENV = {key: value for key, value in os.environ.items() if key not in ("KUBECONFI
     "TRAINYARD_NODE_IP": "10.91.0.2",
     "TRAINYARD_KUBECONFIG": str(STATE / "kubeconfig"),
     "TRAINYARD_UNPACKED_IMAGES": "own",  # it trains nothing
+    "TRAINYARD_PATIENCE": cluster.ENV["TRAINYARD_PATIENCE"],
 }
 
 
@@ -36,8 +38,7 @@ def script(name: str, *args: str, **env: str) -> subprocess.CompletedProcess[str
 
 
 def kubectl(*args: str) -> str:
-    command = [str(ROOT / "build/bin/kubectl"), "--kubeconfig", str(STATE / "kubeconfig"), *args]
-    return subprocess.run(command, text=True, capture_output=True, check=True).stdout
+    return cluster.kubectl("--kubeconfig", str(STATE / "kubeconfig"), *args)
 
 
 def printed(*command: str) -> set[str]:

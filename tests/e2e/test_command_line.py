@@ -43,8 +43,12 @@ class Told:
         self.env |= {"PATH": f"{folder}/package/bin:{tools}:/usr/bin:/bin", "TRAINYARD_CHART": str(chart)}
 
     def run(self, line: str) -> "subprocess.CompletedProcess[str]":
-        """Run a line of the page."""
-        return patience.run(["bash", "-euc", line], None, cluster.stirring, cwd=self.folder, env=self.env)
+        """Run a line of the page; again where a busy API server has not taken its connection."""
+        for _ in range(cluster.TRIES):
+            done = patience.run(["bash", "-euc", line], None, cluster.stirring, cwd=self.folder, env=self.env)
+            if done.returncode == 0 or not cluster.NOT_TAKEN.search(done.stderr):
+                break
+        return done
 
     def watch(self, namespace: str) -> "subprocess.Popen[str]":
         """Keep each state of the runs of a namespace, until the process is killed."""

@@ -33,9 +33,9 @@ def far_archive(namespace, archive) -> Iterator[str]:
     kubectl("exec", "-i", "archive", "-n", namespace, "--", "sh", "-c", "cat > /srv/longpipe.py", stdin=script)
     line = ["kubectl", "exec", "archive", "-n", namespace, "--", "python", "/srv/longpipe.py", "/srv/fashion.zip"]
     how = ["--bind", "0.0.0.0", "--port", "8081", "--round-trip", "1.5", "--window", str(1 << 30), "--reset-every", "0"]
+    address = kubectl("get", "pod", "archive", "-n", namespace, "-o", "jsonpath={.status.podIP}")
     with subprocess.Popen([*line, *how], env=cluster.ENV, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout.readline().strip() == "8081"
-        address = kubectl("get", "pod", "archive", "-n", namespace, "-o", "jsonpath={.status.podIP}")
         yield f"http://{address}:8081/fashion.zip"
         server.kill()
 

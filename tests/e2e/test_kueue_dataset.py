@@ -14,7 +14,7 @@ import yaml
 from tests import patience
 from tests.e2e import queueing
 from tests.e2e.cases import Case, Named, installer, table, watch
-from tests.e2e.cluster import get, kubectl, until, why
+from tests.e2e.cluster import get, kubectl, log, until, why
 from tests.e2e.queueing import CLAIMS, EXAMPLES, Watch, pods, state
 from tests.e2e.saying import says
 
@@ -85,9 +85,9 @@ class Pair:
         self.install(f"{self.name}-data", self.namespace, *CLAIMS, "--set", alone, values=EXAMPLES / "run.yaml")
 
     def waits(self) -> bool:
-        """Return whether a pod of the trainers is in its preflight."""
-        of = [one for pod in pods(self.namespace, self.name) for one in pod["status"].get("initContainerStatuses", [])]
-        return any("running" in one["state"] for one in of if one["name"] == "preflight")
+        """Return whether a pod of the trainers says that it waits: before, it might not hear that it is to end."""
+        names = [pod["metadata"]["name"] for pod in pods(self.namespace, self.name)]
+        return any("waiting for /data/" in log(name, self.namespace, "preflight") for name in names)
 
     def prepared(self) -> bool:
         """Return whether the dataset is complete."""
