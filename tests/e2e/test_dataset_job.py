@@ -24,18 +24,38 @@ SETTINGS = [
     "--set", "mpijob.enabled=false", "--set", "global.training.nodes=1", "--set", "global.training.processesPerNode=1",
     "--set", "global.training.config.max_steps=2", "--set", "global.training.config.wandb.mode=off",
 ]  # fmt: skip
+# Answers that a pod gets on one connection before the archive's server lets everybody wait: it asks for the directory
+# in seven requests, and for each of its five shards of train in three to six, so that it has one by then, and not all.
+ANSWERS = 14
+GO = "/srv/go"
+SERVE = f"""
+import sys, threading, time
+from pathlib import Path
+sys.path.append("/server")
+import serve_archive
+held = threading.Event()
+class Held(serve_archive.RangeHandler):
+    asked = 0
+    def answer(self, *, body):
+        self.asked += 1
+        if self.asked > {ANSWERS}:
+            held.set()
+        while held.is_set() and not Path("{GO}").exists():
+            time.sleep(0.1)
+        super().answer(body=body)
+server = serve_archive.make_server(Path("/srv"), "0.0.0.0", 8081, Held)
+print("serving", flush=True)
+server.serve_forever()
+"""
 
 
 @pytest.fixture(scope="module")
-def far_archive(namespace, archive) -> Iterator[str]:
-    """The archive's URL on a server that takes its time, so that the preparation can be killed in its middle."""
-    script = Path("benchmarks/cpu/longpipe.py").read_text()
-    kubectl("exec", "-i", "archive", "-n", namespace, "--", "sh", "-c", "cat > /srv/longpipe.py", stdin=script)
-    line = ["kubectl", "exec", "archive", "-n", namespace, "--", "python", "/srv/longpipe.py", "/srv/fashion.zip"]
-    how = ["--bind", "0.0.0.0", "--port", "8081", "--round-trip", "1.5", "--window", str(1 << 30), "--reset-every", "0"]
+def held_archive(namespace, archive) -> Iterator[str]:
+    """The archive's URL on a server that can be held, so that the preparation can be killed in its middle."""
     address = kubectl("get", "pod", "archive", "-n", namespace, "-o", "jsonpath={.status.podIP}")
-    with subprocess.Popen([*line, *how], env=cluster.ENV, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout.readline().strip() == "8081"
+    line = ["kubectl", "exec", "archive", "-n", namespace, "--", "python", "-c", SERVE]
+    with subprocess.Popen(line, env=cluster.ENV, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout.readline().strip() == "serving"
         yield f"http://{address}:8081/fashion.zip"
         server.kill()
 
@@ -65,8 +85,8 @@ def trainer(namespace: str) -> str:
     return pods[0]["metadata"]["name"] if pods else ""
 
 
-def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, far_archive, install):
-    install(RELEASE, namespace, *SETTINGS, "--set", f"dataset.source.url={far_archive}")
+def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, held_archive, install):
+    install(RELEASE, namespace, *SETTINGS, "--set", f"dataset.source.url={held_archive}")
     master = until("a trainer's pod", lambda: trainer(namespace))
 
     def waiting() -> str:
@@ -79,6 +99,7 @@ def test_a_pod_of_three_killed_midway_and_training_starts_by_itself(namespace, f
     index, victim = until("a part that has finished a shard and is still at work", lambda: midway(namespace))
     kubectl("delete", "pod", victim, "-n", namespace, "--force", "--grace-period=0")
     until("another pod for that part", lambda: set(preparing(namespace).get(index, [])) - {victim})
+    kubectl("exec", "archive", "-n", namespace, "--", "touch", GO)
 
     until(
         lambda: f"training by itself; the preflight says: {waiting()}",
