@@ -142,11 +142,15 @@ def test_a_call_that_is_late_changes_nothing(contest: Contest, undisturbed: Path
 
 
 def test_the_older_of_two_jobs_at_work_stops(contest: Contest, undisturbed: Path, tmp_path: Path) -> None:
-    older = contest.begin(contest.older, "job-a", 0.5, **hold(tmp_path / "places", "5"))
+    older = contest.begin(contest.older, "job-a", 0.5, **hold(tmp_path / "places", "5", "11"))
     saved, pid = contest.run / "checkpoints" / "step-00000004", older[0][0].pid
     patience.wait("no checkpoint", saved.exists, lambda: patience.processor_seconds(pid))
     newer = contest.take_over(0.5)
     (tmp_path / "places" / "5").unlink()
+    # It works meanwhile, but not to the end: both clients look for the new server every few seconds
+    former, pid = fence.folder_of(contest.run, 1), newer[0][0].pid
+    patience.wait("it is not fenced off", lambda: not former.exists(), lambda: patience.processor_seconds(pid))
+    (tmp_path / "places" / "11").unlink()
     assert "taken over by job-b" in contest.finish(older, 2)
     contest.finish(newer, 0)
     assert_same(contest.run, undisturbed)
