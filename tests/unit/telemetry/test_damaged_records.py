@@ -206,7 +206,9 @@ def test_steps_of_more_digits_than_any_run_has(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoints", 5, {"model": {}, "optimizer": {}}, {})
     (tmp_path / "restarts").mkdir()
     storage.write_json(tmp_path / "restarts" / "a.json", {"checkpoint": f"step-{'9' * 5000}"})
-    found = starting.run_directory(run_of(tmp_path)).start({})
+    directory = starting.run_directory(run_of(tmp_path))
+    found = directory.start({})
+    directory.release()
     assert found is not None
     assert found.step == 5
     assert starts.lost_checkpoint(tmp_path, 0) == ""

@@ -316,13 +316,14 @@ def test_what_waits_for_no_file_is_not_taken_for_storage_that_hangs(tmp_path: Pa
     ]
     for thread in threads:
         thread.start()
-    calls = [Path(f"/proc/self/task/{thread.native_id}/syscall") for thread in threads]
+    own = {thread.native_id for thread in threads}  # another test's may be at a file just now
+    calls = [Path(f"/proc/self/task/{number}/syscall") for number in own]
     sleeping = lambda: all(not path.read_text().startswith("running") for path in calls)  # noqa: E731
     found: dict[int, str] = {}
 
     def look() -> bool:
         found.clear()
-        found.update(mounts.blocked_files())
+        found.update((thread, path) for thread, path in mounts.blocked_files().items() if thread in own)
         return threads[2].native_id in found
 
     try:
