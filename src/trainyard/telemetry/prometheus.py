@@ -75,8 +75,6 @@ class Endpoint(Collector):
     def show(self, event: Event) -> None:
         """Store the numbers of an event."""
         kind = event["event"]
-        if kind == "start":
-            self._start = event
         if kind in ("start", "train", "end"):
             for cause, seconds in event["seconds"].items():
                 self._seconds[cause] += max(0.0, seconds)
@@ -84,6 +82,8 @@ class Endpoint(Collector):
                 cause: before + event["seconds"].get(cause, 0.0) for cause, before in self._whole.items()
             }
             self._whole = dict(whole)
+        if kind == "start":
+            self._start = event  # a scrape that comes just now shows seconds from here on
         if kind == "end" and event["status"] == "failed":
             self._ill = 1.0  # an end by ExitError is a failure of the loss
         if kind == "validate" and not math.isfinite(event["loss"]):
