@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ class Part:
     folder: Path  # for what it writes; removed at the end
     shared: Path  # for what several parts use, such as pictures; kept
     rows: list[Row] = field(default_factory=list)
+    _adding: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def gpu(self) -> bool:
@@ -49,9 +51,10 @@ class Part:
         return lacks
 
     def add(self, name: str, state: str, text: str, **figures: Any) -> None:
-        """Record a row, and write all so far."""
-        self.rows.append({"name": name, "state": state, "text": text, **figures})
-        write(self.out, {"rows": self.rows})
+        """Record a row, and write all so far; a part may do so from several threads."""
+        with self._adding:
+            self.rows.append({"name": name, "state": state, "text": text, **figures})
+            write(self.out, {"rows": self.rows})
         print(f"{state:12} {name}: {text}", flush=True)
 
     def check(self, name: str, right: bool, text: str, *, bounds: Bounds | None = None, **figures: Any) -> None:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,17 @@ def test_models_of_the_parts_attend_and_ask_for_too_much() -> None:
     failing = models.greedy_at_once(10)
     with pytest.raises(RuntimeError, match="memory"):
         failing(torch.zeros(2, 3, 32, 32))
+
+
+def test_rows_of_several_threads_are_all_written(tmp_path: Path) -> None:
+    """As the faults' are, of which several run at a time."""
+    from benchmarks.gpu import part
+
+    here = part.Part(tmp_path / "rows.json", "cpu", tmp_path, tmp_path)
+    names = {str(number) for number in range(200)}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: here.add(name, "ok", ""), names))
+    assert {row["name"] for row in json.loads((tmp_path / "rows.json").read_text())["rows"]} == names
 
 
 def test_overlapping_kernels_count_once() -> None:
