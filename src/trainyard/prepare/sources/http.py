@@ -85,7 +85,7 @@ class HttpSource(Source):
         self._local = threading.local()
         self._lock = threading.Lock()
         self._address = ""
-        self._proven = ""
+        self._proven: set[str] = set()  # addresses that have worked
         self._identity: tuple[int, str, str] | None = None
         self.read_range(0, 1)
         assert self._identity is not None
@@ -134,7 +134,7 @@ class HttpSource(Source):
         status = response.status_code
         if status in _PASSING:
             raise PassingError(f"the server answered {status} {response.reason}", response.headers.get("Retry-After"))
-        if status in _EXPIRED and address == self._proven:
+        if status in _EXPIRED and address in self._proven:  # another thread may have the next one already
             with self._lock:
                 self._address = "" if self._address == address else self._address
             raise PassingError(f"the server answered {status}: the address has expired")
@@ -152,7 +152,10 @@ class HttpSource(Source):
                 f"{self.label} was refused: the server answered {status} {response.reason}; {_remedy(status)}"
             )
         self._compare(response, offset)
-        self._proven = self._address = response.url
+        with self._lock:
+            self._proven.add(response.url)
+            if self._address == address:
+                self._address = response.url
 
     def _compare(self, response: requests.Response, offset: int) -> None:
         """Compare the answer with the first one; raises UserError if the object changed."""

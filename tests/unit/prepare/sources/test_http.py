@@ -1,13 +1,15 @@
 import email.utils
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests import ports
+from tests import patience, ports
 from tests.fakes import files, guarded
-from tests.unit.prepare.make_archives import HASTE, config, contents, imagenet, write_zip
+from tests.unit.prepare.make_archives import HASTE, PATIENT, config, contents, imagenet, write_zip
 from trainyard.core.exits import ExitError, UserError
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.sources.base import Traffic
@@ -18,8 +20,8 @@ from trainyard.shards import manifest as manifests
 SECRET = "X-Signature=very-secret"
 
 
-def attempt(server, out, **settings):
-    return build(config(f"{server.url}/archive.zip", out, **settings), Options(patience=HASTE))
+def attempt(server, out, how=HASTE, **settings):
+    return build(config(f"{server.url}/archive.zip", out, **settings), Options(patience=how))
 
 
 FAULTS = {
@@ -33,7 +35,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_passing_faults_are_retried_and_the_bytes_are_the_same(server, prepared, tmp_path, capsys, fault):
     server.fault = lambda number, handler: number % 3 == 0 and FAULTS[fault](handler)
-    attempt(server, tmp_path / "little")
+    attempt(server, tmp_path / "little", PATIENT)
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
     said = capsys.readouterr().err
     assert " 0 retries" not in said
@@ -66,17 +68,17 @@ def test_no_server_at_all(tmp_path):
 
 
 def test_pauses_grow_and_heed_the_server_within_bounds():
-    patience = Patience(first_pause=1, longest_pause=8)
+    bounded = Patience(first_pause=1, longest_pause=8)
     for failures, longest in ((1, 1), (3, 4), (4, 8), (30, 8)):
-        assert longest / 2 <= patience.pause(failures, None) <= longest
-    assert patience.pause(1, "5") == 5
-    assert patience.pause(1, "86400") == 16
-    assert patience.pause(1, "Wed, 21 Oct 2020 07:28:00 GMT") <= 1
+        assert longest / 2 <= bounded.pause(failures, None) <= longest
+    assert bounded.pause(1, "5") == 5
+    assert bounded.pause(1, "86400") == 16
+    assert bounded.pause(1, "Wed, 21 Oct 2020 07:28:00 GMT") <= 1
     begun = time.time()
-    pause = patience.pause(1, email.utils.formatdate(begun + 5, usegmt=True))  # which has no fractions
+    pause = bounded.pause(1, email.utils.formatdate(begun + 5, usegmt=True))  # which has no fractions
     assert 4 - (time.time() - begun) <= pause <= 5
     for nonsense in ("soon", "\xb2", "\xb9\xb3", "-5", "1e9", "Wed, 21 Oct 2026 07:28:00 +99999999999999", "9" * 5000):
-        assert patience.pause(1, nonsense) <= (16 if nonsense[0] == "9" else 1)
+        assert bounded.pause(1, nonsense) <= (16 if nonsense[0] == "9" else 1)
 
 
 def test_answers_without_a_byte_are_failures_that_end():
@@ -149,11 +151,40 @@ def test_a_redirect_to_an_expiring_address_is_followed_again(server, prepared, t
         return uses[ticket] < 0 and handler.refuse(403)
 
     server.fault = sign
-    attempt(server, tmp_path / "little", workers=2)
+    attempt(server, tmp_path / "little", PATIENT, workers=2)
     assert len(uses) > 2
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
     assert "secret" not in capsys.readouterr().err
     assert b"secret" not in b"".join(contents(tmp_path / "little").values())
+
+
+def test_a_late_answer_that_its_address_has_expired_is_passed_over(server, archive):
+    """Of two threads one is told so only when the other reads by the next address already."""
+    asked, begun, renewed = [], threading.Event(), threading.Event()
+
+    def sign(number, handler):
+        query = urlsplit(handler.path).query
+        if not query:
+            asked.append(number)
+            return handler.refuse(302, Location=f"/archive.zip?{SECRET}{len(asked)}")
+        if number <= 2 or query != f"{SECRET}1":
+            return False
+        if not begun.is_set():
+            begun.set()
+            assert renewed.wait(patience.IDLE)
+        return handler.refuse(403)
+
+    server.fault = sign
+    source = HttpSource(f"{server.url}/archive.zip", Traffic(), patience=HASTE)
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(source.read_range, 0, 100)
+        try:
+            assert begun.wait(patience.IDLE)
+            assert bytes(source.read_range(100, 100)) == archive.read_bytes()[100:200]
+        finally:
+            renewed.set()
+        assert bytes(late.result()) == archive.read_bytes()[:100]
+    assert len(asked) == 2
 
 
 def test_signatures_in_the_address_are_never_shown(server, tmp_path, capsys):
