@@ -14,7 +14,7 @@ import pytest
 from tests import patience
 from tests.fakes import files
 from tests.unit.prepare.make_archives import (
-    HASTE,
+    PATIENT,
     SYNSETS,
     config,
     contents,
@@ -108,7 +108,7 @@ def test_a_tar_over_http_is_read_by_several_connections_and_listed_once(tmp_path
     write_tar(tmp_path / "a.tar", MEMBERS)
     with files.running(tmp_path) as server:
         server.fault = lambda number, handler: number % 5 == 0 and handler.reset()
-        build(config(f"{server.url}/a.tar", tmp_path / "out"), Options(patience=HASTE))
+        build(config(f"{server.url}/a.tar", tmp_path / "out"), Options(patience=PATIENT))
     assert found(tmp_path / "out") == expected
 
 

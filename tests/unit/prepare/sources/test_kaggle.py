@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import files
 from tests.fakes.kaggle import KEY, TOKEN, USER, KaggleHandler
-from tests.unit.prepare.make_archives import HASTE, contents
+from tests.unit.prepare.make_archives import PATIENT, contents
 from trainyard.core.exits import UserError
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.settings import parse
@@ -41,7 +41,7 @@ def attempt(tmp_path, competition="little-imagenet", dataset=""):
         "shard_mb": 1,
         "seekable": False,  # as what it is compared with
     }
-    return build(parse(settings), Options(patience=HASTE))
+    return build(parse(settings), Options(patience=PATIENT))
 
 
 def login(monkeypatch):

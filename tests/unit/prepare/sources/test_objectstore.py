@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import s3
-from tests.unit.prepare.make_archives import HASTE, contents, imagenet, pictures, write_tar, write_zip
+from tests.unit.prepare.make_archives import HASTE, PATIENT, contents, imagenet, pictures, write_tar, write_zip
 from trainyard.core.exits import ExitError, InputError, UserError
 from trainyard.prepare.build import Options, build
 from trainyard.prepare.settings import parse
@@ -57,10 +57,10 @@ def login(tmp_path: Path) -> None:
     (folder / "AWS_REGION").write_text(s3.REGION)
 
 
-def attempt(store, out, **more):
+def attempt(store, out, how=HASTE, **more):
     source = {**ADDRESS, "endpoint": store.url, **more}
     settings = {"source": source, "out": str(out), "shard_mb": 1, "workers": 4, "seekable": False}  # as `prepared`
-    return build(parse(settings), Options(patience=HASTE))
+    return build(parse(settings), Options(patience=how))
 
 
 def test_a_zip_is_read_by_ranges_with_the_mounted_secret(store, prepared, tmp_path):
@@ -90,7 +90,7 @@ def test_a_public_bucket_needs_no_credentials(store, tmp_path):
 def test_throttling_and_errors_are_tolerated_and_counted(store, prepared, tmp_path, capsys):
     login(tmp_path)
     store.fault = lambda number, request: ("503 Slow Down", "SlowDown") if number % 3 == 0 else None
-    attempt(store, tmp_path / "little")
+    attempt(store, tmp_path / "little", PATIENT)
     assert contents(tmp_path / "little", manifest=False) == contents(prepared, manifest=False)
     assert " 0 retries" not in capsys.readouterr().err
 
