@@ -17,6 +17,8 @@ from trainyard.prepare.ranges import LARGEST_REQUEST, Request
 from trainyard.prepare.timing import Spent
 from trainyard.prepare.writer import OpenShard
 
+ENDING_SECONDS = 5.0  # for the threads to end after a failure
+
 
 class _StoppedError(Exception):
     """Another thread failed; this one ends too."""
@@ -46,8 +48,8 @@ class Crew:
             self.job.container.source.close()
             pool.shutdown(wait=False, cancel_futures=True)
             # A thread ends at its next request; one that hangs in the network ends with the process
-            hanging = wait([future for future in futures if not future.cancelled()], timeout=5).not_done
-            for shard in self._open:
+            hanging = wait([future for future in futures if not future.cancelled()], timeout=ENDING_SECONDS).not_done
+            for shard in list(self._open):  # a thread that did not hang for ever may close one meanwhile
                 shard.remove() if hanging else shard.discard()
             raise
         pool.shutdown()

@@ -14,6 +14,7 @@ import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.unit.prepare.make_archives import DATA, HASTE, SYNSETS, config, conte
 from trainyard.core.exits import ExitError, InputError, UserError
 from trainyard.prepare import build as building
 from trainyard.prepare import lock, writer
+from trainyard.prepare import workers as crews
 from trainyard.prepare.build import Options, build
 from trainyard.shards import heartbeat
 from trainyard.shards import manifest as manifests
@@ -337,6 +339,32 @@ def test_a_disk_that_fills_up_is_named_and_nothing_looks_done(archive, prepared,
     monkeypatch.setattr(os, "pwritev", real)
     build(config(archive, tmp_path / "little"))
     assert contents(tmp_path / "little") == contents(prepared)
+
+
+def test_a_thread_that_ends_late_hides_no_failure(monkeypatch):
+    """It closes a shard while what is left after the failure of another thread is removed."""
+    monkeypatch.setattr(crews, "ENDING_SECONDS", 0.0)
+    job = SimpleNamespace(container=SimpleNamespace(source=SimpleNamespace(close=lambda: None)))
+    crew, removed, end, turns = crews.Crew(job, [], None, None), [], threading.Event(), iter((0, 1))
+
+    def run():
+        if next(turns):
+            raise ExitError("enough", 1)
+        end.wait(patience.IDLE)
+
+    class Shard:
+        def remove(self):
+            removed.append(self)
+            crew._open.discard(self)
+
+    monkeypatch.setattr(crew, "_run", run)
+    crew._open.update((Shard(), Shard()))
+    try:
+        with pytest.raises(ExitError, match="enough"):
+            crew.work(2)
+    finally:
+        end.set()
+    assert len(removed) == 2
 
 
 def test_a_really_full_file_system(archive, tmp_path):
