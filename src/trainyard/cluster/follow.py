@@ -109,7 +109,7 @@ def follow(
     """
     start, last_line = time.monotonic(), log_reader(namespace)
     shown: dict[str, str] = {}  # the stage that was printed last, by job
-    there = start - REPLACED  # when a job was last seen
+    absent: float | None = start - REPLACED  # since when there is no job; one that never was is not awaited
     own = f"{inventory.INSTANCE}={release}"
     with contextlib.closing(
         Watched(dict.fromkeys((*JOBS, "pods"), own) | {trainjobs.TRAINJOBS: ""}, namespace, lenient=True)
@@ -118,8 +118,8 @@ def follow(
             objects, now = seen.objects(), time.monotonic()
             objects[trainjobs.TRAINJOBS] = trainjobs.list_own(release, objects)
             jobs = [job for job in jobs_of(objects) if not kinds or job["kind"].lower() in kinds]
-            there = now if jobs else there
-            if now - there >= REPLACED:
+            absent = None if jobs else now if absent is None else absent
+            if absent is not None and now - absent >= REPLACED:
                 raise next(iter(seen.refused), KubeError(f"release {release} has no job in namespace {namespace}"))
             for job in jobs:
                 text = stage(job, objects["pods"], last_line)

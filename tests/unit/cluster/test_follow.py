@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,31 +174,28 @@ def test_a_right_that_is_taken_away_ends_it(cluster, tmp_path):
 
 
 def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
-    """Argo CD deletes a job and creates the next one."""
+    """Argo CD deletes a job, which has waited for hours meanwhile, and creates the next one."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-    monkeypatch.setattr(follow, "REPLACED", 3600.0)
+    clock = [0.0]
+    monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: clock[-1], sleep=time.sleep))
     connection._connected.cache_clear()
     cluster.put("pytorchjobs", job())
-    looks, wait, followed = [], Watched.wait, threading.Event()
+    looks, wait = [], Watched.wait
 
     def counted(self: Watched, seconds: float) -> None:
-        followed.set()
-        if not self.objects()["pytorchjobs.kubeflow.org"]:
-            looks.append(seconds)
-        if looks:
+        if not looks:
+            clock.append(2 * 3600.0)
+            cluster.drop("pytorchjobs", "run-pytorchjob")
+            gone = lambda: not self.objects()["pytorchjobs.kubeflow.org"]  # noqa: E731
+            patience.wait("it sees the job go", gone, patience.still)
+        looks.append(seconds)
+        if len(looks) == 2:
             cluster.put("pytorchjobs", job("Succeeded"))  # follow has found no job, and has not ended
         wait(self, seconds)
 
     monkeypatch.setattr(Watched, "wait", counted)
-
-    def drop() -> None:
-        patience.wait("it watches", lambda: cluster.count("pytorchjobs", watches=True), patience.still)
-        followed.wait()
-        cluster.drop("pytorchjobs", "run-pytorchjob")
-
-    threading.Thread(target=drop).start()
-    assert follow.follow("run", "default", set(), 3600) == 0
-    assert looks
+    assert follow.follow("run", "default", set(), 24 * 3600.0) == 0
+    assert len(looks) > 1
     connection._connected.cache_clear()
 
 
