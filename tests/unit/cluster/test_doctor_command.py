@@ -18,6 +18,7 @@ from tests.fakes import objects
 from tests.fakes.objects import Objects
 from tests.unit.cluster.clusters import NAMESPACE, ROOT, VALUES, sound, stamp
 from trainyard.cluster import connection, doctor, kube, proposal, published, survey
+from trainyard.cluster.checks import probe_objects, probes
 from trainyard.cluster.demand import Demand, assume, sketch
 
 API = {
@@ -263,6 +264,26 @@ def test_probes_are_removed_when_it_is_interrupted(cluster, tmp_path, sign):
     patience.wait("it has created probes", lambda: len(cluster.created) >= 3, patience.still)
     process.send_signal(sign)
     has_removed_its_probes(cluster, process)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_no_signal_interrupts_the_removal_of_probes(cluster, monkeypatch, sign):
+    """As of a CI that cancels: it sends SIGINT, and SIGTERM seconds later."""
+    remove = probes.remove
+
+    def signalled(*which: str) -> None:
+        try:
+            os.kill(os.getpid(), sign)
+            remove(*which)
+        except KeyboardInterrupt:
+            pytest.fail("it was interrupted")
+
+    monkeypatch.setattr(probes, "remove", signalled)
+    before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    with probes.removing(NAMESPACE) as made:
+        made.create("pods", {"metadata": {"name": "probe", "labels": probe_objects.MARK}})
+    assert cluster.created == cluster.deleted == [("pods", "probe")]
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_probe_that_is_created_after_it_was_deleted_is_removed_too(cluster, tmp_path):

@@ -123,7 +123,7 @@ def remove(plural: str, namespace: str, name: str) -> None:
 
 @contextlib.contextmanager
 def removing(namespace: str) -> Iterator[Made]:
-    """Yield what notes created objects; remove them all at the end, which Ctrl-C does not interrupt."""
+    """Yield what notes created objects; remove them all at the end, which neither Ctrl-C nor SIGTERM interrupts."""
     made = Made(namespace)
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, signal.default_int_handler) if main else None
@@ -132,6 +132,8 @@ def removing(namespace: str) -> Iterator[Made]:
         yield made
     finally:
         held = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        if main:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         left = made.remove()
         if main:
             signal.signal(signal.SIGINT, held)
