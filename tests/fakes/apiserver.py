@@ -130,6 +130,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         cluster, where = self.server.cluster, urlsplit(self.path)  # a proxy is asked for the whole address
+        self.epoch = cluster.epoch  # before the request is counted and a fault is asked for: a later cut breaks it off
         query = {key: values[-1] for key, values in parse_qs(where.query).items()}
         cluster.requests.append((where.path, query))
         known = not cluster.tokens or self.headers.get("Authorization", "").removeprefix("Bearer ") in cluster.tokens
@@ -158,8 +159,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        epoch, sent = cluster.epoch, max(0, first)
-        while cluster.epoch == epoch:
+        sent = max(0, first)
+        while cluster.epoch == self.epoch:
             over, text = pod in cluster.over, cluster.logs[pod]
             for line in lines_of(text, sent, query):
                 self.chunk(line)
@@ -209,14 +210,13 @@ class Handler(BaseHTTPRequestHandler):
         if seen < cluster.oldest:
             status = {"kind": "Status", "code": 410, "message": f"too old resource version: {seen}"}
             return self.chunk(json.dumps({"type": "ERROR", "object": status}) + "\n", last=True)
-        epoch = cluster.epoch
         while True:
             with cluster.change:
-                if cluster.epoch == epoch and cluster.version == seen:
+                if cluster.epoch == self.epoch and cluster.version == seen:
                     cluster.change.wait(0.5)
                 news = [event for event in cluster.history if event[0] > seen]
                 seen = cluster.version
-            if cluster.epoch != epoch:
+            if cluster.epoch != self.epoch:
                 self.chunk('{"type": "MODIF')
                 self.close_connection = True
                 return None
