@@ -109,7 +109,7 @@ def bundle(days: float) -> str:
 
 def hook(name: str, service: str, space: str, resource: str, group: str = "") -> dict:
     rule = {"apiGroups": [group], "apiVersions": ["*"], "resources": [resource], "operations": ["CREATE", "UPDATE"]}
-    client = {"service": {"name": service, "namespace": space}, "caBundle": bundle(30)}
+    client = {"service": {"name": service, "namespace": space}, "caBundle": bundle(36_500)}
     hooks = [{"name": f"v{name}.example.com", "clientConfig": client, "rules": [rule], "failurePolicy": "Fail",
               "namespaceSelector": {}, "sideEffects": "None"}]  # fmt: skip
     return thing("ValidatingWebhookConfiguration", name, api="admissionregistration.k8s.io/v1", webhooks=hooks)
