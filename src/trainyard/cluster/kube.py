@@ -56,8 +56,7 @@ def request(
 
     Raises RefusedError with the server's words, and UnreachableError where no answer comes in `timeout` seconds.
     """
-    client = connection.client()
-    try:
+    with asking() as client:
         answer = client.pool.request(
             method,
             f"{client.settings.host}{path}?{urlencode(query or {})}".rstrip("?"),
@@ -68,14 +67,24 @@ def request(
         )
         if answer.status >= 300:
             raise RefusedError(answer.status, explain_refusal(answer.status, answer.data))
-    except (HTTPError, OSError) as error:
-        raise UnreachableError(unreachable(error)) from error
     return answer
 
 
-def unreachable(error: object) -> str:
+@contextlib.contextmanager
+def asking(*broken: type[Exception]) -> Iterator[connection.Client]:
+    """Yield the client; raises UnreachableError, which names its server, where the connection is `broken` meanwhile.
+
+    A watch may break when its command has ended, and the next one of the process has another client.
+    """
+    client = connection.client()
+    try:
+        yield client
+    except (HTTPError, OSError, *broken) as error:
+        raise UnreachableError(unreachable(error, client.settings)) from error
+
+
+def unreachable(error: object, settings: Any) -> str:
     """Say that the API server gave no answer, and the last cause that urllib3 names."""
-    settings = connection.client().settings
     cause = str(getattr(error, "reason", error)).rpartition(": ")[2].rstrip("'\")") or type(error).__name__
     through = f" through the proxy {settings.proxy}" if settings.proxy else ""
     return (
@@ -90,10 +99,8 @@ def read(path: str, query: dict[str, Any] | None = None, **options: Any) -> dict
 
 def parse_answer(answer: "BaseHTTPResponse") -> dict:
     """Return the JSON of an answer whose head has come; raises UnreachableError where the rest does not."""
-    try:
+    with asking():
         found: dict = json.loads(answer.data)
-    except HTTPError as error:
-        raise UnreachableError(unreachable(error)) from error
     return found
 
 
@@ -211,17 +218,14 @@ def changes(
     place = known(kind)
     if place is None:
         raise RefusedError(410, f"the cluster does not know {kind} any more")
-    answer = request(place.address(namespace), query | selection(selector, fields), timeout=seconds + 30)
-    try:
-        for line in answer:
-            event = json.loads(line)
-            if event["type"] == "ERROR":
-                raise RefusedError(event["object"].get("code", 500), event["object"].get("message", ""))
-            yield event["type"], event["object"]
-    except (HTTPError, ValueError, OSError) as error:  # ValueError: a line that was cut off
-        raise UnreachableError(unreachable(error)) from error
-    finally:
-        answer.close()
+    with asking(ValueError):  # of a line that was cut off
+        answer = request(place.address(namespace), query | selection(selector, fields), timeout=seconds + 30)
+        with contextlib.closing(answer):
+            for line in answer:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise RefusedError(event["object"].get("code", 500), event["object"].get("message", ""))
+                yield event["type"], event["object"]
 
 
 def until(
@@ -272,15 +276,14 @@ def logs(
     """
     query = {"container": container, "tailLines": tail, "sinceSeconds": since}
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+    asked = {key: value for key, value in query.items() if value}
     try:
-        answer = request(path, {key: value for key, value in query.items() if value}, accept="*/*", timeout=timeout)
-        return answer.data.decode(errors="replace")
+        with asking():
+            return request(path, asked, accept="*/*", timeout=timeout).data.decode(errors="replace")
     except RefusedError as error:
         if error.status == 429 or error.status >= 500:
             raise UnreachableError(str(error)) from error
         return ""
-    except HTTPError as error:
-        raise UnreachableError(unreachable(error)) from error
 
 
 def log_lines(pod: str, namespace: str, container: str, **query: Any) -> Iterator[str]:
@@ -292,18 +295,16 @@ def log_lines(pod: str, namespace: str, container: str, **query: Any) -> Iterato
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
     query = {key: str(value).lower() if value is True else value for key, value in query.items() if value}
     quiet = WATCH if "follow" in query else TIMEOUT  # a job may print nothing for minutes
-    answer = request(path, {"container": container, **query}, accept="*/*", timeout=quiet)
-    try:
+    with (
+        asking(),
+        contextlib.closing(request(path, {"container": container, **query}, accept="*/*", timeout=quiet)) as answer,
+    ):
         rest = b""
         for piece in answer.stream(1 << 16):
             *lines, rest = (rest + piece).split(b"\n")
             yield from (line.decode(errors="replace") for line in lines)
         if rest:
             yield rest.decode(errors="replace")
-    except (HTTPError, OSError) as error:
-        raise UnreachableError(unreachable(error)) from error
-    finally:
-        answer.close()
 
 
 def exec_command(pod: str, namespace: str, *command: str, stdin: bool = False) -> tuple[list[str], dict[str, str]]:

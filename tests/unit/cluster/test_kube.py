@@ -225,6 +225,19 @@ def test_what_tests_watch_continues_after_a_break_and_is_listed_again_after_a_re
     end()
 
 
+def test_a_watch_that_breaks_later_names_the_server_that_was_asked_and_connects_to_no_other(here, monkeypatch):
+    """As that of a command which has ended: the next one of the process may be for another cluster."""
+    here.put("pods", THING)
+    seen = kube.changes("pods", "default", "0")
+    assert next(seen)[0] == "ADDED"
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    connection._connected.cache_clear()
+    here.cut()
+    with pytest.raises(UnreachableError, match=f"no answer from {here.url}: "):
+        list(seen)
+    assert connection._connected.cache_info().currsize == 0
+
+
 def test_one_object_is_awaited(here):
     assert kube.until("pods", "default", "a", lambda pod: pod is None, 30) == (True, None)
     here.put("pods", THING)
