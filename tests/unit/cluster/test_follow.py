@@ -18,7 +18,7 @@ from tests import patience
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
 from tests.util.explained import YOUNG, thing
-from trainyard.cluster import connection, follow
+from trainyard.cluster import follow
 from trainyard.cluster.watching import Watched
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -122,15 +122,12 @@ def test_of_an_elastic_job_the_first_pod_is_read_whatever_started_later():
     assert follow.leader(job, [spare]) == spare
 
 
-def test_a_log_is_read_at_most_every_two_seconds(cluster, tmp_path, monkeypatch):
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
-    connection._connected.cache_clear()
-    cluster.logs["a"] = "epoch 1\nepoch 2\n"
+def test_a_log_is_read_at_most_every_two_seconds(here):
+    here.logs["a"] = "epoch 1\nepoch 2\n"
     last_line, begun = follow.log_reader("default"), time.monotonic()
     assert {last_line("a", "pytorch") for _ in range(100)} == {"epoch 2"}
-    assert cluster.count("log", watches=False) <= 1 + (time.monotonic() - begun) / 2
-    assert cluster.requests[0][1] == {"container": "pytorch", "tailLines": "1"}
-    connection._connected.cache_clear()
+    assert here.count("log", watches=False) <= 1 + (time.monotonic() - begun) / 2
+    assert here.requests[0][1] == {"container": "pytorch", "tailLines": "1"}
 
 
 def test_a_watch_that_breaks_or_is_too_old_misses_nothing(cluster, tmp_path):
@@ -173,30 +170,27 @@ def test_a_right_that_is_taken_away_ends_it(cluster, tmp_path):
     assert "follow: pods is forbidden: ask for a role that allows it" in "".join(follower.lines)
 
 
-def test_a_job_that_is_replaced_is_awaited(cluster, tmp_path, monkeypatch):
+def test_a_job_that_is_replaced_is_awaited(here, monkeypatch):
     """Argo CD deletes a job, which has waited for hours meanwhile, and creates the next one."""
-    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig(tmp_path / "kubeconfig")))
     clock = [0.0]
     monkeypatch.setattr(follow, "time", SimpleNamespace(monotonic=lambda: clock[-1], sleep=time.sleep))
-    connection._connected.cache_clear()
-    cluster.put("pytorchjobs", job())
+    here.put("pytorchjobs", job())
     looks, wait = [], Watched.wait
 
     def counted(self: Watched, seconds: float) -> None:
         if not looks:
             clock.append(2 * 3600.0)
-            cluster.drop("pytorchjobs", "run-pytorchjob")
+            here.drop("pytorchjobs", "run-pytorchjob")
             gone = lambda: not self.objects()["pytorchjobs.kubeflow.org"]  # noqa: E731
             patience.wait("it sees the job go", gone, patience.still)
         looks.append(seconds)
         if len(looks) == 2:
-            cluster.put("pytorchjobs", job("Succeeded"))  # follow has found no job, and has not ended
+            here.put("pytorchjobs", job("Succeeded"))  # follow has found no job, and has not ended
         wait(self, seconds)
 
     monkeypatch.setattr(Watched, "wait", counted)
     assert follow.follow("run", "default", set(), 24 * 3600.0) == 0
     assert len(looks) > 1
-    connection._connected.cache_clear()
 
 
 def test_a_release_whose_job_stays_away_is_told(cluster, tmp_path):
