@@ -71,15 +71,15 @@ def request(
 
 
 @contextlib.contextmanager
-def asking(*broken: type[Exception]) -> Iterator[connection.Client]:
-    """Yield the client; raises UnreachableError, which names its server, where the connection is `broken` meanwhile.
+def asking(broken: type[Exception] = OSError) -> Iterator[connection.Client]:
+    """Yield the client; raises UnreachableError, which names its server, where the connection breaks meanwhile.
 
     A watch may break when its command has ended, and the next one of the process has another client.
     """
     client = connection.client()
     try:
         yield client
-    except (HTTPError, OSError, *broken) as error:
+    except (HTTPError, OSError, broken) as error:
         raise UnreachableError(unreachable(error, client.settings)) from error
 
 
