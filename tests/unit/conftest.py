@@ -243,5 +243,14 @@ def constants(values: dict[str, float]) -> dict[str, str]:
 def ranks_of(process: subprocess.Popen[str]) -> list[int]:
     """Process ids of a launcher's ranks."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"trainers.ddp" in Path(f"/proc/{pid}/cmdline").read_bytes()
-            or Path(f"/proc/{pid}/comm").read_text() == "trainers.ddp\n"]  # fmt: skip
+    return [int(pid) for pid in children if is_rank(Path("/proc", pid))]
+
+
+def is_rank(process: Path) -> bool:
+    """Whether a process, which may end meanwhile, is a rank; one that is forked has its name alone."""
+    try:
+        return (
+            b"trainers.ddp" in (process / "cmdline").read_bytes() or (process / "comm").read_text() == "trainers.ddp\n"
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False

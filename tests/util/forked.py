@@ -186,6 +186,7 @@ def under_horovodrun(world: int) -> list[Environment]:
     common = {
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo", "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(round(patience.IDLE)),
     }  # fmt: skip
     return [{**common, **create_slot_env_vars(slot)} for slot in plan]
 
