@@ -238,7 +238,7 @@ def progress(root: Path) -> str:
     """Return the progress of a dataset's preparation, in a few words."""
     if not root.is_dir():
         return "the folder is not there yet: the preparation has not started"
-    shards = sum(1 for _ in root.glob("*/shard-*.tar"))
+    shards = heartbeat.count_shards(root)
     return f"{shards} shards are finished" if shards else "no shard is finished yet"
 
 

@@ -15,7 +15,7 @@ from tests import patience
 from trainyard.core.exits import ExitError, UserError, end_on_failed_preflight
 from trainyard.pod import gpus, preflight
 from trainyard.run import checkpoint
-from trainyard.shards import heartbeat
+from trainyard.shards import heartbeat, manifest
 
 
 @pytest.fixture
@@ -142,6 +142,21 @@ def test_shards_that_appear_are_a_sign_too(prepared, tmp_path):
     assert heartbeat.signs(tmp_path) == before
     shutil.copy(prepared / "train" / "shard-00001.tar", tmp_path / "train")
     assert heartbeat.signs(tmp_path) != before
+
+
+def test_a_preparation_may_end_while_its_shards_are_counted(prepared, tmp_path, monkeypatch):
+    out, scandir = tmp_path / "little", os.scandir
+    shutil.copytree(prepared, out)
+    (out / manifest.WORK).mkdir(exist_ok=True)
+
+    def ending(folder):
+        if folder == out / manifest.WORK:
+            shutil.rmtree(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", ending)
+    assert preflight.progress(out) == "3 shards are finished"
+    assert heartbeat.signs(out)[1] == 3
 
 
 def test_a_failure_is_handed_to_the_main_container_where_that_is_asked_for(tmp_path, monkeypatch):
