@@ -296,8 +296,12 @@ def no_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
-def already_reported(message: str) -> bool:
-    """Whether another process of the launcher, or of mpirun on this node, has printed this error; notes it if not."""
+def show_once(message: str) -> bool:
+    """Show why the program ends, unless another process of the launcher, or of mpirun on this node, has shown the same.
+
+    Returns whether this one did. It is noted when it has been shown, and the others wait for that: they end at once,
+    and then whoever had noted it before could be ended before it has shown anything.
+    """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
     session = os.environ.get(MPI_SESSION, "")
@@ -308,11 +312,18 @@ def already_reported(message: str) -> bool:
         with os.fdopen(descriptor, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if note in file.read().split():
-                return True
+                return False
+            _show(message)
             print(note, file=file, flush=True)
+            return True
     except OSError:  # no launcher, or it has ended: rather twice than never
         pass
-    return False
+    _show(message)
+    return True
+
+
+def _show(message: str) -> None:
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def guarded(main: Callable[[], int]) -> NoReturn:
@@ -353,7 +364,6 @@ def guarded(main: Callable[[], int]) -> NoReturn:
 
 def _report(message: str, code: int) -> int:
     """Show why the program ends, unless a process beside it has shown the same, and keep it for the kubelet."""
-    if not already_reported(message):
-        print(f"error: {printable(message)}", file=sys.stderr, flush=True)
+    show_once(message)
     write_termination_message(message)
     return int(code)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, environment
@@ -60,10 +61,12 @@ def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
     )  # fmt: skip
 
-    def ignores() -> bool:  # again, after torch's agent has begun to handle it
+    def ignores() -> bool:  # again, after torch's agent has begun to handle it, which it does before the program begins
+        if not begun.exists():
+            return False
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         ignored = next(line for line in lines if line.startswith("SigIgn:")).split()[1]
-        return begun.exists() and bool(int(ignored, 16) >> (signal.SIGHUP - 1) & 1)
+        return bool(int(ignored, 16) >> (signal.SIGHUP - 1) & 1)
 
     try:
         patience.wait("it handles SIGHUP", ignores, lambda: patience.processor_seconds(process.pid))
@@ -163,11 +166,22 @@ def test_an_error_of_all_processes_is_shown_once_and_nothing_else(tmp_path: Path
 def test_each_attempt_shows_its_errors_and_each_error_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "said").touch()
     monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
-    assert [exits.already_reported(text) for text in ("a", "b", "a", "b")] == [False, False, True, True]
+    assert [exits.show_once(text) for text in ("a", "b", "a", "b")] == [True, True, False, False]
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert [exits.already_reported(text) for text in ("a", "a")] == [False, True]
+    assert [exits.show_once(text) for text in ("a", "a")] == [True, False]
     monkeypatch.setenv(exits.SAID, str(tmp_path / "gone"))
-    assert [exits.already_reported(text) for text in ("a", "a")] == [False, False]
+    assert [exits.show_once(text) for text in ("a", "a")] == [True, True]
+
+
+def test_an_error_is_noted_only_when_it_has_been_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that was to show it may be ended because of another one, which has found the note."""
+    (tmp_path / "said").touch()
+    monkeypatch.setenv(exits.SAID, str(tmp_path / "said"))
+    with monkeypatch.context() as ended:
+        ended.setattr(exits, "_show", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            exits.show_once("a")
+    assert [exits.show_once("a") for _ in range(2)] == [True, False]
 
 
 def test_processes_that_could_not_say_why_they_ended_are_named() -> None:
