@@ -187,12 +187,12 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY, over: Callab
                 there = sum(not peer.why for peer in peers.values())
                 print(f"preflight: {there + 1} pods reach each other, {now - started:.1f} s", flush=True)
                 return
-            _give_up(what, peers, now, now - started)
             if now - said >= every:
                 if what.spares and over():
                     raise OverError("the run has finished")
                 print(f"preflight: {_waiting(peers)}, {what.wait - (now - started):.0f} s left", flush=True)
                 said = now
+            _give_up(what, peers, now, now - started)
             time.sleep(0.2 if now - started < 5 else 1.0)
 
 

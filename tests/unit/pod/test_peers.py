@@ -113,8 +113,9 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
 
 def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
     listener = peers.Listener(JOB, port, PODS[2])
-    with pytest.raises(peers.OverError):
-        peers.reach(plan_of(PODS[2], port, least=2, spares=1), listener, every=0.1, over=lambda: True)
+    for wait in (patience.IDLE, 0.0):  # also where the first look at all pods took as long as they are waited for
+        with pytest.raises(peers.OverError):
+            peers.reach(plan_of(PODS[2], port, least=2, spares=1, wait=wait), listener, every=0.1, over=lambda: True)
     with pytest.raises(ExitError):  # without spare pods all take part, and each sees for itself what there is to do
         peers.reach(plan_of(PODS[2], port, bound=0.5), listener, every=0.1, over=lambda: True)
     listener.close()
