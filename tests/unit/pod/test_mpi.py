@@ -229,20 +229,24 @@ import contextlib, glob, os, signal, sys, time
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 about = os.environ["OMPI_COMM_WORLD_RANK"], repr(os.environ.get("SECRET")), "SSH_CLIENT" in os.environ
+daemon = os.getppid()  # of the same launcher
+def meet(place):  # the other rank: mpirun kills it once one has failed
+    open(f"{sys.argv[0]}.{place}-{daemon}-{about[0]}", "w").close()
+    while len(glob.glob(f"{sys.argv[0]}.{place}-{daemon}-*")) < 2:
+        time.sleep(0.05)
 print("RANK", *about, flush=True)
-alive = f"{sys.argv[0]}.alive-{os.getppid()}"  # of the same launcher's daemon
+alive = f"{sys.argv[0]}.alive-{daemon}"
 if set(glob.glob(sys.argv[0] + ".alive-*")) - {alive}:
     print("TOO EARLY", flush=True)
 open(alive, "w").close()
+meet("begun")
 for _ in range(int(sys.argv[1]) * 10):
     if stop:
         time.sleep(2)
         with contextlib.suppress(FileNotFoundError):  # both ranks have it
             os.unlink(alive)
         print("SAVED", flush=True)
-        open(f"{sys.argv[0]}.saved-{os.getppid()}-{about[0]}", "w").close()
-        while len(glob.glob(f"{sys.argv[0]}.saved-{os.getppid()}-*")) < 2:  # mpirun kills the other one after the first
-            time.sleep(0.05)
+        meet("saved")
         sys.exit(143)
     time.sleep(0.1)
 sys.exit(int(sys.argv[2]))
@@ -301,6 +305,11 @@ def read_until(process: "subprocess.Popen[str]", word: str, times: int) -> str:
         assert line, f"ended early: {seen}"
         seen += line
     return seen
+
+
+def wait_for_ssh(tmp_path: Path) -> None:
+    """Wait until the worker serves ssh: it says that it does before sshd listens."""
+    mpi_hosts.wait_for_ssh(["127.0.0.2"], mpi_hosts.ssh_port(tmp_path / "ssh_config"), patience.IDLE, 1)
 
 
 def launch_ranks(pod: dict[str, str], tmp_path: Path, seconds: int, code: int) -> "subprocess.Popen[str]":
@@ -466,8 +475,9 @@ def test_a_spare_worker_takes_the_place_of_one_that_is_lost_and_keeps_it(tmp_pat
     shutil.copytree(tmp_path, tmp_path / "other")
     settings = (tmp_path / "sshd_config").read_text()
     (tmp_path / "other/sshd_config").write_text(settings.replace("127.0.0.2", "127.0.0.3"))
-    worker, spare = start(pod, "worker"), start(pod, "worker", TRAINYARD_SSH_FOLDER=str(tmp_path / "other"))
-    read_until(worker, "ssh is served", 1)  # else the ranks may start on the other one, which answers first
+    worker = start(pod, "worker")
+    wait_for_ssh(tmp_path)  # else the ranks may start on the other one; and both would write one environment at once
+    spare = start(pod, "worker", TRAINYARD_SSH_FOLDER=str(tmp_path / "other"))
     rank = [sys.executable, str(tmp_path / "rank.py"), str(tmp_path / "go"), "0"]
     (tmp_path / "rank.py").write_text("import time; print('RANK', flush=True); time.sleep(600)")
     launcher = start(pod, "launch", "--np", "2", "--spares", "1", "--", *rank, PET_MAX_RESTARTS="1")
@@ -509,6 +519,7 @@ def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path,
     worker = start(pod, "worker")
     codes = {"SIGTERM": Exit.STOPPED, "SIGINT": Exit.INTERRUPTED}
     more = {} if by in codes else {"TRAINYARD_WAIT_SECONDS": "1"}
+    wait_for_ssh(tmp_path)  # the launcher has as little patience at its begin
     launcher = start(pod, "launch", "--np", "2", "--", sys.executable, str(tmp_path / "rank.py"), "600", "0", **more)
     try:
         read_until(launcher, "RANK", 2)
@@ -525,11 +536,13 @@ def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path,
 
 
 COUNTED = """
-import os, sys
+import os, sys, time
 from pathlib import Path
-folder = Path(sys.argv[1])
+counted = Path(sys.argv[1], f"start-{os.getppid()}")  # each start has a daemon of its own
 if os.environ["OMPI_COMM_WORLD_RANK"] == "0":
-    (folder / f"start-{len(list(folder.iterdir()))}").touch()
+    counted.touch()
+while not counted.exists():  # mpirun kills the other rank once one has failed
+    time.sleep(0.05)
 sys.exit(int(sys.argv[2]))
 """
 
@@ -593,8 +606,7 @@ def test_a_worker_without_the_jobs_key_is_refused(tmp_path: Path, pod: dict[str,
 def test_workers_log_who_logs_in_and_no_probe(tmp_path: Path, pod: dict[str, str]) -> None:
     worker = start(pod, "worker")
     try:
-        port = int(re.findall(r"Port (\d+)", (tmp_path / "ssh_config").read_text())[0])
-        mpi_hosts.wait_for_ssh(["127.0.0.2"], port, patience.IDLE, 1)  # connects and leaves, as the probe does
+        wait_for_ssh(tmp_path)  # connects and leaves, as the probe does
         launcher = launch_ranks(pod, tmp_path, 0, 0)
         assert "RANK" in patience.communicate(launcher)[0]
     finally:
