@@ -42,6 +42,18 @@ def enter(path: Path, **layer: Any) -> RunDirectory:
     return directory
 
 
+def enter_with_one_heartbeat(path: Path, monkeypatch: pytest.MonkeyPatch, **layer: Any) -> RunDirectory:
+    """Enter a directory; when this returns its heartbeat is written for the last time, so that nothing changes there.
+
+    The thread that writes it may come late, and write after the lease was released.
+    """
+    monkeypatch.setattr(fence, "BEAT_SECONDS", 1e6)
+    entered = enter(path, **layer)
+    heartbeat = entered.staging / fence.HEARTBEAT
+    patience.wait("no heartbeat", lambda: heartbeat.read_text().endswith(f" {entered.holder}\n"), patience.still)
+    return entered
+
+
 def test_the_page_lists_what_makes_another_run() -> None:
     page = (Path(__file__).parents[3] / "docs" / "interruptions.md").read_text()
     listed = page.partition("What may not, since it would be another")[2].partition(". The start")[0]
@@ -90,17 +102,16 @@ def test_an_older_holder_learns_by_itself(tmp_path: Path) -> None:
 
 
 def test_superseded_job_stays_out_while_the_newer_one_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fence, "BEAT_SECONDS", 1e6)  # the test itself shows that they are alive
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     enter(tmp_path)
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    newer, seconds = enter(tmp_path), [0.0]
+    newer, seconds = enter_with_one_heartbeat(tmp_path, monkeypatch), [0.0]  # the test itself shows that it is alive
     monkeypatch.setenv("TRAINYARD_JOB", "a")
     pause = time.sleep
 
     def sleep(wanted: float, *, alive: bool) -> None:
         if threading.current_thread() is not threading.main_thread():
-            pause(1)
+            pause(wanted)
             return
         seconds[0] += wanted
         assert not alive or newer.held()
@@ -133,7 +144,7 @@ def test_a_superseded_job_leaves_the_newer_ones_run_alone(
     if found := older.find_checkpoint()[0]:
         older.note_begun(found)
     monkeypatch.setenv("TRAINYARD_JOB", "b")
-    newer = enter(run)
+    newer = enter_with_one_heartbeat(run, monkeypatch)
     newer.note_begun(None)
     checkpoint.save(run / "checkpoints", 5, {"model": {}}, {"holder": newer.holder})
     newer.release()
@@ -461,8 +472,10 @@ def test_a_holder_whose_look_fails_learns_from_its_folder_that_it_was_taken_over
         (second.staging / "nowhere" / "summary.json").write_text("{}")
 
 
-def test_storage_that_does_not_answer_is_no_sign_of_another_job(tmp_path: Path) -> None:
-    holder = enter(tmp_path)
+def test_storage_that_does_not_answer_is_no_sign_of_another_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = enter_with_one_heartbeat(tmp_path, monkeypatch)  # one in between would find no folder at all
     folder, away = tmp_path / "leases", tmp_path / "away"
     folder.rename(away)
     folder.symlink_to(folder)  # every access fails with ELOOP
@@ -628,7 +641,7 @@ def test_leases_that_may_not_be_read_are_said(tmp_path: Path, monkeypatch: pytes
 
 def test_a_stranger_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_release(monkeypatch, "team-a", "run")
-    enter(tmp_path).release()
+    enter_with_one_heartbeat(tmp_path, monkeypatch).release()
     before = files(tmp_path), sorted(tmp_path.rglob("*"))
     as_release(monkeypatch, "team-b", "run")
     with pytest.raises(UserError):
