@@ -1,5 +1,6 @@
 """Wait for work at the machine's own speed: as long as it makes progress, and not forever without."""
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -73,11 +74,10 @@ def queued_seconds(pid: int) -> float:
     """
     total = 0
     for one in family(pid):
-        for schedule in Path(f"/proc/{one}/task").glob("*/schedstat"):
-            try:
-                total += int(schedule.read_text().split()[1])
-            except OSError:
-                continue
+        with contextlib.suppress(OSError):  # it ends while its threads are listed
+            for thread in Path(f"/proc/{one}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    total += int((thread / "schedstat").read_text().split()[1])
     return total / 1e9
 
 

@@ -219,8 +219,11 @@ def events(run: Path, kind: str) -> list[dict[str, Any]]:
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Wait until a run has done so many steps."""
     tried, since = (0.0, 0.0), time.monotonic()
-    while not any(event["step"] >= step for event in events(run, "train")):
-        assert process.poll() is None, process.communicate()[0]
+    while True:
+        ended = process.poll() is not None  # before the look: between the two it may do the step, and end
+        if any(event["step"] >= step for event in events(run, "train")):
+            return
+        assert not ended, process.communicate()[0]
         if time.monotonic() - since > patience.IDLE:
             before, tried, since = tried, patience.effort(process.pid), time.monotonic()
             assert patience.has_tried(before, tried), "the run makes no progress"

@@ -211,11 +211,18 @@ def serve(control: socket.socket) -> None:
 
 
 def fork(job: Job, streams: Sequence[int]) -> int:
-    """Fork a process for a job; its process id."""
+    """Fork a process for a job; its process id, once it is what a new program would be.
+
+    Before, it could be found neither by its session nor by its name, and a signal would meet another's handlers.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
+    waiting, begun = os.pipe()  # which the new process closes
     pid = os.fork()
     if pid:
+        os.close(begun)
+        os.read(waiting, 1)
+        os.close(waiting)
         return pid
     try:
         as_started(job, streams)
@@ -232,17 +239,17 @@ def as_started(job: Job, streams: Sequence[int]) -> None:
     """Leave what a new program would not have of the one that starts it, and take what it is given."""
     if job["session"]:
         os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    prctl(PR_SET_NAME, job["module"][:15].encode())
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # last of what others see: who forks waits for it
     os.environ.clear()
     os.environ.update(job["env"])
     os.chdir(job["cwd"])
     sys.path[:0] = [path for path in job["env"].get("PYTHONPATH", "").split(":") if path and path not in sys.path]
-    prctl(PR_SET_NAME, job["module"][:15].encode())
     for name, number in (("stdout", 1), ("stderr", 2)):
         binary = io.FileIO(number, "w", closefd=False)
         buffered = binary if job["unbuffered"] else io.BufferedWriter(binary)
