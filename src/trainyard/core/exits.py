@@ -299,8 +299,8 @@ def no_core_dumps() -> None:
 def show_once(message: str) -> bool:
     """Show why the program ends, unless another process of the launcher, or of mpirun on this node, has shown the same.
 
-    Returns whether this one did. It is noted when it has been shown, and the others wait for that: they end at once,
-    and then whoever had noted it before could be ended before it has shown anything.
+    Returns whether this one did. It is noted when it has been shown, and the others wait for that. They end at once,
+    and for that reason the one that shows it may be ended, too.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     note = hashlib.sha256(f"{attempt} {message}".encode()).hexdigest()
