@@ -15,6 +15,7 @@ import json
 import os
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from trainyard.telemetry.metrics import Event
 VARIABLES = tuple(f"KUBEFLOW_TRAINER_SERVER_{name}" for name in ("URL", "CA_CERT", "TOKEN"))
 EVERY = 10.0  # seconds between messages
 LONGEST_PAUSE = 600.0  # seconds, after failures
+AGAIN = 1.0  # seconds until a message is sent once more
 TIMEOUT = 30.0  # seconds that one answer may take
 LAST_SECONDS = 30.0  # that a run which has ended waits for its last message to be taken
 SHOWN = ("loss", "top1", "top5", "images_per_second", "epoch", "step")
@@ -94,15 +96,22 @@ class Reporter:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        pause, failed = EVERY, False
+        pause, failed, taken = EVERY, False, False
         while message := self._next():
-            why = send(self._url, self._ca, self._token, message, TIMEOUT)
+            why = self._send(message)
+            if why and taken:  # by a server that answers: the last message has none after it
+                time.sleep(AGAIN)
+                why = self._send(message)
+            taken = not why
             if why and not failed:
                 self._say(f"the TrainJob's status does not show progress: {why}; training is not affected")
             failed = failed or bool(why)
             pause = min(2 * pause, LONGEST_PAUSE) if why else EVERY
             with self._wake:
                 self._wake.wait_for(lambda: self._closing, pause)
+
+    def _send(self, message: Mapping[str, Any]) -> str:
+        return send(self._url, self._ca, self._token, message, TIMEOUT)
 
     def _next(self) -> dict[str, Any] | None:
         """Return the next message, once there is one; none when all has been sent and the run is over."""

@@ -33,6 +33,7 @@ class Server:
         self.messages: list[dict[str, Any]] = []
         self.tokens: list[str | None] = []
         self.status, self.answered = 200, 0
+        self.statuses: list[int] = []  # of the next answers
         self.answers = threading.Event()  # while it is not set, what is sent has no answer
         self.answers.set()
         outer = self
@@ -44,7 +45,7 @@ class Server:
                 outer.tokens.append(self.headers["Authorization"])
                 outer.messages.append(json.loads(content))
                 outer.answers.wait(patience.IDLE)
-                self.send_response(outer.status)
+                self.send_response(outer.statuses.pop() if outer.statuses else outer.status)
                 self.end_headers()
                 outer.answered += 1
 
@@ -199,6 +200,21 @@ def test_one_line_is_said_and_the_end_waits_no_longer_than_it_may(
     patience.wait("a message", lambda: len(server.messages) == 6, patience.still)
     reporter.close(0.5)
     assert server.answered == 5, "it has waited for the answer"
+
+
+def test_the_last_message_is_sent_once_more_to_a_server_that_took_those_before(
+    server: Server, ca: Path, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainjob, "AGAIN", 0.01)
+    said: list[str] = []
+    reporter = Reporter(server.url, ca, token, 10, said.append)
+    reporter.show(train_event(1, 0.0))
+    patience.wait("no message", lambda: server.answered == 1, patience.still)
+    server.statuses[:] = [503]
+    reporter.show(train_event(10, 1.0))
+    reporter.close(patience.IDLE)
+    assert [message["trainerStatus"]["progressPercentage"] for message in server.messages] == [10, 100, 100]
+    assert said == []
 
 
 def test_nothing_is_started_where_trainer_asks_for_nothing(ca: Path, token: Path) -> None:
