@@ -94,13 +94,19 @@ def installing(namespace: str) -> list[str]:
 
 @contextmanager
 def forwarded(namespace: str) -> Iterator[str]:
-    """Forward a port of this machine to the page, by kubectl port-forward; yields the page's address."""
+    """Forward a port of this machine to the page, by kubectl port-forward; yields the page's address.
+
+    It ends at once where a busy API server or kubelet has not taken its connection.
+    """
     line = installing(namespace)[3].replace(" 8080:http", " :http")  # any free port of this machine
-    command = ["bash", "-euc", f"exec {line}"]
-    forward = subprocess.Popen(command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.PIPE, text=True)
+    command, said = ["bash", "-euc", f"exec {line}"], ""
+    for _ in range(cluster.TRIES):
+        forward = subprocess.Popen(command, cwd=cluster.ROOT, env=cluster.ENV, stdout=subprocess.PIPE, text=True)
+        if said := forward.stdout.readline():
+            break
+        forward.wait()
     try:
-        line = forward.stdout.readline()
-        yield f"http://127.0.0.1:{re.search(r'127.0.0.1:([0-9]+)', line)[1]}"
+        yield f"http://127.0.0.1:{re.search(r'127.0.0.1:([0-9]+)', said)[1]}"
     finally:
         forward.terminate()
         forward.wait(patience.IDLE)

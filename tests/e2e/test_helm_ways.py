@@ -35,7 +35,7 @@ UNBOUND = {"helm3": "context deadline exceeded", "helm4": "PVC is not Bound"}
 
 def in_vain() -> list[str]:
     """Return Helm's time limit for a wait that fails: long enough for a busy machine to read the claims' state."""
-    return ["--timeout", f"{5 * patience.slowness():.0f}s"]
+    return ["--timeout", f"{10 * patience.slowness():.0f}s"]
 
 
 def memory(limit: str) -> list[str]:
