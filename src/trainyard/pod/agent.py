@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainyard.core import interrupts
-from trainyard.core.exits import empty_termination_message, may_pass_in_place
+from trainyard.core.exits import CURED_BY_RETRY, Exit, empty_termination_message, may_pass_in_place
 from trainyard.pod import peers, process
 
 UNHURRIED = 7 * 86400  # seconds; a person who waits no longer presses Ctrl-C again
@@ -28,6 +28,7 @@ class UnneededError(Exception):
 def adapt(grace: float, told_to_end: set[int]) -> None:
     """Make all changes that every start needs; `grace` and `told_to_end` are those of give_children."""
     restart_what_may_pass()
+    leave_others_open()
     tell_unneeded_spares()
     leave_full_groups_alone()
     order_by_number()
@@ -119,6 +120,42 @@ def restart_what_may_pass() -> None:
         return result
 
     LocalElasticAgent._monitor_workers = monitor  # type: ignore[method-assign]
+
+
+def leave_others_open() -> None:
+    """Keep torch's agent from closing the rendezvous of the others where this pod alone ends.
+
+    That is where it has lost them, or a GPU of it has failed and they can go on without it. What is closed stays
+    closed: spare pods would end at once, again and again, and the next failure would recreate all pods.
+    """
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.rendezvous import RendezvousError
+
+    original: Any = getattr(LocalElasticAgent, "run", None)
+    if not takes(original, "self", "role"):
+        unknown("a pod that loses the others may end their rendezvous")
+        return
+
+    def run(self: Any, *role: str) -> Any:
+        handler = self._worker_group.spec.rdzv_handler
+        try:
+            result = original(self, *role)
+        except RendezvousError:
+            handler.shutdown = lambda: True
+            raise
+        codes = [failure.exitcode for failure in result.failures.values()] if result else []
+        if Exit.DEVICE in codes and all(code < 0 or code >= CURED_BY_RETRY for code in codes) and may_lack_one(handler):
+            handler.shutdown = lambda: True
+        return result
+
+    LocalElasticAgent.run = run  # type: ignore[method-assign]
+
+
+def may_lack_one(handler: Any) -> bool:
+    """Whether the others can go on without this pod: a spare one takes its place, or fewer are enough."""
+    settings = getattr(handler, "_settings", None)
+    fewer = settings is not None and settings.min_nodes < settings.max_nodes
+    return fewer or int(os.environ.get("TRAINYARD_SPARES") or 0) > 0
 
 
 def tell_unneeded_spares() -> None:

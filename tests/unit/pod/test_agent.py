@@ -1,11 +1,15 @@
 """The changes in torch's agent and rendezvous, shown by torch's own objects."""
 
+import contextlib
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rendezvous import handler
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, _NodeDesc
 
 from tests import ports
@@ -40,6 +44,39 @@ def test_a_pod_that_waits_restarts_nothing_while_there_is_no_place_for_it(monkey
     waited_for.shutdown()
 
 
+@pytest.mark.parametrize(
+    ("outcome", "spares", "most", "closes"),
+    [
+        (RendezvousConnectionError("cut"), "", 1, False),
+        ({0: 201, 1: 138}, "1", 1, False),
+        ({0: 201, 1: -9}, "", 2, False),  # one is enough
+        ({0: 201, 1: 138}, "", 1, True),  # all pods are recreated, as nobody takes its place
+        ({0: 201, 1: 2}, "1", 1, True),
+        ({0: 138}, "1", 1, True),
+        ({}, "1", 1, True),
+    ],
+)
+def test_a_pod_that_ends_alone_leaves_the_others_rendezvous_open(
+    monkeypatch: pytest.MonkeyPatch, outcome: RendezvousError | dict[int, int], spares: str, most: int, closes: bool
+) -> None:
+    def run(self: Any, role: str = "") -> Any:
+        if isinstance(outcome, RendezvousError):
+            raise outcome
+        return SimpleNamespace(failures={rank: SimpleNamespace(exitcode=code) for rank, code in outcome.items()})
+
+    monkeypatch.setenv("TRAINYARD_SPARES", spares)
+    monkeypatch.setattr(LocalElasticAgent, "run", run)
+    agent.leave_others_open()
+    group = handler(f"127.0.0.1:{ports.free()}", "open", is_host="true", keep_alive_interval="3600")
+    group.next_rendezvous()
+    group._settings = dataclasses.replace(group._settings, max_nodes=most)
+    one: Any = SimpleNamespace(_worker_group=SimpleNamespace(spec=SimpleNamespace(rdzv_handler=group)))
+    with contextlib.suppress(RendezvousError):
+        LocalElasticAgent.run(one)
+    group.shutdown()  # as torch's launcher does, however its agent ends
+    assert group.is_closed() == closes
+
+
 def test_pods_are_numbered_in_their_order_and_not_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_NodeDesc, "__lt__", _NodeDesc.__lt__)  # which is put back afterwards
     agent.order_by_number()
@@ -59,7 +96,6 @@ def test_another_torchs_launcher_is_left_alone_and_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Methods that are none of torch's interface are replaced only where they have the form that is known."""
-    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import PContext
 
     for owner, name, replace in (

@@ -129,11 +129,11 @@ The added limit is one that no node reaches. */ -}}
                 podFailurePolicy:
                   rules:
                     {{- if $spares }}
-                    # A spare pod takes its place: it alone is replaced
+                    # A spare pod takes its place: it alone is replaced. 201 is a failed GPU
                     - action: Ignore
                       onExitCodes:
                         operator: In
-                        values: [143]
+                        values: [143, 201]
                     {{- end }}
                     - action: {{ ternary "Ignore" "Count" (gt $spares 0) }}
                       onPodConditions:
