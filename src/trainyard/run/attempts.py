@@ -23,9 +23,10 @@ from typing import Any
 from trainyard.core.exits import Exit, ExitError, UserError
 from trainyard.core.files import peek_json, whole
 from trainyard.core.storage import storage
-from trainyard.run import owner
+from trainyard.run import fence, owner
 
 MOST_TRIES = 4  # as many starts as run.max_restarts allows by default
+LAST_SECONDS = 20.0  # that the end of a pod waits for slow storage
 EARLY_SECONDS = 300.0  # from its start, in which a death of a program that is none of ours counts
 # How a rank ends that the kernel kills, or that is broken; SIGABRT may be NCCL's, where another pod was lost
 DEATHS = tuple(128 + one for one in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE))
@@ -55,7 +56,10 @@ def count_and_run(main: Callable[[], int]) -> int:
     finally:
         later.cancel()
         if not (foreign and code in DEATHS):
-            forget_killed_starts(folder)
+            # On a thread: the pod ends also where storage hangs
+            last = threading.Thread(target=forget_killed_starts, args=(folder,), daemon=True)
+            last.start()
+            last.join(LAST_SECONDS)
 
 
 def note_end() -> None:
@@ -89,11 +93,17 @@ def is_over() -> bool:
     False for a program that is none of ours, whose notes may be of an earlier job of this name.
     """
     folder = run_folder(sys.argv)
-    if folder is None or is_foreign(sys.argv) or peek_json(folder / "summary.json").get("status") != "finished":
+    if folder is None or is_foreign(sys.argv):
+        return False
+    summary = peek_json(folder / "summary.json")
+    if summary.get("status") != "finished":
         return False
     with contextlib.suppress(OSError):
         newest = owner.find_newest(folder)
-        return newest is not None and newest.job == owner.job_name()
+        if newest is not None and newest.job == owner.job_name():
+            # A run that is trained longer has the summary of its former end until it resumes
+            taken = peek_json(fence.folder_of(folder, newest.number) / fence.RECORD).get("time")
+            return _since(summary, taken if isinstance(taken, float) else 0.0)
     return False
 
 

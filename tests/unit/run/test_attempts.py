@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from conftest import ROOT, Trainer, environment, wait_for_step
 
 from tests import patience
 from trainyard.core.exits import ExitError
-from trainyard.run import attempts
+from trainyard.run import attempts, fence
 
 # A torch whose import ends as in a container with too little memory
 KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
@@ -149,6 +151,34 @@ def test_a_program_that_is_stopped_is_not_counted(program: Path) -> None:
         return 143
 
     assert attempts.count_and_run(run) == 143
+
+
+def test_storage_that_hangs_keeps_no_pod_from_ending(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(attempts, "LAST_SECONDS", 0.01)
+    monkeypatch.setattr(attempts, "forget_killed_starts", lambda folder: answers.wait())
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(attempts.count_and_run, lambda: 138)
+        try:
+            assert ended.result(patience.IDLE) == 138
+        finally:
+            answers.set()
+
+
+def test_a_run_that_is_trained_longer_is_not_over_before_it_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the summary of its former end until then, and a spare pod that ends with 0 would end its job."""
+    monkeypatch.setattr(sys, "argv", ["trainyard launch"])
+    monkeypatch.setenv("TRAINYARD_JOB", "longer")
+    monkeypatch.setenv("TRAINYARD_LOGS", str(tmp_path / "logs"))
+    lease = fence.folder_of(tmp_path, 2)
+    lease.mkdir(parents=True)
+    record = fence.Record(2, "longer-worker-0", "longer", further={"time": 100.5})
+    (lease / fence.RECORD).write_bytes(record.encode())
+    for finished, over in ((99.5, False), (101.5, True)):
+        (tmp_path / "summary.json").write_text(json.dumps({"status": "finished", "finished_at": finished}))
+        assert attempts.is_over() == over
 
 
 def test_a_program_has_finished_where_it_has_in_all_pods_that_train(
