@@ -18,9 +18,12 @@ It takes torchrun's options and its PET_* variables, and differs from torchrun i
 - while as many pods train as may, those that wait restart nothing (torchrun restarts all again and again);
 - pods that meet by a rendezvous are numbered in their order, run-node-2 before run-node-10 (torchrun sorts by letters);
 - of more pods than `--nnodes` needs, those that wait for one to be lost end when the run does (torchrun fails);
+- a pod that loses the others, or whose GPU fails where they can go on without it, ends alone (torchrun ends the
+  rendezvous of all);
 - processes record their last collectives, for the report of a hang, and leave no core dumps.
 """
 
+import functools
 import logging
 import os
 import signal
@@ -101,6 +104,8 @@ def main(argv: list[str] | None = None) -> int:
     if listening is not None:
         listening.state = "loaded"
         agent.tell_peers_who_trains(listening)
+        if options.rdzv_backend != "static":
+            peers.watch_first(functools.partial(process.end_with_children, Exit.HANG, grace))
     try:
         return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
     finally:

@@ -14,6 +14,7 @@ and says so: only after that it must open the rendezvous port within half a minu
 
 import contextlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -31,17 +32,20 @@ from trainyard.core.storage import storage
 BOUND = 25.0  # seconds that a running pod may take to answer
 SPARED = 10.0  # of a pod that a spare one can stand in for
 TRIES = 3  # failures in a row after which the failure is permanent
-ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, the first pod and its two neighbours
+ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, only the first one does, on which all wait
 PROBE_SECONDS = 3.0
 EVERY = 10.0  # seconds between lines while waiting
 REGROUP = 60.0  # in which the others take a spare pod in
+MISSED = 60.0  # after which a pod ends that has not noticed that the first one is another by now
 AGAIN = 60.0  # after which a spare pod that failed for good is started again
+APART = 10.0  # seconds between the clocks of two nodes; by torch's rendezvous a pod is lost that is silent for 15
 NO_NAME = "its name does not resolve: the pod has not started"
 
 # What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now;
 # the group has formed, and trains
 State = Literal["waits", "ready", "loaded", "trains"]
 LOADED: tuple[State, ...] = ("loaded", "trains")
+GREETING = re.compile(r"trainyard (\S+) (\w+) ([0-9.]+)\n")  # the job, the pod's state, and the time by its clock
 
 
 @dataclass(frozen=True)
@@ -57,11 +61,12 @@ class PeerPlan:
     wait: float
     bound: float = BOUND
     spares: int = 0  # as many pods may be out of reach
+    timed: bool = False  # they meet by torch's rendezvous, which compares their nodes' clocks
 
     def choose_peers(self) -> tuple[str, ...]:
         """Return the peers that this pod asks."""
         others = [name for name in self.names if name != self.me]
-        if len(self.names) <= ASK_ALL:
+        if len(self.names) <= ASK_ALL or self.me == self.names[0]:
             return tuple(others)
         here = self.names.index(self.me)
         near = [self.names[(here + step) % len(self.names)] for step in (1, 2)]
@@ -92,7 +97,9 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     if me not in names:
         raise UserError(f"this pod is {hostname}, which is none of the job's {nodes} pods ({names[0]} ... {names[-1]})")
     wait = float(environ.get("TRAINYARD_PEERS_WAIT", "3600"))
-    return PeerPlan(job, me, tuple(names), min(int(least), nodes - spares), int(port), int(meet), wait, spares=spares)
+    least_pods = min(int(least), nodes - spares)
+    timed = bool(endpoint) or environ.get("PET_MAX_RESTARTS", "") not in ("", "0")
+    return PeerPlan(job, me, tuple(names), least_pods, int(port), int(meet), wait, spares=spares, timed=timed)
 
 
 class Listener:
@@ -131,12 +138,13 @@ class Listener:
 
 @dataclass
 class Peer:
-    """The state of a peer: why it does not answer (empty: it does), its state, its address, and since when."""
+    """The state of a peer: why it does not answer (empty: it does), its state, address, since when, and its clock."""
 
     why: str = "not asked yet"
     state: State = "waits"
     address: str = ""
     since: float = field(default_factory=time.monotonic)
+    ahead: float = 0.0  # seconds by which its clock is ahead of this one
 
 
 def ask(name: str, port: int, job: str, before: Peer) -> Peer:
@@ -146,6 +154,7 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
     except OSError:
         return Peer(NO_NAME)
     since = before.since if address == before.address else time.monotonic()
+    begun = time.time()
     try:
         with socket.create_connection((address, port), PROBE_SECONDS) as connection:
             connection.settimeout(PROBE_SECONDS)
@@ -157,9 +166,11 @@ def ask(name: str, port: int, job: str, before: Peer) -> Peer:
         return Peer("no answer", address=address, since=since)
     except OSError as error:
         return Peer(_why(error), address=address, since=since)
+    found = GREETING.fullmatch(said.decode(errors="replace"))
     for state in get_args(State):
-        if said == _greeting(job, state):
-            return Peer("", state, address, since)
+        if found and found.group(1, 2) == (job, state):
+            theirs = float(found[3])
+            return Peer("", state, address, since, theirs - min(max(theirs, begun), time.time()))
     return Peer("something else answers", address=address, since=since)
 
 
@@ -170,8 +181,8 @@ class OverError(Exception):
 def reach(what: PeerPlan, listener: Listener, every: float = EVERY, over: Callable[[], bool] = lambda: False) -> None:
     """Return when all required peers answer.
 
-    Raises ExitError if a running one cannot be reached or one never comes, and OverError in a job with spare pods where
-    nobody will come: `over` tells whether its run has finished.
+    Raises ExitError if a running one cannot be reached or has another time, or one never comes, and OverError in a job
+    with spare pods where nobody will come: `over` tells whether its run has finished.
     """
     started, said, first = time.monotonic(), 0.0, what.names[0]
     peers = {name: Peer() for name in what.choose_peers()}
@@ -180,6 +191,7 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY, over: Callab
             wanted = [name for name, peer in peers.items() if peer.why or (name == first and peer.state == "waits")]
             answers = pool.map(lambda name: ask(name, what.port, what.job, peers[name]), wanted)
             peers.update(zip(wanted, answers, strict=True))
+            _compare_clocks(what, peers)
             now = time.monotonic()
             if listener.state == "waits" and _enough(what, peers, now):
                 listener.state = "ready"
@@ -193,7 +205,24 @@ def reach(what: PeerPlan, listener: Listener, every: float = EVERY, over: Callab
                 print(f"preflight: {_waiting(peers)}, {what.wait - (now - started):.0f} s left", flush=True)
                 said = now
             _give_up(what, peers, now, now - started)
-            time.sleep(0.2 if now - started < 5 else 1.0)
+            time.sleep(pause(now - started, len(what.names)))
+
+
+def _compare_clocks(what: PeerPlan, peers: Mapping[str, Peer]) -> None:
+    """Raise ExitError where the rendezvous would take pods that live for lost ones."""
+    name, peer = max(peers.items(), key=lambda one: abs(one[1].ahead))
+    if what.timed and abs(peer.ahead) > APART:
+        how = "ahead of" if peer.ahead > 0 else "behind"
+        raise ExitError(
+            f"the clock of {name}'s node is {abs(peer.ahead):.0f} s {how} this one's, and torch's rendezvous takes a "
+            "pod for lost by the time of its last sign of life: set the clocks of both nodes (`timedatectl`, chrony)",
+            Exit.HANG,
+        )
+
+
+def pause(passed: float, pods: int) -> float:
+    """Return the seconds between two looks; many pods that start at once would ask the cluster's DNS too often."""
+    return 0.2 if passed < 5 and pods <= ASK_ALL else 1.0
 
 
 def _enough(what: PeerPlan, peers: Mapping[str, Peer], now: float) -> bool:
@@ -219,9 +248,9 @@ def _lost(peers: Mapping[str, Peer], now: float, bound: float) -> list[str]:
 
 
 def _give_up(what: PeerPlan, peers: Mapping[str, Peer], now: float, waited: float) -> None:
-    """Raise ExitError when more pods than there are spares are lost, or when the time to wait is over."""
+    """Raise ExitError when more pods than there are spares are lost, or the first one, or the time to wait is over."""
     lost = _lost(peers, now, what.bound)
-    if len(lost) > what.spares:
+    if len(lost) > what.spares or what.names[0] in lost:  # which is the first in the list
         peer = peers[lost[0]]
         raise ExitError(_cannot_reach(lost[0], what.port, peer.why, now - peer.since), Exit.HANG)
     if waited > what.wait:
@@ -299,6 +328,33 @@ def check(
     return listener
 
 
+def watch_first(end: Callable[[], object], environ: Mapping[str, str] = os.environ, hostname: str = "") -> None:
+    """Call `end` on a thread where the first pod, which hosts the rendezvous, was replaced and this one waits on."""
+    what = plan(environ, hostname or socket.gethostname())
+    if what is not None and what.me != what.names[0]:
+        threading.Thread(target=miss_first, args=(what, end), daemon=True, name="first").start()
+
+
+def miss_first(what: PeerPlan, end: Callable[[], object], every: float = EVERY) -> None:
+    """Call `end` once the first pod has been another one than before for MISSED seconds.
+
+    torch waits for an answer of the former one until the kernel gives up the connection, which takes a quarter of an
+    hour where a machine has lost its power.
+    """
+    met, missed = Peer(), 0.0
+    while missed <= MISSED:
+        time.sleep(every)
+        now = ask(what.names[0], what.port, what.job, met)
+        if now.why:
+            continue
+        met = met if met.address else now
+        moved = now.address != met.address and (":" in now.address) == (":" in met.address)  # not IPv4 in place of IPv6
+        missed = missed + every if moved or now.state not in LOADED else 0.0
+    print(f"error: {what.names[0]}, which hosts the rendezvous, was replaced; this pod ends to meet the new one",
+          file=sys.stderr, flush=True)  # fmt: skip
+    end()
+
+
 @contextlib.contextmanager
 def excuse_spare(environ: Mapping[str, str] = os.environ, hostname: str = "") -> Iterator[None]:
     """Keep a spare pod that fails for good, before it has trained, from ending the job of those that train without it.
@@ -325,8 +381,9 @@ def _others_train(environ: Mapping[str, str], hostname: str) -> bool:
         return False
     if what is None or not what.spares or what.me == what.names[0]:
         return False
-    end, first = time.monotonic() + REGROUP, Peer()
-    while (first := ask(what.names[0], what.port, what.job, first)).why or first.state != "trains":
+    end = time.monotonic() + REGROUP
+    # The first one may be the one that waits, after all have started again in their pods
+    while not any(ask(name, what.port, what.job, Peer()).state == "trains" for name in what.choose_peers()):
         if time.monotonic() > end:
             return False
         time.sleep(1.0)
@@ -349,7 +406,7 @@ def _why(error: OSError) -> str:
 
 
 def _greeting(job: str, state: State) -> bytes:
-    return f"trainyard {job} {state}\n".encode()
+    return f"trainyard {job} {state} {time.time():.3f}\n".encode()
 
 
 def _cannot_reach(name: str, port: int, why: str, seconds: float) -> str:

@@ -8,16 +8,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NoReturn
 
 from trainyard.core.exits import Exit, write_termination_message
 
 LOOK_SECONDS = 1.0
-FIRST_SECONDS = 2.0  # for what is done before SIGTERM ends a process
+FIRST_SECONDS = 2.0  # for what is done before SIGTERM ends a process, and for the last lines of the logs
 # A process that ends frees its memory within seconds, also a large one's
 ENDING_SECONDS = 10.0
 # A process that was stopped (SIGSTOP) runs again first: else it takes no signal but SIGKILL
 TOLD_TO_END = (signal.SIGCONT, signal.SIGTERM)
-EXIT_CODE = 49  # of /proc/PID/stat, counted from the state: field 52 of proc(5), a status as wait(2) gives it
+# Of /proc/PID/stat, counted from the state: fields 33 and 52 of proc(5), the latter a status as wait(2) gives it
+IGNORED, EXIT_CODE = 30, 49
 
 
 def end_on_sigterm(first: Callable[[], None] | None = None) -> None:
@@ -57,8 +59,8 @@ def _watch(grace: float) -> None:
             _end(late[0], grace)
 
 
-def _end(late: int, grace: float) -> None:
-    """Say why this process ends, end the other children, and leave."""
+def _end(late: int, grace: float) -> NoReturn:
+    """Say why this process ends, and end it with its other children."""
     code = _code(late) or int(Exit.HANG)
     message = (
         f"process {late} has ended with {code}, but a thread of it waits in the kernel for storage that does not "
@@ -67,10 +69,21 @@ def _end(late: int, grace: float) -> None:
     )
     print(f"error: {message}", file=sys.stderr, flush=True)
     write_termination_message(message)
+    end_with_children(code, grace)
+
+
+def end_with_children(code: int, grace: float) -> NoReturn:
+    """End the children, which get `grace` seconds, and leave, whatever the main thread waits for."""
     signal_all(_living(), *TOLD_TO_END)
     deadline = time.monotonic() + grace
-    while _living() and time.monotonic() < deadline:
+    while any(not _ignores_sigterm(pid) for pid in _living()) and time.monotonic() < deadline:
         time.sleep(0.2)
+    for stream in (1, 2):  # the process that keeps the logs ends when nobody writes any more
+        with contextlib.suppress(OSError):
+            os.close(stream)
+    deadline = time.monotonic() + FIRST_SECONDS
+    while _living() and time.monotonic() < deadline:
+        time.sleep(0.05)
     signal_all(_living(), signal.SIGKILL)
     os._exit(code)
 
@@ -110,6 +123,12 @@ def _marked(task: Path) -> bool:
 
 def _living() -> list[int]:
     return [pid for pid in children() if _stat(pid)[:1] not in ([], ["Z"]) and not hangs_while_ending(pid)]
+
+
+def _ignores_sigterm(pid: int) -> bool:
+    """Whether a process goes on at SIGTERM, as the one that keeps the logs of the others does."""
+    fields = _stat(pid)
+    return bool(fields) and bool(int(fields[IGNORED]) >> (signal.SIGTERM - 1) & 1)
 
 
 def _code(pid: int) -> int:

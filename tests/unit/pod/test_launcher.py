@@ -213,3 +213,17 @@ def test_a_program_of_the_users_that_has_ended_leaves_a_note_for_spare_pods(
     env = {"TRAINYARD_JOB": "demo", "TRAINYARD_LOGS": str(tmp_path / "run" / "logs"), "TRAINYARD_SPARES": "1"}
     launched(forker, "--nproc-per-node", "1", "--no-python", program, **env)
     assert len(list((tmp_path / "run" / "restarts").glob("ended-*.note"))) == notes
+
+
+def test_a_pod_that_ends_waits_for_no_process_that_goes_on_at_sigterm() -> None:
+    """As the one that keeps the logs does, which ends after all others."""
+    program = """
+import subprocess, sys
+from trainyard.pod import process
+goes_on = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+child = subprocess.Popen([sys.executable, "-c", goes_on], stdout=subprocess.PIPE)
+child.stdout.readline()
+process.end_with_children(138, 3600)
+"""
+    ended = patience.run([sys.executable, "-c", program], cwd=ROOT, env=environment({}))
+    assert ended.returncode == 138, ended.stderr

@@ -4,6 +4,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -111,6 +112,12 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
     assert failed(plan_of(PODS[0], port, least=2, spares=1, bound=0.5)).code == Exit.HANG
 
 
+def test_a_pod_that_does_not_reach_the_first_one_does_not_wait_for_a_spare(port, servers):
+    servers.append(peers.Listener(JOB, port, PODS[1]))
+    error = failed(plan_of(PODS[2], port, least=2, spares=1, bound=0.5))
+    assert str(error).startswith(f"{PODS[0]} runs, but port {port} cannot be reached")
+
+
 def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
     listener = peers.Listener(JOB, port, PODS[2])
     for wait in (patience.IDLE, 0.0):  # also where the first look at all pods took as long as they are waited for
@@ -122,12 +129,13 @@ def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
 
 
 def test_of_many_pods_a_neighbour_may_be_missing_where_there_is_a_spare(port, servers):
-    names = (*PODS[:2], *(f"{JOB}-worker-{index}.invalid" for index in range(2, peers.ASK_ALL + 1)))
-    what = replace(plan_of(PODS[0], port, least=len(names) - 1, wait=0.5), names=names)
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    names = (*PODS, *(f"{JOB}-worker-{index}.invalid" for index in range(3, peers.ASK_ALL + 1)))
+    what = replace(plan_of(PODS[1], port, least=len(names) - 1, wait=0.5), names=names)
+    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[2])]
+    servers[0].state = "loaded"
     assert "did not start" in str(failed(what))
-    servers.append(peers.Listener(JOB, port, PODS[0]))
-    peers.reach(replace(what, spares=1, wait=patience.IDLE), servers[1], every=0.1)
+    servers.append(peers.Listener(JOB, port, PODS[1]))
+    peers.reach(replace(what, spares=1, wait=patience.IDLE), servers[2], every=0.1)
 
 
 def test_a_pod_that_comes_while_the_others_train_waits_for_no_lost_one(port, servers, monkeypatch):
@@ -170,6 +178,12 @@ def test_a_pod_that_the_others_need_fails_for_good(port, servers, monkeypatch, s
         assert fail_beside(port, monkeypatch, **case).code == Exit.CONFIG
 
 
+def test_the_first_pod_may_be_the_one_that_waits_while_the_others_train(port, servers, monkeypatch):
+    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[1])]
+    servers[0].state, servers[1].state = "loaded", "trains"
+    assert fail_beside(port, monkeypatch).code == Exit.HANG
+
+
 def test_a_stopped_process_is_told_from_packets_that_do_not_pass(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
     servers.append(socket.create_server((PODS[2], port)))  # the kernel takes the connection
@@ -184,6 +198,19 @@ def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port
     servers.append(socket.create_server((PODS[2], port)))  # takes the connection and says nothing
     refused = plan_of(PODS[0], port, bound=0.5)
     assert re.search(r"says nothing for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(refused)))
+
+
+def test_clocks_that_differ_are_named_where_pods_meet_by_a_rendezvous(port, servers, monkeypatch):
+    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[2])]
+    assert abs(peers.ask(PODS[0], port, JOB, peers.Peer()).ahead) < 0.01
+    later = lambda job, state: f"trainyard {job} {state} {time.time() + 3700}\n".encode()  # noqa: E731
+    monkeypatch.setattr(peers, "_greeting", later)
+    servers[0].state = "loaded"
+    error = failed(plan_of(PODS[1], port, timed=True))
+    assert re.match(r"the clock of 127.0.0.1[13]'s node is 3[67]\d\d s ahead of this one's, and torch's", str(error))
+    assert error.code == Exit.HANG
+    servers.append(peers.Listener(JOB, port, PODS[1]))
+    peers.reach(plan_of(PODS[1], port), servers[2], every=0.1)  # without a rendezvous no clocks are compared
 
 
 def test_something_else_on_the_port_is_told_apart(port, servers):
@@ -258,6 +285,9 @@ def test_the_operators_environment_says_who_the_peers_are():
     assert (what.least, what.rendezvous) == (2, 29400)
     what = peers.plan({**elastic, "PET_NNODES": "2:2", "TRAINYARD_SPARES": "1"}, f"{JOB}-worker-2")
     assert (len(what.names), what.least, what.spares) == (3, 2, 1)
+    assert what.timed
+    timed = [peers.plan(MASTER_FORM | own, f"{JOB}-master-0").timed for own in ({}, {"PET_MAX_RESTARTS": "3"})]
+    assert timed == [False, True]
     with pytest.raises(UserError, match="this pod is elsewhere, which is none of the job's 3 pods"):
         peers.plan(MASTER_FORM, "elsewhere")
 
@@ -284,11 +314,26 @@ def test_nothing_is_checked_where_there_are_no_peers_or_nobody_asks():
     assert peers.plan({**MASTER_FORM, "TRAINYARD_PEERS_PORT": ""}, f"{JOB}-master-0") is None
 
 
-def test_many_pods_ask_the_first_and_their_neighbours():
+def test_many_pods_ask_the_first_and_their_neighbours_and_the_first_asks_all():
     names = tuple(f"pod-{index}" for index in range(100))
     what = replace(plan_of("pod-98", 1), names=names)
     assert what.choose_peers() == ("pod-0", "pod-99")
     assert replace(what, me="pod-50").choose_peers() == ("pod-0", "pod-51", "pod-52")
+    assert replace(what, me="pod-0").choose_peers() == names[1:]
+    assert (peers.pause(1.0, 64), peers.pause(1.0, 65), peers.pause(6.0, 2)) == (0.2, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("new", [peers.Peer("", "trains", "10.0.0.2"), peers.Peer("", "ready", "10.0.0.1")])
+def test_a_pod_ends_that_waits_for_a_first_pod_which_was_replaced(monkeypatch, capsys, new):
+    old, gone = peers.Peer("", "trains", "10.0.0.1"), peers.Peer("no answer")
+    restarted, other_family = replace(old, state="loaded"), replace(old, address="fd00::1")
+    answers = iter([gone, old, restarted, other_family, old, new, gone, old, new, gone, new])
+    monkeypatch.setattr(peers, "MISSED", 0.015)
+    monkeypatch.setattr(peers, "ask", lambda *asked: next(answers))
+    ended = []
+    peers.miss_first(plan_of(PODS[1], 1), lambda: ended.append(list(answers)), every=0.01)
+    assert ended == [[]]  # not before it was another one for two looks in a row
+    assert "which hosts the rendezvous, was replaced" in capsys.readouterr().err
 
 
 def listens(port: int) -> bool:
