@@ -114,7 +114,8 @@ so that a running job continues when they are switched on, and pods that start l
 {{- $_ := set $env "TRAINYARD_LOG_BYTES" (include "common.amount" .logs.size | float64 | int64 | toString) -}}
 {{- end -}}
 {{- with $.Job.spares }}{{- $_ := set $env "TRAINYARD_SPARES" (toString .) -}}{{- end -}}
-{{- if .peers.check -}}
+{{- /* on the node's network a pod has its node's name, and its peers cannot be told from others */ -}}
+{{- if and .peers.check (not (dig "hostNetwork" false .unrestricted)) -}}
 {{- $_ := set $env "TRAINYARD_PEERS_PORT" (int .peers.port | toString) -}}
 {{- $_ := set $env "TRAINYARD_PEERS_WAIT" (int .peers.wait | toString) -}}
 {{- end -}}
