@@ -302,8 +302,8 @@ def launch(asked: Launch, command: Sequence[str], places: Places) -> int:
     """Wait until every worker but the spare ones answers, start the ranks, and return their exit code.
 
     Ranks that failed and may recover are started again in the same workers, PET_MAX_RESTARTS times at most; where a
-    worker is lost, this waits for one that takes its place: a spare worker does so at once. Kubernetes' own retry of a
-    launcher waits longer each time, and counts for as long as the job lives.
+    worker is lost, this waits for one that takes its place: a spare worker does so at once, also of one whose GPU has
+    failed. Kubernetes' own retry of a launcher waits longer each time, and counts for as long as the job lives.
     """
     if asked.run_dir is not None:
         mpi_hosts.refuse_known_failure(asked.run_dir, os.environ.get("TRAINYARD_JOB", ""))
@@ -320,7 +320,8 @@ def launch(asked: Launch, command: Sequence[str], places: Places) -> int:
         # first those that trained before
         first = sorted(slots, key=lambda host: host not in hosts)
         hosts = mpi_hosts.wait_for_ssh(first, port, read_number(WAIT_SECONDS), wanted)
-        mpi_hosts.write_hostfile(places.chosen, {host: slots[host] for host in slots if host in hosts})
+        chosen = {host: slots[host] for host in slots if host in hosts}
+        mpi_hosts.write_hostfile(places.chosen, chosen)
         on_all(hosts, places, "settle", grace_seconds() + 20)
         print(f"launch: {np} processes on {len(hosts)} nodes{others(hosts, slots)}", flush=True)
         ended = run_ranks(mpirun, hosts, places)
@@ -331,6 +332,9 @@ def launch(asked: Launch, command: Sequence[str], places: Places) -> int:
             if brief > BRIEF_STARTS or asked.on_loss == "end":
                 raise ExitError(f"{lost}, and mpirun ended with {ended.code}: {mpi_hosts.LOOK}", Exit.HANG)
             print(f"launch: {lost}; the ranks start again in their pods when all workers answer", flush=True)
+        elif ended.code == Exit.DEVICE and len(slots) > wanted and (failed := mpi_hosts.host_of(ended.error, chosen)):
+            del slots[failed]
+            print(f"launch: a GPU of {failed} failed; the ranks start again on the other workers", flush=True)
         elif left and may_pass_in_place(ended.code):
             left -= 1
             print(f"launch: the ranks ended with code {ended.code}; they are started again in their pods", flush=True)

@@ -129,6 +129,13 @@ def name_lost(hosts: Sequence[str], port: int) -> str:
     return f"{len(lost)} of {len(hosts)} workers do not answer any more ({', '.join(lost[:5])})" if lost else ""
 
 
+def host_of(error: str, hosts: Mapping[str, int]) -> str:
+    """Return the host of the rank that an error is of, where mpirun fills these slots in order; nothing if unknown."""
+    match = re.match(r"rank (\d+): ", error)
+    places = [host for host, slots in hosts.items() for _ in range(slots)]
+    return places[int(match[1])] if match and int(match[1]) < len(places) else ""
+
+
 @dataclass(frozen=True)
 class Failure:
     """The record of a permanent failure (failed.json)."""

@@ -514,6 +514,27 @@ def test_spare_workers_that_cannot_be(tmp_path: Path, hosts: str, spares: int, w
         mpi_hosts.count_wanted(mpi_hosts.read_hostfile(path), spares, path)
 
 
+def test_a_spare_worker_takes_the_place_of_one_whose_gpu_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = mpi.Places(tmp_path / "pod/environment", tmp_path, write_hostfile(tmp_path, "a slots=2\nb slots=2\nc:2\n"))
+    failures = iter(["rank 3: a GPU failed: Xid 79", "rank 3: a GPU failed: Xid 48"])
+    started: list[str] = []
+
+    def run(_command: list[str], hosts: list[str], _places: mpi.Places) -> mpi.Ended:
+        assert list(mpi_hosts.read_hostfile(places.chosen)) == sorted(hosts)
+        started.extend(hosts)
+        return mpi.Ended(Exit.DEVICE, next(failures), False, 600.0)
+
+    monkeypatch.setattr(mpi, "run_ranks", run)
+    monkeypatch.setattr(mpi, "on_all", lambda *_: None)
+    monkeypatch.setattr(mpi, "mpirun_command", lambda *_: [])
+    monkeypatch.setattr(mpi_hosts, "wait_for_ssh", lambda hosts, _port, _seconds, wanted: hosts[:wanted])
+    assert mpi.launch(mpi.Launch(4, 1, None, "wait"), ["train"], places) == Exit.DEVICE  # no other is left
+    assert started == ["a", "b", "a", "c"]
+    assert "a GPU of b failed; the ranks start again on the other workers" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("by", ["SIGTERM", "SIGINT", "the end of its patience"])
 def test_a_launcher_that_waits_for_a_lost_worker_ends_at_once_by(tmp_path: Path, pod: dict[str, str], by: str) -> None:
     worker = start(pod, "worker")
