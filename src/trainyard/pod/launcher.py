@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
     if listening is not None:
         listening.state = "loaded"
         agent.tell_peers_who_trains(listening)
-        if options.rdzv_backend != "static":
+        if options.rdzv_backend == "c10d":
             peers.watch_first(functools.partial(process.end_with_children, Exit.HANG, grace))
     try:
         return wait_for_ranks(lambda: elastic_launch(config, command)(*arguments), told_to_end, config.max_nodes)
