@@ -66,6 +66,11 @@ NOT_CREATED = {
         'pods "demo-x-worker-0" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
         "create that RuntimeClass",
     ),
+    "webhook that does not answer": (
+        'Error creating: Internal error occurred: failed calling webhook "pods.example.com": failed to call webhook: '
+        'Post "https://rules.default.svc:443/pods?timeout=10s": dial tcp 10.96.1.9:443: connect: connection refused',
+        "a webhook of the cluster does not answer",
+    ),
     "webhook": ('admission webhook "rules.example.com" denied the request: no team label', "what the message names"),
 }
 
@@ -79,6 +84,34 @@ NOT_PLACED = {
     "device": ("0/3 nodes are available: 3 Insufficient rdma/ib.", "global.training.rdma.resource"),
     "memory": ("0/3 nodes are available: 3 Insufficient memory.", "lower global.training.resources"),
     "taint": ("0/3 nodes are available: 3 node(s) had untolerated taint {gpu: yes}.", "global.scheduling.tolerations"),
+    "taint of nodes that no run is meant for": (
+        "0/3 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, "
+        "2 Insufficient nvidia.com/gpu.",
+        "wait for a free node",
+    ),
+    "taint of the only node": (
+        "0/1 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }.",
+        "global.scheduling.tolerations",
+    ),
+    "taint of a lost node": (
+        "0/3 nodes are available: 1 node(s) had untolerated taint {node.kubernetes.io/unreachable: }, "
+        "2 Insufficient nvidia.com/gpu.",
+        "a node is not fit, as its taint says",
+    ),
+    "taint of some nodes": (
+        "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {team: red}.",
+        "the nodes without a taint have no room",
+    ),
+    "taint without a name": (
+        "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient nvidia.com/gpu.",
+        "the nodes without a taint have no room",
+    ),
+    "taint without a name beside labels": (
+        "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 node(s) didn't match Pod's node "
+        "affinity/selector.",
+        "global.scheduling.nodeSelector or affinity",
+    ),
+    "cordoned": ("0/3 nodes are available: 3 node(s) were unschedulable.", "kubectl uncordon NODE"),
     "labels": (
         "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
         "global.scheduling.nodeSelector or affinity",
@@ -94,6 +127,19 @@ NOT_PLACED = {
     "volume elsewhere": (
         "0/3 nodes are available: 3 node(s) had volume node affinity conflict.",
         "the volume belongs to other nodes",
+    ),
+    "volume elsewhere, from Kubernetes 1.33 on": (
+        "0/3 nodes are available: 3 node(s) didn't match PersistentVolume's node affinity.",
+        "the volume belongs to other nodes",
+    ),
+    "volume that is gone": (
+        '0/3 nodes are available: persistentvolumeclaim "old-data" bound to non-existent persistentvolume "pv-1".',
+        "restore the volume",
+    ),
+    "no free volume": (
+        "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind. preemption: 0/3 nodes "
+        "are available: 3 Preemption is not helpful for scheduling.",
+        "no free volume fits its claim",
     ),
     "one pod's volume": (
         "0/1 nodes are available: 1 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod "
@@ -163,6 +209,12 @@ IMAGES = {
         "ErrImagePull",
         'failed to pull image "r/i:1": dial tcp: lookup registry.example.com: no such host',
         "the nodes do not reach the registry",
+    ),
+    "no room on the node": (
+        "ErrImagePull",
+        'failed to pull and unpack image "r/i:1": failed to extract layer sha256:1: write /var/lib/containerd/1: no '
+        "space left on device: unknown",
+        "the node's disk has no room for the image",
     ),
     "certificate": (
         "ErrImagePull",
@@ -237,6 +289,8 @@ FURTHER = {
     "/data/imagenet/manifest.json is not a manifest (not a JSON object)": "the data on the claim is damaged",
     "The node was low on resource: memory.": "raise global.training.resources.requests",
     "The node was low on resource: ephemeral-storage.": "the node's disk is full",
+    'Container pytorch exceeded its local ephemeral storage limit "10Gi".': "its limit of ephemeral-storage",
+    "Pod ephemeral local storage usage exceeds the total limit of containers 10Gi. ": "its limit of ephemeral-storage",
     "can't set `spec.hostUsers: false`, runtime does not support user namespaces": "take hostUsers: false out",
     "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host": "take appArmorProfile out",
     'Evicted: Usage of EmptyDir volume "tmp" exceeds the limit "20Gi".': "raise global.storage.scratchSize",
@@ -250,6 +304,8 @@ FURTHER = {
     "no WorkloadPriorityClass is named urgent": "global.scheduling.queuePriority",
     "Preempted to accommodate a workload (UID: u, JobUID: j) due to prioritization in the ClusterQueue; preemptor "
     "path: /small; preemptee path: /small (pytorchjob/deadline-x)": "it has saved",
+    "TrainJob resources reconciliation failed: not found specified TrainingRuntime: "
+    'TrainingRuntime.trainer.kubeflow.org "demo" not found': "correct runtimeRef",
     "TrainJob resources reconciliation failed: no matches for kind JobSet": "is JobSet installed",
     "mpi-operator: not resumed": "kubectl apply -f examples/kueue/mpi-operator.yaml",
     "nobody has prepared /data/imagenet for 900 s (no shard is finished yet), and its preparation may wait": "upgrade",

@@ -8,6 +8,11 @@ REMADE = "; before the upgrade kubectl delete pvc NAME, since a claim's class an
 # A pattern in the message of an event, a condition or a waiting container -> the remedy. The first that matches counts.
 ADMISSION: tuple[tuple[str, str], ...] = (
     (
+        r"failed calling webhook",
+        "a webhook of the cluster does not answer, or its certificate is wrong: see that its pods run (kubectl get "
+        "validatingwebhookconfigurations,mutatingwebhookconfigurations); then it is tried again",
+    ),
+    (
         r"violates PodSecurity.*init-pytorch",
         "the training-operator's own init container has no securityContext, so this namespace refuses the workers: "
         "start the operator with --pytorch-init-container-template-file (docs/operators.md), "
@@ -62,6 +67,10 @@ ADMISSION: tuple[tuple[str, str], ...] = (
     ),
 )
 
+# A message of the scheduler has a reason for each node, the first that kept the pod off it: taints, labels, free room,
+# volumes, spread. Most clusters have nodes that no run is meant for, so a taint of theirs is the cause only where
+# nothing else is. Kubernetes from 1.34.2 on does not name taints.
+TOLERATE = "add a toleration for that taint under global.scheduling.tolerations" + ANEW
 SCHEDULING: tuple[tuple[str, str], ...] = (
     (r"unbound immediate PersistentVolumeClaims", "a claim is not bound: see its own line"),
     (
@@ -78,11 +87,27 @@ SCHEDULING: tuple[tuple[str, str], ...] = (
         "global.storage, on a new claim",
     ),
     (
-        r"volume node affinity conflict",
+        r"volume node affinity conflict|didn't match PersistentVolume's node affinity",
         "the volume belongs to other nodes than the pod may run on: correct global.scheduling.nodeSelector or "
         "affinity, or use a StorageClass that reaches all nodes" + ANEW,
     ),
-    (r"had untolerated taint", "add a toleration for that taint under global.scheduling.tolerations" + ANEW),
+    (
+        r"bound to non-existent persistentvolume",
+        "the claim's volume is gone: restore the volume, or name another claim under global.storage",
+    ),
+    (
+        r"(?=.*(Insufficient |cannot allocate all claims)).*untolerated taint"
+        r"(\(s\)| \{(?!node\.|node-role\.kubernetes\.io/(control-plane|master)))",
+        "the nodes without a taint have no room: ask for less (global.training.gpusPerNode, resources), or wait for a "
+        "free node; where those with a taint are meant (kubectl describe node), add a toleration for it under "
+        "global.scheduling.tolerations" + ANEW,
+    ),
+    (r"untolerated taint \{(?!node\.|node-role\.kubernetes\.io/(control-plane|master))", TOLERATE),
+    (
+        r"untolerated taint \{node\.",
+        "a node is not fit, as its taint says (not ready, unreachable, disk-pressure ...), and no other takes the pod: "
+        "see to that node (kubectl describe node), wait for a free one, or ask for less",
+    ),
     (
         r"Insufficient (nvidia\.com/|amd\.com/gpu|gpu\.intel\.com/)",
         "no node has that many free GPUs of this name: lower global.training.gpusPerNode, correct gpuResource (kubectl "
@@ -115,6 +140,16 @@ SCHEDULING: tuple[tuple[str, str], ...] = (
         r"didn't match Pod's node affinity|node\(s\) didn't match",
         "no node carries the labels that global.scheduling.nodeSelector or affinity asks for" + ANEW,
     ),
+    (
+        r"didn't find available persistent volumes",
+        "no free volume fits its claim: see kubectl get pv, or name a StorageClass that makes volumes under "
+        "global.storage" + REMADE,
+    ),
+    (
+        r"node\(s\) were unschedulable",
+        "the nodes that fit are cordoned: wait until their maintenance is over, or kubectl uncordon NODE",
+    ),
+    (r"untolerated taint", TOLERATE),
     (
         r"[Pp]od ?[Gg]roup.*(not ready|unschedulable|less than minMember)|gang.*(not ready|unschedulable)",
         "gang scheduling waits for room for all pods: free nodes, or lower global.training.nodes",
@@ -166,12 +201,22 @@ STORAGE: tuple[tuple[str, str], ...] = (
         "the pod wrote more to /tmp or its home than it may: raise global.storage.scratchSize, or write to a claim",
     ),
     (
+        r"exceeded its local ephemeral storage limit|ephemeral local storage usage exceeds the total limit",
+        "it wrote more beside the claims than its limit of ephemeral-storage: raise that in resources, or write less "
+        "there",
+    ),
+    (
         r"exceeds? the (available|limit).*ephemeral|low on resource: ephemeral-storage|[Ee]phemeral.*exceeds",
         "the node's disk is full: add ephemeral-storage to resources, or write less beside the claims",
     ),
 )
 
 IMAGES: tuple[tuple[str, str], ...] = (
+    (
+        r"(?=.*(ErrImagePull|ImagePullBackOff|[Ff]ailed to pull)).*[Nn]o space left on device",
+        "the node's disk has no room for the image: free it (kubectl describe node, DiskPressure), or choose nodes "
+        "with larger disks by global.scheduling.nodeSelector" + ANEW,
+    ),
     (
         r"[Uu]nable to retrieve some image pull secrets",
         "a Secret of global.image.pullSecrets is not in this namespace: create it, or correct its name",
@@ -228,7 +273,7 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "the node ran out of memory and the pod used more than it requested: raise global.training.resources.requests",
     ),
     (
-        r"[Pp]reempt(?!ed to accommodate a workload|or path|ee path)",
+        r"[Pp]reempt(?!ed to accommodate a workload|or path|ee path|ion)",  # the scheduler always tells of preemption
         "a pod of higher priority took its place: set global.scheduling.priorityClassName, or wait",
     ),
     (

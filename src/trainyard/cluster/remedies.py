@@ -17,6 +17,11 @@ JOBS: tuple[tuple[str, str], ...] = (
         "it failed as often as backoffLimit allows: see its pods below for the cause, fix it, and upgrade",
     ),
     (
+        r"TrainJob resources reconciliation failed.*TrainingRuntime.*not found",
+        "the runtime that it names is not there: run helm upgrade again, or correct runtimeRef (kubectl get "
+        "trainingruntime,clustertrainingruntime)",
+    ),
+    (
         r"TrainJob resources reconciliation failed",
         "Kubeflow Trainer cannot make its parts: is JobSet installed, and do the versions fit (docs/operators.md)?",
     ),
