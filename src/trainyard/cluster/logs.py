@@ -69,8 +69,13 @@ def show(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
             continue
         started = True
         name = pod["metadata"]["name"]
-        for text in kube.log_lines(name, place.namespace, inside.name, tailLines=place.tail):
-            printer.line(name, found.short(number), inside.name, text)
+        try:
+            for text in kube.log_lines(name, place.namespace, inside.name, tailLines=place.tail):
+                printer.line(name, found.short(number), inside.name, text)
+        except KubeError as error:  # of one whose node does not answer; the others are printed
+            if len(numbers) == 1:
+                raise
+            print(printable(f"logs: {name}: {error}"), file=sys.stderr)
     return 0 if started else 1
 
 

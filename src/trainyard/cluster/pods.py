@@ -69,7 +69,8 @@ def read(release: str, namespace: str, part: str) -> Part:
         raise KubeError(refused[0]["said"] if refused else absent(release, namespace, part, objects["pods"]))
     name = works[-1]["metadata"]["name"] if works else job_name(mine[-1])
     own = [pod for pod in mine if job_name(pod) == name]
-    masters = bool(works) and "Master" in jobs.replicas(works[-1])
+    roles = {pod["metadata"]["labels"].get(REPLICA) for pod in own}  # where this user may not list jobs
+    masters = "master" in roles or (bool(works) and "Master" in jobs.replicas(works[-1]))
     return Part(name, {number(pod, masters): pod for pod in own}, works[-1] if works else None)  # the newest of each
 
 

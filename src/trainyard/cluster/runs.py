@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainyard.cluster import follow, inventory, jobs, kube, log_progress, parsing, trainjobs
-from trainyard.cluster.errors import UnreachableError
+from trainyard.cluster.errors import KubeError, UnreachableError
 from trainyard.cluster.watching import Watched
 from trainyard.core.exits import printable
 
@@ -136,8 +136,19 @@ def group_pods(pods: list[dict]) -> dict[tuple[str, str], list[dict]]:
 
 
 def read(namespace: str | None) -> dict[str, list[dict]]:
-    """Read jobs and pods of a namespace, or of all for None; raises KubeError."""
-    return inventory.list_kinds(jobs.WATCHED, namespace)
+    """Read jobs and pods of a namespace, or of all for None, and say what this user may not list; raises KubeError."""
+    refused: list[dict] = []
+    found = inventory.list_kinds(jobs.WATCHED, namespace, refused)
+    if refused and not holds_jobs(found):
+        raise KubeError(refused[0]["said"])
+    for one in refused:
+        print(printable(f"runs: not looked at: {one['said']}"), file=sys.stderr)
+    return found
+
+
+def holds_jobs(objects: dict[str, list[dict]]) -> bool:
+    """Whether there is a job of any kind."""
+    return any(objects[kind] for kind in (*follow.JOBS, trainjobs.TRAINJOBS))
 
 
 COLUMNS = (
@@ -228,7 +239,9 @@ def watch(args: argparse.Namespace) -> int:
     logs, before = Logs(), ""
     console = Console(highlight=False)
     live = contextlib.nullcontext() if args.json else Live(console=console, auto_refresh=False)
-    with contextlib.closing(Watched(jobs.WATCHED, args.in_namespace)) as seen, live as screen:
+    with contextlib.closing(Watched(jobs.WATCHED, args.in_namespace, lenient=True)) as seen, live as screen:
+        if seen.refused and not holds_jobs(seen.objects()):
+            raise seen.refused[0]
         while True:
             rows = table_of(seen.objects(), logs, datetime.now(UTC), args.claim, args.price_per_gpu_hour)
             if (text := as_json(rows, indent=None)) != before:

@@ -58,6 +58,15 @@ def test_all_pods_are_told_apart(first, ended):
     assert told[1] == {"pod": "first-pytorchjob-worker-0", "container": "main", "line": "second line"}
 
 
+def test_a_pod_whose_node_does_not_answer_hinders_no_other(first, ended):
+    away = "/first-pytorchjob-worker-0/log"
+    first.fault = lambda path, query: (500, "dial tcp 10.0.0.7:10250: i/o timeout") if path.endswith(away) else None
+    code, out, err = ended(logs.main, "first", "-n", "vision", "--all", "--tail", "1")
+    assert (code, out) == (0, "master-0 | second line\nworker-1 | second line\n")
+    assert err == "logs: first-pytorchjob-worker-0: dial tcp 10.0.0.7:10250: i/o timeout\n"
+    assert ended(logs.main, "first", "-n", "vision", "--rank", "2")[0] == 2
+
+
 def test_an_mpijobs_launcher_prints_every_rank(here, ended):
     spec = {"slotsPerWorker": 2, "mpiReplicaSpecs": {"Worker": {"replicas": 2}, "Launcher": {"replicas": 1}}}
     job = {
