@@ -10,7 +10,7 @@ BY_HELM = ("helm", "argocd", "kube-", "before-first-apply")  # who sets a claim'
 
 def claim(thing: dict, events: list[dict]) -> Finding:
     """Explain a PersistentVolumeClaim."""
-    phase = thing.get("status", {}).get("phase", "?")
+    phase = phase_of(thing)
     if thing["metadata"].get("deletionTimestamp"):
         text = "it is being deleted, and pods use it still" if phase == "Bound" else "it is being deleted"
         return Finding(name(thing), "Terminating", text, "wait until the pods that use it have gone, then upgrade")
@@ -87,4 +87,18 @@ def explain(release: str, objects: dict[str, list[dict]], events: list[dict]) ->
     by_argo = any("argocd" in key for c in own for key in c["metadata"].get("annotations", {}) if "tracking-id" in key)
     foreign = [] if by_argo else others(release, objects.get("claims_of_its_name", []))
     known = {finding.object for finding in foreign}
-    return [f for f in (claim(c, events) for c in own) if f.object not in known] + foreign
+    named = [f for f in (claim(c, events) for c in own) if f.object not in known] + foreign
+    return named + explain_existing(objects, events, {finding.object for finding in named})
+
+
+def explain_existing(objects: dict[str, list[dict]], events: list[dict], known: set[str]) -> list[Finding]:
+    """Explain claims that the release's pods mount, are not its own (existingClaim), and are not bound."""
+    volumes = [one for pod in objects["pods"] for one in pod["spec"].get("volumes") or []]
+    used = {one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one}
+    found = [one for one in objects.get("claims_of_others", []) if one["metadata"]["name"] in used]
+    return [claim(one, events) for one in found if name(one) not in known and phase_of(one) != "Bound"]
+
+
+def phase_of(thing: dict) -> str:
+    """Return a claim's phase."""
+    return str(thing.get("status", {}).get("phase", "?"))

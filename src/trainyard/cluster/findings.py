@@ -36,12 +36,18 @@ def group_events(events: list[dict]) -> dict[str, list[dict]]:
     return found
 
 
+def when(event: dict) -> str:
+    """Return when an event happened last; the scheduler's repeat as a series, which has a time of its own."""
+    series = (event.get("series") or {}).get("lastObservedTime")
+    return series or event.get("lastTimestamp") or event.get("eventTime") or ""
+
+
 def events_of(thing: dict, events: list[dict]) -> list[dict]:
     """Return an object's warnings, newest last."""
     mine = [
         e for e in events if e["involvedObject"].get("uid") == thing["metadata"]["uid"] and e.get("type") == "Warning"
     ]
-    return sorted(mine, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
+    return sorted(mine, key=when)
 
 
 def conditions(thing: dict) -> dict[str, dict]:

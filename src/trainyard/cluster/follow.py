@@ -138,8 +138,7 @@ def follow(
 
 def explain_end(release: str, namespace: str, over: str) -> int:
     """Print what each object of the release waits for or failed on, and why following is over; return 1."""
-    objects = inventory.read_release(release, namespace)
-    objects["missing_kinds"] = inventory.missing_kinds()
+    objects = inventory.read_all(release, namespace)
     print(why.show(why.explain(release, namespace, objects, datetime.now(UTC))), file=sys.stderr)
     if over:
         print(f"follow: {over}", file=sys.stderr)

@@ -20,7 +20,8 @@ KINDS = (
     "pods",
 )
 # What trainyard why looks at beside the jobs: further causes of waiting.
-CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", "workloads.kueue.x-k8s.io")
+WORKLOADS = "workloads.kueue.x-k8s.io"
+CAUSES = ("networkpolicies", "externalsecrets.external-secrets.io", WORKLOADS)
 PRIORITY_CLASSES = "workloadpriorityclasses.kueue.x-k8s.io"
 OPERATORS = {"pytorchjobs.kubeflow.org": "training-operator", "mpijobs.kubeflow.org": "mpi-operator"}
 
@@ -49,11 +50,18 @@ def read_release(release: str, namespace: str) -> dict[str, list[dict]]:
         dict.fromkeys(KINDS, f"{INSTANCE}={release}") | {"events": "", trainjobs.TRAINJOBS: ""}, namespace, refused
     )
     found["refused"] = refused
+    found["events"] = [{"message": ""} | event for event in found["events"]]  # the API leaves an empty one out
     found[trainjobs.CHILDREN] = (
         kube.items("jobs.batch", namespace, trainjobs.JOBSET_NAME) if found[trainjobs.JOBSETS] else []
     )
     found[trainjobs.TRAINJOBS] = trainjobs.list_own(release, found)
     return found
+
+
+def read_all(release: str, namespace: str) -> dict[str, list[dict]]:
+    """Read all that a release owns, and what may keep it waiting beside its jobs."""
+    own, causes = read_release(release, namespace), read_causes(release, namespace)
+    return own | causes | {"refused": own["refused"] + causes["refused"]}
 
 
 def list_kinds(
@@ -89,9 +97,8 @@ def read_causes(release: str, namespace: str) -> dict[str, list[dict]]:
     with contextlib.suppress(RefusedError):  # they are the cluster's, and this user may not be allowed to look
         found[PRIORITY_CLASSES] = kube.items(PRIORITY_CLASSES, None)
     names = {f"{release}-data", f"{release}-results"}
-    found["claims_of_its_name"] = [
-        claim for claim in kube.items("persistentvolumeclaims", namespace) if claim["metadata"]["name"] in names
-    ]
+    found["claims_of_others"] = kube.items("persistentvolumeclaims", namespace)
+    found["claims_of_its_name"] = [one for one in found["claims_of_others"] if one["metadata"]["name"] in names]
     return found
 
 

@@ -4,18 +4,29 @@ Nobody but the kubelet of its node can end a pod. Without it a deleted pod keeps
 create the next one, and its volumes stay attached. The taint out-of-service tells Kubernetes that the machine is off:
 its pods are then removed at once, and volumes detached
 (https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown).
+
+The node controller marks the ready pods of a lost node as not ready, without a reason; a kubelet always gives one. So a
+pod that is ready is on a node that answers, and the taint would be wrong; one that was not ready before tells nothing.
 """
 
 from datetime import datetime
 
-from trainyard.cluster.findings import Finding, events_of, name, since
+from trainyard.cluster.findings import Finding, events_of, name, since, when
 from trainyard.cluster.pod_remedies import CONTAINERS
-from trainyard.cluster.recreated import when
 from trainyard.cluster.remedies import remedy
 
 GONE_AFTER = 60  # seconds past its grace period after which a pod that is still there has lost its node
 TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+OVER = ("Succeeded", "Failed")  # phases of a pod that has ended
+HANGS = (
+    "its storage hangs, or a driver: see the node's mounts and dmesg; when that answers, the pod goes by itself, else "
+    "restart the node"
+)
+FINALIZERS = (
+    "who set a finalizer removes it: see that its controller runs (batch.kubernetes.io/job-tracking is of "
+    "kube-controller-manager)"
+)
 
 
 def explain(thing: dict, events: list[dict], now: datetime) -> Finding | None:
@@ -23,7 +34,14 @@ def explain(thing: dict, events: list[dict], now: datetime) -> Finding | None:
     node = thing["spec"].get("nodeName", "")
     deleted = thing["metadata"].get("deletionTimestamp")
     if deleted and since(deleted, now) > GONE_AFTER:
+        if held := explain_finalizers(thing):
+            return held
+        ready = readiness(thing)
+        if ready.get("status") == "True":
+            text = f"it should be gone, and its node {node} answers, as far as is known: a process in it does not end"
+            return Finding(name(thing), "Terminating", text, HANGS)
         text = f"it should be gone: its node does not answer{f' ({node})' if node else ''}"
+        text += ", or a process in it does not end" if ready.get("reason") else ""
         return Finding(name(thing), "Terminating", text, take_out_of_service(node) or remedy("Node lost", CONTAINERS))
     if deleted or not node or not is_unready(thing):
         return None
@@ -47,13 +65,33 @@ def take_out_of_service(node: str) -> str:
 
 def is_unready(thing: dict) -> bool:
     """Whether a running pod is marked as not ready, as the node controller marks all pods of a lost node."""
+    ready = readiness(thing)
+    marked = ready.get("status") == "False" and not ready.get("reason")
+    return bool(thing.get("status", {}).get("phase") == "Running" and marked)
+
+
+def readiness(thing: dict) -> dict:
+    """Return a pod's condition Ready; empty where it has none."""
     held = thing.get("status", {}).get("conditions") or []
-    ready = next((one.get("status") for one in held if one["type"] == "Ready"), "")
-    return thing.get("status", {}).get("phase") == "Running" and ready == "False"
+    found: dict = next((one for one in held if one["type"] == "Ready"), {})
+    return found
+
+
+def explain_finalizers(thing: dict) -> Finding | None:
+    """Explain a deleted pod that has ended, or never had a node, and waits for its finalizers alone; else None."""
+    held = thing["metadata"].get("finalizers")
+    if not held or (thing["spec"].get("nodeName") and thing.get("status", {}).get("phase") not in OVER):
+        return None
+    text = f"it has ended, and waits for its finalizers: {', '.join(held)}"
+    return Finding(name(thing), "Terminating", text, FINALIZERS)
 
 
 def tolerated_seconds(thing: dict) -> int | None:
     """Return the seconds that a pod outlives its node's last sign of readiness; None: it is never deleted for that."""
-    found = [one for one in thing["spec"].get("tolerations", []) if one.get("key") in TAINTS]
+    found = [
+        one
+        for one in thing["spec"].get("tolerations") or []
+        if one.get("key", "") in ("", *TAINTS) and one.get("effect", "") in ("", "NoExecute")  # empty: every one
+    ]
     seconds = [one["tolerationSeconds"] for one in found if "tolerationSeconds" in one]
     return min(seconds, default=None) if found else 0

@@ -12,19 +12,23 @@ RESUME_AFTER = 30  # seconds after which an admitted job that is still suspended
 
 
 def explain_suspension(
-    thing: dict, held: dict[str, dict], workloads: Sequence[dict], classes: Sequence[dict] | None, now: datetime
+    thing: dict, held: dict[str, dict], workloads: Sequence[dict] | None, classes: Sequence[dict] | None, now: datetime
 ) -> Finding:
     """Explain a job that does not start on purpose: Kueue's queue, or values.
 
-    `workloads` are the namespace's; `classes` the WorkloadPriorityClasses, None where they cannot be read.
+    `workloads` are the namespace's; `classes` the WorkloadPriorityClasses. None: they cannot be read.
     """
     uid = thing["metadata"]["uid"]
-    mine = [w for w in workloads if any(o.get("uid") == uid for o in w["metadata"].get("ownerReferences", []))]
+    known = workloads or ()
+    mine = [w for w in known if any(o.get("uid") == uid for o in w["metadata"].get("ownerReferences", []))]
     if mine:
-        return explain_workload(thing, max(mine, key=lambda w: w["metadata"]["creationTimestamp"]), workloads, now)
+        return explain_workload(thing, max(mine, key=lambda w: w["metadata"]["creationTimestamp"]), known, now)
     labels = thing["metadata"].get("labels", {})
     if not labels.get(QUEUE):
         return Finding(name(thing), "Suspended", held.get("Suspended", {}).get("message", "values say suspend: true"))
+    if workloads is None:
+        cause = f"it carries the queue {labels[QUEUE]}; this user may not read what Kueue says of it (workloads)"
+        return Finding(name(thing), "queued", cause)
     wanted = labels.get(PRIORITY)
     if wanted and classes is not None and wanted not in [c["metadata"]["name"] for c in classes]:
         cause = f"no WorkloadPriorityClass is named {wanted}, so Kueue makes no Workload for it"

@@ -2,7 +2,7 @@
 
 import re
 
-from trainyard.cluster.findings import Finding, name
+from trainyard.cluster.findings import Finding, name, when
 from trainyard.cluster.remedies import EXIT_CODES, MEMORY
 
 MANY = 3  # recreated pods from which on an end is no accident
@@ -58,9 +58,3 @@ def recreations(events: list[dict]) -> dict[str, int]:
 def times(event: dict) -> int:
     """Return how often an event happened."""
     return event.get("count") or (event.get("series") or {}).get("count") or 1
-
-
-def when(event: dict) -> str:
-    """Return when an event happened last."""
-    series = (event.get("series") or {}).get("lastObservedTime")
-    return series or event.get("lastTimestamp") or event.get("eventTime") or ""

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from trainyard.cluster import versions
-from trainyard.cluster.findings import Finding, age, conditions, events_of, name
+from trainyard.cluster.findings import Finding, age, conditions, events_of, name, when
 from trainyard.cluster.remedies import remedy
 
 TRAINJOBS = "trainjobs.trainer.kubeflow.org"
@@ -57,7 +57,7 @@ def explain_unfinished(thing: dict, events: list[dict], now: datetime) -> Findin
         if not e.get("reason", "").endswith(QUIET)
     ]
     if warnings and (not jobs or there < wanted):
-        text = max(warnings, key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")["message"]
+        text = max(warnings, key=when)["message"]
         return Finding(name(thing), "Pending", text, remedy(text))
     if not thing.get("family") and not thing.get("status") and age(thing, now) > STUCK_AFTER:
         text = f"nobody has looked at it in {age(thing, now):.0f} s"

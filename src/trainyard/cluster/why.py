@@ -10,6 +10,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from trainyard.cluster import (
@@ -25,13 +26,14 @@ from trainyard.cluster import (
     trainjobs,
 )
 from trainyard.cluster.errors import UnreachableError
-from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name
+from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name, since, when
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 from trainyard.core.exits import printable
 
 STUCK_AFTER = 20  # seconds after which an object without any status means that nobody looks at it
-LOOKS = 16  # pods whose log is looked at
+LOOKS = 16  # pods whose log is looked at; logs that are read at a time
+CLOCKS = 5.0  # seconds by which the clocks of machines may differ
 SUCCEEDED = ("Succeeded", "Complete")  # conditions of jobs
 JOB_LABELS = ("training.kubeflow.org/job-name", "batch.kubernetes.io/job-name", trainjobs.JOBSET_NAME)  # on its pods
 UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrowser.image's server, and see its log"
@@ -53,10 +55,10 @@ def explain_job(
     thing: dict,
     events: list[dict],
     now: datetime,
-    workloads: Sequence[dict] = (),
+    workloads: Sequence[dict] | None = (),
     classes: Sequence[dict] | None = None,
 ) -> Finding:
-    """Explain a job of any kind; of Kueue its namespace's Workloads, and the priority classes if known."""
+    """Explain a job of any kind; of Kueue its namespace's Workloads and the priority classes, None if not known."""
     held = conditions(thing)
     if "Failed" in held:
         text = " ".join(filter(None, (held["Failed"].get("reason"), held["Failed"].get("message"))))
@@ -92,6 +94,20 @@ def explain_unfinished(thing: dict, held: dict[str, dict], events: list[dict], n
     if "Restarting" in held:
         return Finding(name(thing), "Restarting", held["Restarting"].get("message", ""))
     return Finding(name(thing), "Running" if "Running" in held or thing.get("status", {}).get("active") else "Pending")
+
+
+def drop_overcome_events(thing: dict, events: list[dict], pods: list[dict], now: datetime) -> list[dict]:
+    """Return events without what kept a job's pods from being made until one was made; they stay for an hour."""
+    uid = thing["metadata"]["uid"]
+    owned = [p for p in pods if any(o.get("uid") == uid for o in p["metadata"].get("ownerReferences") or [])]
+    if not owned:
+        return events
+    newest = min(age(p, now) for p in owned) + CLOCKS
+    return [
+        e
+        for e in events
+        if e.get("type") != "Warning" or recreated.tells(e) or not when(e) or since(when(e), now) < newest
+    ]
 
 
 def lacks_pods(thing: dict) -> bool:
@@ -224,8 +240,8 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
         not found and phase == "Pending" and (image := image_being_pulled(thing, events))
     ):  # it has a node: older warnings are over
         found.append(Finding(label, "Pending", f"its node pulls the image {image}, once: a large one takes minutes"))
-    if not found and phase == "Pending":
-        found += [Finding(label, "Pending", e["message"], remedy(e["message"])) for e in warnings[-1:]]
+    if not found and phase == "Pending" and (text := said_of_pending(thing, warnings)):
+        found.append(Finding(label, "Pending", text, remedy(text)))
     scheduler = thing["spec"].get("schedulerName", "default-scheduler")
     if not found and phase == "Pending" and not status.get("conditions") and age(thing, now) > STUCK_AFTER:
         text = f"no scheduler has looked at it in {age(thing, now):.0f} s; it asks for {scheduler}"
@@ -233,6 +249,20 @@ def explain_pod(thing: dict, events: list[dict], namespace: str, now: datetime, 
             Finding(label, "Pending", text, "start that scheduler, or correct global.scheduling.schedulerName")
         )
     return found or [Finding(label, phase)]
+
+
+def said_of_pending(thing: dict, warnings: list[dict]) -> str:
+    """Return what the scheduler says of a pod, else the last warning; once the pod has a node, that is over.
+
+    The condition is there when events are gone or may not be read, and is current where a series of them is not.
+    """
+    held = thing.get("status", {}).get("conditions") or []
+    placed = bool(thing["spec"].get("nodeName"))
+    texts = [
+        str(one.get("message", "")) for one in held if one["type"] == "PodScheduled" and one.get("status") == "False"
+    ]
+    texts += [e["message"] for e in warnings if not (placed and e.get("reason") == "FailedScheduling")][-1:]
+    return next((text for text in texts if remedy(text)), next(filter(None, texts), ""))
 
 
 def replace_worker(thing: dict, namespace: str) -> str:
@@ -255,10 +285,13 @@ def drop_overcome_remedy(findings: list[Finding], thing: dict, succeeded: set[st
     return [f._replace(state=f"{f.state}, overcome by a retry", remedy="") if f.remedy else f for f in findings]
 
 
-def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str]) -> list[Finding]:
-    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator."""
+def drop_orphans_remedy(findings: list[Finding], thing: dict, alive: set[str], unseen: set[str]) -> list[Finding]:
+    """Take the remedy from a pod whose PyTorchJob or MPIJob is not among those alive, as after a switch of operator.
+
+    Of a job of a kind that is `unseen`, which this user may not list, nobody knows whether it is alive.
+    """
     owners = [one for one in thing["metadata"].get("ownerReferences", []) if one["kind"] in ("PyTorchJob", "MPIJob")]
-    if all(one["uid"] in alive for one in owners):
+    if all(one["uid"] in alive or f"{one['kind'].lower()}s.kubeflow.org" in unseen for one in owners):
         return findings
     return [f._replace(state=f"{f.state}, its job is gone, and Kubernetes deletes it", remedy="") for f in findings]
 
@@ -267,33 +300,40 @@ def explain(release: str, namespace: str, objects: dict[str, list[dict]], now: d
     """Turn a release's objects into findings, in the order in which things depend on each other."""
     events = objects["events"]
     told = group_events(events)
+    refused = objects.get("refused", [])
+    unseen = {one["kind"] for one in refused}
     findings = crds.explain(objects)
     findings += claims.explain(release, objects, events)
     findings += [explain_store(one) for one in objects.get("externalsecrets.external-secrets.io", [])]
     trains = objects.get(trainjobs.TRAINJOBS, [])
     findings += [trainjobs.runtime(one, trains) for one in objects.get(trainjobs.RUNTIMES, [])]
     jobs = objects["jobs.batch"] + objects["pytorchjobs.kubeflow.org"] + objects["mpijobs.kubeflow.org"] + trains
-    workloads = objects.get("workloads.kueue.x-k8s.io", [])
+    workloads = None if inventory.WORKLOADS in unseen else objects.get(inventory.WORKLOADS, [])
     classes = objects.get(inventory.PRIORITY_CLASSES)
-    findings += [explain_job(j, events, now, workloads, classes) for j in jobs]
+    findings += [
+        explain_job(j, drop_overcome_events(j, events, objects["pods"], now), now, workloads, classes) for j in jobs
+    ]
     version = next((one["version"] for one in objects.get("trainer_version", [])), "")
     findings += [found for one in trains for found in trainjobs.started_again(one, version)]
     serving = objects.get("deployments.apps", [])
     findings += [explain_deployment(one, objects["pods"], events) for one in serving]
     succeeded = {j["metadata"]["name"] for j in jobs if any(state in conditions(j) for state in SUCCEEDED)}
     alive = {j["metadata"].get("uid", "") for j in jobs}
-    words = []
-    for number, p in enumerate(objects["pods"]):
+
+    def look(one: tuple[int, dict]) -> links.PodWords:
+        number, p = one
         own = told.get(p["metadata"].get("uid", ""), [])
-        said = add_dataset_remedy(explain_pod(p, own, namespace, now, look=number < LOOKS), jobs)
-        words.append(links.PodWords(p, said))
+        said = explain_pod(p, own, namespace, now, look=number < LOOKS)
+        return links.PodWords(p, add_dataset_remedy(said, jobs))
+
+    with ThreadPoolExecutor(LOOKS) as pool:  # each may read a log, and a kubelet may not answer
+        words = list(pool.map(look, enumerate(objects["pods"])))
     for p, said in links.name_nodes(words, namespace, release, now):
-        findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive)
+        findings += drop_orphans_remedy(drop_overcome_remedy(said, p, succeeded), p, alive, unseen)
     findings += [
         Finding(name(p), "present", "whether it is enforced depends on the cluster's network plugin")
         for p in objects.get("networkpolicies", [])
     ]
-    refused = objects.get("refused", [])
     findings += [Finding(one["kind"], "not looked at", one["said"]) for one in refused]
     if not jobs and not serving and not objects["pods"]:
         findings.append(
@@ -348,9 +388,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
 
     def run() -> int:
-        objects = inventory.read_release(args.release, args.namespace)
-        causes = inventory.read_causes(args.release, args.namespace)
-        objects |= causes | {"refused": objects["refused"] + causes["refused"]}
+        objects = inventory.read_all(args.release, args.namespace)
         findings = explain(args.release, args.namespace, objects, datetime.now(UTC))
         print(as_json(args.release, args.namespace, findings) if args.json else show(findings))
         return int(any(one.remedy for one in findings))

@@ -17,7 +17,7 @@ import pytest
 from tests import patience
 from tests.fakes import apiserver
 from tests.fakes.apiserver import Cluster
-from tests.util.explained import YOUNG, thing
+from tests.util.explained import YOUNG, condition, thing
 from trainyard.cluster import follow
 from trainyard.cluster.watching import Watched
 
@@ -225,6 +225,20 @@ def test_a_failure_is_explained(cluster, tmp_path):
         cluster.put("pytorchjobs", job("Failed"))
         assert follower.end() == 1
     assert "because: it is Failed" in "".join(follower.lines)
+
+
+def test_time_that_is_up_in_a_queue_is_told_with_kueues_word(here, ended, monkeypatch):
+    monkeypatch.setitem(apiserver.GROUPS, "kueue.x-k8s.io", {"v1beta1": ["workloads"]})
+    queued = job("Suspended")
+    queued["metadata"]["labels"] = OWN | {"kueue.x-k8s.io/queue-name": "q"}
+    here.put("pytorchjobs", queued)
+    quota = "insufficient unused quota for nvidia.com/gpu in flavor h200"
+    waits = {"conditions": [condition("QuotaReserved", quota, "False")]}
+    here.put("workloads", thing("Workload", "w", waits, ownerReferences=[{"uid": "j"}]))
+    code, _, err = ended(follow.main, "run", "--timeout", "0")
+    assert code == 1
+    assert f"because: {quota}" in err
+    assert err.endswith("follow: not ended after 0 s\n")
 
 
 def test_programs_read_each_stage_as_json(cluster, tmp_path):

@@ -3,7 +3,7 @@
 import re
 
 from tests.unit.cluster import things
-from trainyard.cluster import follow, logs, why
+from trainyard.cluster import follow, logs, runs, why
 
 SAID = 'mpijobs.kubeflow.org is forbidden: User "ada" cannot list resource "mpijobs"'
 
@@ -28,6 +28,34 @@ def test_a_kind_of_others_that_may_not_be_listed_hinders_no_command(here, ended)
     assert (code, err) == (0, "")
     assert said.endswith("pytorchjob/run-pytorchjob  Succeeded\n")
     assert ended(logs.main, "run", "-n", "vision")[:2] == (0, "the end\n")
+    code, said, err = ended(runs.main, "-n", "vision")
+    assert code == 0
+    assert "Succeeded" in said
+    assert err.startswith(f"runs: not looked at: {SAID}")
+
+
+def test_rank_0_is_the_masters_where_jobs_may_not_be_listed(here, ended):
+    job = things.pytorchjob("run", "Running", nodes=2, gpus=1)
+    for role in ("master-0", "worker-0"):
+        here.put("pods", things.pod(job, role, things.RUNS))
+        here.logs[f"run-pytorchjob-{role}"] = f"{role}\n"
+    refuse(here, "pytorchjobs")
+    assert ended(logs.main, "run", "-n", "vision")[:2] == (0, "master-0\n")
+    assert ended(logs.main, "run", "-n", "vision", "--rank", "1")[:2] == (0, "worker-0\n")
+
+
+def test_events_without_words_hinder_nothing(here, ended):
+    job = things.pytorchjob("run", "Created")
+    pod = things.pod(job, "master-0", {"waiting": {"reason": "ContainerCreating"}})
+    pod["status"]["phase"] = "Pending"
+    here.put("pytorchjobs", job)
+    here.put("pods", pod)
+    for one in (job, pod):
+        about = {"involvedObject": {"uid": one["metadata"]["uid"]}, "type": "Warning", "reason": "Strange"}
+        here.put("events", {"metadata": {"name": one["metadata"]["name"]}, "lastTimestamp": things.ENDED, **about})
+    code, said, err = ended(why.main, "run", "-n", "vision")
+    assert (code, err) == (0, "")
+    assert "pod/run-pytorchjob-master-0" in said
 
 
 def test_policies_and_events_that_may_not_be_listed_are_named(here, ended):
@@ -41,8 +69,8 @@ def test_policies_and_events_that_may_not_be_listed_are_named(here, ended):
 
 def test_where_nothing_else_is_there_the_refusal_is_told(here, ended):
     refuse(here, "pytorchjobs")
-    for main in (follow.main, logs.main):
-        code, _, said = ended(main, "run", "-n", "vision")
+    for main, *words in ((follow.main, "run"), (logs.main, "run"), (runs.main,)):
+        code, _, said = ended(main, *words, "-n", "vision")
         assert code == 2
         assert "pytorchjobs.kubeflow.org is forbidden" in said
         assert "ask for a role that allows it" in said

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from typing import Any
 
 import pytest
@@ -29,6 +30,38 @@ def test_pods_that_find_no_node(message, answer):
     says(explain(pods=[pod], events=[event(pod, "FailedScheduling", message)]), message[:30], answer)
 
 
+FULL, TAINTED = NOT_PLACED["GPUs"][0], NOT_PLACED["taint"][0]
+
+
+def test_a_pod_that_finds_no_node_where_events_are_gone_or_may_not_be_read():
+    held = [condition("PodScheduled", FULL, "False", "Unschedulable")]
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": held})
+    says(explain(pods=[pod]), FULL, "global.training.gpusPerNode")
+    says(explain(pods=[pod], events=[event(pod, "FailedScheduling", TAINTED)]), FULL, "gpusPerNode")  # the older one
+    held[0]["message"] = "waiting for dynamic resource controller to create the resourceclaim"
+    template, answer = NOT_STARTED["template of a claim"]
+    says(explain(pods=[pod], events=[event(pod, "FailedResourceClaimCreation", template)]), template, answer)
+
+
+def test_what_the_scheduler_said_before_a_pod_had_a_node_is_over():
+    status = {"phase": "Pending", "conditions": [condition("PodScheduled")]}
+    pod = thing("Pod", "demo-x-master-0", status, {"nodeName": "gpu-7"})
+    before, mount = event(pod, "FailedScheduling", FULL), event(pod, "FailedMount", NOT_STARTED["secret"][0])
+    assert "because" not in explain(pods=[pod], events=[before])
+    for told in ([before, mount], [mount, before]):
+        says(explain(pods=[pod], events=told), "MountVolume", "create that Secret")
+
+
+def test_of_events_the_one_that_happened_last_counts():
+    """Those of events.k8s.io have a time of their first, in microseconds, and of their last in a series."""
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"})
+    series = {"eventTime": "2026-11-21T10:00:00.123456Z", "lastTimestamp": None, "firstTimestamp": None}
+    series |= {"series": {"count": 9, "lastObservedTime": "2026-11-21T11:30:00.123456Z"}}
+    newest = event(pod, "FailedScheduling", FULL) | series
+    for told in ([newest, event(pod, "FailedScheduling", TAINTED)], [event(pod, "FailedScheduling", TAINTED), newest]):
+        says(explain(pods=[pod], events=told), FULL, "gpusPerNode")
+
+
 def test_a_scheduler_that_is_not_there():
     pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"}, {"schedulerName": "volcano"})
     says(explain(pods=[pod]), "it asks for volcano", "global.scheduling.schedulerName")
@@ -36,7 +69,11 @@ def test_a_scheduler_that_is_not_there():
 
 def test_a_node_that_pulls_an_image_is_no_fault():
     creating = {"name": "preflight", "state": {"waiting": {"reason": "PodInitializing"}}}
-    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "initContainerStatuses": [creating]})
+    pod = thing(
+        "Pod",
+        "demo-x-master-0",
+        {"phase": "Pending", "conditions": [condition("PodScheduled")], "initContainerStatuses": [creating]},
+    )
     before = event(pod, "FailedScheduling", "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.")
     pulling = event(pod, "Pulling", 'Pulling image "r/i:1"', "Normal")
     other = event(thing("Pod", "other"), "Pulled", 'Successfully pulled image "r/i:1" in 3s', "Normal")
@@ -57,8 +94,8 @@ def test_what_the_page_calls_normal_is_what_it_prints(monkeypatch):
     job = thing("Job", found[0], {"active": 1}, labels={"app.kubernetes.io/name": "dataset"})
     train = thing("PyTorchJob", found[1], {"conditions": [condition("Created")]})
     preflight = {"name": "preflight", "state": {"running": {"startedAt": OLD}}}
-    waits = {"phase": "Pending", "conditions": [1], "initContainerStatuses": [preflight]}
-    pulls = thing("Pod", found[4], {"phase": "Pending", "conditions": [1]})
+    waits = {"phase": "Pending", "conditions": [condition("PodScheduled")], "initContainerStatuses": [preflight]}
+    pulls = thing("Pod", found[4], {"phase": "Pending", "conditions": [condition("PodScheduled")]})
     image = re.findall(r"image (\S+),", said[1])[0]
     pods = [thing("Pod", found[2], {"phase": "Running"}), thing("Pod", found[3], waits), pulls]
     events = [event(pulls, "Pulling", f'Pulling image "{image}"', "Normal")]
@@ -68,14 +105,22 @@ def test_what_the_page_calls_normal_is_what_it_prints(monkeypatch):
 @pytest.mark.parametrize(("message", "answer"), NOT_STARTED.values(), ids=NOT_STARTED)
 def test_pods_whose_volumes_or_secrets_are_missing(message, answer):
     creating = {"name": "preflight", "state": {"waiting": {"reason": "PodInitializing"}}}
-    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "initContainerStatuses": [creating]})
+    pod = thing(
+        "Pod",
+        "demo-x-master-0",
+        {"phase": "Pending", "conditions": [condition("PodScheduled")], "initContainerStatuses": [creating]},
+    )
     says(explain(pods=[pod], events=[event(pod, "FailedMount", message)]), message[:40], answer)
 
 
 @pytest.mark.parametrize(("reason", "message", "answer"), IMAGES.values(), ids=IMAGES)
 def test_containers_that_do_not_start(reason, message, answer):
     waiting = {"name": "pytorch", "state": {"waiting": {"reason": reason, "message": message}}}
-    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending", "conditions": [1], "containerStatuses": [waiting]})
+    pod = thing(
+        "Pod",
+        "demo-x-master-0",
+        {"phase": "Pending", "conditions": [condition("PodScheduled")], "containerStatuses": [waiting]},
+    )
     says(explain(pods=[pod]), reason, answer)
 
 
@@ -144,11 +189,19 @@ def test_a_pod_whose_job_is_gone_needs_no_remedy(there):
     assert ("its job is gone" in text, "remedy" in text) == (not there, there), text
 
 
+def test_whether_a_job_is_gone_that_may_not_be_listed_is_not_known():
+    pod = over(138, "a rank was lost")
+    pod["metadata"]["ownerReferences"] = [{"kind": "PyTorchJob", "name": "demo", "uid": "1"}]
+    text = explain(pods=[pod], refused=[{"kind": "pytorchjobs.kubeflow.org", "said": "forbidden"}])
+    assert "its job is gone" not in text
+    says(text, "a rank was lost", "the operator tries again")
+
+
 def test_a_preflight_that_hands_its_failure_over():
     said = "/results is full: free space or enlarge the claim"
     preflight = {"name": "preflight", "state": {"terminated": {"exitCode": 0, "message": said}}}
     starting = {"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}
-    status = {"phase": "Pending", "conditions": [1], "initContainerStatuses": [preflight]}
+    status = {"phase": "Pending", "conditions": [condition("PodScheduled")], "initContainerStatuses": [preflight]}
     status |= {"containerStatuses": [starting]}
     says(explain(pods=[thing("Pod", "demo-x-master-0", status)]), said, "remove what is not needed from that claim")
     preflight["state"]["terminated"]["message"] = ""
@@ -232,6 +285,18 @@ def test_all_events_are_read_as_often_for_many_pods_as_for_few():
     assert count(50) == count(2)
 
 
+def test_logs_are_read_several_at_a_time(monkeypatch):
+    both = threading.Barrier(2)
+
+    def read(*_: Any, **__: Any) -> str:
+        both.wait(60)  # passes when the other one reads, too
+        return ""
+
+    monkeypatch.setattr(why.kube, "logs", read)
+    runs = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {"startedAt": OLD}}}]}
+    assert "because" not in explain(pods=[thing("Pod", f"demo-x-worker-{i}", runs) for i in range(2)])
+
+
 def test_a_pod_that_terminates_for_ever_on_a_lost_node():
     zombie = thing("Pod", "demo-x-worker-0", {"phase": "Running"}, {"nodeName": "gpu-7"}, deletionTimestamp=OLD)
     said = explain(pods=[zombie])
@@ -239,20 +304,48 @@ def test_a_pod_that_terminates_for_ever_on_a_lost_node():
     assert "if the machine is off or gone, and only then" in said
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "cause", "answer"),
+    [
+        ("False", "", "its node does not answer (gpu-7)", TAINT),  # as the node controller marks it
+        ("False", "ContainersNotReady", "or a process in it does not end", "if the machine is off or gone, and only"),
+        ("True", "", "its node gpu-7 answers", "its storage hangs, or a driver"),
+    ],
+)
+def test_no_node_that_answers_is_taken_out_of_service(status, reason, cause, answer):
+    held = {"phase": "Running", "conditions": [condition("Ready", status=status, reason=reason)]}
+    said = explain(pods=[thing("Pod", "demo-x-worker-0", held, {"nodeName": "gpu-7"}, deletionTimestamp=OLD)])
+    says(said, cause, answer)
+    assert ("out-of-service" in said) is (status == "False")
+
+
+@pytest.mark.parametrize(("phase", "node", "held"), [("Failed", "gpu-7", True), ("Pending", "", True),
+                                                     ("Running", "gpu-7", False)])  # fmt: skip
+def test_a_pod_that_waits_for_its_finalizers_alone(phase, node, held):
+    tracked = {"deletionTimestamp": OLD, "finalizers": ["batch.kubernetes.io/job-tracking"]}
+    said = explain(pods=[thing("Pod", "demo-node-0-0", {"phase": phase}, {"nodeName": node}, **tracked)])
+    assert ("waits for its finalizers: batch.kubernetes.io/job-tracking" in said) is held
+    assert ("its node does not answer" in said) is not held
+
+
 def test_a_pod_whose_node_is_lost_and_that_kubernetes_still_waits_for():
     lives = [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "tolerationSeconds": 300},
              {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": 30}]  # fmt: skip
 
-    def said(ready: str, tolerations: list[dict], reason: str = "NodeNotReady") -> str:
-        status = {"phase": "Running", "conditions": [condition("Ready", status=ready)]}
+    def said(ready: str, tolerations: list[dict], reason: str = "NodeNotReady", told: str = "") -> str:
+        status = {"phase": "Running", "conditions": [condition("Ready", status=ready, reason=told)]}
         pod = thing("Pod", "demo-x-worker-0", status, {"nodeName": "gpu-7", "tolerations": tolerations})
         return explain(pods=[pod], events=[event(pod, reason, "Node is not ready")])
 
     says(said("False", lives), "gpu-7 is not ready", TAINT)
     assert "deletes the pod after 30 s" in said("False", lives)
     assert "keeps the pod until the node is back" in said("False", [{"key": "node.kubernetes.io/not-ready"}])
+    assert "keeps the pod until the node is back" in said("False", [{"operator": "Exists"}])
+    short = [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule", "tolerationSeconds": 1}]
+    assert "deletes the pod after 30 s" in said("False", lives + short)
     assert "because" not in said("True", lives)  # the node is back
     assert "because" not in said("False", lives, reason="Unhealthy")
+    assert "because" not in said("False", lives, told="ContainersNotReady")  # by its kubelet, so the node is back
 
 
 def unbound(phase: str = "Pending", **more: Any) -> dict:
@@ -282,6 +375,18 @@ def test_claims_that_wait_or_go():
     says(explain(claims=[unbound("Bound", deletionTimestamp=OLD)]), "pods use it still", "wait until the pods")
     outside = event(claim, "ExternalProvisioning", "Waiting for a volume by nfs.csi.k8s.io", "Normal")
     says(explain(claims=[claim], events=[outside]), "nfs.csi.k8s.io", "the provisioner that it names is not running")
+
+
+def test_a_claim_of_somebody_else_that_pods_wait_for_has_a_line():
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "demo-data"}}, {"name": "tmp", "emptyDir": {}}]
+    pod = thing("Pod", "demo-x-master-0", {"phase": "Pending"}, {"volumes": volumes})
+    other = thing("PersistentVolumeClaim", "unused", {"phase": "Lost"})
+    gone = unbound("Lost", spec={"volumeName": "pv-1"})
+    text = explain(pods=[pod], claims_of_others=[gone, other])
+    says(text, "its volume pv-1 is gone", "restore the volume")
+    assert "unused" not in text
+    assert explain(pods=[pod], claims=[gone], claims_of_others=[gone]).count("is gone") == 1
+    assert "persistentvolumeclaim/" not in explain(pods=[pod], claims_of_others=[unbound("Bound")])
 
 
 @pytest.mark.parametrize(("manager", "told"), [("kubectl-patch", True), ("helm", False), ("Helm", False)])
@@ -332,6 +437,20 @@ def test_a_running_job_with_a_pod_that_cannot_be_recreated(workers, answers):
     message, answer = NOT_CREATED["quota"]
     text = explain(pytorchjobs=[job], events=[event(job, "FailedCreatePod", message)])
     assert (answer in text) is answers
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "MPIJob", "Job"])
+@pytest.mark.parametrize(("made", "over"), [("2026-11-21T11:30:00Z", True), ("2026-11-21T10:30:00Z", False)])
+def test_what_kept_pods_from_being_made_is_over_when_one_was_made_since(kind, made, over):
+    """The event is of 11:00, and stays for an hour."""
+    job = thing(kind, "demo-x", {"conditions": [condition("Created")]})
+    owners = [{"kind": kind, "name": "demo-x", "uid": job["metadata"]["uid"]}]
+    pod = thing("Pod", "demo-x-worker-0", {"phase": "Pending"}, creationTimestamp=made, ownerReferences=owners)
+    message, answer = NOT_CREATED["quota"]
+    text = explain(jobs=[job], pods=[pod], events=[event(job, "FailedCreate", message)])
+    assert (answer in text) is not over
+    pod["metadata"]["ownerReferences"] = []
+    assert answer in explain(jobs=[job], pods=[pod], events=[event(job, "FailedCreate", message)])
 
 
 EXITED = "Pod: vision.demo-x-master-0 exited with code {}"
@@ -423,6 +542,16 @@ def test_jobs_in_a_queue():
     text = explain(pytorchjobs=[held])
     assert "is suspended" in text
     assert "remedy" not in text
+
+
+def test_a_queue_that_may_not_be_read_is_not_said_to_be_empty():
+    labels = {"kueue.x-k8s.io/queue-name": "q", "kueue.x-k8s.io/priority-class": "urgent"}
+    held = thing("PyTorchJob", "demo-x", {"conditions": [condition("Suspended")]}, labels=labels)
+    refused = [{"kind": "workloads.kueue.x-k8s.io", "said": "forbidden"}]
+    for classes in ([], [thing("WorkloadPriorityClass", "urgent")]):
+        text = explain(pytorchjobs=[held], refused=refused, classes=classes)
+        assert "this user may not read what Kueue says of it" in text
+        assert "remedy" not in text
 
 
 PREEMPTED = (
@@ -548,6 +677,11 @@ def test_a_release_that_is_not_there():
 @pytest.mark.parametrize(("message", "answer"), FURTHER.items())
 def test_further_messages(message, answer):
     assert answer in remedies.remedy(message)
+
+
+def test_the_schedulers_word_on_preemption_is_no_preemption():
+    odd = "0/3 nodes are available: 3 strange. preemption: 0/3 nodes are available: 3 No preemption victims found."
+    assert remedies.remedy(odd) == ""
 
 
 def test_every_remedy_answers_some_message_of_this_file():
