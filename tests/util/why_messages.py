@@ -307,6 +307,7 @@ FURTHER = {
     "TrainJob resources reconciliation failed: not found specified TrainingRuntime: "
     'TrainingRuntime.trainer.kubeflow.org "demo" not found': "correct runtimeRef",
     "TrainJob resources reconciliation failed: no matches for kind JobSet": "is JobSet installed",
+    "Exceeded the PodsReady timeout vision/demo-x; couldn't assign flavors to pod set worker: none": "waitForPodsReady",
     "mpi-operator: not resumed": "kubectl apply -f examples/kueue/mpi-operator.yaml",
     "nobody has prepared /data/imagenet for 900 s (no shard is finished yet), and its preparation may wait": "upgrade",
     'could not get ClusterSecretStore "vault", not found': "secrets.external.store",

@@ -13,7 +13,11 @@ def claim(thing: dict, events: list[dict]) -> Finding:
     phase = phase_of(thing)
     if thing["metadata"].get("deletionTimestamp"):
         text = "it is being deleted, and pods use it still" if phase == "Bound" else "it is being deleted"
-        return Finding(name(thing), "Terminating", text, "wait until the pods that use it have gone, then upgrade")
+        answer = "wait until the pods that use it have gone, then upgrade"
+        if volume := thing["spec"].get("volumeName"):  # whose class mostly says that it goes with its claim
+            keep = """'{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}'"""
+            answer = f"if what it holds is wanted, first kubectl patch pv {volume} -p {keep}; {answer}"
+        return Finding(name(thing), "Terminating", text, answer)
     if phase == "Bound":
         return Finding(name(thing), "Bound", sized_by_hand(thing))
     if phase == "Lost":

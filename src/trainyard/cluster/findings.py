@@ -28,6 +28,11 @@ def name(thing: dict) -> str:
     return f"{thing['kind'].lower()}/{thing['metadata']['name']}"
 
 
+def in_namespace(thing: dict) -> str:
+    """Return the option of kubectl that names an object's namespace."""
+    return f" -n {thing['metadata']['namespace']}" if thing["metadata"].get("namespace") else ""
+
+
 def group_events(events: list[dict]) -> dict[str, list[dict]]:
     """Return events by the uid of their object: a large job has thousands of each."""
     found: dict[str, list[dict]] = {}

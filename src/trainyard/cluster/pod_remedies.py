@@ -3,7 +3,7 @@
 # Pods that are there never change: what places or builds them holds for the next ones.
 ANEW = "; pods that wait already keep the old values: delete them, and the operator recreates them"
 # A claim's class and access modes never change, not even of one that is not bound.
-REMADE = "; before the upgrade kubectl delete pvc NAME, since a claim's class and access modes never change"
+REMADE = "; before the upgrade, if it holds nothing, kubectl delete pvc NAME: a claim's class and modes never change"
 
 # A pattern in the message of an event, a condition or a waiting container -> the remedy. The first that matches counts.
 ADMISSION: tuple[tuple[str, str], ...] = (

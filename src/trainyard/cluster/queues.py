@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from trainyard.cluster.findings import Finding, conditions, name, since
+from trainyard.cluster.findings import Finding, conditions, in_namespace, name, since
 from trainyard.cluster.remedies import QUEUES, remedy
 
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -74,7 +74,8 @@ def held_back(thing: dict, workload: dict, cause: str) -> Finding:
     """Explain a job whose Workload is inactive."""
     patch = """--type merge -p '{"spec":{"active":true}}'"""
     text = f"its Workload was made inactive: {cause}"
-    return Finding(name(thing), "held back", text, f"to let it in again: kubectl patch {name(workload)} {patch}")
+    again = f"kubectl patch {name(workload)} {patch}{in_namespace(workload)}"
+    return Finding(name(thing), "held back", text, f"to let it in again: {again}")
 
 
 def waiting(workload: dict) -> str:

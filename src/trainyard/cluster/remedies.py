@@ -38,6 +38,11 @@ QUEUES: tuple[tuple[str, str], ...] = (
         "(global.scheduling.queuePriority says who comes first)",
     ),
     (
+        r"PodsReady timeout",
+        "Kueue gives back the place of a job whose pods are not ready in time (waitForPodsReady), as while images are "
+        "pulled or the dataset is prepared: prepare that first (docs/kueue.md), or have its timeout raised",
+    ),
+    (
         r"LocalQueue \S+ (doesn't exist|not found)",
         "name a LocalQueue of this namespace under global.scheduling.queue (kubectl get localqueue)",
     ),

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from trainyard.cluster import versions
-from trainyard.cluster.findings import Finding, age, conditions, events_of, name, when
+from trainyard.cluster.findings import Finding, age, conditions, events_of, in_namespace, name, when
 from trainyard.cluster.remedies import remedy
 
 TRAINJOBS = "trainjobs.trainer.kubeflow.org"
@@ -94,8 +94,8 @@ def started_again(thing: dict, trainer: str) -> list[Finding]:
             seconds = one["spec"]["ttlSecondsAfterFinished"]
             cause = f"{seconds} s after a failure, and then Kubeflow Trainer up to 2.3 starts the TrainJob again"
             patch = '[{"op": "remove", "path": "/spec/ttlSecondsAfterFinished"}]'
-            answer = f"kubectl patch jobset {one['metadata']['name']} --type json -p '{patch}' (docs/operators.md)"
-            found.append(Finding(name(one), "deleted by its TTL", cause, answer))
+            answer = f"kubectl patch jobset {one['metadata']['name']} --type json -p '{patch}'{in_namespace(one)}"
+            found.append(Finding(name(one), "deleted by its TTL", cause, f"{answer} (docs/operators.md)"))
     return found
 
 
@@ -105,5 +105,6 @@ def runtime(thing: dict, jobs: list[dict]) -> Finding:
         return Finding(name(thing), "present")
     users = [j["metadata"]["name"] for j in jobs if j["spec"]["runtimeRef"].get("name") == thing["metadata"]["name"]]
     text = f"it is being deleted, and TrainJobs use it still: {', '.join(users) or 'none of this release'}"
-    answer = f"kubectl delete trainjob {' '.join(users)}" if users else "kubectl get trainjobs: which ones name it?"
+    delete = f"wait until they have ended, or kubectl delete trainjob {' '.join(users)}{in_namespace(thing)}"
+    answer = delete if users else f"kubectl get trainjobs{in_namespace(thing)}: which ones name it?"
     return Finding(name(thing), "Terminating", text, answer)

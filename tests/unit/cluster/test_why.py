@@ -373,6 +373,8 @@ def test_claims_that_wait_or_go():
         explain(claims=[unbound("Lost", spec={"volumeName": "pv-1"})]), "its volume pv-1 is gone", "restore the volume"
     )
     says(explain(claims=[unbound("Bound", deletionTimestamp=OLD)]), "pods use it still", "wait until the pods")
+    held = unbound("Bound", spec={"volumeName": "pv-1"}, deletionTimestamp=OLD)
+    says(explain(claims=[held]), "pods use it still", "if what it holds is wanted, first kubectl patch pv pv-1 -p")
     outside = event(claim, "ExternalProvisioning", "Waiting for a volume by nfs.csi.k8s.io", "Normal")
     says(explain(claims=[claim], events=[outside]), "nfs.csi.k8s.io", "the provisioner that it names is not running")
 
@@ -595,7 +597,10 @@ def test_what_kueue_does_with_a_job_beside_waiting():
     says(said(workload(late)), "Kueue admitted it 3600 s ago", "see its operator's log")
     assert "remedy" not in said(workload(late | {"lastTransitionTime": YOUNG}))
     stopped = condition("Evicted", "The workload is deactivated", reason="Deactivated")
-    says(said(workload(stopped, active=False)), "is deactivated", "kubectl patch workload/w --type merge")
+    held_back = workload(stopped, active=False)
+    held_back["metadata"]["namespace"] = "vision"
+    says(said(held_back), "is deactivated", "kubectl patch workload/w --type merge")
+    assert re.search("kubectl patch workload/w .* -n vision$", said(held_back), re.M)
     checked = workload(condition("QuotaReserved"))
     checked["status"]["admissionChecks"] = [{"name": "nodes", "state": "Pending", "message": "2 nodes are made"}]
     assert "waits for the check nodes: 2 nodes are made" in said(checked)

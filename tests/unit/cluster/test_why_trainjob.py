@@ -75,8 +75,9 @@ def test_a_trainjob_that_failed(reason, message, answer):
 
 
 def test_a_runtime_that_is_deleted_names_its_users():
-    runtime = thing("TrainingRuntime", NAME, deletionTimestamp=OLD)
-    says(said_of(trainjob(family=[child(2)]), **{trainjobs.RUNTIMES: [runtime]}), f"still: {NAME}", f"trainjob {NAME}")
+    runtime = thing("TrainingRuntime", NAME, deletionTimestamp=OLD, namespace="vision")
+    answer = f"wait until they have ended, or kubectl delete trainjob {NAME} -n vision"
+    says(said_of(trainjob(family=[child(2)]), **{trainjobs.RUNTIMES: [runtime]}), f"still: {NAME}", answer)
     assert "remedy" not in explain(**{trainjobs.RUNTIMES: [thing("TrainingRuntime", "demo")]}, pods=[over(0)])
 
 
