@@ -4,8 +4,8 @@ trainyard logs RELEASE [-n NAMESPACE] [--rank N | --all] [--part train|dataset|e
 """
 
 import argparse
-import contextlib
 import json
+import math
 import sys
 import threading
 import time
@@ -79,14 +79,32 @@ def show(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
     return 0 if started else 1
 
 
-def stream(place: LogPlace, job: str, number: int, printer: Printer) -> None:
+class NewestPods:
+    """The pods of a part as they are now, read at most every two seconds for the threads of all pods together."""
+
+    def __init__(self, place: LogPlace, job: str) -> None:
+        self._place, self._job = place, job
+        self._one_at_a_time = threading.Lock()
+        self._when, self._found = -math.inf, pods.Part(job, {})
+
+    def look(self) -> pods.Part:
+        """Return the part; raises KubeError."""
+        with self._one_at_a_time:
+            if time.monotonic() - self._when >= EVERY:
+                place = self._place
+                self._found = pods.newest(place.release, place.namespace, place.part, self._job)
+                self._when = time.monotonic()
+            return self._found
+
+
+def stream(place: LogPlace, newest: NewestPods, number: int, printer: Printer) -> None:
     """Print what the pods of one number print until the job has ended: also one that replaces another."""
     printed: dict[tuple[str, str, int], str] = {}  # the time of the last line, by the pod's uid, container and restarts
     over: set[tuple[str, str, int]] = set()
     away: float | None = None  # since when the API server is
     while True:
         try:
-            found, away = pods.newest(place.release, place.namespace, place.part, job), None
+            found, away = newest.look(), None
             pod = found.pods.get(number)
             inside = pods.container(pod) if pod else None
             key = (pod["metadata"]["uid"], inside.name, inside.restarts) if pod and inside else None
@@ -111,20 +129,23 @@ def new_lines(place: LogPlace, pod: dict, container: str, after: str) -> Iterato
     query: dict[str, Any] = {"tailLines": place.tail}
     if after:  # in whole seconds, as the API counts
         query = {"sinceTime": f"{datetime.fromisoformat(after).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-    with contextlib.suppress(RefusedError):
+    try:
         name = pod["metadata"]["name"]
         lines = kube.log_lines(name, place.namespace, container, follow=True, timestamps=True, **query)
         yield from lines_after(lines, after)
+    except RefusedError as error:
+        if error.status == 403:  # this user may not read it, now or later
+            raise
 
 
 def follow(place: LogPlace, found: pods.Part, numbers: list[int]) -> int:
     """Print logs as they are written, until the job ends."""
-    printer = Printer(place.as_json, len(numbers) > 1)
+    printer, newest = Printer(place.as_json, len(numbers) > 1), NewestPods(place, found.name)
     failed: list[Exception] = []
 
     def print_all(number: int) -> None:
         try:
-            stream(place, found.name, number, printer)
+            stream(place, newest, number, printer)
         except Exception as error:  # of a thread; raised again below
             failed.append(error)
 

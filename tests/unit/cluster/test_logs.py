@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,13 @@ def test_a_log_is_followed_through_a_broken_connection_and_a_new_pod_to_the_jobs
             cluster.put("pytorchjobs", things.pytorchjob("first", "Succeeded", nodes=1))
             assert reader.end() == 0
         assert reader.lines[4:] == ["I am again\n"]
+
+
+def test_the_pods_are_listed_once_for_all_that_are_followed(first):
+    newest = logs.NewestPods(logs.LogPlace("first", "vision", "train", None, False), "first-pytorchjob")
+    begun = time.monotonic()
+    assert {tuple(newest.look().pods) for _ in range(100)} == {(0, 1, 2)}
+    assert first.count("pods", watches=False) <= 1 + (time.monotonic() - begun) / logs.EVERY
 
 
 def test_all_pods_are_followed_at_once(tmp_path):

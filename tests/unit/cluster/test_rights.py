@@ -78,6 +78,17 @@ def test_where_nothing_else_is_there_the_refusal_is_told(here, ended):
     assert "holds nothing that runs for it, as far as this user may look" in said
 
 
+def test_logs_that_may_not_be_read_are_not_awaited(here, ended):
+    job = things.pytorchjob("run", "Running", nodes=1)
+    here.put("pytorchjobs", job)
+    here.put("pods", things.pod(job, "master-0", things.RUNS))
+    here.fault = lambda path, query: (403, "pods/log is forbidden") if path.endswith("/log") else None
+    for more in ((), ("-f",)):
+        code, _, err = ended(logs.main, "run", "-n", "vision", *more)
+        assert code == 2
+        assert err.startswith("logs: pods/log is forbidden: ask for a role that allows it")
+
+
 def test_pods_must_be_listed(here, ended):
     here.put("pytorchjobs", things.pytorchjob("run", "Succeeded"))
     refuse(here, "pods")
