@@ -47,7 +47,7 @@ def test_rank_0_is_the_masters_where_jobs_may_not_be_listed(here, ended):
 def test_events_without_words_hinder_nothing(here, ended):
     job = things.pytorchjob("run", "Created")
     pod = things.pod(job, "master-0", {"waiting": {"reason": "ContainerCreating"}})
-    pod["status"]["phase"] = "Pending"
+    pod["status"] |= {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
     here.put("pytorchjobs", job)
     here.put("pods", pod)
     for one in (job, pod):
