@@ -67,7 +67,7 @@ WAYS: dict[str, tuple[Change, str, str, str, str]] = {
         "wait until"),
     "GPUs of a pod that does not end": (
         deleted(4000), WARNING, "pod/stuck", "67 minutes ago, and keeps 8 nvidia.com/gpu of gpu-1",
-        "kubectl -n team delete pod stuck --force"),
+        "if the machine is off or gone, and only then: kubectl -n team delete pod stuck --force"),
     "a namespace whose pods go elsewhere": (
         change("namespace", NAMESPACE, "metadata annotations", {"openshift.io/node-selector": "pool=none"}), WARNING,
         f"namespace/{NAMESPACE}", "sends pods to nodes with pool=none", "openshift.io/node-selector-"),

@@ -73,7 +73,8 @@ def check_stuck_pods(pods: list[dict], now: datetime) -> Iterator[Diagnosis]:
             devices = ", ".join(f"{show(number, name)} {name}" for name, number in held.items())
             minutes = since(deleted, now) / 60
             seen = f"it should have ended {minutes:.0f} minutes ago, and keeps {devices} of {node}"
-            remedy = f"see its node; kubectl -n {meta['namespace']} delete pod {meta['name']} --force gives them back"
+            force = f"kubectl -n {meta['namespace']} delete pod {meta['name']} --force"
+            remedy = f"see its node; if the machine is off or gone, and only then: {force} gives them back"
             yield Diagnosis(WARNING, f"pod/{meta['name']}", seen, remedy)
 
 
