@@ -188,6 +188,17 @@ NOT_STARTED = {
         'PodResourceClaim gpu: failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io "h100" not found',
         "kubectl get resourceclaim,resourceclaimtemplate",
     ),
+    "network of a new node": (
+        "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
+        "message:Network plugin returns error: cni plugin not initialized",
+        "a new node needs a minute",
+    ),
+    "network of a sandbox": (
+        'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox "1": '
+        'plugin type="calico" failed (add): Get "https://10.96.0.1:443": dial tcp 10.96.0.1:443: connect: connection '
+        "refused",
+        "its node's network plugin gives the pod no network",
+    ),
     "pull secret": (
         "Unable to retrieve some image pull secrets (regcred); attempting to pull the image may not succeed.",
         "a Secret of global.image.pullSecrets is not in this namespace",

@@ -246,6 +246,11 @@ IMAGES: tuple[tuple[str, str], ...] = (
 
 CONTAINERS: tuple[tuple[str, str], ...] = (
     (
+        r"NetworkPluginNotReady|cni plugin not initialized|[Ff]ailed to create pod sandbox.*(setup network|plugin)",
+        "its node's network plugin gives the pod no network: a new node needs a minute; else see the plugin's pod on "
+        "it (kubectl get pods -A -o wide), and whether addresses are left",
+    ),
+    (
         r"runAsNonRoot and image will run as root",
         "the image's user is root: build it with this project's Dockerfiles, or set global.storage.uid",
     ),
@@ -281,8 +286,11 @@ CONTAINERS: tuple[tuple[str, str], ...] = (
         "its node refused it though the scheduler had chosen that node, as one does that has just come back: its "
         "operator makes another pod, but mpi-operator no other worker until you kubectl delete pod NAME",
     ),
-    (r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|NotReady", "its node is gone: it is recreated elsewhere; "
-     "a pod that stays Terminating goes with kubectl delete pod --force"),
+    (
+        r"[Nn]ode\S* (lost|is not ready|unreachable)|NodeLost|\b(Node)?NotReady\b",
+        "its node is gone: it is recreated elsewhere; a pod that stays Terminating goes with kubectl delete pod "
+        "--force, once its machine is off",
+    ),
     (
         r"were killed (before training began|within \d+ minutes)",
         "raise global.training.resources.limits.memory, unless its node was taken down each time",
