@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # a client that is starved has longer for its answer
 PROGRAM = f"""
 from benchmarks.cpu import clients
-clients.LOOK_SECONDS = clients.peers.PROBE_SECONDS = {patience.IDLE}
+clients.LOOK_SECONDS = clients.presence.PROBE_SECONDS = {patience.IDLE}
 clients.main()
 """
 

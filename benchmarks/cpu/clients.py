@@ -30,7 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainyard.pod import peers
+from trainyard.pod import peers, presence
 from trainyard.run.lease import Lease
 from trainyard.telemetry import beats
 
@@ -76,11 +76,11 @@ def ask_first_pod(count: int) -> list[Figure]:
     """All pods ask the first one, as they do until it is ready."""
     names = tuple(f"job-worker-{number}" for number in range(count))
     each = [len(peers.PeerPlan("job", name, names, count, 1, 1, 1.0).choose_peers()) for name in names]
-    listener = peers.Listener("job", 0, "127.0.0.1")
+    listener = presence.Listener("job", 0, "127.0.0.1")
     failed = []
 
     def ask(_: int) -> None:
-        if why := peers.ask("127.0.0.1", listener.port, "job", peers.Peer()).why:
+        if why := presence.ask("127.0.0.1", listener.port, "job", presence.Peer()).why:
             failed.append(why)
 
     def all_ask() -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 from trainyard.core import interrupts
 from trainyard.core.exits import CURED_BY_RETRY, Exit, empty_termination_message, may_pass_in_place
-from trainyard.pod import peers, process
+from trainyard.pod import process
+from trainyard.pod.presence import Listener
 
 UNHURRIED = 7 * 86400  # seconds; a person who waits no longer presses Ctrl-C again
 UNHURRIED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # of a terminal
@@ -218,7 +219,7 @@ def order_by_number() -> None:
     _NodeDesc.__lt__ = before  # type: ignore[method-assign]
 
 
-def tell_peers_who_trains(listening: peers.Listener) -> None:
+def tell_peers_who_trains(listening: Listener) -> None:
     """Have this pod tell those that ask whether its group trains, so that a pod that fails knows if it is needed."""
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 

@@ -43,6 +43,7 @@ from trainyard.core.exits import (
 )
 from trainyard.core.variables import GRACE_SECONDS, read_number
 from trainyard.pod import agent, log, peers, process, transport
+from trainyard.pod.presence import Listener
 from trainyard.run import attempts
 from trainyard.telemetry import flight
 
@@ -147,7 +148,7 @@ def wait_for_ranks(launch: Callable[[], object], told_to_end: set[int], nodes: i
     return Exit.DONE
 
 
-def preflight() -> peers.Listener | None:
+def preflight() -> Listener | None:
     """Check this pod's transport, and that it reaches its peers; raises UserError, ExitError and peers.OverError."""
     transport.check()
     listening = peers.check(over=attempts.is_over)

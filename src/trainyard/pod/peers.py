@@ -14,38 +14,29 @@ and says so: only after that it must open the rendezvous port within half a minu
 
 import contextlib
 import os
-import re
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 from trainyard.core.exits import CURED_BY_RETRY, Exit, ExitError, UserError
 from trainyard.core.files import whole
 from trainyard.core.storage import storage
+from trainyard.pod.presence import LOADED, NO_NAME, PROBE_SECONDS, Listener, Peer, ask, explain, listen
 
 BOUND = 25.0  # seconds that a running pod may take to answer
 SPARED = 10.0  # of a pod that a spare one can stand in for
 TRIES = 3  # failures in a row after which the failure is permanent
 ASK_ALL = 64  # up to so many pods, each asks all others; beyond that, only the first one does, on which all wait
-PROBE_SECONDS = 3.0
 EVERY = 10.0  # seconds between lines while waiting
 REGROUP = 60.0  # in which the others take a spare pod in
 MISSED = 60.0  # after which a pod ends that has not noticed that the first one is another by now
 AGAIN = 60.0  # after which a spare pod that failed for good is started again
 APART = 10.0  # seconds between the clocks of two nodes; by torch's rendezvous a pod is lost that is silent for 15
-NO_NAME = "its name does not resolve: the pod has not started"
-
-# What a pod tells those that ask: it waits for peers; all required ones answer; torch is loaded, the group forms now;
-# the group has formed, and trains
-State = Literal["waits", "ready", "loaded", "trains"]
-LOADED: tuple[State, ...] = ("loaded", "trains")
-GREETING = re.compile(r"trainyard (\S+) (\w+) ([0-9.]+)\n")  # the job, the pod's state, and the time by its clock
 
 
 @dataclass(frozen=True)
@@ -100,78 +91,6 @@ def plan(environ: Mapping[str, str], hostname: str) -> PeerPlan | None:
     least_pods = min(int(least), nodes - spares)
     timed = bool(endpoint) or environ.get("PET_MAX_RESTARTS", "") not in ("", "0")
     return PeerPlan(job, me, tuple(names), least_pods, int(port), int(meet), wait, spares=spares, timed=timed)
-
-
-class Listener:
-    """Answers peers for as long as the process lives, since a peer may come late."""
-
-    def __init__(self, job: str, port: int, host: str = "") -> None:
-        self.state: State = "waits"
-        self._job = job
-        try:
-            self._socket = _listen(port, host)
-        except OSError as error:
-            raise UserError(
-                f"port {port} cannot be listened on here ({_why(error)}): set another global.training.peers.port"
-            ) from None
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True, name="preflight").start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            with connection:
-                try:
-                    connection.sendall(_greeting(self._job, self.state))
-                except OSError:
-                    continue
-
-    def close(self) -> None:
-        """Stop listening; otherwise the thread that waits in accept() would keep the port."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-
-
-@dataclass
-class Peer:
-    """The state of a peer: why it does not answer (empty: it does), its state, address, since when, and its clock."""
-
-    why: str = "not asked yet"
-    state: State = "waits"
-    address: str = ""
-    since: float = field(default_factory=time.monotonic)
-    ahead: float = 0.0  # seconds by which its clock is ahead of this one
-
-
-def ask(name: str, port: int, job: str, before: Peer) -> Peer:
-    """Ask a peer whether it is there."""
-    try:
-        address = str(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError:
-        return Peer(NO_NAME)
-    since = before.since if address == before.address else time.monotonic()
-    begun = time.time()
-    try:
-        with socket.create_connection((address, port), PROBE_SECONDS) as connection:
-            connection.settimeout(PROBE_SECONDS)
-            try:
-                said = connection.recv(256)
-            except TimeoutError:  # a process that is stopped, or what stands before it
-                return Peer("it accepts, but says nothing", address=address, since=since)
-    except TimeoutError:
-        return Peer("no answer", address=address, since=since)
-    except OSError as error:
-        return Peer(_why(error), address=address, since=since)
-    found = GREETING.fullmatch(said.decode(errors="replace"))
-    for state in get_args(State):
-        if found and found.group(1, 2) == (job, state):
-            theirs = float(found[3])
-            return Peer("", state, address, since, theirs - min(max(theirs, begun), time.time()))
-    return Peer("something else answers", address=address, since=since)
 
 
 class OverError(Exception):
@@ -265,10 +184,10 @@ def meet(what: PeerPlan) -> None:
     """
     if what.me == what.names[0]:
         try:
-            _listen(what.rendezvous).close()
+            listen(what.rendezvous).close()
         except OSError as error:
             raise UserError(
-                f"the rendezvous port {what.rendezvous} cannot be listened on here ({_why(error)})"
+                f"the rendezvous port {what.rendezvous} cannot be listened on here ({explain(error)})"
             ) from None
         return
     begun = said = time.monotonic()
@@ -279,7 +198,7 @@ def meet(what: PeerPlan) -> None:
             socket.create_connection((what.names[0], what.rendezvous), PROBE_SECONDS).close()
             return
         except OSError as error:
-            why = _why(error)
+            why = explain(error)
         first = ask(what.names[0], what.port, what.job, first)
         if not first.why and first.state not in LOADED and now - begun < what.wait:
             end = now + what.bound
@@ -388,25 +307,6 @@ def _others_train(environ: Mapping[str, str], hostname: str) -> bool:
             return False
         time.sleep(1.0)
     return True
-
-
-def _listen(port: int, host: str = "") -> socket.socket:
-    """Listen on all addresses, of IPv6 too where there is any, or on one."""
-    if host:
-        return socket.create_server((host, port), backlog=1024)
-    try:
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
-    except (OSError, ValueError):
-        # no IPv6 here
-        return socket.create_server(("", port), backlog=1024)
-
-
-def _why(error: OSError) -> str:
-    return os.strerror(error.errno).lower() if error.errno else "no answer"
-
-
-def _greeting(job: str, state: State) -> bytes:
-    return f"trainyard {job} {state} {time.time():.3f}\n".encode()
 
 
 def _cannot_reach(name: str, port: int, why: str, seconds: float) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from tests import patience, ports
 from trainyard.core.exits import Exit, ExitError, UserError
-from trainyard.pod import peers
+from trainyard.pod import peers, presence
 
 JOB = "demo-pytorchjob-01234567"
 PODS = ("127.0.0.11", "127.0.0.12", "127.0.0.13")
@@ -48,7 +48,7 @@ def run_all(what: list[peers.PeerPlan], between: Callable[[], object] = lambda: 
     over = threading.Barrier(len(what))
 
     def one(plan: peers.PeerPlan) -> None:
-        listener = peers.Listener(plan.job, plan.port, plan.me)
+        listener = presence.Listener(plan.job, plan.port, plan.me)
         try:
             peers.reach(plan, listener, every=0.1)
             ended[plan.me] = "reached"
@@ -87,7 +87,7 @@ def test_pods_that_start_one_after_the_other_reach_each_other(port, capsys):
 
 
 def failed(plan: peers.PeerPlan) -> ExitError:
-    listener = peers.Listener(plan.job, plan.port, plan.me)
+    listener = presence.Listener(plan.job, plan.port, plan.me)
     with pytest.raises(ExitError) as caught:
         peers.reach(plan, listener, every=0.1)
     listener.close()
@@ -96,7 +96,7 @@ def failed(plan: peers.PeerPlan) -> ExitError:
 
 
 def test_a_closed_port_is_named_with_its_pod(port, servers):
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     error = failed(plan_of(PODS[0], port, bound=0.5))
     refused = rf"127.0.0.13 runs, but port {port} cannot be reached \(connection refused for \d+ s\): .*see its log"
     assert re.match(refused, str(error))
@@ -104,7 +104,7 @@ def test_a_closed_port_is_named_with_its_pod(port, servers):
 
 
 def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, capsys):
-    servers += [peers.Listener(JOB, port, PODS[1]), peers.Listener(JOB, port, PODS[0])]
+    servers += [presence.Listener(JOB, port, PODS[1]), presence.Listener(JOB, port, PODS[0])]
     peers.reach(plan_of(PODS[0], port, least=2, spares=1, bound=0.5), servers[1], every=0.1)
     assert "2 pods reach each other" in capsys.readouterr().out
     for server in servers:
@@ -113,13 +113,13 @@ def test_as_many_pods_may_be_out_of_reach_as_there_are_spares(port, servers, cap
 
 
 def test_a_pod_that_does_not_reach_the_first_one_does_not_wait_for_a_spare(port, servers):
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     error = failed(plan_of(PODS[2], port, least=2, spares=1, bound=0.5))
     assert str(error).startswith(f"{PODS[0]} runs, but port {port} cannot be reached")
 
 
 def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
-    listener = peers.Listener(JOB, port, PODS[2])
+    listener = presence.Listener(JOB, port, PODS[2])
     for wait in (patience.IDLE, 0.0):  # also where the first look at all pods took as long as they are waited for
         with pytest.raises(peers.OverError):
             peers.reach(plan_of(PODS[2], port, least=2, spares=1, wait=wait), listener, every=0.1, over=lambda: True)
@@ -131,16 +131,16 @@ def test_a_spare_pod_waits_for_nobody_once_the_run_has_finished(port):
 def test_of_many_pods_a_neighbour_may_be_missing_where_there_is_a_spare(port, servers):
     names = (*PODS, *(f"{JOB}-worker-{index}.invalid" for index in range(3, peers.ASK_ALL + 1)))
     what = replace(plan_of(PODS[1], port, least=len(names) - 1, wait=0.5), names=names)
-    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[2])]
+    servers += [presence.Listener(JOB, port, PODS[0]), presence.Listener(JOB, port, PODS[2])]
     servers[0].state = "loaded"
     assert "did not start" in str(failed(what))
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     peers.reach(replace(what, spares=1, wait=patience.IDLE), servers[2], every=0.1)
 
 
 def test_a_pod_that_comes_while_the_others_train_waits_for_no_lost_one(port, servers, monkeypatch):
     monkeypatch.setattr(peers, "SPARED", patience.IDLE)
-    servers += [peers.Listener(JOB, port, PODS[1]), peers.Listener(JOB, port, PODS[0])]
+    servers += [presence.Listener(JOB, port, PODS[1]), presence.Listener(JOB, port, PODS[0])]
     servers[1].state = "loaded"
     peers.reach(plan_of(PODS[1], port, least=2, spares=1, wait=patience.IDLE / 2), servers[0], every=0.1)
 
@@ -155,7 +155,7 @@ def fail_beside(port: int, monkeypatch, me: str = PODS[2], spares: int = 1) -> E
 
 
 def test_a_spare_pod_that_fails_for_good_is_tried_again_while_the_others_train(port, servers, monkeypatch, capsys):
-    servers.append(peers.Listener(JOB, port, PODS[0]))
+    servers.append(presence.Listener(JOB, port, PODS[0]))
     servers[0].state = "loaded"
     threading.Timer(0.5, setattr, (servers[0], "state", "trains")).start()  # they take another spare pod in just now
     error = fail_beside(port, monkeypatch)
@@ -170,7 +170,7 @@ def test_a_spare_pod_that_fails_for_good_is_tried_again_while_the_others_train(p
 @pytest.mark.parametrize("state", ["waits", "loaded"])
 def test_a_pod_that_the_others_need_fails_for_good(port, servers, monkeypatch, state):
     monkeypatch.setattr(peers, "REGROUP", 0.1)
-    servers.append(peers.Listener(JOB, port, PODS[0]))
+    servers.append(presence.Listener(JOB, port, PODS[0]))
     servers[0].state = state
     assert fail_beside(port, monkeypatch).code == Exit.CONFIG
     servers[0].state = "trains"
@@ -179,43 +179,43 @@ def test_a_pod_that_the_others_need_fails_for_good(port, servers, monkeypatch, s
 
 
 def test_the_first_pod_may_be_the_one_that_waits_while_the_others_train(port, servers, monkeypatch):
-    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[1])]
+    servers += [presence.Listener(JOB, port, PODS[0]), presence.Listener(JOB, port, PODS[1])]
     servers[0].state, servers[1].state = "loaded", "trains"
     assert fail_beside(port, monkeypatch).code == Exit.HANG
 
 
 def test_a_stopped_process_is_told_from_packets_that_do_not_pass(port, servers, monkeypatch):
-    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
+    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.3)
     servers.append(socket.create_server((PODS[2], port)))  # the kernel takes the connection
-    assert peers.ask(PODS[2], port, JOB, peers.Peer()).why == "it accepts, but says nothing"
+    assert presence.ask(PODS[2], port, JOB, presence.Peer()).why == "it accepts, but says nothing"
     monkeypatch.setattr(socket, "create_connection", Mock(side_effect=TimeoutError("timed out")))
-    assert peers.ask(PODS[2], port, JOB, peers.Peer()).why == "no answer"
+    assert presence.ask(PODS[2], port, JOB, presence.Peer()).why == "no answer"
 
 
 def test_a_port_that_swallows_everything_is_blamed_on_what_keeps_pods_apart(port, servers, monkeypatch):
-    monkeypatch.setattr(peers, "PROBE_SECONDS", 0.3)
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    monkeypatch.setattr(presence, "PROBE_SECONDS", 0.3)
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     servers.append(socket.create_server((PODS[2], port)))  # takes the connection and says nothing
     refused = plan_of(PODS[0], port, bound=0.5)
     assert re.search(r"says nothing for \d+ s\): a NetworkPolicy, mesh or firewall", str(failed(refused)))
 
 
 def test_clocks_that_differ_are_named_where_pods_meet_by_a_rendezvous(port, servers, monkeypatch):
-    servers += [peers.Listener(JOB, port, PODS[0]), peers.Listener(JOB, port, PODS[2])]
-    assert abs(peers.ask(PODS[0], port, JOB, peers.Peer()).ahead) < 0.01
+    servers += [presence.Listener(JOB, port, PODS[0]), presence.Listener(JOB, port, PODS[2])]
+    assert abs(presence.ask(PODS[0], port, JOB, presence.Peer()).ahead) < 0.01
     later = lambda job, state: f"trainyard {job} {state} {time.time() + 3700}\n".encode()  # noqa: E731
-    monkeypatch.setattr(peers, "_greeting", later)
+    monkeypatch.setattr(presence, "_greeting", later)
     servers[0].state = "loaded"
     error = failed(plan_of(PODS[1], port, timed=True))
     assert re.match(r"the clock of 127.0.0.1[13]'s node is 3[67]\d\d s ahead of this one's, and torch's", str(error))
     assert error.code == Exit.HANG
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     peers.reach(plan_of(PODS[1], port), servers[2], every=0.1)  # without a rendezvous no clocks are compared
 
 
 def test_something_else_on_the_port_is_told_apart(port, servers):
-    other = peers.Listener("another-job", port, PODS[1])
-    servers += [other, peers.Listener(JOB, port, PODS[2])]
+    other = presence.Listener("another-job", port, PODS[1])
+    servers += [other, presence.Listener(JOB, port, PODS[2])]
     error = failed(plan_of(PODS[0], port, bound=0.5))
     assert re.search(r"something else answers .*set global.training.peers.port", str(error))
 
@@ -233,7 +233,7 @@ def test_an_elastic_job_starts_with_fewer_but_not_without_the_first(port, server
     two = [replace(plan_of(me, port, least=2), names=names) for me in PODS[:2]]
     assert set(run_all(two).values()) == {"reached"}
     names = (f"{JOB}-worker-0.invalid", PODS[0], PODS[1])
-    servers.append(peers.Listener(JOB, port, PODS[1]))
+    servers.append(presence.Listener(JOB, port, PODS[1]))
     assert "did not start" in str(failed(replace(plan_of(PODS[0], port, least=2, wait=0.5), names=names)))
 
 
@@ -250,7 +250,7 @@ def test_the_rendezvous_port_must_open_too(port, servers):
 
 def test_the_time_of_the_rendezvous_begins_when_the_first_pod_has_loaded_torch(port, servers, monkeypatch, capsys):
     monkeypatch.setattr(peers, "EVERY", 0.5)
-    first = peers.Listener(JOB, port, PODS[0])
+    first = presence.Listener(JOB, port, PODS[0])
     first.state = "ready"
     waits = plan_of(PODS[1], port, bound=0.5)
     loads = prints(capsys, f"preflight: waiting for {PODS[0]}, which loads torch")
@@ -272,7 +272,7 @@ def test_the_time_of_the_rendezvous_begins_when_the_first_pod_has_loaded_torch(p
 def test_a_port_that_is_taken_here_names_the_value(port, servers):
     servers.append(socket.create_server(("", port)))
     with pytest.raises(UserError, match=rf"port {port} cannot be listened on here .*global.training.peers.port"):
-        peers.Listener(JOB, port)
+        presence.Listener(JOB, port)
 
 
 def test_the_operators_environment_says_who_the_peers_are():
@@ -323,9 +323,9 @@ def test_many_pods_ask_the_first_and_their_neighbours_and_the_first_asks_all():
     assert (peers.pause(1.0, 64), peers.pause(1.0, 65), peers.pause(6.0, 2)) == (0.2, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("new", [peers.Peer("", "trains", "10.0.0.2"), peers.Peer("", "ready", "10.0.0.1")])
+@pytest.mark.parametrize("new", [presence.Peer("", "trains", "10.0.0.2"), presence.Peer("", "ready", "10.0.0.1")])
 def test_a_pod_ends_that_waits_for_a_first_pod_which_was_replaced(monkeypatch, capsys, new):
-    old, gone = peers.Peer("", "trains", "10.0.0.1"), peers.Peer("no answer")
+    old, gone = presence.Peer("", "trains", "10.0.0.1"), presence.Peer("no answer")
     restarted, other_family = replace(old, state="loaded"), replace(old, address="fd00::1")
     answers = iter([gone, old, restarted, other_family, old, new, gone, old, new, gone, new])
     monkeypatch.setattr(peers, "MISSED", 0.015)
@@ -339,7 +339,7 @@ def test_a_pod_ends_that_waits_for_a_first_pod_which_was_replaced(monkeypatch, c
 def listens(port: int) -> bool:
     """Whether a port can be listened on: the thread that waited there has ended."""
     with contextlib.suppress(OSError):
-        peers._listen(port).close()
+        presence.listen(port).close()
         return True
     return False
 
