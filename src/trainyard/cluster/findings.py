@@ -58,3 +58,10 @@ def events_of(thing: dict, events: list[dict]) -> list[dict]:
 def conditions(thing: dict) -> dict[str, dict]:
     """Return the conditions that hold, by type."""
     return {c["type"]: c for c in thing.get("status", {}).get("conditions") or [] if c.get("status") == "True"}
+
+
+def readiness(thing: dict) -> dict:
+    """Return the condition Ready, also one that does not hold; empty where there is none."""
+    held = thing.get("status", {}).get("conditions") or []
+    found: dict = next((one for one in held if one["type"] == "Ready"), {})
+    return found

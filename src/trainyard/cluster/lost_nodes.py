@@ -11,7 +11,7 @@ pod that is ready is on a node that answers, and the taint would be wrong; one t
 
 from datetime import datetime
 
-from trainyard.cluster.findings import Finding, events_of, name, since, when
+from trainyard.cluster.findings import Finding, events_of, name, readiness, since, when
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import remedy
 
@@ -68,13 +68,6 @@ def is_unready(thing: dict) -> bool:
     ready = readiness(thing)
     marked = ready.get("status") == "False" and not ready.get("reason")
     return bool(thing.get("status", {}).get("phase") == "Running" and marked)
-
-
-def readiness(thing: dict) -> dict:
-    """Return a pod's condition Ready; empty where it has none."""
-    held = thing.get("status", {}).get("conditions") or []
-    found: dict = next((one for one in held if one["type"] == "Ready"), {})
-    return found
 
 
 def explain_finalizers(thing: dict) -> Finding | None:

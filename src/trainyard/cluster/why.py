@@ -26,7 +26,7 @@ from trainyard.cluster import (
     trainjobs,
 )
 from trainyard.cluster.errors import UnreachableError
-from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name, since, when
+from trainyard.cluster.findings import Finding, age, conditions, events_of, group_events, name, readiness, since, when
 from trainyard.cluster.pod_remedies import CONTAINERS
 from trainyard.cluster.remedies import EXIT_CODES, JOBS, MEMORY, SECRETS, UNPREPARED, remedy
 from trainyard.core.exits import printable
@@ -41,8 +41,8 @@ UNHEALTHY = "nothing listens there: set filebrowser.port to the port of filebrow
 
 def explain_store(thing: dict) -> Finding:
     """Explain an ExternalSecret."""
-    ready = next((c for c in thing.get("status", {}).get("conditions") or [] if c["type"] == "Ready"), None)
-    if ready is None:
+    ready = readiness(thing)
+    if not ready:
         cause = "no operator has looked at it"
         return Finding(name(thing), "ignored", cause, "install External Secrets Operator, or make the Secret yourself")
     if ready["status"] == "True":

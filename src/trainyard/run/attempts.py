@@ -83,8 +83,7 @@ def has_finished(after: float, pods: int) -> bool:
     if is_foreign(sys.argv):
         notes = [peek_json(path) for path in (folder / "restarts").glob("ended-*.note")]
         return sum(_since(one, after) for one in notes if one.get("job") == owner.job_name()) >= pods
-    summary = peek_json(folder / "summary.json")
-    return summary.get("status") == "finished" and _since(summary, after)
+    return _has_summary(folder, after)
 
 
 def is_over() -> bool:
@@ -95,16 +94,18 @@ def is_over() -> bool:
     folder = run_folder(sys.argv)
     if folder is None or is_foreign(sys.argv):
         return False
-    summary = peek_json(folder / "summary.json")
-    if summary.get("status") != "finished":
-        return False
     with contextlib.suppress(OSError):
         newest = owner.find_newest(folder)
         if newest is not None and newest.job == owner.job_name():
             # A run that is trained longer has the summary of its former end until it resumes
             taken = peek_json(fence.folder_of(folder, newest.number) / fence.RECORD).get("time")
-            return _since(summary, taken if isinstance(taken, float) else 0.0)
+            return _has_summary(folder, taken if isinstance(taken, float) else 0.0)
     return False
+
+
+def _has_summary(folder: Path, after: float) -> bool:
+    summary = peek_json(folder / "summary.json")
+    return summary.get("status") == "finished" and _since(summary, after)
 
 
 def _since(note: Mapping[str, Any], after: float) -> bool:

@@ -20,6 +20,7 @@ from trainyard.cluster.checks.diagnosis import (
     show,
 )
 from trainyard.cluster.demand import JOBS, Demand, at
+from trainyard.cluster.findings import in_namespace
 from trainyard.cluster.queues import PRIORITY, QUEUE
 from trainyard.cluster.survey import ClusterSurvey
 
@@ -30,7 +31,7 @@ KINDS = {"PyTorchJob": "kubeflow.org/pytorchjob", "MPIJob": "kubeflow.org/mpijob
 def check_queue_state(thing: dict) -> Iterator[Diagnosis]:
     """Name a queue that lets nothing in: stopped, or inactive for a reason of its own."""
     label = f"{thing['kind'].lower()}/{thing['metadata']['name']}"
-    where = f" -n {thing['metadata']['namespace']}" if "namespace" in thing["metadata"] else ""
+    where = in_namespace(thing)
     policy = thing["spec"].get("stopPolicy", "None")
     if policy != "None":
         patch = """--type merge -p '{"spec":{"stopPolicy":"None"}}'"""

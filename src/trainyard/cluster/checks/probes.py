@@ -20,7 +20,7 @@ from trainyard.cluster.checks.probe_objects import OLD, at_hand
 from trainyard.cluster.checks.volumes import Probe
 from trainyard.cluster.demand import Demand, images
 from trainyard.cluster.errors import KubeError, RefusedError
-from trainyard.cluster.findings import age
+from trainyard.cluster.findings import age, when
 from trainyard.cluster.survey import ClusterSurvey
 
 SELECTOR = ",".join(f"{key}={value}" for key, value in probe_objects.MARK.items())
@@ -155,7 +155,7 @@ def events(namespace: str, thing: dict) -> list[dict]:
     """Return the events of an object, the latest last."""
     fields = f"involvedObject.uid={thing['metadata']['uid']}"
     found = kube.items("events", namespace, fields=fields)
-    return sorted(found, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
+    return sorted(found, key=when)
 
 
 def complaint(namespace: str, thing: dict) -> str:
