@@ -145,7 +145,8 @@ def test_a_job_that_does_not_fit_takes_no_place_until_all_of_it_fits(two_jobs, n
     until(lambda: why(second, namespace), lambda: running(second, namespace))
 
 
-@pytest.mark.parametrize("two_jobs", [("pytorchjob", False)], ids=["pytorchjob"], indirect=True)
+# the other two operators, where they know of gangs, make one of every job
+@pytest.mark.parametrize("two_jobs", [("trainjob", False)], ids=["trainjob"], indirect=True)
 def test_without_a_gang_half_of_it_takes_a_place_and_waits(two_jobs, namespace):
     _, second = two_jobs
     until(lambda: why(second, namespace), lambda: len(refused(second, namespace)) == 1)
