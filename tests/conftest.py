@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import costs, ran, ranks
+from tests.util import filters
 
 CACHE = Path(os.environ.get("TRAINYARD_CACHE") or Path.home() / ".cache/trainyard")
 os.environ["PATH"] += f":{CACHE / 'debian/bin'}"  # Debian's programs that are not installed (hack/bootstrap)
@@ -57,6 +58,13 @@ def ranks_of_the_file(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     with ranks.slots(mark.args[0]):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def filters_of_the_file() -> Iterator[None]:
+    """End the programs that the file's tests have shared."""
+    yield
+    filters.end_all()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,6 +4,7 @@ import copy
 import functools
 import json
 import os
+import pickle
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,13 +12,17 @@ from typing import Any
 
 import yaml
 
+from tests.util import filters
+
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build" / "bin"
 CHART = ROOT / "charts" / "trainyard"
 CI = sorted((CHART / "ci").glob("*-values.yaml"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 # Examples that leave the images to the command line are complete with these.
-IMAGES = ("--set", "global.image.registry=registry.example.com/team", "--set", "global.image.tag=0.1.0")
+IMAGED = {"global": {"image": {"registry": "registry.example.com/team", "tag": "0.1.0"}}}
+IMAGES = tuple(f"--set=global.image.{key}={value}" for key, value in IMAGED["global"]["image"].items())
+NAMES_RELEASE = "private-registry.yaml"  # an example that names what is derived from the examples' release, run
 HELMS = ("helm3", "helm4")
 SUBCHARTS = ("storage", "secrets", "dataset", "evaluate", "pytorchjob", "mpijob", "trainjob", "filebrowser")
 
@@ -28,10 +33,16 @@ class HelmError(Exception):
     """Helm refused; the message is its own."""
 
 
+def tool(name: str | Path) -> Path:
+    """Return the path of a pinned tool."""
+    program = BIN / name
+    assert program.exists(), f"{program} is missing: run hack/tools/build"
+    return program
+
+
 def run(*command: str | Path, stdin: str = "", **env: str) -> str:
     """Run a pinned tool and return what it prints; if it fails, raise HelmError."""
-    program = BIN / str(command[0])
-    assert program.exists(), f"{program} is missing: run hack/tools/build"
+    program = tool(command[0])
     arguments = [str(part) for part in command[1:]]
     whole = os.environ | env
     done = subprocess.run([program, *arguments], input=stdin, env=whole, capture_output=True, text=True, check=False)
@@ -45,44 +56,84 @@ def _template(helm: str, release: str, arguments: tuple[str, ...], stdin: str) -
     return run(helm, "template", release, CHART, "--namespace", "vision", *arguments, stdin=stdin)
 
 
-def template(values: Values | Path, helm: str = "helm3", release: str = "demo", fresh: bool = False) -> str:
-    """Render the chart with values from a file or a dict; results are cached, unless `fresh`."""
+def template(values: Values | Path, helm: str = "", release: str = "demo", fresh: bool = False) -> str:
+    """Render the chart with values from a file or a dict; results are cached, unless `fresh`.
+
+    Where no Helm is named, Helm 3's engine renders them without a new process, but for another release's name.
+    """
     render = _template.__wrapped__ if fresh else _template
-    if isinstance(values, Path):
-        # the examples' own release: one of them names what is derived from it
+    if isinstance(values, Path) and (helm or values.name == NAMES_RELEASE):
+        helm = helm or "helm3"
         release = "run" if values in EXAMPLES else release
         return render(helm, release, ("-f", str(values), *(IMAGES if values in EXAMPLES else ())), "")
-    return render(helm, release, ("-f", "-"), yaml.dump(values, Dumper=yaml.CSafeDumper))
+    if isinstance(values, Path):
+        values = merged(read_values(values), IMAGED if values in EXAMPLES else {})
+    if not helm and release == "demo":
+        return _rendered(json.dumps(values))
+    return render(helm or "helm3", release, ("-f", "-"), yaml.dump(values, Dumper=yaml.CSafeDumper))
+
+
+def read_values(path: Path) -> Values:
+    """Return the values of a file."""
+    found: Values = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)
+    return found
+
+
+@functools.cache
+def _rendered(line: str) -> str:
+    (answer,) = render_lines([line])
+    if "error" in answer:
+        raise HelmError(answer["error"])
+    return answer["manifests"]
+
+
+def engine(number: int = 0) -> filters.Filter:
+    """Return what renders values, a line of JSON each, as Helm 3 does; several work at once, by their numbers."""
+    return filters.started(tool("render"), CHART, number=number)
+
+
+def render_lines(lines: list[str], number: int = 0) -> list[dict[str, str]]:
+    """Render values, each a line of JSON: each gives `manifests` or an `error`."""
+    return [json.loads(engine(number).ask(f"{line}\n")[0]) for line in lines]
 
 
 def render_all(many: list[Values], workers: int = 2) -> list[dict[str, str]]:
-    """Render many values in few processes, as Helm 3 does: each gives `manifests` or an `error`."""
+    """Render many values as `render_lines` does, by as many processes."""
     asked = [json.dumps(values) for values in many]
     once = list(dict.fromkeys(asked))
     shares = [once[index::workers] for index in range(workers)]
-
-    def render(share: list[str]) -> list[dict[str, str]]:
-        return [
-            json.loads(line) for line in run("render", CHART, stdin="".join(f"{line}\n" for line in share)).splitlines()
-        ]
-
     with ThreadPoolExecutor(workers) as pool:
-        answers = {line: answer for share, found in zip(shares, pool.map(render, shares), strict=True)
+        answers = {line: answer
+                   for share, found in zip(shares, pool.map(render_lines, shares, range(workers)), strict=True)
                    for line, answer in zip(share, found, strict=True)}  # fmt: skip
     return [answers[line] for line in asked]
 
 
 def documents(text: str) -> list[Values]:
     """Split rendered manifests into objects, those of a List too."""
+    found: list[Values] = pickle.loads(_documents(text))  # the caller's own, which it may change
+    return found
+
+
+@functools.cache
+def _documents(text: str) -> bytes:
     found = [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document]
-    return [item for one in found for item in (one["items"] if one["kind"] == "List" else [one])]
+    return pickle.dumps([item for one in found for item in (one["items"] if one["kind"] == "List" else [one])])
+
+
+# What kubeconform says of this object tells that it has seen all before it.
+END = '{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "end"}, "wrong": true}'
 
 
 def validate(text: str, folder: str = "") -> None:
     """Check manifests against the strict schemas, including Argo CD's and Kueue's; `folder`: one of hack/versions."""
     location = str(ROOT / "build/schemas" / folder / "{{ .ResourceKind }}{{ .KindSuffix }}.json")
-    # a ComputeDomain is NVIDIA's, whose schema is not among the pinned ones
-    run("kubeconform", "-strict", "-skip", "ComputeDomain", "-schema-location", location, stdin=text)
+    # a ComputeDomain is NVIDIA's, whose schema is not among the pinned ones; one at a time: no schema is read twice
+    options = ("-strict", "-n", "1", "-skip", "ComputeDomain", "-schema-location", location)
+    checker = filters.started(tool("kubeconform"), *options)
+    said = checker.ask(f"{text}\n---\n{END}\n---\n", lambda line: line.startswith("stdin - ConfigMap end "))
+    if said[:-1]:
+        raise HelmError("".join(said[:-1]))
 
 
 def rendered(values: Path, release: str) -> list[Values]:
@@ -90,8 +141,7 @@ def rendered(values: Path, release: str) -> list[Values]:
     texts = [template(yaml.safe_load(values.read_text()), program, release) for program in HELMS]
     objects = [documents(text) for text in texts]
     assert objects[0] == objects[1]
-    for text in texts:
-        validate(text)
+    validate("\n---\n".join(texts))
     return objects[0]
 
 

@@ -9,7 +9,6 @@ import yaml
 from . import helm
 
 FOLDER = helm.ROOT / "examples" / "filebrowser"
-LOCATION = str(helm.ROOT / "build/schemas/{{ .ResourceKind }}{{ .KindSuffix }}.json")
 RELEASES = {"page": ["page"], "page by TLS": ["page", "ingress"], "another server": ["other-server"]}
 TEXT = (helm.ROOT / "docs" / "filebrowser.md").read_text()
 
@@ -19,7 +18,7 @@ def test_the_values_are_complete_and_valid(files: list[str]):
     values = helm.merged(*(yaml.safe_load((FOLDER / f"{name}.yaml").read_text()) for name in files))
     texts = [helm.template(values, program, "files") for program in helm.HELMS]
     assert helm.documents(texts[0]) == helm.documents(texts[1])
-    helm.run("kubeconform", "-strict", "-schema-location", LOCATION, stdin=texts[0])
+    helm.validate(texts[0])
     assert helm.run("podsecurity", stdin=texts[0]).startswith("1 pod templates, 0 findings")
     kinds = sorted(one["kind"] for one in helm.documents(texts[0]))
     assert kinds == sorted(["Deployment", "NetworkPolicy", "Service", *(["Ingress"] if "ingress" in files else [])])

@@ -17,6 +17,12 @@ from .mistakes import BASE, MISTAKES, TRAINING
 def refuse(program: str, values: helm.Values | None, options: tuple[str, ...]) -> str:
     """Return all that Helm prints of values that it must refuse."""
     laid = {} if values is None else helm.merged(BASE, values)
+    if program == "helm3" and not options:
+        engine = helm.engine()
+        engine.warnings()  # of others
+        (answer,) = helm.render_lines([json.dumps(laid)])
+        if "execution error at" in answer["error"]:  # the chart's own words, which Helm 3 prints as its engine has them
+            return answer["error"] + engine.warnings()
     done = subprocess.run(
         [helm.BIN / program, "template", "demo", helm.CHART, "-n", "vision", "-f", "-", *options],
         input=yaml.safe_dump(laid), capture_output=True, text=True, check=False,

@@ -267,10 +267,12 @@ LEAVES = helm.leaves()
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, tuple[str, str]]:
     """What values render, or the words in which they are refused, before and after each value is changed."""
-    cases = []
+    cases, plain = [], helm.everything()
+    known = dict(flat(helm.merged(helm.defaults(), plain)))
     for path, default in LEAVES.items():
-        before = helm.merged(helm.everything(), CONTEXT.get(path, {}))
-        current = dict(flat(helm.merged(helm.defaults(), before))).get(path, default)
+        before = helm.merged(plain, CONTEXT[path]) if path in CONTEXT else plain
+        whole = dict(flat(helm.merged(helm.defaults(), before))) if path in CONTEXT else known
+        current = whole.get(path, default)
         cases += [before, helm.merged(before, helm.at(path, other(path, current)))]
     said = [answer.get("manifests") or answer.get("error", "") for answer in helm.render_all(cases)]
     return dict(zip(LEAVES, zip(said[::2], said[1::2], strict=True), strict=True))
